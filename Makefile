@@ -1,0 +1,61 @@
+# Needs make and Python >= 3.11; everything else goes into .venv, and nothing is written outside this folder.
+# `make` alone lists the targets.
+
+PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,$(shell \
+	$(name) -c 'import sys; sys.version_info >= (3, 11) and print("$(name)")' 2>/dev/null)))
+WORKERS ?= 2
+BIN := .venv/bin
+
+# Stamps inside .venv: newer than pyproject.toml means installed for it.
+CORE := .venv/.core
+TEST := .venv/.test
+LINT := .venv/.lint
+DOCS := .venv/.docs
+
+.PHONY: help demo test test-full lint format bench accuracy docs clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /\1 - /'
+
+demo: $(CORE)  ## the main job, offline: the best plan for Llama-3.1-70B on 64 H100
+	$(BIN)/meshwright plan llama-3.1-70b --gpus 64xH100
+
+test: $(TEST)  ## every test but the long products of cases
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"
+
+test-full: $(TEST)  ## every test, with ten times the generated examples
+	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -q -n $(WORKERS)
+
+lint: $(LINT)  ## format, rules, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(LINT)  ## put the code in its format and mend what can be mended
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(CORE)  ## the speed table, written to docs/benchmarks.md
+	$(BIN)/python -m benchmarks
+
+accuracy: $(CORE)  ## predictions against public measurements, written to docs
+	$(BIN)/python -m benchmarks.accuracy
+
+docs: $(DOCS)  ## the documentation as a web site in site/
+	$(BIN)/mkdocs build --strict
+
+clean:  ## remove everything that make made
+	rm -rf .venv site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+.venv/bin/python:
+	@test -n "$(PYTHON)" || { echo "meshwright needs Python >= 3.11; none found (set PYTHON=...)" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+
+$(CORE): pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(TEST) $(LINT) $(DOCS): .venv/.%: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$*]'
+	@touch $@

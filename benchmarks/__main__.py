@@ -1,0 +1,231 @@
+"""Speed: `python -m benchmarks [--runs N] [--install] [--no-write]`.
+
+Commands are timed as whole processes, start of the interpreter included; the median of several runs counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import ROOT, load, machine, markdown_table, today, version, write_page
+
+MIB = 2**20
+MEGABYTE = 1e6
+
+PLANS = (
+    ("llama-3.1-70b", "1024xH100", 2.0),
+    ("llama-3.1-405b", "16384xH100", 5.0),
+    ("deepseek-v3", "2048xH800", 5.0),
+)
+"""Model, cluster, and the seconds a plan over the whole default space should take at most."""
+
+ELSEWHERE = (
+    ("Calculon", "README search: one model, one system, 8,112 configurations", "61.9 s: 133 configurations per second"),
+    ("AIConfigurator", "first answer: Qwen3-32B, 32 H200, inference", "19.9 s (13.6 s again)"),
+    ("Galvatron", "Llama-2-7B on 8 GPUs, batch 64", "188 s"),
+    ("Metis", "GPT-Neo-2.7B on 64 GPUs of two kinds, batch 512", "109 s (47 s of processor time)"),
+    ("Sailor", "OPT-350M on 128 GPUs of two kinds, batch 1024", "0.7 s"),
+    ("Sailor", "OPT-350M on 128 GPUs of three kinds, batch 1024", "209 s"),
+)
+"""What others take, each measured with their own public code on 2 cores without a GPU; their tasks differ from ours."""
+
+CALCULON_PER_S = 133.0
+FIRST_ANSWER_S, INSTALLED_MB = 19.9, 850.0
+"""Calculon's configurations per second; AIConfigurator's first answer and its size installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One process, begun and ended."""
+
+    wall_s: float
+    processor_s: float
+    peak_bytes: float
+    output: str
+    code: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the table."""
+
+    what: str
+    found: float | None
+    target: float
+    unit: str
+    at_least: bool = False
+    note: str = ""
+
+    def cells(self) -> tuple[str, ...]:
+        """As text: what, found, target, found / target, note."""
+        target = f"{'at least' if self.at_least else 'at most'} {self.target:,.6g} {self.unit}"
+        if self.found is None:
+            return self.what, "not measured", target, "-", self.note
+        return self.what, f"{self.found:,.3g} {self.unit}", target, f"{self.found / self.target:.2f}", self.note
+
+
+def run(command: list[str]) -> Run:
+    """Run a command to its end; wall time and peak memory are the child's own."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        start = time.perf_counter()
+        child = subprocess.Popen(command, stdout=out, stderr=err, stdin=subprocess.DEVNULL, cwd=ROOT)
+        _, status, usage = os.wait4(child.pid, 0)
+        wall_s = time.perf_counter() - start
+        child.returncode = os.waitstatus_to_exitcode(status)
+        texts = []
+        for stream in (out, err):
+            stream.seek(0)
+            texts.append(stream.read().decode("utf-8", "replace"))
+    # Linux counts in KiB, macOS in bytes.
+    scale = 1 if sys.platform == "darwin" else 1024
+    processor_s = usage.ru_utime + usage.ru_stime
+    return Run(wall_s, processor_s, usage.ru_maxrss * scale, texts[0], child.returncode, texts[1])
+
+
+def median_run(command: list[str], runs: int) -> Run | None:
+    """The run of median wall time, None if any of them failed; one run first to warm the disk's cache."""
+    first = run(command)
+    if first.code:
+        print(f"  {' '.join(command)}: exit {first.code}: {first.error.strip()[:200]}", file=sys.stderr)
+        return None
+    done = sorted((run(command) for _ in range(runs)), key=lambda found: found.wall_s)
+    return done[len(done) // 2]
+
+
+def meshwright_command() -> list[str]:
+    """The installed command, as a user calls it."""
+    beside = Path(sys.executable).parent / "meshwright"
+    return [str(beside)] if beside.exists() else [sys.executable, "-m", "meshwright.cli"]
+
+
+def start_lines(runs: int) -> list[Line]:
+    """What starting costs."""
+    lines = []
+    help_run = median_run([*meshwright_command(), "--help"], runs)
+    import_run = median_run([sys.executable, "-c", "import meshwright"], runs)
+    bare = median_run([sys.executable, "-c", "pass"], runs)
+    note = f"of which Python itself {bare.wall_s:.2g} s" if bare else ""
+    for what, found in (("`meshwright --help`", help_run), ("`import meshwright`", import_run)):
+        lines.append(Line(what, found.wall_s if found else None, 0.25, "s", note=note))
+    return lines
+
+
+def plan_lines(runs: int) -> list[Line]:
+    """What planning costs, start included, and the most memory any of them took."""
+    lines, peaks = [], []
+    for model, gpus, target in PLANS:
+        command = [*meshwright_command(), "plan", model, "--gpus", gpus]
+        found = median_run(command, runs)
+        what = f"`plan {model} --gpus {gpus}`"
+        if found is None:
+            lines.append(Line(what, None, target, "s"))
+            continue
+        peaks.append(found.peak_bytes)
+        note = (
+            f"{found.processor_s:.3g} s of processor time; {_space(command)}; "
+            f"{FIRST_ANSWER_S / found.wall_s:.2g} times quicker than AIConfigurator's first answer"
+        )
+        lines.append(Line(what, found.wall_s, target, "s", note=note))
+    peak = max(peaks) / MIB if peaks else None
+    lines.append(Line("peak memory of these", peak, 1024, "MiB"))
+    return lines
+
+
+def _space(command: list[str]) -> str:
+    """How many plans the space holds and what became of them."""
+    shown = run([*command, "--json"])
+    if shown.code:
+        return ""
+    search = json.loads(shown.output).get("search") or {}
+    space, priced, simulated = (int(search.get(name) or 0) for name in ("space", "priced", "simulated"))
+    proven = "best one proven" if search.get("optimal") else "best one not proven"
+    return f"{space:,} plans in the space, {priced:,} priced, {simulated:,} simulated, {proven}"
+
+
+def pricing_line() -> Line:
+    """Plans priced per second, without pruning: time bound and memory of every plan of a whole default space."""
+    from meshwright.library.clusters import resolve_gpus
+    from meshwright.library.models import resolve
+    from meshwright.search.search import price_all
+    from meshwright.specs.workload import Workload
+
+    question = resolve("llama-3.1-70b"), resolve_gpus("1024xH100"), Workload(seq_len=4096, global_batch=1024)
+    begun = time.process_time()
+    priced, elapsed_s = price_all(*question)
+    quiet = f"{priced / (time.process_time() - begun):,.3g} per second of processor time"
+    rate = priced / elapsed_s
+    note = f"llama-3.1-70b on 1024 H100, all {priced:,} plans, nothing pruned, one process; {quiet}"
+    note += f"; {rate / CALCULON_PER_S:,.0f} times Calculon's rate"
+    return Line("plans priced", rate, 1e6, "per second", at_least=True, note=note)
+
+
+def install_line() -> Line:
+    """Size of the core and all it needs, in a fresh environment, without pip."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        python = str(Path(folder) / "bin" / "python")
+        subprocess.run([python, "-m", "pip", "install", "--quiet", str(ROOT)], check=True)
+        subprocess.run([python, "-m", "pip", "uninstall", "--quiet", "--yes", "setuptools", "pip"], check=True)
+        files = [path for path in Path(folder).rglob("*") if path.is_file() and not path.is_symlink()]
+        size = sum(path.stat().st_size for path in files)
+    note = f"everything it needs, byte code included; AIConfigurator: {INSTALLED_MB:.0f} MB"
+    return Line("core install", size / MEGABYTE, 130, "MB", note=note)
+
+
+def page(lines: list[Line], runs: int, around: str = "") -> str:
+    """The page of the documentation."""
+    table = markdown_table(
+        ("what", "measured", "target", "measured / target", "note"), [line.cells() for line in lines]
+    )
+    elsewhere = markdown_table(("tool", "task", "time"), ELSEWHERE)
+    return f"""# Speed
+
+Written by `make bench` on {today()}: {version()} on {machine()}{around and f", {around}"}.
+
+Times are of whole processes, start of the interpreter included: the median of {runs} runs after one that warms the
+disk's cache. Plans are over the whole default space, which is written down in
+[How the model works](how-the-model-works.md). *Priced* means a time bound and the memory of the fullest device; the
+best are then run through the schedule's simulator.
+
+{table}
+
+## What others take
+
+With their own public code, on 2 cores without a GPU. Their tasks differ from ours and from each other's: Metis and
+Sailor plan mixed clusters, AIConfigurator plans inference, Galvatron chooses per layer. The numbers say what a user
+waits today, not which search is the cleverer.
+
+{elsewhere}
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure how quick meshwright is.")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each command (5)")
+    parser.add_argument(
+        "--install", action="store_true", help="also measure a fresh install; needs pip to find packages"
+    )
+    parser.add_argument("--no-write", action="store_true", help="print only")
+    options = parser.parse_args(arguments)
+    runs, around = max(1, options.runs), load()
+    lines = [*start_lines(runs), *plan_lines(runs), pricing_line()]
+    lines.append(install_line() if options.install else Line("core install", None, 130, "MB", note="`--install`"))
+    text = page(lines, runs, around)
+    print(text)
+    if not options.no_write:
+        print(f"written to {write_page('benchmarks.md', text)}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,285 @@
+"""Accuracy: `python -m benchmarks.accuracy [--measured DIR] [--no-write]`.
+
+Predicts every run of the measured files and writes what comes out, whatever it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import ROOT, machine, markdown_table, today, version, write_page
+from meshwright.app.validate import Prediction, compare, predict
+from meshwright.formats.measured import REQUIRED, read_rows
+from meshwright.report.score_table import HEADINGS, Compared, score, score_by_group, score_cells
+
+VARIABLE = "MESHWRIGHT_MEASURED"
+FILES = {
+    "throughput.csv": ("time", "Speed", "seconds per step, runs on 1 to 6,144 devices"),
+    "throughput_single_node.csv": (
+        "time",
+        "Speed of small models on one node",
+        "GPT models of 0.2 to 1.3 billion parameters on 2, 4 or 8 A100: mostly bound by the host, not by the device",
+    ),
+    "memory.csv": ("memory", "Memory", "peak per device, counted as each source counts it"),
+}
+"""File: what is scored, its heading, and what it holds."""
+
+WORST = 10
+SMALL = 4096 * 2048
+"""Elements of a device's share of a micro-batch below which a layer's kernels are done before the next is issued."""
+FINE_EXPERT = 3072
+"""Width of an expert below which its products are small."""
+
+COLUMNS = (
+    (
+        "id, source, year, group",
+        "name of the run, where it was published, when; runs that are near-duplicates share a group",
+    ),
+    ("model_name, arch, n_layers, hidden, ffn_hidden, n_heads, n_kv_heads, head_dim, vocab", "the dense shape"),
+    ("n_experts, top_k, moe_ffn_hidden, gated_mlp", "experts; whether the MLP has three matrices"),
+    (
+        "gpu, gpu_mem_gb, n_gpus, nodes_gpus, intra_link, inter_link",
+        "the cluster; `nodes_gpus` are devices of one node",
+    ),
+    ("seq_len, global_batch_seqs, micro_batch", "tokens of a sequence; sequences per step and per micro-batch"),
+    ("tp, sp, pp, vpp, cp, ep, etp, dp, schedule", "degrees; a blank `dp` is what is left of the devices"),
+    ("zero_stage, dtype, recompute, recompute_detail, attention, framework, notes", "the source's own words"),
+    ("target_iter_time_s, target_peak_mem_gib", "what was measured: seconds per step; GiB per device"),
+    ("mem_kind, mem_counted", "what a memory figure counts: allocated, reserved, or the whole device"),
+    ("usable, why_not", "False for runs that are not scored, and why"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One measured file, predicted."""
+
+    name: str
+    records: list[dict[str, str]]
+    predictions: list[Prediction]
+
+    def compared(self, by: str) -> list[Compared]:
+        """Its scored runs."""
+        return compare(self.records, self.predictions, FILES[self.name][0], by)
+
+
+def find_folder(stated: str | None) -> Path | None:
+    """The folder of the measured files: as stated, as MESHWRIGHT_MEASURED says, or one called `measured` nearby."""
+    if stated or os.environ.get(VARIABLE):
+        folder = Path(stated or os.environ[VARIABLE]).expanduser()
+        return folder if any((folder / name).is_file() for name in FILES) else None
+    near = [ROOT / "measured", ROOT.parent / "measured"]
+    near += [folder / "measured" for folder in sorted(ROOT.parent.iterdir()) if folder.is_dir()]
+    return next((folder for folder in near if (folder / "throughput.csv").is_file()), None)
+
+
+def read_parts(folder: Path) -> list[Part]:
+    """Predict every file that is there."""
+    parts = []
+    for name in FILES:
+        if (folder / name).is_file():
+            records = read_rows(folder / name)
+            parts.append(Part(name, records, [predict(record) for record in records]))
+    return parts
+
+
+def part_text(part: Part) -> str:
+    """The section of one file."""
+    _, heading, what = FILES[part.name]
+    by_source, by_gpu = part.compared("source"), part.compared("gpu")
+    overall = score("ALL", by_source)
+    sections = [
+        f"## {heading}",
+        f"{len(part.records)} rows of `{part.name}` ({what}), {overall.runs} of them scored.",
+        _table("source", by_source),
+    ]
+    if len({run.group for run in by_gpu}) > 1:
+        sections.append(_table("device", by_gpu, overall=False))
+    sections += [_refused(part), _worst(part, by_source)]
+    return "\n\n".join(section for section in sections if section)
+
+
+def _table(first: str, runs: Sequence[Compared], *, overall: bool = True) -> str:
+    scores = score_by_group(runs)[0 if overall else 1 :]
+    return markdown_table((first, *HEADINGS[1:]), score_cells(scores))
+
+
+def _refused(part: Part) -> str:
+    """Why scored runs have no prediction."""
+    scored = {run.id for run in part.compared("source") if run.predicted is None}
+    reasons = Counter(found.why_not for found in part.predictions if found.id in scored)
+    if not reasons:
+        return ""
+    lines = [f"* {count} x {why}" for why, count in reasons.most_common()]
+    return "Not predicted, and why:\n\n" + "\n".join(lines)
+
+
+def _worst(part: Part, runs: Sequence[Compared]) -> str:
+    """The runs furthest off, as factors so that half and double count alike, with what is known about them."""
+    done = [run for run in runs if run.predicted]
+    done.sort(key=lambda run: -max(run.measured / (run.predicted or 1), (run.predicted or 1) / run.measured))
+    records = {record["id"]: record for record in part.records}
+    predictions = {found.id: found for found in part.predictions}
+    rows = []
+    seen: set[tuple[str, str]] = set()
+    for run in done:
+        record = records[run.id]
+        kind = record.get("source", ""), record.get("model_name", "")
+        if kind in seen or len(seen) == WORST:
+            continue
+        seen.add(kind)
+        rows.append(
+            (
+                f"{record.get('model_name', '')}, {record.get('n_gpus', '')} x {record.get('gpu', '')}"
+                f" ({record.get('source', '')})",
+                f"`{predictions[run.id].plan}`",
+                f"{run.measured:.3g}",
+                f"{run.predicted:.3g}",
+                f"{run.error:+.0%}",
+                why_off(record, run.error or 0.0, FILES[part.name][0]),
+            )
+        )
+    unit = "s" if FILES[part.name][0] == "time" else "GiB"
+    headings = ("run", "plan", f"measured, {unit}", f"predicted, {unit}", "error", "likely reason")
+    return (
+        f"The {len(rows)} furthest off, the worst of each model and source:\n\n" + markdown_table(headings, rows)
+        if rows
+        else ""
+    )
+
+
+def why_off(record: dict[str, str], error: float, metric: str) -> str:
+    """A word on a run that is far off: what its source leaves open, or what the model leaves out."""
+    known = _why_memory_off(record) if metric == "memory" else _why_time_off(record, error)
+    if "suspect" in record.get("notes", "").lower():
+        known.append("marked as suspect")
+    return "; ".join(known) or "not known"
+
+
+def _number(record: dict[str, str], name: str) -> float:
+    """A column as a number, 1 where it is blank."""
+    return float(record.get(name) or 1)
+
+
+def _why_memory_off(record: dict[str, str]) -> list[str]:
+    reasons = []
+    if not record.get("recompute"):
+        reasons.append("recompute not stated and assumed")
+    if not record.get("dtype") or "not stated" in record["dtype"]:
+        reasons.append("format not stated and assumed")
+    if record.get("mem_kind") == "device":
+        reasons.append("whole device, other processes included")
+    if "functional-test" in record.get("source", ""):
+        reasons.append("a tiny model: caches and workspaces that are not modelled weigh as much as the model")
+    return reasons
+
+
+def _why_time_off(record: dict[str, str], error: float) -> list[str]:
+    reasons = []
+    width, batch, split = (_number(record, name) for name in ("hidden", "micro_batch", "tp"))
+    small = batch * _number(record, "seq_len") * width / split < SMALL
+    if not record.get("dtype") or "not stated" in record["dtype"]:
+        reasons.append("format not stated and assumed")
+    if "functional-test" in record.get("source", ""):
+        reasons.append("a test of the framework, not a tuned run")
+    if record.get("arch") == "moe" and error < 0 and _number(record, "moe_ffn_hidden") <= FINE_EXPERT:
+        reasons.append("many small kernels of experts and routing, bound by the host")
+    elif small and error < 0:
+        reasons.append("small layers, bound by the host")
+    if record.get("arch") == "moe" and error > 0:
+        reasons.append("copies of a token for one node travel once in newer dispatchers, here once per expert")
+    if not record.get("recompute") and error > 0:
+        reasons.append("recompute not stated and assumed")
+    if not record.get("micro_batch"):
+        reasons.append("micro-batch not stated and assumed")
+    if "triton" in record.get("attention", "") and float(record.get("seq_len") or 0) >= 8192:
+        reasons.append("an attention kernel of 2023 at long sequences, priced as today's")
+    if record.get("head_dim") and _number(record, "head_dim") % 8:
+        reasons.append("a head dimension that tensor cores do not like")
+    return reasons
+
+
+def page(parts: list[Part]) -> str:
+    """The page of the documentation."""
+    metrics = {name: FILES[name][0] for name in (part.name for part in parts)}
+    summary = markdown_table(
+        ("file", "metric", *HEADINGS[1:]),
+        [
+            (part.name, metrics[part.name], *score_cells([score("ALL", part.compared("source"))])[0][1:])
+            for part in parts
+        ],
+    )
+    columns = markdown_table(("columns", "content"), COLUMNS).replace("|---:|", "|---|")
+    bodies = "\n\n".join(part_text(part) for part in parts)
+    return f"""# Accuracy
+
+Written by `make accuracy` on {today()}: {version()} on {machine()}.
+
+Predictions of published training runs, made from what each source says and nothing else: no constant of the model was
+fitted to these runs. Error is predicted / measured - 1; *median error* and *p90 error* are of its absolute value,
+*bias* is its median, *in interval* is the share of measurements inside the predicted low and high.
+
+{summary}
+
+Two things to know when reading this. The device numbers are data-sheet peaks with the efficiencies of the best kernels
+published for them, and nearly all that [is not modelled](not-modelled.md) slows a step, so predictions of time lean to
+the quick side. What a source leaves open (micro-batch, recompute, format, overlap) is filled in by fixed rules from the
+framework and the year; no constant was fitted, but some of these rules were added after looking at outliers.
+
+{bodies}
+
+## What is assumed where a source is silent
+
+* Micro-batch: 1 in a pipeline; else the largest of 4, 2 and 1 that divides the batch and fits.
+* Recompute: full in Megatron-LM before 2022; else the first of none, selective and full that fits.
+* Layers: equal shares per stage where they divide, else balanced by weight.
+* Sharding: the distributed optimizer in Megatron-Core and NVIDIA's recipes, FSDP in PyTorch and JAX, else none.
+* Attention: fused, but for Megatron-LM before Megatron-Core and Megatron-DeepSpeed, which have to be asked.
+* Sequence parallelism: with tensor parallelism from 2022 on, not in Megatron-DeepSpeed.
+* Expert tensor degree: the tensor degree, Megatron-Core's default; 1 where experts fold, or from 2026 on.
+* Overlap: of gradients in Megatron-Core, PyTorch and JAX; of tensor-parallel products in NVIDIA's recipes for dense
+  models.
+* Gradients: 16 bits in NVIDIA's performance recipes, else as the format's recipe says.
+* Format: nvfp4 is priced as fp8; 16 bits that are not named are fp16.
+* Zero-bubble schedules are refused.
+
+## Columns of a measured file
+
+One run a row, a header, blanks for what the source does not say. {", ".join(f"`{name}`" for name in REQUIRED)} must be
+there; a row without the rest of its shape is refused with the reason.
+
+{columns}
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Predict, print and write."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.accuracy", description="Score meshwright's predictions."
+    )
+    parser.add_argument("--measured", metavar="DIR", help=f"folder of {', '.join(FILES)}; else {VARIABLE}")
+    parser.add_argument("--no-write", action="store_true", help="print only")
+    options = parser.parse_args(arguments)
+    folder = find_folder(options.measured)
+    if folder is None:
+        print(f"no measured runs found: give --measured DIR or set {VARIABLE} to a folder with {', '.join(FILES)}")
+        return 2
+    parts = read_parts(folder)
+    text = page(parts)
+    print(text)
+    broken = [found for part in parts for found in part.predictions if found.why_not.startswith("internal: ")]
+    for found in broken:
+        print(f"{found.id}: {found.why_not}", file=sys.stderr)
+    if not options.no_write:
+        print(f"written to {write_page('accuracy.md', text)}", file=sys.stderr)
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

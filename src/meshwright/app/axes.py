@@ -1,0 +1,288 @@
+"""What `--pin`, `--forbid`, `--schedule` and `--target` say, as the axes of a search space."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from meshwright.errors import InputError, Problem, UnsupportedError, nearest, unknown_name
+from meshwright.estimate.legality import model_rules, row_degrees
+from meshwright.formats.megatron import translate
+from meshwright.schedules import ALIASES, PLAN_SCHEDULES
+from meshwright.search.grid import divisors
+from meshwright.search.space import Space
+from meshwright.specs.job import Job
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.row import SHARDINGS, PlanRow
+from meshwright.specs.workload import Workload
+
+COUNTED = ("tp", "cp", "pp", "vpp", "ep", "etp", "dp", "mbs")
+WORDS: dict[str, tuple[str, ...]] = {
+    "sharding": SHARDINGS,
+    "recompute": ("none", "sel", "block", "full"),
+    "tp_overlap": ("bulk", "ring"),
+    "schedule": tuple(PLAN_SCHEDULES),
+    "cp_kind": ("p2p", "a2a", "ag", "a2a+p2p"),
+}
+AXES = (*COUNTED, *WORDS)
+_OTHER_NAMES = {"rc": "recompute", "zero": "sharding", "overlap": "tp_overlap", "micro_batch": "mbs", "vp": "vpp"}
+_NEUTRAL: dict[str, object] = {
+    **dict.fromkeys(COUNTED, 1),
+    "sharding": "z0",
+    "recompute": "none",
+    "tp_overlap": "bulk",
+}
+"""What an axis is held to when it is forbidden as a whole."""
+_TOKENS: dict[str, tuple[str, str]] = {
+    **{name: ("sharding", name) for name in SHARDINGS},
+    **{f"rc-{name}": ("recompute", name) for name in WORDS["recompute"]},
+    **{name: ("schedule", name) for name in PLAN_SCHEDULES},
+    "tpov": ("tp_overlap", "ring"),
+}
+"""Tokens of the one-line form that say one axis."""
+
+TARGETS: dict[str, Callable[[Job], tuple[Problem, ...]]] = {"megatron": lambda job: translate(job).refused}
+"""Frameworks whose limits a search can respect, each with what it refuses of a job."""
+
+
+def space_of(
+    model: ModelSpec,
+    workload: Workload,
+    devices: int,
+    *,
+    pin: str | Iterable[str] = (),
+    forbid: str | Iterable[str] = (),
+    schedule: str | Iterable[str] | None = None,
+) -> Space:
+    """The search space that is left.
+
+    Args:
+        model: decides which degrees can be legal.
+        workload: likewise, by its batch and sequence.
+        devices: of the cluster.
+        pin: axes held to a value, `tp=8`, or to several, `tp=4,8`; tokens of the one-line form too.
+        forbid: an axis, `vpp`, which then stays at its plain value, or single values, `pp=4`, `fsdp`.
+        schedule: names that may be used; all by default, or `all`.
+
+    Returns:
+        The space.
+
+    Raises:
+        InputError: unknown axes and values, and pins no legal plan can have, all together.
+    """
+    problems: list[Problem] = []
+    pins: dict[str, tuple[object, ...]] = {}
+
+    def hold(axis: str, values: Sequence[object], said: str) -> None:
+        left = tuple(value for value in values if axis not in pins or value in pins[axis])
+        if not left:
+            why = f"{axis} is held to {_listed(pins.get(axis, ()))} already"
+            problems.append(Problem(what=f"{said} leaves no {axis}", why=why, fix="drop one of the two", field=axis))
+        pins[axis] = left
+
+    for entry in _entries(pin):
+        axis, values = _read(entry, "pin", problems)
+        if axis and not values:
+            fix = f"say {axis}={'8' if axis in COUNTED else WORDS[axis][-1]}"
+            problems.append(Problem(what=f"pin {entry!r} has no value", why="a pin holds an axis to values", fix=fix))
+        elif axis:
+            hold(axis, values, f"pin {entry!r}")
+    if schedule is not None:
+        names = _schedules(schedule, problems)
+        if names:
+            hold("schedule", names, f"schedule {_listed(names)}")
+    for entry in _entries(forbid):
+        axis, values = _read(entry, "forbid", problems)
+        if axis and not values and axis not in _NEUTRAL:
+            problems.append(
+                Problem(
+                    what=f"forbid {entry!r} has no value", why="a plan needs one", fix=f"say {axis}={WORDS[axis][-1]}"
+                )
+            )
+        elif axis:
+            every = _every_value(axis, model, workload, devices)
+            kept = [v for v in every if v not in values] if values else [_NEUTRAL[axis]]
+            hold(axis, kept, f"forbid {entry!r}")
+    if not problems:
+        problems += _impossible(pins, model, workload, devices)
+    if problems:
+        raise InputError(problems, code="MW205")
+    return Space(pins=tuple(pins.items()))
+
+
+def check_axes(
+    *, pin: str | Iterable[str] = (), forbid: str | Iterable[str] = (), schedule: str | Iterable[str] | None = None
+) -> None:
+    """Refuse unknown axes, values and schedules, whatever the model and the cluster are.
+
+    Raises:
+        InputError: all of them together.
+    """
+    problems: list[Problem] = []
+    for verb, said in (("pin", pin), ("forbid", forbid)):
+        for entry in _entries(said):
+            _read(entry, verb, problems)
+    if schedule is not None:
+        _schedules(schedule, problems)
+    if problems:
+        raise InputError(problems, code="MW205")
+
+
+def target_rule(target: str | None) -> Callable[[Job], tuple[Problem, ...]] | None:
+    """What a target refuses of a job; None without a target.
+
+    Raises:
+        UnsupportedError: for a target nobody taught us.
+    """
+    if target is None:
+        return None
+    if target not in TARGETS:
+        raise UnsupportedError(unknown_name("target", str(target)[:80], TARGETS), code="MW406")
+    return TARGETS[target]
+
+
+def _entries(said: str | Iterable[str]) -> list[str]:
+    """`tp=4,8,sharding=z1` as `tp=4,8` and `sharding=z1`: what is no value of the entry before starts a new one."""
+    found: list[str] = []
+    for text in [said] if isinstance(said, str) else said:
+        for part in (part.strip() for part in str(text).split(",")):
+            axis = found[-1].partition("=")[0] if found and "=" in found[-1] else ""
+            axis = _OTHER_NAMES.get(axis, axis)
+            value = part.isdigit() if axis in COUNTED else part in WORDS.get(axis, ())
+            if value:
+                found[-1] += f",{part}"
+            elif part:
+                found.append(part)
+    return found
+
+
+def _read(entry: str, verb: str, problems: list[Problem]) -> tuple[str, tuple[object, ...]]:
+    """Axis and values of one entry; an empty axis where it is not understood."""
+    name, equals, rest = entry.partition("=")
+    name = name.strip().lower().replace("-", "_") if equals else entry.strip()
+    axis = _OTHER_NAMES.get(name, name)
+    if not equals and axis not in AXES:
+        return _read_token(entry, verb, problems)
+    if axis not in AXES:
+        problems.append(_unknown(entry, name, verb))
+        return "", ()
+    values: list[object] = []
+    for text in (part.strip() for part in rest.split(",") if part.strip()):
+        value = _value(axis, text)
+        if value is None:
+            problems.append(_wrong_value(axis, text, verb))
+            return "", ()
+        values.append(value)
+    return axis, tuple(values)
+
+
+def _read_token(entry: str, verb: str, problems: list[Problem]) -> tuple[str, tuple[object, ...]]:
+    if entry in _TOKENS:
+        axis, word = _TOKENS[entry]
+        return axis, (word,)
+    match = re.fullmatch(r"([a-z]+)([0-9]{1,9})", entry)
+    if match and match[1] in COUNTED and int(match[2]) >= 1:
+        return match[1], (int(match[2]),)
+    problems.append(_unknown(entry, entry, verb))
+    return "", ()
+
+
+def _value(axis: str, text: str) -> object | None:
+    if axis in COUNTED:
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= 1 else None
+    word = text.lower().removeprefix("rc-") if axis == "recompute" else text.lower()
+    word = ALIASES.get(word, word) if axis == "schedule" else word
+    word = f"z{word}" if axis == "sharding" and word.isdigit() else word
+    return word if word in WORDS[axis] else None
+
+
+def _unknown(entry: str, name: str, verb: str) -> Problem:
+    close = nearest(name, [*AXES, *_TOKENS])
+    fix = f"did you mean {' or '.join(close)}?" if close else f"axes: {', '.join(AXES)}"
+    return Problem(what=f"{verb} {entry[:60]!r}: unknown axis {name[:40]!r}", why="no plan has it", fix=fix, field=verb)
+
+
+def _wrong_value(axis: str, text: str, verb: str) -> Problem:
+    if axis in COUNTED:
+        return Problem(what=f"{verb} {axis}={text[:40]}", why="degrees are whole numbers from 1 on", field=axis)
+    close = nearest(text, WORDS[axis])
+    fix = f"did you mean {' or '.join(close)}?" if close else ""
+    return Problem(
+        what=f"{verb} {axis}={text[:40]}", why=f"{axis} is one of {', '.join(WORDS[axis])}", fix=fix, field=axis
+    )
+
+
+def _schedules(said: str | Iterable[str], problems: list[Problem]) -> list[str]:
+    names: list[str] = []
+    for text in [said] if isinstance(said, str) else said:
+        for name in (part.strip().lower() for part in str(text).split(",") if part.strip()):
+            if name == "all":
+                names += list(PLAN_SCHEDULES)
+            elif ALIASES.get(name, name) in PLAN_SCHEDULES:
+                names.append(ALIASES.get(name, name))
+            else:
+                problems.append(unknown_name("schedule", name[:40], [*PLAN_SCHEDULES, *ALIASES]))
+    return list(dict.fromkeys(names))
+
+
+def _every_value(axis: str, model: ModelSpec, workload: Workload, devices: int) -> list[object]:
+    """All values an axis could take in any plan, so that one can be taken out."""
+    if axis in WORDS:
+        return list(WORDS[axis])
+    if axis == "vpp":
+        return list(range(1, model.num_layers + 1))
+    return list(divisors(workload.global_batch if axis == "mbs" else devices))
+
+
+def _impossible(
+    pins: dict[str, tuple[object, ...]], model: ModelSpec, workload: Workload, devices: int
+) -> list[Problem]:
+    """Pins that no legal plan has whatever the other axes are."""
+    problems: list[Problem] = []
+    for axis in COUNTED:
+        found = [_alone(axis, int(str(value)), model, workload, devices) for value in pins.get(axis, ())]
+        if found and all(found):
+            problems += [problem for problem in found if problem][:2]
+    least = {axis: min((int(str(v)) for v in pins.get(axis, ())), default=1) for axis in ("tp", "cp", "pp", "dp")}
+    product = math.prod(least.values())
+    if not problems:
+        parts = " x ".join(f"{axis}{degree}" for axis, degree in least.items() if axis in pins)
+        single = all(len(pins.get(axis, (1,))) == 1 for axis in least)
+        if (
+            product > devices
+            or (single and devices % product)
+            or (single and len(least) == 4 and _all_held(pins, product, devices))
+        ):
+            why = f"tp x cp x pp x dp must use the {devices} devices"
+            problems.append(Problem(what=f"{parts} = {product}", why=why, fix="free one of these axes", field="pin"))
+    return problems
+
+
+def _all_held(pins: dict[str, tuple[object, ...]], product: int, devices: int) -> bool:
+    return all(axis in pins for axis in ("tp", "cp", "pp", "dp")) and product != devices
+
+
+def _alone(axis: str, value: int, model: ModelSpec, workload: Workload, devices: int) -> Problem | None:
+    """Why no plan can have this value of an axis, or None."""
+    if axis in ("tp", "cp", "pp", "dp") and devices % value:
+        close = sorted(divisors(devices), key=lambda d: (abs(d - value), d))[:2]
+        fix = f"use {axis}={' or '.join(map(str, sorted(close)))}"
+        return Problem(what=f"{axis}={value}", why=f"{axis} must divide the {devices} devices", fix=fix, field=axis)
+    if axis in ("dp", "mbs") and workload.global_batch % value:
+        why = f"{axis} must divide the global batch of {workload.global_batch} sequences"
+        return Problem(what=f"{axis}={value}", why=why, fix=f"use a divisor of {workload.global_batch}", field=axis)
+    if axis in ("dp", "mbs"):
+        return None
+    row = PlanRow(cp=(("p2p", value),)) if axis == "cp" else replace(PlanRow(), **{axis: value})  # type: ignore[arg-type]
+    degrees = row_degrees(row)
+    for rule in model_rules(model, workload.seq_len):
+        # How experts fold over a stage's devices depends on the other degrees.
+        if rule.name != "folding" and not bool(rule.holds(degrees)[0]):
+            return Problem(what=f"{axis}={value}", why=rule.why, fix=rule.fix, field=axis)
+    return None
+
+
+def _listed(values: Sequence[object]) -> str:
+    return ", ".join(map(str, values)) or "nothing"

@@ -1,0 +1,207 @@
+"""What a search, a sweep or a what-if of the Calculon model is asked about: inputs read and checked together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from meshwright.calculon.axes import DEGREE_KEYS, PRESETS, SETTING_KEYS, Axes, Value
+from meshwright.calculon.inputs import CHOICES, Application, System
+from meshwright.calculon.reading import read_application, read_system
+from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, nearest
+
+Source = str | os.PathLike[str] | Mapping[str, Any]
+
+MOST_PROCESSORS = 2**31 - 1
+MOST_BATCH = 2**20
+"""Every batch size up to it is looked at in the full space."""
+USUAL_DATATYPE = "float16"
+SHORT_NAMES = {
+    "tp": "tensor_par", "pp": "pipeline_par", "dp": "data_par", "mbs": "microbatch_size", "gbs": "batch_size",
+    "vpp": "pipeline_interleaving", "dtype": "datatype", "recompute": "activation_recompute",
+}  # fmt: skip
+"""Other names of keys."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceChoice:
+    """Which space, for any system."""
+
+    name: str
+    dtype: str | None
+    """None is float16 where the system has it, or all datatypes in the full space."""
+    tp_overlap: bool
+    dp_overlap: bool
+    pins: tuple[tuple[str, tuple[Value, ...]], ...]
+
+    def axes(self, system: System) -> Axes:
+        """The axes on a system."""
+        options: dict[str, Any] = {"tp_overlap": self.tp_overlap, "dp_overlap": self.dp_overlap}
+        if self.name == "full":
+            options["datatypes"] = (self.dtype,) if self.dtype else None
+        else:
+            options["datatype"] = self.dtype or usual_datatype(system)
+        axes: Axes = PRESETS[self.name](system, **options)
+        for key, values in self.pins:
+            axes = axes.pin(key, values)
+        return axes
+
+
+def usual_datatype(system: System) -> str:
+    """The datatype taken where none is given: float16, or the widest the system has."""
+    known = datatypes_of(system)
+    return USUAL_DATATYPE if USUAL_DATATYPE in known else known[-1]
+
+
+def datatypes_of(system: System) -> tuple[str, ...]:
+    """Datatypes that both engines of a system have."""
+    return tuple(name for name in CHOICES["datatype"] if name in system.matrix and name in system.vector)
+
+
+class Check:
+    """Notes what is wrong with several inputs, and raises it together."""
+
+    def __init__(self) -> None:
+        self.errors: list[MeshwrightError] = []
+
+    def attempt(self, function: Callable[[], Any]) -> Any:
+        """The result, or None with the problem noted."""
+        try:
+            return function()
+        except (InputError, UnsupportedError) as error:
+            self.errors.append(error)
+            return None
+
+    def problem(self, what: str, why: str, fix: str, field: str) -> None:
+        """Note one problem."""
+        self.errors.append(InputError(Problem(what=what, why=why, fix=fix, field=field), code="MW240"))
+
+    def whole(self, field: str, value: Any, most: int) -> None:
+        """A whole number from 1."""
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            why = f"it is a whole number from 1 to {most:,}"
+            self.problem(f"{field} is {str(value)[:60]!r}", why, f"for example {field} {min(512, most)}", field)
+
+    def done(self) -> None:
+        """Raise what was noted.
+
+        Raises:
+            InputError: anything but unknown names is wrong.
+            UnsupportedError: only unknown names are.
+        """
+        if not self.errors:
+            return
+        if len(self.errors) == 1:
+            raise self.errors[0]
+        problems = [problem for error in self.errors for problem in error.problems]
+        wrong = [error for error in self.errors if isinstance(error, InputError)]
+        kind = InputError if wrong else UnsupportedError
+        raise kind(problems, code=(wrong or self.errors)[0].code)
+
+
+def read_apps(check: Check, sources: Iterable[Source | Application]) -> list[Application]:
+    """Applications, without those that cannot be read."""
+    return [app for source in sources if (app := check.attempt(partial(read_application, source))) is not None]
+
+
+def read_systems(check: Check, sources: Iterable[Source | System]) -> list[System]:
+    """Systems, without those that cannot be read."""
+    return [system for source in sources if (system := check.attempt(partial(read_system, source))) is not None]
+
+
+def choose_space(
+    check: Check,
+    systems: Iterable[System],
+    *,
+    space: str,
+    dtype: str | None,
+    tp_overlap: bool,
+    dp_overlap: bool,
+    pin: str | Iterable[str],
+) -> SpaceChoice:
+    """The space that is asked for; problems are noted."""
+    held = list(systems)
+    if space not in PRESETS:
+        close = nearest(space, PRESETS)
+        fix = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(PRESETS)}"
+        check.problem(f"unknown space {space[:60]!r}", "no space has this name", fix, "--space")
+    if dtype is not None and dtype not in CHOICES["datatype"]:
+        close = nearest(dtype, CHOICES["datatype"])
+        fix = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(CHOICES['datatype'])}"
+        check.problem(f"unknown datatype {dtype[:60]!r}", "Calculon knows no such datatype", fix, "--dtype")
+    for system in held:
+        known = datatypes_of(system)
+        name = system.name or "the system"
+        if not known:
+            why = "an execution needs matrix and vector engines of one datatype"
+            check.problem(f"{name} has no datatype in both engines", why, "add one to both", "system")
+        elif dtype in CHOICES["datatype"] and dtype not in known:
+            fix = f"choose {' or '.join(known)}"
+            check.problem(f"{name} has no {dtype}", "its matrix and vector engines need it", fix, "--dtype")
+    pins = read_pins(check, [pin] if isinstance(pin, str) else pin, held)
+    return SpaceChoice(name=space, dtype=dtype, tp_overlap=tp_overlap, dp_overlap=dp_overlap, pins=pins)
+
+
+def read_pins(check: Check, texts: Iterable[str], systems: list[System]) -> tuple[tuple[str, tuple[Value, ...]], ...]:
+    """`tensor_par=4,8` as key and values."""
+    found: dict[str, tuple[Value, ...]] = {}
+    for text in texts:
+        key, equals, words = text.partition("=")
+        key = SHORT_NAMES.get(key.strip(), key.strip())
+        if not equals or not words.strip():
+            check.problem(
+                f"--pin {text[:60]!r}", "a pin is KEY=VALUE[,VALUE]", "for example --pin tensor_par=8", "--pin"
+            )
+            continue
+        if key not in (*SETTING_KEYS, *DEGREE_KEYS):
+            close = nearest(key, [*SETTING_KEYS, *DEGREE_KEYS, *SHORT_NAMES])
+            fix = f"did you mean {' or '.join(close)}?" if close else "use a key of Calculon's execution file"
+            check.problem(f"--pin of unknown key {key[:60]!r}", "no execution parameter that is searched", fix, "--pin")
+            continue
+        values = [_pin_value(check, key, word.strip(), systems) for word in words.split(",")]
+        if None not in values:
+            found[key] = tuple(dict.fromkeys(value for value in values if value is not None))
+    return tuple(found.items())
+
+
+def _pin_value(check: Check, key: str, word: str, systems: list[System]) -> Value | None:
+    if key in CHOICES:
+        known = CHOICES[key]
+        if key == "datatype" and systems:
+            known = tuple(name for name in known if all(name in datatypes_of(system) for system in systems))
+        if word in known:
+            return word
+        close = nearest(word, known)
+        fix = f"did you mean {' or '.join(close)}?" if close else f"known here: {', '.join(known)}"
+        check.problem(f"--pin {key}={word[:60]}", f"{key} has no such value here", fix, "--pin")
+        return None
+    if key in SETTING_KEYS and not key.endswith("_net"):
+        if word.lower() in ("true", "false"):
+            return word.lower() == "true"
+        check.problem(f"--pin {key}={word[:60]}", f"{key} is true or false", f"write {key}=true", "--pin")
+        return None
+    low = 0 if key.endswith("_net") else 1
+    most = min((len(system.networks) for system in systems), default=1) - 1 if low == 0 else MOST_PROCESSORS
+    if word.isdigit() and len(word) < 12 and low <= int(word) <= most:
+        return int(word)
+    why = f"{key} is a whole number from {low} to {most:,}"
+    check.problem(f"--pin {key}={word[:60]}", why, f"write {key}={max(low, min(8, most))}", "--pin")
+    return None
+
+
+def inputs_of(app: Application, system: System, num_procs: int, batch: int, axes: Axes) -> dict[str, Any]:
+    """What was asked, as data."""
+    return {
+        "app": app.name,
+        "system": system.name,
+        "num_procs": num_procs,
+        "batch": batch,
+        "space": {
+            "name": axes.name,
+            "constraints": list(axes.constraints()),
+            "axes": {axis.key: list(axis.values) for axis in axes.settings},
+        },
+    }

@@ -1,0 +1,306 @@
+"""Many searches of the Calculon model into one Parquet file: applications x systems x processors x batches."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshwright.app.calculon_space import (
+    MOST_BATCH,
+    MOST_PROCESSORS,
+    Check,
+    Source,
+    choose_space,
+    read_apps,
+    read_systems,
+)
+from meshwright.app.writing import check_file
+from meshwright.calculon.answer import Priced
+from meshwright.calculon.executions import ExecutionColumns
+from meshwright.calculon.inputs import Application, System
+from meshwright.calculon.on_cores import run_on_cores
+from meshwright.calculon.sweep import (
+    TASK_EXECUTIONS,
+    Asked,
+    Design,
+    Found,
+    designs_of,
+    every_execution,
+    fingerprint,
+    sweep,
+)
+from meshwright.calculon.sweep_file import SweepFile
+from meshwright.errors import InputError, Problem, StoppedError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+SCHEMA = "meshwright.calculon-sweep/1"
+MOST_DESIGNS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a sweep is."""
+
+    designs: int
+    """Complete, those of an earlier run included."""
+    of: int
+    executions: int
+    """Of the spaces searched in this run."""
+    elapsed_s: float
+    before: int
+    """Complete before this run."""
+
+    @property
+    def rate(self) -> float:
+        """Executions per second."""
+        return self.executions / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds to go, at the pace so far; None before the first design."""
+        done = self.designs - self.before
+        return self.elapsed_s / done * (self.of - self.designs) if done else None
+
+
+Told = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CalculonSweep:
+    """What a sweep found, design by design; its rows are in the file."""
+
+    path: Path
+    designs: tuple[dict[str, Any], ...]
+    """Names, certificate, best sample rate, rows, or why there are none."""
+    before: int
+    """Designs that an earlier run had completed."""
+    redone: int
+    """Blocks done again because a Ray worker was lost."""
+    elapsed_s: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As data: `meshwright.calculon-sweep/1`."""
+        return {
+            "schema": SCHEMA,
+            "output": str(self.path),
+            "designs": list(self.designs),
+            "rows": sum(design["rows"] for design in self.designs),
+            "timing": {"sweep_s": self.elapsed_s, "resumed_designs": self.before, "redone_blocks": self.redone},
+        }
+
+    def __repr__(self) -> str:
+        return f"CalculonSweep({len(self.designs):,} designs in {self.path})"
+
+    def __rich__(self) -> RenderableType:
+        from meshwright.report.calculon_sweep import render_sweep
+
+        return render_sweep(self.to_dict())
+
+
+def calculon_sweep(
+    apps: Iterable[Source | Application],
+    systems: Iterable[Source | System],
+    *,
+    procs: Iterable[int],
+    batches: Iterable[int],
+    output: str | Path,
+    dtype: str | None = None,
+    space: str = "optimal-execution",
+    tp_overlap: bool = True,
+    dp_overlap: bool = True,
+    top: int = 10,
+    pin: str | Iterable[str] = (),
+    stop_microbatch: bool = False,
+    every: bool = False,
+    resume: bool = False,
+    force: bool = False,
+    fixed: bool = False,
+    ray: str | None = None,
+    told: Told | None = None,
+) -> CalculonSweep:
+    """Search every combination, and stream the front and the best of each into a Parquet file.
+
+    The file is valid whenever this ends, complete or stopped; `resume` goes on with what it lacks.
+
+    Args:
+        apps: applications: names, paths or content.
+        systems: systems: names, paths or content.
+        procs: numbers of processors.
+        batches: largest batches.
+        output: the file.
+        dtype, space, tp_overlap, dp_overlap, pin, stop_microbatch, fixed: as `calculon_search` takes them.
+        top: how many of the best of each design are kept, besides its front.
+        every: keep all accepted executions.
+        resume: go on with the file that is there.
+        force: write over it.
+        ray: address of a Ray cluster, `auto` or `local`.
+        told: called as designs end.
+
+    Returns:
+        What each design came to.
+
+    Raises:
+        InputError: malformed input, all problems together, or a file that cannot be gone on with.
+        UnsupportedError: an unknown name, or pyarrow or Ray missing.
+        StoppedError: interrupted; the file holds the complete designs.
+    """
+    check = Check()
+    read, held = read_apps(check, apps), read_systems(check, systems)
+    counts, sizes = list(dict.fromkeys(procs)), list(dict.fromkeys(batches))
+    for count in counts:
+        check.whole("--procs", count, MOST_PROCESSORS)
+    for size in sizes:
+        check.whole("--batch", size, MOST_BATCH)
+    for name, values in (("APPS", read), ("SYSTEMS", held), ("--procs", counts), ("--batch", sizes)):
+        if not values and not check.errors:
+            check.problem(f"{name} is empty", "a sweep needs at least one", "give a comma list", name)
+    check.whole("--top", top, 100_000)
+    choice = choose_space(check, held, space=space, dtype=dtype, tp_overlap=tp_overlap, dp_overlap=dp_overlap, pin=pin)
+    path = Path(output)
+    check.attempt(lambda: _check_output(path, resume=resume, force=force))
+    check.done()
+    designs = designs_of(read, held, counts, sizes, choice.axes)
+    if len(designs) > MOST_DESIGNS:
+        check.problem(
+            f"{len(designs):,} designs", f"a file holds at most {MOST_DESIGNS:,}", "sweep into several files", "designs"
+        )
+        check.done()
+    asked = Asked(top=top, stop_microbatch=stop_microbatch, fixed=fixed)
+    file = SweepFile(path=path, fingerprint=fingerprint(designs, asked, every=every))
+    return _run(designs, asked, file, every=every, resume=resume and path.exists(), ray=ray, told=told)
+
+
+def _check_output(path: Path, *, resume: bool, force: bool) -> None:
+    check_file(path)
+    if path.exists() and not resume and not force:
+        what = f"{str(path)[:200]!r} exists"
+        fix = "go on with it with --resume, write over it with --force, or name another file"
+        raise InputError(Problem(what=what, why="a sweep may be long work", fix=fix, field="--output"), code="MW208")
+
+
+def _run(
+    designs: list[Design],
+    asked: Asked,
+    file: SweepFile,
+    *,
+    every: bool,
+    resume: bool,
+    ray: str | None,
+    told: Told | None,
+) -> CalculonSweep:
+    started = time.perf_counter()
+    runner: Any = None
+    with contextlib.ExitStack() as stack:
+        if ray is not None:
+            from meshwright.calculon.on_ray import OnRay
+
+            runner = stack.enter_context(OnRay(ray))
+        file.open()
+        kept = False
+        try:
+            stack.enter_context(ending_politely())
+            if resume:
+                file.go_on()
+            complete = {one.design for one in file.complete}
+            before = len(complete)
+            todo = [design for design in designs if design.number not in complete]
+            executions = 0
+            found: Iterator[Found] = sweep(
+                todo, asked, runner if runner is not None else run_on_cores, executions=TASK_EXECUTIONS
+            )
+            with contextlib.closing(found):  # type: ignore[type-var]
+                for one in found:
+                    executions += one.result.certificate.space if one.result else 0
+                    _write(file, one, every=every)
+                    if told is not None:
+                        elapsed_s = time.perf_counter() - started
+                        told(
+                            Progress(
+                                designs=len(file.complete), of=len(designs), executions=executions,
+                                elapsed_s=elapsed_s, before=before,
+                            )
+                        )  # fmt: skip
+            file.close()
+            kept = True
+        except KeyboardInterrupt:
+            file.close()
+            kept = True
+            what = f"interrupted after {len(file.complete):,} of {len(designs):,} designs"
+            why = f"{file.path} is valid and holds them"
+            fix = "the same command with --resume goes on"
+            raise StoppedError(Problem(what=what, why=why, fix=fix, field="sweep")) from None
+        finally:
+            if not kept:
+                file.abandon()
+    return CalculonSweep(
+        path=file.path,
+        designs=tuple({**one.about, "rows": one.rows} for one in sorted(file.complete, key=lambda one: one.design)),
+        before=before,
+        redone=runner.redone if runner is not None else 0,
+        elapsed_s=time.perf_counter() - started,
+    )
+
+
+def _write(file: SweepFile, found: Found, *, every: bool) -> None:
+    """The rows of one design, and what it came to."""
+    design, result = found.design, found.result
+    names = design.to_dict()
+    rows = 0
+    best: list[Priced] = list(result.best) if result else []
+    if result is not None:
+        rank = {number: place for place, number in enumerate(result.best_numbers, 1)}
+        front = frozenset(result.front_numbers)
+        if every:
+            for numbers, columns, priced in every_execution(design, fixed=result.fixed):
+                rows += file.add(names, numbers, columns, priced.values, rank, front)
+        else:
+            kept = dict(zip(result.best_numbers, result.best, strict=True))
+            kept |= dict(zip(result.front_numbers, result.front, strict=True))
+            numbers = np.array(sorted(kept), dtype=np.int64)
+            columns = ExecutionColumns.from_executions(kept[number].execution for number in numbers.tolist())
+            rows += file.add(names, numbers, columns, _values([kept[n] for n in numbers.tolist()]), rank, front)
+    about = {
+        **names,
+        "search": result.certificate.to_dict() if result else None,
+        "sample_rate": best[0].sample_rate if best else None,
+        "execution": asdict(best[0].execution) if best else None,
+        "front": len(result.front) if result else 0,
+        "why_not": found.why_not or None,
+    }
+    file.end(design.number, rows, about)
+
+
+def _values(rows: list[Priced]) -> dict[str, np.ndarray]:
+    names = rows[0].stats if rows else {}
+    return {
+        name: np.array([np.nan if row.stats[name] is None else row.stats[name] for row in rows], dtype=np.float64)
+        for name in names
+    }
+
+
+@contextlib.contextmanager
+def ending_politely() -> Iterator[None]:
+    """A request to end, as batch systems send it, is treated like an interruption while the body runs."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    old = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, old)

@@ -1,0 +1,181 @@
+"""Changes of one setting of a row: the neighbours of a plan, and what might mend one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+
+from meshwright.search.grid import divisors
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.row import PlanRow, default_schedule
+
+DEGREES = ("tp", "cp", "pp", "ep", "etp")
+_SHOWN = ("tp", "cp", "pp", "vpp", "ep", "etp", "dp", "sharding", "mbs", "gbs", "recompute", "offload")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One setting changed, the data degree and the chunks following it."""
+
+    lever: str
+    row: PlanRow
+    text: str
+    """`tp 4 -> 8 (dp 4 -> 2)`."""
+    changes_training: bool = False
+    """Whether the optimizer sees other steps, as with another global batch."""
+
+
+def neighbours(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[Change]:
+    """All rows one change away, legal or not, each once.
+
+    Args:
+        row: the plan.
+        model: for layers and experts.
+        devices: that the rows use; the data degree takes what the others leave.
+    """
+    seen = {row}
+    for lever, changed in _variants(row, model, devices):
+        if changed not in seen:
+            seen.add(changed)
+            yield Change(lever=lever, row=changed, text=describe(row, changed))
+
+
+def repairs(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[Change]:
+    """Rows that may mend one that is illegal or too large: the data degree that is left, one change, other batches."""
+    fixed = with_rest(row, devices)
+    seen = {row}
+    for lever, changed in (("dp", fixed), *_variants(fixed, model, devices), *_nearest_degrees(fixed, model, devices)):
+        if changed not in seen:
+            seen.add(changed)
+            yield Change(lever=lever, row=changed, text=describe(row, changed))
+    step = fixed.dp * fixed.mbs
+    for batch in {row.gbs // step * step, -(-row.gbs // step) * step} - {0, row.gbs}:
+        changed = replace(fixed, gbs=batch)
+        if changed not in seen:
+            yield Change(lever="gbs", row=changed, text=describe(row, changed), changes_training=True)
+
+
+def with_rest(row: PlanRow, devices: int) -> PlanRow:
+    """The row with the data degree that its other degrees leave of the devices, HSDP groups and chunks kept legal."""
+    dp = max(1, devices // (row.tp * row.cp_degree * row.pp))
+    changed = replace(row, dp=dp)
+    if changed.sharding == "hsdp":
+        shard = max(1, changed.shard_group // changed.cp_degree)
+        if dp % shard or shard >= dp:
+            changed = replace(changed, sharding="fsdp", shard_group=0)
+    if changed.pp == 1 and changed.vpp > 1:
+        changed = replace(changed, vpp=1)
+    if changed.tp == 1:
+        changed = replace(changed, tp_overlap="bulk", sp=True)
+    default = changed.schedule in ("1f1b", "interleaved")
+    return replace(changed, schedule=default_schedule(changed.vpp)) if default else changed
+
+
+def describe(before: PlanRow, after: PlanRow) -> str:
+    """What changed, the lever first: `tp 4 -> 8 (dp 4 -> 2)`."""
+    parts = []
+    for name in _SHOWN:
+        old, new = _said(before, name), _said(after, name)
+        if old != new:
+            numbers = new.removeprefix(name).isdigit()
+            old, new = (old.removeprefix(name), new.removeprefix(name)) if numbers else (old, new)
+            parts.append(f"{name} {old} -> {new}" if numbers else f"{old} -> {new}")
+    for name in ("tp_overlap", "sp", "schedule", "dp_overlap"):
+        if getattr(before, name) != getattr(after, name):
+            follows = name == "schedule" and before.vpp != after.vpp
+            if not follows:
+                parts.append(_switch(name, after))
+    lead = [part for part in parts if not part.startswith(("dp ", "vpp "))] or parts
+    rest = [part for part in parts if part not in lead]
+    return ", ".join(lead) + (f" ({', '.join(rest)})" if rest else "")
+
+
+def _switch(name: str, row: PlanRow) -> str:
+    if name == "tp_overlap":
+        return "overlap tensor traffic" if row.tp_overlap == "ring" else "without tpov"
+    if name == "sp":
+        return "with sequence parallelism" if row.sp else "nosp"
+    if name == "schedule":
+        return f"schedule {row.schedule}"
+    return "overlap data-parallel traffic" if row.dp_overlap else "nodpov"
+
+
+def _said(row: PlanRow, name: str) -> str:
+    if name == "cp":
+        kinds = "x".join(f"{kind}{degree}" if len(row.cp) > 1 else kind for kind, degree in row.cp)
+        return f"cp{row.cp_degree}" + (f"-{kinds}" if kinds not in ("", "p2p") else "")
+    if name == "sharding":
+        return f"hsdp{row.shard_group}" if row.sharding == "hsdp" else row.sharding
+    if name == "recompute":
+        return f"rc-{row.recompute}{row.recompute_layers or ''}"
+    if name == "offload":
+        return f"off-{row.offload}" if row.offload else "no offload"
+    return f"{name}{getattr(row, name)}"
+
+
+def _variants(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[tuple[str, PlanRow]]:
+    for name in ("tp", "pp", "cp", "ep", "etp"):
+        if name in ("ep", "etp") and not model.is_moe:
+            continue
+        degree = row.cp_degree if name == "cp" else getattr(row, name)
+        for wanted in (degree * 2, degree // 2 if degree % 2 == 0 else 0):
+            if wanted:
+                yield name, with_degree(row, name, wanted, devices)
+    for mbs in (row.mbs * 2, row.mbs // 2 if row.mbs % 2 == 0 else 0):
+        if mbs:
+            yield "mbs", replace(row, mbs=mbs)
+    yield from _chunk_variants(row, model)
+    per_chunk = -(-model.num_layers // (row.pp * row.vpp))
+    quarters = sorted({-(-per_chunk * quarter // 4) for quarter in (1, 2, 3)} - {0, per_chunk})
+    for recompute, layers in (("none", 0), ("sel", 0), *(("block", k) for k in quarters), ("full", 0)):
+        yield "recompute", replace(row, recompute=recompute, recompute_layers=layers)
+    if row.dp * row.cp_degree > 1:
+        for sharding in ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep"):
+            yield "sharding", replace(row, sharding=sharding, shard_group=0)
+    if row.tp > 1:
+        yield "tp_overlap", replace(row, tp_overlap="bulk" if row.tp_overlap == "ring" else "ring")
+    if row.pp > 1 and row.vpp == 1:
+        yield "schedule", replace(row, schedule="1f1b" if row.schedule == "gpipe" else "gpipe")
+    letters = "".join(letter for letter in row.offload if letter != "o")
+    yield "offload", replace(row, offload=letters if "o" in row.offload else f"{letters}o")
+
+
+def _chunk_variants(row: PlanRow, model: ModelSpec) -> Iterator[tuple[str, PlanRow]]:
+    if row.pp == 1:
+        return
+    most = model.num_layers // row.pp
+    for vpp in sorted({1, row.vpp - 1, row.vpp + 1, row.vpp // 2, row.vpp * 2} & set(range(1, most + 1))):
+        yield "vpp", replace(row, vpp=vpp, schedule=default_schedule(vpp))
+
+
+def with_degree(row: PlanRow, name: str, degree: int, devices: int) -> PlanRow:
+    """One degree changed, the data degree taking the rest."""
+    if name == "cp":
+        kind = row.cp[0][0] if len(row.cp) == 1 else "p2p"
+        row = replace(row, cp=((kind, degree),) if degree > 1 else ())
+    else:
+        row = replace(row, **{name: degree})  # type: ignore[arg-type]
+    return with_rest(row, devices)
+
+
+def _nearest_degrees(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[tuple[str, PlanRow]]:
+    """Degrees that divide the devices, nearest first: for one that cannot stay as it is."""
+    for name in DEGREES:
+        if name in ("ep", "etp") and not model.is_moe:
+            if getattr(row, name) != 1:
+                yield name, replace(row, **{name: 1})  # type: ignore[arg-type]
+            continue
+        degree = row.cp_degree if name == "cp" else getattr(row, name)
+        for wanted in sorted(divisors(devices), key=lambda d: abs(d - degree))[:6]:
+            yield name, with_degree(row, name, wanted, devices)
+    local = row.gbs // row.dp
+    if local:
+        for mbs in sorted(divisors(local), key=lambda d: abs(d - row.mbs))[:3]:
+            yield "mbs", replace(row, mbs=mbs)
+    if row.vpp > 1:
+        yield "vpp", replace(row, vpp=1, schedule=default_schedule(1))
+
+
+def distance(before: PlanRow, after: PlanRow) -> int:
+    """How many fields of two rows differ."""
+    return sum(getattr(before, f.name) != getattr(after, f.name) for f in fields(PlanRow))

@@ -1,0 +1,186 @@
+"""Two plans side by side: where the seconds and the bytes differ."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from meshwright.app.plan_source import PlanLike, job_of
+from meshwright.app.title import bare_row, title
+from meshwright.app.verdict import FITS_WORDS, TIE, differences, memory, percent
+from meshwright.estimate.price import estimate_plan
+from meshwright.estimate.result import StepEstimate
+from meshwright.specs.job import Job
+from meshwright.specs.row import PlanRow
+from meshwright.specs.row_of import row_of
+from meshwright.units import gib, seconds, significant
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_SETTINGS = ("tp", "tp_overlap", "cp_degree", "pp", "vpp", "ep", "etp", "dp", "sharding", "mbs", "gbs", "schedule")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One number of both plans."""
+
+    name: str
+    first: float
+    second: float
+
+    @property
+    def change(self) -> float:
+        """Second minus first."""
+        same = math.isclose(self.first, self.second, rel_tol=1e-9, abs_tol=1e-12)
+        return 0.0 if same else self.second - self.first
+
+    def to_dict(self) -> dict[str, object]:
+        """As data."""
+        return {"name": self.name, "first": self.first, "second": self.second, "change": self.change}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Comparison:
+    """The second plan held against the first."""
+
+    first: Job
+    second: Job
+    estimates: tuple[StepEstimate, StepEstimate]
+    text: str
+    settings: tuple[tuple[str, str, str], ...]
+    """Degrees and settings that differ: name, first, second."""
+    seconds: tuple[Difference, ...]
+    """Parts of the step."""
+    bytes: tuple[Difference, ...]
+    """Memory of the fullest stage of each."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def titles(self) -> tuple[str, str]:
+        """What to call the two plans."""
+        first, second = self.first, self.second
+        return title(first.plan, first.model, first.name), title(second.plan, second.model, second.name)
+
+    def to_dict(self) -> dict[str, object]:
+        """As data: `meshwright.comparison/1`."""
+        return {
+            "schema": "meshwright.comparison/1",
+            "text": self.text,
+            "plans": [
+                {"name": job.name, "title": name, "devices": job.plan.devices, "estimate": estimate.to_dict()}
+                for job, name, estimate in zip((self.first, self.second), self.titles, self.estimates, strict=True)
+            ],
+            "settings": [{"name": n, "first": a, "second": b} for n, a, b in self.settings],
+            "breakdown_s": [difference.to_dict() for difference in self.seconds],
+            "memory_bytes": [difference.to_dict() for difference in self.bytes],
+            "notes": list(self.notes),
+        }
+
+    def __repr__(self) -> str:
+        return f"Comparison({self.text})"
+
+    def __rich__(self) -> RenderableType:
+        from meshwright.report.comparison import render_comparison
+
+        return render_comparison(self.to_dict())
+
+    def _repr_html_(self) -> str:
+        from meshwright.report.html import renderable_html
+
+        return renderable_html(self.__rich__())
+
+
+def compare(first: PlanLike, second: PlanLike) -> Comparison:
+    """Where two plans differ.
+
+    Args:
+        first: a job, an entry of an answer, or a plan file (`plans.json#1`).
+        second: likewise.
+
+    Returns:
+        Parts of the step and kinds of memory of both, and what decides between them.
+
+    Raises:
+        InputError: a file cannot be used.
+        UnsupportedError: a plan nobody prices.
+    """
+    (one, warnings), (two, more) = job_of(first), job_of(second)
+    estimates = tuple(estimate_plan(job.plan, job.model, job.cluster, job.workload) for job in (one, two))
+    a, b = estimates
+    return Comparison(
+        first=one,
+        second=two,
+        estimates=(a, b),
+        text=_text(one, two, a, b),
+        settings=tuple(_settings(one, two)),
+        seconds=_paired(dict(a.breakdown_s), dict(b.breakdown_s)),
+        bytes=_paired(dict(a.fullest.memory_bytes), dict(b.fullest.memory_bytes)),
+        notes=(*warnings, *more, *_notes(one, two, a, b)),
+    )
+
+
+def _paired(first: dict[str, float], second: dict[str, float]) -> tuple[Difference, ...]:
+    return tuple(Difference(name=name, first=value, second=second[name]) for name, value in first.items())
+
+
+def _text(one: Job, two: Job, a: StepEstimate, b: StepEstimate) -> str:
+    same_work = one.workload == two.workload and one.model == two.model
+    if same_work:
+        ratio = b.step_time_s / a.step_time_s - 1
+        step = f"{seconds(a.step_time_s)} against {seconds(b.step_time_s)}"
+    else:
+        ratio = a.tokens_per_s_per_device * one.plan.devices / (b.tokens_per_s_per_device * two.plan.devices) - 1
+        step = (
+            f"{significant(a.tokens_per_s_per_device * one.plan.devices)} against "
+            f"{significant(b.tokens_per_s_per_device * two.plan.devices)} tokens/s"
+        )
+    word = "slower" if ratio > 0 else "faster"
+    verdict = "a tie" if abs(ratio) < TIE else f"the second is {percent(abs(ratio))} {word}"
+    why = differences(a, b) if same_work else ""
+    peaks = " against ".join(
+        f"{memory(e.fullest.peak_memory_bytes, e.fullest.capacity_bytes)} ({FITS_WORDS[e.fits]})" for e in (a, b)
+    )
+    return f"{verdict}: {step}" + (f" ({why})" if why else "") + f"; memory {peaks}"
+
+
+def _settings(one: Job, two: Job) -> list[tuple[str, str, str]]:
+    first, second = (row_of(job.plan, job.model) or bare_row(job.plan, job.model) for job in (one, two))
+    found = [
+        ("model", one.model.name, two.model.name),
+        ("cluster", one.cluster.name, two.cluster.name),
+        ("devices", str(one.plan.devices), str(two.plan.devices)),
+        ("seq_len", str(one.workload.seq_len), str(two.workload.seq_len)),
+        ("dtype", one.workload.precision.name, two.workload.precision.name),
+        ("optimizer", one.workload.optimizer, two.workload.optimizer),
+    ]
+    if first is not None and second is not None:
+        names = {"cp_degree": "cp", "tp_overlap": "tp overlap"}
+        found += [(names.get(n, n), str(getattr(first, n)), str(getattr(second, n))) for n in _SETTINGS]
+        found.append(("recompute", _recompute(one, first), _recompute(two, second)))
+        found.append(("offload", first.offload or "none", second.offload or "none"))
+    return [(name, a, b) for name, a, b in found if a != b]
+
+
+def _recompute(job: Job, row: PlanRow) -> str:
+    if row_of(job.plan, job.model) is None:
+        return "per layer"
+    return f"{row.recompute}{row.recompute_layers or ''}"
+
+
+def _notes(one: Job, two: Job, a: StepEstimate, b: StepEstimate) -> list[str]:
+    notes = []
+    if one.workload.tokens_per_step != two.workload.tokens_per_step:
+        counts = f"{one.workload.tokens_per_step:,} and {two.workload.tokens_per_step:,}"
+        notes.append(f"the steps train {counts} tokens; compare tokens/s, not seconds")
+    if a.fullest.stage != b.fullest.stage:
+        notes.append(f"the fullest stage is {a.fullest.stage} of the first and {b.fullest.stage} of the second")
+    change = b.fullest.peak_memory_bytes - a.fullest.peak_memory_bytes
+    kinds = sorted(_paired(dict(a.fullest.memory_bytes), dict(b.fullest.memory_bytes)), key=lambda d: -abs(d.change))
+    if abs(change) > 0 and kinds and abs(kinds[0].change) > 0:
+        sign = "more" if change > 0 else "less"
+        largest = kinds[0]
+        grown = f"{'+' if largest.change > 0 else '-'}{gib(abs(largest.change))}"
+        notes.append(f"memory: {gib(abs(change))} {sign} on the fullest stage, most of it {largest.name} ({grown})")
+    return notes

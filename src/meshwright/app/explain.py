@@ -1,0 +1,284 @@
+"""Why this plan: the ladder from plain data parallelism up to it, what is one change away, and what it rests on.
+
+Every rung and every neighbour is really priced; nothing here is a rule of thumb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from meshwright.app.changes import describe, neighbours, with_rest
+from meshwright.app.plan_source import PlanLike, job_of
+from meshwright.app.pricing import Priced, Pricer
+from meshwright.app.sensitivity import Effect, effects
+from meshwright.app.title import bare_row, title
+from meshwright.app.verdict import against, memory, percent, sentence
+from meshwright.errors import Problem, UnsupportedError
+from meshwright.estimate.price import estimate_plan
+from meshwright.estimate.result import StepEstimate
+from meshwright.specs.job import Job
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.plan import ExecutionPlan
+from meshwright.specs.row import PlanRow
+from meshwright.specs.row_of import row_of
+from meshwright.units import seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+RIVALS = 6
+RIVAL_SLOWER = 0.15
+"""Neighbours at most this much slower are looked at when assumptions move."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One rung of the ladder, or one neighbour."""
+
+    change: str
+    """`add tp4`, `tp 4 -> 8 (dp 4 -> 2)`."""
+    name: str
+    outcome: str
+    """`fits`, `tight`, `no` or `not legal`."""
+    text: str
+    """What became of it, in words."""
+    step_time_s: float | None = None
+    peak_memory_bytes: float | None = None
+    capacity_bytes: float | None = None
+
+    def to_dict(self) -> dict[str, object]:
+        """As data."""
+        return {
+            "change": self.change,
+            "name": self.name,
+            "outcome": self.outcome,
+            "text": self.text,
+            "step_time_s": self.step_time_s,
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "capacity_bytes": self.capacity_bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Explanation:
+    """A plan explained."""
+
+    job: Job
+    estimate: StepEstimate
+    text: str
+    """The verdict on the plan itself."""
+    ladder: tuple[Step, ...]
+    """From plain data parallelism to the plan, one lever a rung."""
+    neighbours: tuple[Step, ...]
+    """One change away: quickest that fit first, then what does not fit, then what is not legal."""
+    sensitivity: tuple[Effect, ...]
+    """Assumed numbers, the one that moves the step most first."""
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, object]:
+        """As data: `meshwright.explanation/1`."""
+        return {
+            "schema": "meshwright.explanation/1",
+            "name": self.job.name,
+            "title": title(self.job.plan, self.job.model, self.job.name),
+            "text": self.text,
+            "estimate": self.estimate.to_dict(),
+            "ladder": [step.to_dict() for step in self.ladder],
+            "neighbours": [step.to_dict() for step in self.neighbours],
+            "sensitivity": [effect.to_dict() | {"text": effect.line()} for effect in self.sensitivity],
+            "notes": list(self.notes),
+        }
+
+    def __repr__(self) -> str:
+        return f"Explanation({self.job.name}: {len(self.ladder)} steps, {len(self.neighbours)} alternatives)"
+
+    def __str__(self) -> str:
+        lines = [self.text, *(f"{step.change}: {step.text}" for step in self.ladder)]
+        lines += [f"instead {step.change}: {step.text}" for step in self.neighbours]
+        return "\n".join([*lines, *(effect.line() for effect in self.sensitivity)])
+
+    def __rich__(self) -> RenderableType:
+        from meshwright.report.explanation import render_explanation
+
+        return render_explanation(self.to_dict())
+
+    def _repr_html_(self) -> str:
+        from meshwright.report.html import renderable_html
+
+        return renderable_html(self.__rich__())
+
+
+def explain(plan: PlanLike) -> Explanation:
+    """Why a plan is what it is.
+
+    Args:
+        plan: a job, an entry of an answer, or a plan file (`plans.json#2`).
+
+    Returns:
+        Ladder, neighbours and sensitivity, all priced.
+
+    Raises:
+        InputError: the file cannot be used.
+        UnsupportedError: the plan is not homogeneous, or nobody prices it.
+    """
+    job, warnings = job_of(plan)
+    estimate = estimate_plan(job.plan, job.model, job.cluster, job.workload)
+    row = row_of(job.plan, job.model)
+    notes = list(warnings)
+    if row is None:
+        row = bare_row(job.plan, job.model)
+        if row is None:
+            raise UnsupportedError(
+                Problem(
+                    what="the plan is not one row of degrees",
+                    why="explain climbs from plain data parallelism lever by lever",
+                    fix="use `estimate` or `compare` for it",
+                    field="plan",
+                ),
+                code="MW408",
+            )
+        notes.append(
+            "recompute is chosen layer by layer; the ladder goes up to the plan without, neighbours start there"
+        )
+    pricer = Pricer.of(job)
+    ladder = _ladder(row, pricer, job, estimate)
+    around = _neighbours(row, pricer, job.model, estimate)
+    return Explanation(
+        job=job,
+        estimate=estimate,
+        text=sentence(job, estimate),
+        ladder=ladder,
+        neighbours=tuple(step for _, step in around),
+        sensitivity=effects(job, _rivals(around, pricer, estimate)),
+        notes=tuple(notes),
+    )
+
+
+def _ladder(row: PlanRow, pricer: Pricer, job: Job, chosen: StepEstimate) -> tuple[Step, ...]:
+    devices = pricer.devices
+    rows = list(_rungs(row, devices))
+    steps = []
+    before: Priced | None = None
+    for number, (label, rung) in enumerate(rows):
+        last = number == len(rows) - 1
+        priced = pricer.price(rung)
+        if last and row_of(job.plan, job.model) == rung:
+            # The plan itself may split its layers otherwise than a row would.
+            priced = Priced(row=rung, estimate=chosen)
+        steps.append(_rung(label, priced, before))
+        before = priced
+    if row_of(job.plan, job.model) is None:
+        end = Priced(row=row, estimate=chosen)
+        steps.append(_rung("choose recompute layer by layer", end, before))
+    return tuple(steps)
+
+
+def _rungs(row: PlanRow, devices: int) -> Iterator[tuple[str, PlanRow]]:
+    """Rows from plain data parallelism to the plan: sharding, tp, pp, cp, experts, recompute, chunks, the rest."""
+    current = with_rest(PlanRow(gbs=row.gbs), devices)
+    yield "start: plain data parallelism", current
+    levers: tuple[tuple[str, ...], ...] = (
+        ("sharding", "shard_group"),
+        ("tp", "sp"),
+        ("pp",),
+        ("cp",),
+        ("ep", "etp"),
+        ("recompute", "recompute_layers"),
+        ("vpp", "schedule"),
+        ("mbs",),
+        ("tp_overlap",),
+        ("offload",),
+        ("dp_overlap",),
+    )
+    for fields in levers:
+        wanted = {name: getattr(row, name) for name in fields}
+        if "sharding" in wanted:
+            changed = replace(current, **wanted)
+        else:
+            changed = with_rest(replace(current, **wanted), devices)
+            # Shard groups that this rung's data degree does not allow make it illegal, and it says so.
+            changed = replace(changed, sharding=row.sharding, shard_group=row.shard_group)
+        if "vpp" in wanted:
+            changed = replace(changed, schedule=row.schedule)
+        if changed != current:
+            yield f"add {_added(current, changed)}", changed
+            current = changed
+    if current != row:
+        yield describe(current, row), row
+
+
+def _added(before: PlanRow, after: PlanRow) -> str:
+    """New tokens of the one-line form."""
+    old = set(before.format().split("."))
+    new = [token for token in after.format().split(".") if token not in old and not token.startswith("dp")]
+    return ".".join(new) or describe(before, after)
+
+
+def _rung(label: str, priced: Priced, before: Priced | None) -> Step:
+    if priced.estimate is None:
+        return _illegal(label, priced)
+    estimate = priced.estimate
+    text = _state(estimate)
+    if before is not None and before.estimate is not None:
+        ratio = estimate.step_time_s / before.estimate.step_time_s - 1
+        if abs(ratio) >= 0.0005:
+            text += f", {percent(abs(ratio))} {'slower' if ratio > 0 else 'faster'} than before"
+    return _step(label, priced.row, estimate, text)
+
+
+def _state(estimate: StepEstimate) -> str:
+    full = estimate.fullest
+    peak = memory(full.peak_memory_bytes, full.capacity_bytes)
+    words = {"yes": "fits", "tight": "fits tightly", "no": "does not fit"}[estimate.fits]
+    return f"{words} ({peak}), {seconds(estimate.step_time_s)}"
+
+
+def _step(label: str, row: PlanRow, estimate: StepEstimate, text: str) -> Step:
+    full = estimate.fullest
+    return Step(
+        change=label,
+        name=row.format(),
+        outcome={"yes": "fits"}.get(estimate.fits, estimate.fits),
+        text=text,
+        step_time_s=estimate.step_time_s,
+        peak_memory_bytes=full.peak_memory_bytes,
+        capacity_bytes=full.capacity_bytes,
+    )
+
+
+def _illegal(label: str, priced: Priced) -> Step:
+    why = "; ".join(dict.fromkeys(problem.what for problem in priced.problems[:2]))
+    return Step(change=label, name=priced.row.format(), outcome="not legal", text=f"not legal: {why}")
+
+
+def _neighbours(row: PlanRow, pricer: Pricer, model: ModelSpec, chosen: StepEstimate) -> list[tuple[Priced, Step]]:
+    """Fitting neighbours by time, then those too large, then those not legal."""
+    found = []
+    for change in neighbours(row, model, pricer.devices):
+        priced = pricer.price(change.row)
+        if priced.estimate is None:
+            found.append((priced, _illegal(change.text, priced)))
+            continue
+        estimate, full = priced.estimate, priced.estimate.fullest
+        loses = against(chosen, estimate)
+        peak = memory(full.peak_memory_bytes, full.capacity_bytes)
+        if estimate.fits == "no":
+            text = f"does not fit: {peak}"
+        elif estimate.fits == "tight" and chosen.fits == "yes":
+            text = f"leaves under 8% of the memory ({peak}); {loses}"
+        else:
+            text = f"{loses} ({peak})"
+        found.append((priced, _step(change.text, change.row, estimate, text)))
+    order = {"fits": 0, "tight": 0, "no": 1, "not legal": 2}
+    return sorted(found, key=lambda pair: (order[pair[1].outcome], pair[0].time_s))
+
+
+def _rivals(around: list[tuple[Priced, Step]], pricer: Pricer, chosen: StepEstimate) -> list[tuple[str, ExecutionPlan]]:
+    """Fitting neighbours that are slower than the plan, but not by much."""
+    slowest = chosen.step_time_s * (1 + RIVAL_SLOWER)
+    close = [
+        priced for priced, step in around if step.outcome == "fits" and chosen.step_time_s <= priced.time_s <= slowest
+    ]
+    return [(priced.row.format(), pricer.job(priced.row).plan) for priced in close[:RIVALS]]

@@ -1,0 +1,321 @@
+"""The search behind the verbs: which devices can be used, what a target can run, what an objective prefers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
+from meshwright.estimate.layout import expand
+from meshwright.search.grid import divisors
+from meshwright.search.result import FoundPlan, SearchResult
+from meshwright.search.search import FRONT_SLACK, search
+from meshwright.search.space import Space
+from meshwright.specs.cluster import ClusterSpec, NodeGroup
+from meshwright.specs.job import Job
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.row import PlanRow
+from meshwright.specs.workload import Workload
+
+OBJECTIVES = ("time", "cost", "memory")
+ROUND_PRIMES = (2, 3, 5, 7)
+"""Counts of devices made of these primes are the ones degrees divide well."""
+MOST_SUBSETS = 6
+CLEARLY_FASTER = 0.02
+MOST_ASKED = 40
+"""Layouts asked of the search when a target refuses some."""
+
+Refusals = Callable[[Job], tuple[Problem, ...]]
+SpaceFor = Callable[[ClusterSpec], Space]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The best plans, and how many of the devices they use."""
+
+    result: SearchResult
+    cluster: ClusterSpec
+    """The part of the cluster that is used."""
+    warnings: tuple[str, ...] = ()
+
+    def job(self, found: FoundPlan, model: ModelSpec, workload: Workload) -> Job:
+        """One of the plans as a job."""
+        name = found.row.format() if found.row else None
+        return Job(model=model, cluster=self.cluster, workload=workload, plan=found.plan, name=name)
+
+
+def require_homogeneous(cluster: ClusterSpec) -> None:
+    """This version plans one kind of node.
+
+    Raises:
+        UnsupportedError: for a cluster of several groups.
+    """
+    if cluster.homogeneous:
+        return
+    groups = ", ".join(f"{g.devices} x {g.device.name}" for g in cluster.groups)
+    raise UnsupportedError(
+        Problem(
+            what=f"the cluster has {len(cluster.groups)} groups of nodes: {groups}",
+            why="this version plans one kind of node at a time",
+            fix=f"plan one group, for example --gpus {cluster.groups[0].devices}x{cluster.groups[0].device.name}",
+            field="cluster",
+        ),
+        code="MW407",
+    )
+
+
+def find_plans(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    workload: Workload,
+    space_for: SpaceFor,
+    *,
+    top: int = 5,
+    objective: str = "time",
+    refuses: Refusals | None = None,
+    pareto: bool = False,
+) -> Found:
+    """The best plans on a cluster or, where not all devices can be used well, on the largest part that can.
+
+    Args:
+        model: the model.
+        cluster: one group of equal nodes.
+        workload: the step.
+        space_for: the search space for a number of devices.
+        top: how many layouts.
+        objective: time; cost (the cheapest step on the whole cluster or a half, quarter, ... of its nodes); or memory
+            (the least peak among plans at most 10% slower than the quickest).
+        refuses: what a target refuses of a job.
+        pareto: also find the front of time and memory.
+
+    Returns:
+        Plans, none if nothing fits; the part of the cluster they use and why the rest idles.
+    """
+
+    def on(part: ClusterSpec) -> SearchResult:
+        return _accepted(model, part, workload, space_for(part), top, refuses, pareto=pareto or objective == "memory")
+
+    whole = on(cluster)
+    found = Found(result=whole, cluster=cluster)
+    if objective == "cost":
+        return _cheapest(found, on)
+    if not whole.plans or not is_round(cluster.devices):
+        found = _part(found, on, model, workload)
+    if found.result.pareto:
+        # The search may have kept slower plans that nothing beats on the way to the quickest.
+        slowest_s = found.result.plans[0].estimate.step_time_s * FRONT_SLACK
+        front = tuple(plan for plan in found.result.pareto if plan.estimate.step_time_s <= slowest_s)
+        found = replace(found, result=replace(found.result, pareto=front))
+    if objective == "memory" and found.result.plans:
+        front = found.result.pareto or found.result.plans
+        front = tuple(sorted(front, key=lambda plan: plan.estimate.peak_memory_bytes))
+        found = replace(found, result=replace(found.result, plans=front[:top]))
+    return found
+
+
+def is_round(devices: int) -> bool:
+    """Whether a count is made of small primes only."""
+    for prime in ROUND_PRIMES:
+        while devices % prime == 0:
+            devices //= prime
+    return devices == 1
+
+
+def resized(cluster: ClusterSpec, *, nodes: int, per_node: int) -> ClusterSpec:
+    """The first nodes of a homogeneous cluster, with so many devices of each; or more nodes of the same kind.
+
+    Domains inside a node shrink with it; the outermost one holds whatever there is.
+    """
+    group = cluster.groups[0]
+    devices = nodes * per_node
+    domains = []
+    for number, domain in enumerate(group.domains):
+        inside = domain.size <= group.devices_per_node
+        size = min(domain.size, per_node) if inside else min(domain.size, devices)
+        last = number == len(group.domains) - 1
+        domains.append(replace(domain, size=devices if last else size))
+    if len(domains) > 1 and domains[-2].size >= devices:
+        domains = [domain for domain in domains[:-1] if domain.size <= devices]
+        domains[-1] = replace(domains[-1], size=devices)
+    changed: NodeGroup = replace(group, nodes=nodes, devices_per_node=per_node, domains=tuple(domains))
+    name = (
+        f"{devices}x{group.device.name}"
+        if per_node == group.devices_per_node
+        else f"{nodes}x{per_node}x{group.device.name}"
+    )
+    return ClusterSpec(name=name, groups=(changed,))
+
+
+def parts(cluster: ClusterSpec) -> Iterator[ClusterSpec]:
+    """Smaller clusters of equal nodes inside a cluster, largest first."""
+    group = cluster.groups[0]
+    shapes = {(nodes, group.devices_per_node) for nodes in range(max(1, group.nodes - 64), group.nodes)}
+    shapes |= {(group.nodes, count) for count in range(1, group.devices_per_node)}
+    for nodes, per_node in sorted(shapes, key=lambda shape: (-shape[0] * shape[1], shape)):
+        yield resized(cluster, nodes=nodes, per_node=per_node)
+
+
+def _part(found: Found, on: Callable[[ClusterSpec], SearchResult], model: ModelSpec, workload: Workload) -> Found:
+    """The quicker of the whole cluster and its largest part of a round count.
+
+    Where the whole is round and has legal plans, fewer devices mend nothing.
+    """
+    cluster, best = found.cluster, found
+    if is_round(cluster.devices) and found.result.certificate.space:
+        return found
+    tried = 0
+    for part in parts(cluster):
+        if not is_round(part.devices):
+            continue
+        result = on(part)
+        tried += 1
+        if result.plans:
+            time_s = result.plans[0].estimate.step_time_s
+            if not best.result.plans or time_s < best.result.plans[0].estimate.step_time_s * (1 - CLEARLY_FASTER):
+                best = Found(result=result, cluster=part, warnings=(_idle(found, part, model, workload, time_s),))
+            break
+        if tried == MOST_SUBSETS:
+            break
+    return best
+
+
+def _idle(whole: Found, part: ClusterSpec, model: ModelSpec, workload: Workload, time_s: float) -> str:
+    """`60 of 61 devices used because ...`."""
+    devices = whole.cluster.devices
+    used = f"{part.devices} of {devices} devices used"
+    if whole.result.plans:
+        slower = whole.result.plans[0]
+        name = slower.row.format() if slower.row else "another plan"
+        ratio = slower.estimate.step_time_s / time_s - 1
+        slower_by = f"is {100 * ratio:.0f}% slower"
+        return f"{used}, {devices - part.devices} idle: the best plan of all {devices} ({name}) {slower_by}"
+    return f"{used}, {devices - part.devices} idle: {_why_not(devices, model, workload, whole.result)}"
+
+
+def _why_not(devices: int, model: ModelSpec, workload: Workload, result: SearchResult) -> str:
+    if result.certificate.space:
+        return f"none of the {result.certificate.space:,} legal plans of all {devices} fits the memory"
+    factor = max(d for d in divisors(devices) if all(d % other for other in divisors(d)[1:-1]))
+    heads = model.kinds()[0].attention.heads
+    facts = [
+        f"dp (batch {workload.global_batch:,})" if workload.global_batch % factor else "",
+        f"tp ({heads} heads)" if heads % factor else "",
+        f"pp ({model.num_layers} layers)" if factor > model.num_layers else "",
+        f"cp ({workload.seq_len:,} tokens)" if workload.seq_len % factor else "",
+    ]
+    shown = ", ".join(fact for fact in facts if fact) or "their products"
+    return f"{devices} has the factor {factor}, which some degree must hold, and none can: {shown}"
+
+
+def _cheapest(whole: Found, on: Callable[[ClusterSpec], SearchResult]) -> Found:
+    """The cluster or a half, quarter, ... of its nodes, whichever runs a step for the fewest device-seconds."""
+    group, best = whole.cluster.groups[0], whole
+
+    def cost(found: Found) -> float:
+        plans = found.result.plans
+        return plans[0].estimate.step_time_s * plans[0].plan.devices if plans else float("inf")
+
+    nodes = group.nodes // 2
+    while nodes >= 1:
+        part = resized(whole.cluster, nodes=nodes, per_node=group.devices_per_node)
+        found = Found(result=on(part), cluster=part)
+        if cost(found) < cost(best) * (1 - CLEARLY_FASTER / 2):
+            saved = 1 - cost(found) / cost(whole) if whole.result.plans else 1.0
+            used = f"{part.devices} of {whole.cluster.devices} devices used, the others idle"
+            best = replace(found, warnings=(f"{used}: a step costs {100 * saved:.0f}% fewer device-hours",))
+        elif not found.result.plans:
+            break
+        nodes //= 2
+    return best
+
+
+def _accepted(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    workload: Workload,
+    space: Space,
+    top: int,
+    refuses: Refusals | None,
+    *,
+    pareto: bool,
+) -> SearchResult:
+    """Search, asking for more layouts while the target refuses some of those found."""
+    asked = top
+    while True:
+        result = search(model, cluster, workload, space, top=asked, pareto=pareto, refine=refuses is None)
+        if refuses is None or not result.plans:
+            return result
+        where = Found(result=result, cluster=cluster)
+        said = [refuses(where.job(plan, model, workload)) for plan in result.plans]
+        good = tuple(plan for plan, problems in zip(result.plans, said, strict=True) if not problems)
+        front = tuple(plan for plan in result.pareto if not refuses(where.job(plan, model, workload)))
+        if len(good) >= top or len(result.plans) < asked or asked >= MOST_ASKED:
+            if not good:
+                raise UnsupportedError(list(dict.fromkeys(p for problems in said for p in problems))[:8], code="MW420")
+            # The certificate speaks of the whole space; what is faster and refused was left out.
+            optimal = result.certificate.optimal and not said[0]
+            certificate = replace(result.certificate, optimal=optimal)
+            return replace(result, plans=good[:top], pareto=front, certificate=certificate)
+        asked = min(2 * asked, MOST_ASKED)
+
+
+def restricted(space: Space, model: ModelSpec, cluster: ClusterSpec, workload: Workload, refuses: Refusals) -> Space:
+    """A space without the settings a target refuses whatever the degrees are.
+
+    Args:
+        space: the space.
+        model: the model.
+        cluster: its first two devices hold the plans that are tried.
+        workload: the step.
+        refuses: what the target refuses of a job.
+
+    Raises:
+        UnsupportedError: the target refuses the plainest plan, so that it cannot run this model at all.
+    """
+    pp = 2 if cluster.devices >= 4 and model.num_layers >= 2 else 1
+    dp = 2 if cluster.devices >= 2 * pp else 1
+    plain = PlanRow(pp=pp, dp=dp, gbs=4 * dp * pp)
+
+    def said(row: PlanRow) -> set[Problem]:
+        plan = expand(row, model, workload.seq_len)
+        job = Job(model=model, cluster=cluster, workload=workload.with_batch(row.gbs), plan=plan)
+        return set(refuses(job))
+
+    base = said(plain)
+    if base:
+        raise UnsupportedError(sorted(base, key=lambda p: p.what), code="MW420")
+    pins = dict(space.pins)
+    choices: tuple[tuple[str, str, Sequence[str]], ...] = (
+        ("sharding", "sharding", ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep")),
+        ("schedule", "schedule", ("1f1b", "gpipe")),
+        ("recompute", "recompute", ("none", "sel", "full")),
+    )
+    for axis, field, values in choices:
+        refused = {value for value in values if said(replace(plain, **{field: value}))}  # type: ignore[arg-type]
+        if refused:
+            every = pins.get(axis) or _EVERY[axis]
+            pins[axis] = tuple(value for value in every if value not in refused)
+    return replace(space, pins=tuple(pins.items()))
+
+
+_EVERY: dict[str, tuple[object, ...]] = {
+    "sharding": ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep", "hsdp"),
+    "schedule": ("gpipe", "1f1b", "interleaved"),
+    "recompute": ("none", "sel", "block", "full"),
+}
+
+
+def check_options(top: object, objective: str) -> None:
+    """Refuse counts and objectives that are none.
+
+    Raises:
+        InputError: all problems together.
+    """
+    problems = []
+    if not isinstance(top, int) or isinstance(top, bool) or not 1 <= top <= 1000:
+        why = "must be a whole number from 1 to 1,000"
+        problems.append(Problem(what=f"top is {top!r}", why=why, fix="use --top 5", field="top"))
+    if objective not in OBJECTIVES:
+        problems.append(unknown_name("objective", str(objective)[:60], OBJECTIVES))
+    if problems:
+        raise InputError(problems, code="MW206")

@@ -1,0 +1,392 @@
+"""What a user gives a verb, turned into nouns: model, cluster, workload, and every default that shaped the answer."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError
+from meshwright.estimate.hardware import hardware_of
+from meshwright.estimate.memory import TIGHT_SHARE
+from meshwright.formats.cluster import Assumption
+from meshwright.formats.cluster import assumptions as cluster_assumptions
+from meshwright.library import models
+from meshwright.library.clusters import resolve_cluster_file, resolve_gpus
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.dtypes import DTYPE_BYTES
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.workload import Precision, Workload, precision
+from meshwright.units import significant
+
+DEFAULT_SEQ_LEN = 4096
+DEFAULT_TOKENS_PER_STEP = 4_194_304
+BATCH_TOLERANCE = 0.05
+"""How far a batch that nobody gave may be rounded to one that more degrees divide."""
+MAX_WHOLE = 10**12
+MAX_NUMBER = 1e30
+MAX_BATCH = 2**20
+"""Sequences of a step: far above what anybody trains with, and every schedule of it can still be simulated."""
+_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+_EXAMPLES = {"seq_len": "4096", "global_batch": "1024", "tokens_per_step": "4M"}
+_FILE_ENDINGS = (".toml", ".json", ".yaml", ".yml")
+
+T = TypeVar("T")
+Count = int | float | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobInputs:
+    """Model, cluster and workload of a question, and what nobody said but the answer rests on."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    workload: Workload
+    assumptions: tuple[Assumption, ...]
+    batch_given: bool
+    """Whether the batch is the user's own, so that it must not be changed."""
+
+
+@dataclass(slots=True)
+class Gathered:
+    """Problems of several inputs, raised together: malformed input before unsupported names."""
+
+    errors: list[MeshwrightError]
+
+    def attempt(self, work: Callable[[], T]) -> T | None:
+        """The result, or None with the error kept."""
+        try:
+            return work()
+        except (InputError, UnsupportedError) as error:
+            self.errors.append(error)
+            return None
+
+    def done(self) -> None:
+        """Raise what was gathered.
+
+        Raises:
+            InputError: if any input is malformed.
+            UnsupportedError: if all that is wrong are names nobody knows.
+        """
+        if not self.errors:
+            return
+        problems = [problem for error in self.errors for problem in error.problems]
+        malformed = [error for error in self.errors if isinstance(error, InputError)]
+        if malformed:
+            raise InputError(problems, code=malformed[0].code)
+        raise UnsupportedError(problems, code=self.errors[0].code)
+
+
+def job_inputs(
+    model: ModelSpec | str | os.PathLike[str],
+    *,
+    cluster: ClusterSpec | str | os.PathLike[str] | None = None,
+    gpus: str | None = None,
+    seq_len: Count | None = None,
+    global_batch: Count | None = None,
+    tokens_per_step: Count | None = None,
+    dtype: str | Precision = "bf16",
+    optimizer: str = "adam",
+    attention_kernel: str = "flash",
+    expert_imbalance: float = 1.0,
+    tokens: Count | None = None,
+    price: float | None = None,
+) -> JobInputs:
+    """Resolve what a user said; all problems of all inputs together.
+
+    Args:
+        model: a spec, library name, alias, path of a config.json or `-`.
+        cluster: a spec, the path of a cluster file, or the one-line form that `gpus` takes.
+        gpus: `64xH100`; instead of `cluster`.
+        seq_len: tokens of a sequence; 4,096 or the model's maximum by default.
+        global_batch: sequences per step.
+        tokens_per_step: instead of `global_batch`; 4,194,304 by default, rounded to whole sequences.
+        dtype: a precision recipe or its name.
+        optimizer: a known optimizer.
+        attention_kernel: flash or materialised.
+        expert_imbalance: tokens of the fullest expert rank over the mean.
+        tokens: of the whole run, for days and cost; `15T` is understood.
+        price: of one device and hour.
+
+    Returns:
+        The nouns and the assumptions.
+
+    Raises:
+        InputError: anything is missing, malformed or contradictory.
+        UnsupportedError: an unknown model, device, dtype or optimizer and nothing else wrong.
+    """
+    gathered = Gathered([])
+    spec = gathered.attempt(lambda: model if isinstance(model, ModelSpec) else models.resolve(model))
+    where = gathered.attempt(lambda: resolve_cluster(cluster, gpus))
+    policy = gathered.attempt(lambda: _precision(dtype))
+    seq = gathered.attempt(lambda: _optional_whole("seq_len", seq_len))
+    batch = gathered.attempt(lambda: _optional_whole("global_batch", global_batch))
+    per_step = gathered.attempt(lambda: _optional_whole("tokens_per_step", tokens_per_step))
+    run_tokens = gathered.attempt(lambda: None if tokens is None else parse_count("tokens", tokens))
+    if global_batch is not None and tokens_per_step is not None:
+        gathered.attempt(_both_batches)
+    if price is not None:
+        gathered.attempt(lambda: _check_price(price))
+    if where is not None and policy is not None:
+        group, chosen = where.groups[0], policy
+        gathered.attempt(lambda: hardware_of(group, chosen))
+    # A first workload of one sequence, so that its problems come with the others.
+    gathered.attempt(lambda: _workload(1, 1, policy, optimizer, attention_kernel, expert_imbalance, run_tokens))
+    gathered.done()
+    assert spec is not None
+    assert where is not None
+    assert policy is not None
+
+    if price is not None:
+        where = replace(where, groups=tuple(replace(g, price_per_device_hour=float(price)) for g in where.groups))
+    notes: list[Assumption] = []
+    seq = _sequence_length(seq, spec, notes)
+    batch_given = batch is not None or per_step is not None
+    if batch is None:
+        batch = _default_batch(seq, per_step, where.devices, notes)
+    _check_batch(batch)
+    workload = _workload(seq, batch, policy, optimizer, attention_kernel, expert_imbalance, run_tokens)
+    notes += _defaults(workload, spec, where, price)
+    return JobInputs(model=spec, cluster=where, workload=workload, assumptions=tuple(notes), batch_given=batch_given)
+
+
+def resolve_cluster(cluster: ClusterSpec | str | os.PathLike[str] | None, gpus: str | None = None) -> ClusterSpec:
+    """The cluster of a spec, a file or the one-line form.
+
+    Raises:
+        InputError: none or two are given, or the one given cannot be used.
+        UnsupportedError: an unknown device.
+    """
+    if (cluster is None) == (gpus is None):
+        what = "no cluster is given" if cluster is None else "both --gpus and --cluster are given"
+        fix = "say --gpus 64xH100, or --cluster FILE"
+        raise InputError(
+            Problem(what=what, why="a plan is made for one cluster", fix=fix, field="cluster"), code="MW203"
+        )
+    if isinstance(cluster, ClusterSpec):
+        return cluster
+    if gpus is not None:
+        return resolve_gpus(gpus)
+    assert cluster is not None
+    text = os.fspath(cluster)
+    is_file = (
+        not isinstance(cluster, str) or text.lower().endswith(_FILE_ENDINGS) or os.sep in text or Path(text).exists()
+    )
+    return resolve_cluster_file(text) if is_file else resolve_gpus(text)
+
+
+def parse_count(name: str, value: Count) -> float:
+    """A number above 0, also as text with k, M, B or T behind it: `15T`, `1.5e12`, `4_194_304`.
+
+    Raises:
+        InputError: anything else.
+    """
+    number = math.nan
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE]\+?[0-9]{1,2})?)\s*([kKmMbBgGtT]?)\s*", value[:64])
+        if match and len(value) <= 64:
+            number = float(match[1].replace("_", "").replace(",", "")) * _SCALES[match[2].lower()]
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        number = float(value) if abs(value) < 1e30 else math.inf
+    if 0 < number <= MAX_NUMBER:
+        return number
+    raise InputError(
+        Problem(
+            what=f"{name} is {_shown(value)}",
+            why="must be a finite number above 0",
+            fix="write it as 15T, 1.5e13 or 15_000_000_000_000",
+            field=name,
+        ),
+        code="MW204",
+    )
+
+
+def whole(name: str, value: Count) -> int:
+    """A whole number from 1 on, also as text such as `1M`.
+
+    Raises:
+        InputError: anything else.
+    """
+    try:
+        number = parse_count(name, value)
+    except InputError:
+        number = math.nan
+    if number.is_integer() and number <= MAX_WHOLE:
+        return int(number)
+    why = f"at most {MAX_WHOLE:,} makes sense" if number > MAX_WHOLE else "must be a whole number of at least 1"
+    fix = f"for example {_EXAMPLES[name]}" if name in _EXAMPLES else ""
+    raise InputError(Problem(what=f"{name} is {_shown(value)}", why=why, fix=fix, field=name), code="MW204")
+
+
+def sensible_batch(target: float, devices: int, tolerance: float = BATCH_TOLERANCE) -> int:
+    """The batch near a target that most data-parallel degrees divide.
+
+    Of the multiples of (odd part of the devices) x 2^k within the tolerance, the nearest one of the largest k; without
+    the odd part where no such multiple is near.
+
+    Args:
+        target: sequences, not necessarily whole.
+        devices: of the cluster.
+        tolerance: largest relative distance.
+
+    Returns:
+        Sequences, at least 1.
+    """
+    odd = devices
+    while odd % 2 == 0:
+        odd //= 2
+    for base in (odd, 1):
+        step = base
+        while step * 2 <= target * (1 + tolerance):
+            step *= 2
+        while step >= base:
+            near = max(1, round(target / step)) * step
+            if abs(near - target) <= tolerance * target:
+                return near
+            step = step // 2 if step % 2 == 0 and step > base else 0
+    return max(1, round(target))
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _optional_whole(name: str, value: Count | None) -> int | None:
+    return None if value is None else whole(name, value)
+
+
+def _check_batch(batch: int) -> None:
+    if batch <= MAX_BATCH:
+        return
+    what, why = f"a step of {batch:,} sequences", f"at most {MAX_BATCH:,} sequences can be planned"
+    raise InputError(Problem(what=what, why=why, fix="use a smaller batch", field="global_batch"), code="MW204")
+
+
+def _both_batches() -> None:
+    problem = Problem(
+        what="both a global batch and tokens per step are given",
+        why="each says how many sequences a step trains",
+        fix="keep one of them",
+        field="global_batch",
+    )
+    raise InputError(problem, code="MW203")
+
+
+def _check_price(price: object) -> None:
+    if isinstance(price, (int, float)) and not isinstance(price, bool) and math.isfinite(price) and price >= 0:
+        return
+    why = "must be a finite number of at least 0: what one device costs in an hour"
+    raise InputError(Problem(what=f"price is {_shown(price)}", why=why, field="price"), code="MW204")
+
+
+def _precision(dtype: object) -> Precision:
+    if isinstance(dtype, Precision):
+        return dtype
+    if not isinstance(dtype, str):
+        raise InputError(Problem(what=f"dtype is {_shown(dtype)}", why="must be a name such as bf16", field="dtype"))
+    return precision(dtype)
+
+
+def _workload(
+    seq_len: int,
+    batch: int,
+    policy: Precision | None,
+    optimizer: str,
+    attention_kernel: str,
+    imbalance: float,
+    tokens: float | None,
+) -> Workload:
+    if attention_kernel not in ("flash", "materialised"):
+        why = "must be flash or materialised"
+        raise InputError(
+            Problem(what=f"attention_kernel is {_shown(attention_kernel)}", why=why, field="attention_kernel")
+        )
+    return Workload(
+        seq_len=seq_len,
+        global_batch=batch,
+        precision=policy or precision("bf16"),
+        optimizer=str(optimizer),
+        attention_kernel=attention_kernel,  # type: ignore[arg-type]
+        expert_imbalance=imbalance,
+        tokens=tokens,
+    )
+
+
+def _sequence_length(seq: int | None, model: ModelSpec, notes: list[Assumption]) -> int:
+    if seq is None:
+        seq = min(DEFAULT_SEQ_LEN, model.max_seq_len)
+        rule = "the model's maximum" if seq < DEFAULT_SEQ_LEN else "default"
+        notes.append(Assumption(name="seq_len", value=f"{seq:,} tokens ({rule})", basis="assumed"))
+        return seq
+    if model.learned_positions and seq > model.learned_positions:
+        raise InputError(
+            Problem(
+                what=f"seq_len is {seq:,}",
+                why=f"{model.name} has learned positions for {model.learned_positions:,} tokens",
+                fix=f"use --seq {model.learned_positions} or less",
+                field="seq_len",
+            )
+        )
+    if seq > model.max_seq_len:
+        longest = f"{model.max_seq_len:,}"
+        value = f"{seq:,} tokens, longer than the {longest} that {model.name} states: costs are priced, quality is not"
+        notes.append(Assumption(name="seq_len", value=value, basis="extrapolated"))
+    return seq
+
+
+def _default_batch(seq: int, per_step: int | None, devices: int, notes: list[Assumption]) -> int:
+    wanted = per_step or DEFAULT_TOKENS_PER_STEP
+    # Very short sequences would make steps of more sequences than can be planned.
+    exact = wanted / seq if per_step else min(wanted / seq, MAX_BATCH)
+    batch = int(exact) if per_step and exact.is_integer() else sensible_batch(exact, devices)
+    ratio = wanted / seq
+    shown = f"{ratio:,.0f}" if ratio.is_integer() else f"{ratio:,.1f}"
+    said = f"{wanted:,} tokens per step / {seq:,} = {shown}"
+    if not per_step and ratio > MAX_BATCH:
+        capped = f"{batch:,} sequences = {batch * seq:,} tokens ({said}, capped: at most {MAX_BATCH:,} can be planned)"
+        notes.append(Assumption(name="global_batch", value=capped, basis="assumed"))
+        return batch
+    if batch == exact:
+        if per_step is None:
+            notes.append(
+                Assumption(name="global_batch", value=f"{batch:,} sequences ({said}, default)", basis="assumed")
+            )
+        return batch
+    rounded = f"{batch:,} sequences = {batch * seq:,} tokens ({said}, rounded so that more degrees divide it)"
+    notes.append(Assumption(name="global_batch", value=rounded, basis="assumed"))
+    return batch
+
+
+def _defaults(workload: Workload, model: ModelSpec, cluster: ClusterSpec, price: float | None) -> list[Assumption]:
+    """Choices of recipe and hardware that shape the answer, whoever made them."""
+    recipe = workload.precision
+    compute, group = recipe.compute, cluster.groups[0]
+    main = f", {recipe.master} main copies" if recipe.master else ""
+    states = f"{compute} compute, {recipe.gradients} gradients{main}, {recipe.moments} moments"
+    found = [
+        Assumption(name="dtype", value=f"{recipe.name}: {states}", basis="assumed"),
+        Assumption(name="optimizer", value=workload.optimizer, basis="assumed"),
+        Assumption(name="attention", value=f"{workload.attention_kernel} kernel", basis="assumed"),
+    ]
+    if model.is_moe:
+        balance = significant(workload.expert_imbalance)
+        value = f"fullest expert rank has {balance}x the mean tokens, none dropped"
+        found.append(Assumption(name="experts", value=value, basis="assumed"))
+    efficiency = group.device.efficiency
+    fraction = efficiency.gemm_fraction_fp8 if DTYPE_BYTES[compute] < 2 else efficiency.gemm_fraction
+    value = f"large products reach {significant(100 * fraction, 2)}% of the dense peak"
+    found.append(Assumption(name=f"{group.device.name} kernels", value=value, basis=efficiency.basis))
+    found += cluster_assumptions(cluster)
+    share = f"{100 * TIGHT_SHARE:.0f}%"
+    reserve = f"{share} of the memory stays free where any plan allows it, and nothing is offloaded to the host"
+    found.append(Assumption(name="memory reserve", value=reserve, basis="assumed"))
+    if price is None and group.price_per_hour is not None:
+        value = f"{group.price_per_hour:.2f} per {group.device.name} and hour (list price)"
+        found.append(Assumption(name="price", value=value, basis="literature"))
+    found += [Assumption(name=model.name, value=note, basis="assumed") for note in model.notes]
+    return found

@@ -1,0 +1,223 @@
+"""The best plans of a model on a cluster, with the reasons."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from functools import partial
+
+from meshwright.app.axes import check_axes, space_of, target_rule
+from meshwright.app.finding import Found, check_options, find_plans, require_homogeneous, restricted
+from meshwright.app.infeasible import no_plan
+from meshwright.app.job_inputs import Count, Gathered, JobInputs, job_inputs
+from meshwright.app.plan_set import PlanSet, RankedPlan
+from meshwright.app.rank_map import rank_map
+from meshwright.app.reserve import reserve_line
+from meshwright.app.verdict import (
+    OBJECTIVE_RULES,
+    RunnerUp,
+    Verdict,
+    against,
+    more_cost,
+    more_memory,
+    reasons,
+    sentence,
+    whole_run,
+)
+from meshwright.formats.cluster import Assumption
+from meshwright.search.front import FrontPlan, device_front
+from meshwright.search.space import Space
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.model import ModelSpec
+
+
+def plan(
+    model: ModelSpec | str | os.PathLike[str],
+    *,
+    cluster: ClusterSpec | str | os.PathLike[str] | None = None,
+    gpus: str | None = None,
+    seq_len: Count | None = None,
+    global_batch: Count | None = None,
+    tokens_per_step: Count | None = None,
+    dtype: str = "bf16",
+    optimizer: str = "adam",
+    top: int = 5,
+    objective: str = "time",
+    pin: str | Iterable[str] = (),
+    forbid: str | Iterable[str] = (),
+    schedule: str | Iterable[str] | None = None,
+    target: str | None = None,
+    tokens: Count | None = None,
+    price: float | None = None,
+    attention_kernel: str = "flash",
+    expert_imbalance: float = 1.0,
+    pareto: bool = False,
+) -> PlanSet:
+    """The best plans, one per layout of degrees, with verdict, runner-up and certificate.
+
+    Args:
+        model: library name, alias, path of a config.json or a folder with one, `-`, or a spec.
+        cluster: the path of a cluster file, `64xH100`, or a spec.
+        gpus: `64xH100`, instead of `cluster`.
+        seq_len: tokens of a sequence; 4,096 or the model's maximum by default.
+        global_batch: sequences per step.
+        tokens_per_step: instead of `global_batch`; 4,194,304 by default.
+        dtype: bf16, fp16, fp8 or fp32.
+        optimizer: adam, sgd, ...
+        top: how many plans.
+        objective: time; memory, the least among plans at most 10% slower than the quickest; or cost, the cheapest step
+            on the whole cluster or on halves of its nodes.
+        pin: axes held to values: `tp=8`, `sharding=z1`.
+        forbid: axes left at their plain value, `vpp`, or values left out, `pp=4`, `fsdp`.
+        schedule: pipeline schedules that may be used; all by default.
+        target: only plans this framework can run.
+        tokens: of the whole run, for days and cost: `15T`.
+        price: of one device and hour.
+        attention_kernel: flash or materialised.
+        expert_imbalance: tokens of the fullest expert rank over the mean.
+        pareto: also find the front of time, memory, devices and cost: on all devices to plans 10% slower than the best,
+            and the quickest plan of each halving of them; takes longer.
+
+    Returns:
+        The plans, best first.
+
+    Raises:
+        InputError: malformed or contradictory input, all problems together.
+        UnsupportedError: an unknown model, device, dtype, optimizer or target.
+        InfeasibleError: no plan fits; says which constraint binds and what would mend it.
+    """
+    gathered = Gathered([])
+    gathered.attempt(lambda: check_options(top, objective))
+    refuses = gathered.attempt(lambda: target_rule(target))
+    gathered.attempt(lambda: check_axes(pin=pin, forbid=forbid, schedule=schedule))
+    found_inputs = gathered.attempt(
+        lambda: job_inputs(
+            model,
+            cluster=cluster,
+            gpus=gpus,
+            seq_len=seq_len,
+            global_batch=global_batch,
+            tokens_per_step=tokens_per_step,
+            dtype=dtype,
+            optimizer=optimizer,
+            attention_kernel=attention_kernel,
+            expert_imbalance=expert_imbalance,
+            tokens=tokens,
+            price=price,
+        )
+    )
+    gathered.done()
+    assert found_inputs is not None
+    inputs = found_inputs
+    require_homogeneous(inputs.cluster)
+    spec, workload = inputs.model, inputs.workload
+
+    def space_for(part: ClusterSpec) -> Space:
+        space = space_of(spec, workload, part.devices, pin=pin, forbid=forbid, schedule=schedule)
+        return restricted(space, spec, part, workload, refuses) if refuses else space
+
+    space = space_for(inputs.cluster)
+    found = find_plans(
+        spec,
+        inputs.cluster,
+        workload,
+        space_for,
+        top=max(top, 2),
+        objective=objective,
+        refuses=refuses,
+        pareto=pareto,
+    )
+    if not found.result.plans:
+        raise no_plan(spec, inputs.cluster, workload, space_for, found)
+    front = device_front(spec, found.cluster, workload, space_for, found.result) if pareto else ()
+    notes = _space_notes(space, target, objective)
+    return plan_set(inputs, found, top=top, objective=objective, notes=notes, front=front, space=space)
+
+
+def plan_set(
+    inputs: JobInputs,
+    found: Found,
+    *,
+    top: int,
+    objective: str = "time",
+    notes: tuple[Assumption, ...] = (),
+    front: tuple[FrontPlan, ...] = (),
+    space: Space | None = None,
+) -> PlanSet:
+    """The answer made of what a search found.
+
+    Args:
+        inputs: the question.
+        found: at least one plan; the second is the runner-up.
+        top: how many plans to keep.
+        objective: what they were ordered by.
+        notes: further assumptions.
+        front: plans that no other beats in time, memory, devices and cost, if asked for.
+        space: what was searched; with it the reasons say what the memory reserve keeps out.
+    """
+    job = partial(found.job, model=inputs.model, workload=inputs.workload)
+    plans = tuple(
+        RankedPlan(rank=rank, job=job(plan), row=plan.row, estimate=plan.estimate)
+        for rank, plan in enumerate(found.result.plans, start=1)
+    )
+    best, certificate = plans[0], found.result.certificate
+    where = rank_map(best.job)
+    warnings = [*found.warnings, *where.warnings]
+    if found.result.relaxed:
+        warnings.insert(0, "no plan leaves 8% of the memory free; these leave less")
+    run = whole_run(best.job, best.estimate)
+    searched = space is not None and objective == "time" and not found.result.relaxed
+    line = reserve_line(best.job, best.row, best.estimate, space) if searched and space is not None else ""
+    kept_out = (line,) if line else ()
+    verdict = Verdict(
+        text=sentence(best.job, best.estimate) + (f" {run.text()}." if run else ""),
+        why=(
+            *(f"it is: {line}" for line in best.identities()[:1]),
+            *reasons(best.job, best.estimate, certificate, objective),
+            *kept_out,
+        ),
+        runner_up=_runner_up(plans, objective),
+    )
+    return PlanSet(
+        model=inputs.model,
+        cluster=inputs.cluster,
+        workload=inputs.workload,
+        assumptions=(*inputs.assumptions, *notes),
+        verdict=verdict,
+        plans=plans[:top],
+        certificate=certificate,
+        pareto=front,
+        objective=objective,
+        warnings=tuple(warnings),
+        run=run,
+    )
+
+
+def _runner_up(plans: tuple[RankedPlan, ...], objective: str) -> RunnerUp | None:
+    """The best plan of another layout."""
+    best = plans[0]
+    other = next((p for p in plans[1:] if p.layout != best.layout), None)
+    if other is None:
+        return None
+    if objective == "memory":
+        because = more_memory(best.estimate, other.estimate)
+    elif objective == "cost":
+        because = more_cost(best.estimate, other.estimate, other.plan.devices)
+    else:
+        because = against(best.estimate, other.estimate)
+    time_s = other.estimate.step_time_s
+    return RunnerUp(name=other.name, title=other.title, step_time_s=time_s, loses_because=because)
+
+
+def _space_notes(space: Space, target: str | None, objective: str) -> tuple[Assumption, ...]:
+    """What narrows the search."""
+    notes = [
+        Assumption(name=f"only {axis}", value=", ".join(map(str, values)), basis="assumed")
+        for axis, values in space.pins
+        if len(values) <= 8
+    ]
+    if objective in OBJECTIVE_RULES:
+        notes.append(Assumption(name="objective", value=f"{objective}: {OBJECTIVE_RULES[objective]}", basis="assumed"))
+    if target:
+        notes.append(Assumption(name="target", value=f"plans that {target} can run", basis="assumed"))
+    return tuple(notes)

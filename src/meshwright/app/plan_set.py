@@ -1,0 +1,286 @@
+"""The answer of `plan` and `estimate`: ranked plans with their estimates, the verdict, and what it all rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from meshwright.app.rank_map import RankMap, rank_map
+from meshwright.app.title import bare_row, title
+from meshwright.app.verdict import Verdict, WholeRun
+from meshwright.estimate.result import StepEstimate
+from meshwright.formats.cluster import Assumption
+from meshwright.formats.plan_json import PLAN_SET_SCHEMA, content_hash, job_document, write_job
+from meshwright.search.front import FrontPlan
+from meshwright.search.result import Certificate
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.job import Job
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.plan import ExecutionPlan
+from meshwright.specs.row import PlanRow
+from meshwright.specs.row_of import row_of
+from meshwright.specs.workload import Workload
+from meshwright.units import seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from meshwright.app.explain import Explanation
+    from meshwright.app.export import Exported
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RankedPlan:
+    """One plan of an answer."""
+
+    rank: int
+    """1 is the best."""
+    job: Job
+    row: PlanRow | None
+    """The plan as one row of degrees; None where it needs more."""
+    estimate: StepEstimate
+
+    @property
+    def name(self) -> str | None:
+        """The one-line form."""
+        return self.job.name
+
+    @property
+    def plan(self) -> ExecutionPlan:
+        """The plan."""
+        return self.job.plan
+
+    @property
+    def layout(self) -> tuple[int, ...]:
+        """The degrees (tp, cp, ep, etp, pp, dp) of the first layers."""
+        pipeline = self.plan.pipelines[0]
+        strategy = self.plan.strategies[self.plan.strategy_index(pipeline, pipeline.workers[0])]
+        expert = strategy.expert
+        return (strategy.tp, strategy.cp, expert.ep, expert.etp, len(pipeline.workers), strategy.dp)
+
+    @property
+    def hash(self) -> str:
+        """`sha256:` and the digest of the plan file's content."""
+        return content_hash(self.job)
+
+    @property
+    def title(self) -> str:
+        """The one-line form, or what comes nearest to it."""
+        return title(self.plan, self.job.model, self.name)
+
+    def identities(self) -> tuple[str, ...]:
+        """Products and sums that must hold: `64 = tp4 x pp4 x dp4`, `layers 20+20+20+20 = 80`, `1024 = dp4 x ...`."""
+        return identities(self.job, self.row)
+
+    def rank_map(self) -> RankMap:
+        """Which ranks form which group."""
+        return rank_map(self.job)
+
+    def explain(self) -> Explanation:
+        """Why this plan: the ladder from plain data parallelism, its neighbours, and what it is sensitive to."""
+        from meshwright.app.explain import explain
+
+        return explain(self.job)
+
+    def export(self, target: str = "megatron", directory: str | Path | None = None, *, force: bool = False) -> Exported:
+        """The plan as files of a framework; see `meshwright.app.export.export`."""
+        from meshwright.app.export import export
+
+        return export(self.job, target, directory, force=force)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the plan file."""
+        target = Path(path)
+        target.write_text(write_job(self.job), encoding="utf-8")
+        return target
+
+    def to_dict(self) -> dict[str, object]:
+        """An entry of `plans`; `plan` is a plan file of its own."""
+        return {
+            "rank": self.rank,
+            "name": self.name,
+            "title": self.title,
+            "identities": list(self.identities()),
+            "plan": job_document(self.job),
+            "estimate": self.estimate.to_dict(),
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        raise _absent("RankedPlan", name)
+
+    def __repr__(self) -> str:
+        return (
+            f"RankedPlan({self.rank}: {self.title}, {seconds(self.estimate.step_time_s)}, fits: {self.estimate.fits})"
+        )
+
+    def __rich__(self) -> RenderableType:
+        from meshwright.report.plan_tables import render_plan
+
+        return render_plan(self.to_dict())
+
+    def _repr_html_(self) -> str:
+        from meshwright.report.html import plan_html
+
+        return plan_html(self.to_dict())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PlanSet(Sequence[RankedPlan]):
+    """The plans of an answer, best first. Indexing and iterating give its `RankedPlan`s."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    """What the user has; the plans say how much of it they use."""
+    workload: Workload
+    assumptions: tuple[Assumption, ...]
+    verdict: Verdict
+    plans: tuple[RankedPlan, ...]
+    certificate: Certificate | None = None
+    """None where nothing was searched."""
+    pareto: tuple[FrontPlan, ...] = ()
+    """Plans no other beats in time and memory at once, to 10% slower than the best; empty unless asked for."""
+    objective: str = "time"
+    warnings: tuple[str, ...] = ()
+    """Idle devices, groups that leave their domain, tight memory, settings of a plan file that were changed."""
+    run: WholeRun | None = None
+    """Days and cost of the best plan, where the tokens of the run are known."""
+
+    @property
+    def best(self) -> RankedPlan:
+        """The first plan."""
+        return self.plans[0]
+
+    def explain(self) -> Explanation:
+        """The best plan explained."""
+        return self.best.explain()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As data: `meshwright.plan-set/1`. Equal questions give equal answers, `timing` apart."""
+        document: dict[str, Any] = {
+            "schema": PLAN_SET_SCHEMA,
+            "inputs": {
+                "model": self.model.describe(),
+                "cluster": self.cluster.describe(),
+                "workload": self.workload.describe(),
+                "objective": self.objective,
+                "assumptions": [{"name": a.name, "value": a.value, "basis": a.basis} for a in self.assumptions],
+            },
+            "verdict": self.verdict.to_dict(),
+            "plans": [plan.to_dict() for plan in self.plans],
+            "rank_map": self.best.rank_map().to_dict(),
+            "warnings": list(self.warnings),
+        }
+        if self.certificate is not None:
+            document["search"] = self.certificate.to_dict()
+            if self.pareto:
+                document["pareto"] = [_front_entry(point, self.model) for point in self.pareto]
+            document["timing"] = {"search_s": self.certificate.search_s}
+        if self.run is not None:
+            document["run"] = self.run.to_dict() | {"text": self.run.text()}
+        return document
+
+    @overload
+    def __getitem__(self, index: int) -> RankedPlan: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[RankedPlan, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> RankedPlan | tuple[RankedPlan, ...]:
+        return self.plans[index]
+
+    def __len__(self) -> int:
+        return len(self.plans)
+
+    def __iter__(self) -> Iterator[RankedPlan]:
+        return iter(self.plans)
+
+    def __getattr__(self, name: str) -> Any:
+        raise _absent("PlanSet", name)
+
+    def __repr__(self) -> str:
+        count = f"{len(self.plans)} plan{'s' if len(self.plans) != 1 else ''}"
+        return f"PlanSet({count} of {self.model.name} on {self.cluster.name}: {self.verdict.text})"
+
+    def __rich__(self) -> RenderableType:
+        from meshwright.report.plan_tables import render_plan_set
+
+        return render_plan_set(self.to_dict())
+
+    def _repr_html_(self) -> str:
+        from meshwright.report.html import plan_set_html
+
+        return plan_set_html(self.to_dict())
+
+
+_LACKS = {
+    "trace": "the command `meshwright schedule NAME --p 4 --m 8` draws a schedule",
+    "run": "export('megatron', 'launch') writes what starts a run",
+    "apply": "export('megatron', 'launch') writes what starts a run",
+}
+"""What this version lacks, and what to do instead."""
+
+
+def _absent(kind: str, name: str) -> AttributeError:
+    instead = f"; this version has none yet: {_LACKS[name]}" if name in _LACKS else ""
+    return AttributeError(f"{kind!r} object has no attribute {name!r}{instead}")
+
+
+def ranked(job: Job, estimate: StepEstimate, rank: int = 1) -> RankedPlan:
+    """A job with its estimate as an entry of an answer."""
+    return RankedPlan(rank=rank, job=job, row=row_of(job.plan, job.model), estimate=estimate)
+
+
+def identities(job: Job, row: PlanRow | None) -> tuple[str, ...]:
+    """The products and sums a plan must keep, written out."""
+    pipeline, plan = job.plan.pipelines[0], job.plan
+    found = []
+    if row is not None:
+        found.append(row.identity())
+    else:
+        bare = bare_row(plan, job.model)
+        workers = [worker.num_devices for pipe in plan.pipelines for worker in pipe.workers]
+        found.append(bare.identity() if bare else f"{plan.devices:,} devices = {shortened(workers)}")
+    layers = [sum(chunk.num_layers for chunk in w.chunks if chunk.copy == "primary") for w in pipeline.workers]
+    found.append(f"layers {shortened(layers)} = {plan.num_layers}" if len(layers) > 1 else f"layers {plan.num_layers}")
+    degree = plan.data_degree(pipeline)
+    count = pipeline.num_micro_batches
+    if len(plan.pipelines) == 1 and not pipeline.shapes:
+        parts = f"dp{degree} x mbs{pipeline.micro_batch} x {count} micro-batches"
+        found.append(f"{plan.global_batch} sequences = {parts}")
+    expert = plan.strategies[pipeline.workers[0].chunks[0].runs[0].strategy].expert
+    stage = pipeline.workers[0].num_devices
+    if expert.ep * expert.etp > 1:
+        tensor = f" x etp{expert.etp}" if expert.etp > 1 else ""
+        found.append(f"experts: {stage} ranks of a stage = ep{expert.ep}{tensor} x {stage // (expert.ep * expert.etp)}")
+    if plan.devices < job.cluster.devices:
+        found.append(f"{plan.devices} of {job.cluster.devices} devices used")
+    return tuple(found)
+
+
+def shortened(numbers: Sequence[int]) -> str:
+    """`20+20+20+20`, and `8x16+7x4` where there are more than 8 numbers."""
+    if len(numbers) <= 8:
+        return "+".join(map(str, numbers))
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and runs[-1][0] == number:
+            runs[-1] = (number, runs[-1][1] + 1)
+        else:
+            runs.append((number, 1))
+    return " + ".join(f"{times} x {number}" if times > 1 else str(number) for number, times in runs)
+
+
+def _front_entry(point: FrontPlan, model: ModelSpec) -> dict[str, object]:
+    found, estimate = point.plan, point.plan.estimate
+    return {
+        "name": found.row.format() if found.row else None,
+        "title": title(found.plan, model, found.row.format() if found.row else None),
+        "devices": found.plan.devices,
+        "step_time_s": estimate.step_time_s,
+        "peak_memory_bytes": estimate.peak_memory_bytes,
+        "price_per_step": estimate.price_per_step,
+        "device_seconds": point.devices * estimate.step_time_s,
+        "fits": estimate.fits,
+    }

@@ -1,0 +1,76 @@
+"""Rows priced for the verbs that try variants: legal or not, time, memory; nothing is priced twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from meshwright.errors import Problem
+from meshwright.estimate.layout import expand
+from meshwright.estimate.legality import row_problems
+from meshwright.estimate.price import estimate_plan
+from meshwright.estimate.result import StepEstimate
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.job import Job
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.row import PlanRow
+from meshwright.specs.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """A row with what became of it: problems, or an estimate."""
+
+    row: PlanRow
+    problems: tuple[Problem, ...] = ()
+    estimate: StepEstimate | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Legal, and fits the memory, tightly or not."""
+        return self.estimate is not None and self.estimate.fits != "no"
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of a step, infinite where the row is not legal."""
+        return float("inf") if self.estimate is None else self.estimate.step_time_s
+
+
+@dataclass(slots=True)
+class Pricer:
+    """Prices rows of one model, cluster and workload; rows may change the global batch."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    workload: Workload
+    devices: int
+    """That every row must use."""
+    _known: dict[PlanRow, Priced] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, job: Job) -> Pricer:
+        """For variants of a job."""
+        return cls(job.model, job.cluster, job.workload, job.plan.devices)
+
+    def price(self, row: PlanRow) -> Priced:
+        """The row's problems, or its estimate.
+
+        Raises:
+            UnsupportedError: the row needs something nobody prices.
+        """
+        if row not in self._known:
+            self._known[row] = self._price(row)
+        return self._known[row]
+
+    def job(self, row: PlanRow) -> Job:
+        """The row as a job."""
+        workload = self.workload.with_batch(row.gbs)
+        plan = expand(row, self.model, self.workload.seq_len)
+        return Job(model=self.model, cluster=self.cluster, workload=workload, plan=plan, name=row.format())
+
+    def _price(self, row: PlanRow) -> Priced:
+        problems = row_problems(row, self.model, self.workload.seq_len, self.devices)
+        if problems:
+            return Priced(row=row, problems=problems)
+        plan = expand(row, self.model, self.workload.seq_len)
+        estimate = estimate_plan(plan, self.model, self.cluster, self.workload.with_batch(row.gbs))
+        return Priced(row=row, estimate=estimate)

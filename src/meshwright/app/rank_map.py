@@ -1,0 +1,163 @@
+"""Which ranks form a group, which nodes hold a stage, and which groups leave the fast links of their domain."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from meshwright.specs.cluster import NodeGroup
+from meshwright.specs.job import Job
+from meshwright.units import GIGA, significant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankGroup:
+    """All groups of one kind of parallelism; ranks o, o + stride, ... form one of them."""
+
+    name: str
+    size: int
+    stride: int
+    groups: int
+    inside: int
+    """Ranks of a group that share one innermost domain."""
+    domain: str
+    """The smallest domain that holds a whole group."""
+
+    @property
+    def leaves(self) -> bool:
+        """Whether a group is larger than one innermost domain holds."""
+        return self.inside < self.size
+
+    def example(self) -> str:
+        """The first group: `0-3` or `0, 4, 8, 12`."""
+        last = (self.size - 1) * self.stride
+        if self.stride == 1:
+            return f"{0}-{last}"
+        shown = [str(i * self.stride) for i in range(min(self.size, 4))]
+        return ", ".join(shown) + (f" ... {last}" if self.size > 4 else "")
+
+    def line(self) -> str:
+        """One line of the rank map."""
+        place = f"inside one {self.domain} domain" if not self.leaves else f"across {self.domain}"
+        groups = "1 group" if self.groups == 1 else f"{self.groups:,} groups"
+        return f"{self.name}{self.size}: ranks {self.example()}; {groups}, {place}"
+
+    def to_dict(self) -> dict[str, object]:
+        """As data."""
+        return {
+            "name": self.name,
+            "size": self.size,
+            "stride": self.stride,
+            "groups": self.groups,
+            "ranks_inside_domain": self.inside,
+            "domain": self.domain,
+            "leaves_domain": self.leaves,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMap:
+    """Where the ranks of a plan sit."""
+
+    groups: tuple[RankGroup, ...]
+    stages: tuple[str, ...]
+    """Ranks and nodes of each pipeline stage."""
+    warnings: tuple[str, ...]
+    """Tensor, context and expert groups that leave their innermost domain."""
+
+    def lines(self, stages: int = 4) -> list[str]:
+        """Text lines: one a kind of group, one a stage, at most so many stages."""
+        lines = [group.line() for group in self.groups]
+        if len(self.stages) <= stages:
+            return [*lines, *self.stages]
+        return [*lines, *self.stages[: stages - 1], "...", self.stages[-1]]
+
+    def to_dict(self) -> dict[str, object]:
+        """As data."""
+        return {
+            "rank_order": "tp-cp-ep-dp-pp",
+            "groups": [group.to_dict() for group in self.groups],
+            "stages": list(self.stages),
+            "warnings": list(self.warnings),
+        }
+
+
+def rank_map(job: Job) -> RankMap:
+    """The rank map of a job's first pipeline.
+
+    Ranks are numbered tensor first, then context, data and pipeline; experts fold over the ranks of a stage, expert
+    tensor ranks first.
+
+    Args:
+        job: the plan and its cluster.
+
+    Returns:
+        Groups by kind, stages with their nodes, warnings.
+    """
+    pipeline, cluster_group = job.plan.pipelines[0], job.cluster.groups[0]
+    strategy = job.plan.strategies[job.plan.strategy_index(pipeline, pipeline.workers[0])]
+    kinds: list[tuple[str, int, int]] = [("tp", strategy.tp, 1)]
+    stride = strategy.tp
+    for level in strategy.context:
+        name = "cp" if len(strategy.context) == 1 else f"cp {level.kind} "
+        kinds.append((name, level.degree, stride))
+        stride *= level.degree
+    kinds.append(("dp", strategy.dp, stride))
+    kinds.append(("etp", strategy.expert.etp if job.model.is_moe else 1, 1))
+    kinds.append(("ep", strategy.expert.ep, strategy.expert.etp))
+    kinds.append(("pp", len(pipeline.workers), strategy.devices))
+    groups = tuple(
+        _group(name, size, stride, job.plan.devices, cluster_group) for name, size, stride in kinds if size > 1
+    )
+    crossing = ("tp", "cp", "ep", "etp")
+    warnings = tuple(_warning(g, cluster_group) for g in groups if g.leaves and g.name.split()[0] in crossing)
+    return RankMap(groups=groups, stages=_stages(job, cluster_group.devices_per_node), warnings=warnings)
+
+
+def _group(name: str, size: int, stride: int, devices: int, where: NodeGroup) -> RankGroup:
+    """Groups lie in consecutive blocks of size x stride ranks, so what a domain of D ranks holds of one is
+    max(1, gcd(size x stride, D) / stride)."""
+
+    def held(domain_size: int) -> int:
+        return min(size, max(1, math.gcd(size * stride, domain_size) // stride))
+
+    whole = next((d for d in where.domains if held(d.size) == size), where.domains[-1])
+    return RankGroup(
+        name=name,
+        size=size,
+        stride=stride,
+        groups=devices // size,
+        inside=held(where.domains[0].size),
+        domain=whole.name,
+    )
+
+
+def _warning(group: RankGroup, where: NodeGroup) -> str:
+    inner = where.domains[0]
+    outer = next((domain for domain in where.domains if domain.name == group.domain), where.domains[-1])
+    speeds = f"{_rate(outer.bandwidth_bytes_per_s)} instead of {_rate(inner.bandwidth_bytes_per_s)} GB/s per device"
+    return (
+        f"{group.name}{group.size} leaves its {inner.name} domain of {inner.size}: {group.inside} of {group.size} "
+        f"ranks share one, the others are reached over {outer.name} ({speeds})"
+    )
+
+
+def _rate(bytes_per_s: float) -> str:
+    return significant(bytes_per_s / GIGA)
+
+
+def _stages(job: Job, per_node: int) -> tuple[str, ...]:
+    lines = []
+    for number, worker in enumerate(job.plan.pipelines[0].workers):
+        first, last = worker.devices[0][0], worker.devices[-1][1]
+        nodes = (
+            f"node {first // per_node}"
+            if first // per_node == last // per_node
+            else (f"nodes {first // per_node}-{last // per_node}")
+        )
+        ranks = f"rank {first}" if first == last else f"ranks {first}-{last}"
+        held = [pair for chunk in worker.chunks for pair in chunk.layers]
+        count = sum(b - a + 1 for a, b in held)
+        layers = f"layers {held[0][0]}-{held[0][1]}" if len(held) == 1 else f"{count} layers in {len(held)} chunks"
+        lines.append(f"stage {number}: {ranks}, {nodes}; {layers}")
+    return tuple(lines)

@@ -1,0 +1,173 @@
+"""One pipeline schedule on its own: its order, its time with equal stages, what it keeps alive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+from meshwright.errors import InputError, Problem
+from meshwright.schedules import ALIASES, SCHEDULES, Kind, Schedule, Timeline, schedule_named, simulate
+from meshwright.schedules.hanayo import Hanayo
+from meshwright.schedules.zb_auto import ZeroBubbleAuto
+
+MOST_TASKS = 1_000_000
+"""Tasks of the largest schedule that is drawn: its list is printed whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleList:
+    """The schedules that exist."""
+
+    rows: tuple[dict[str, object], ...]
+
+    def __repr__(self) -> str:
+        return f"ScheduleList({', '.join(str(row['name']) for row in self.rows)})"
+
+    def to_dict(self) -> dict[str, object]:
+        """As data."""
+        return {"schema": "meshwright.schedules/1", "schedules": list(self.rows)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleRun:
+    """One step of a schedule with equal stages, simulated."""
+
+    schedule: Schedule
+    p: int
+    m: int
+    v: int
+    timeline: Timeline
+    peak_activations: tuple[int, ...]
+    """Live activations of one chunk, per worker."""
+
+    def __repr__(self) -> str:
+        return f"ScheduleRun({self.schedule.name}, p={self.p}, m={self.m}, v={self.v}, {self.timeline.makespan_s:g} s)"
+
+    def to_dict(self) -> dict[str, object]:
+        """As data."""
+        timeline = self.timeline
+        copies = self.schedule.worker_weight_copies(self.p, self.m, self.v)
+        rows = zip(timeline.table.entries(), self.peak_activations, timeline.busy_s.tolist(), copies, strict=True)
+        return {
+            "schema": "meshwright.schedule/1",
+            "name": self.schedule.name,
+            "p": self.p,
+            "m": self.m,
+            "v": self.v,
+            "makespan_s": timeline.makespan_s,
+            "bubble_makespan": timeline.bubble_makespan,
+            "bubble_span": timeline.bubble_span,
+            "exact_semantics": self.schedule.exact_semantics,
+            "workers": [
+                {
+                    "order": order,
+                    "peak_activations": peak,
+                    "busy_s": busy_s,
+                    "weight_copies": held,
+                }
+                for order, peak, busy_s, held in rows
+            ],
+        }
+
+
+def list_schedules() -> ScheduleList:
+    """All schedules by name."""
+    names = {name: sorted(alias for alias, meant in ALIASES.items() if meant == name) for name in SCHEDULES}
+    return ScheduleList(
+        rows=tuple(
+            {
+                "name": name,
+                "aliases": names[name],
+                "title": schedule.title,
+                "exact_semantics": schedule.exact_semantics,
+                "weight_copies": schedule.weight_copies,
+                "source": schedule.source,
+            }
+            for name, schedule in SCHEDULES.items()
+        )
+    )
+
+
+def run_schedule(
+    name: str,
+    p: int,
+    m: int,
+    v: int | None = None,
+    *,
+    forward_s: float = 1.0,
+    input_s: float = 1.0,
+    weight_s: float = 1.0,
+    recompute_s: float = 0.0,
+    transfer_s: float = 0.0,
+    parameters: Mapping[str, int | bool] | None = None,
+) -> ScheduleRun:
+    """Build a schedule, check it and simulate it with equal stages.
+
+    Args:
+        name: as `list_schedules` says.
+        p: workers.
+        m: micro-batches per step.
+        v: chunks per worker; the fewest the schedule allows, 1 or 2, if not given.
+        forward_s: forward of one micro-batch through a full worker share.
+        input_s: its input gradient; schedules that do not split the backward take input_s + weight_s.
+        weight_s: its weight gradient.
+        recompute_s: recomputation; part of the backward where the schedule has no task for it.
+        transfer_s: latency of a transfer, which occupies nobody.
+        parameters: the schedule's own: group, segments, extra, waves, pairs, inject, raw.
+
+    Raises:
+        UnsupportedError: an unknown name.
+        InputError: the constraints of the schedule are not met, with the nearest legal values, or it has no such
+            parameter.
+    """
+    schedule = _with_parameters(schedule_named(name), parameters or {})
+    if isinstance(schedule, ZeroBubbleAuto) and p >= 1:
+        equal = {"forward_s": (forward_s,) * p, "input_s": (input_s,) * p, "weight_s": (weight_s,) * p}
+        schedule = replace(schedule, **equal, transfer_s=transfer_s)  # type: ignore[arg-type]
+    if v is None and isinstance(schedule, Hanayo) and schedule.waves:
+        v = 2 * schedule.waves
+    if v is None:
+        v = 2 if any(problem.field == "v" for problem in schedule.problems(max(p, 2), m, 1)) else 1
+    problems = list(schedule.problems(p, m, v))
+    if not problems and p * m * v * 2 > MOST_TASKS:
+        tasks = f"p {p} x m {m} x v {v} x 2 = {p * m * v * 2:,} tasks"
+        rule = f"at most {MOST_TASKS:,} are listed"
+        problems.append(Problem(what=f"{schedule.name}: {tasks}", why=rule, fix="fewer micro-batches", field="m"))
+    if problems:
+        raise InputError(problems, code="MW240")
+    table = schedule.table(p, m, v)
+    within = 0.0 if (table.kind == Kind.R).any() else recompute_s
+    times = schedule.equal_times(
+        p,
+        v,
+        forward_s=forward_s,
+        backward_s=input_s + weight_s + within,
+        transfer_s=transfer_s,
+        weight_s=weight_s,
+        recompute_s=recompute_s,
+    )
+    peaks = tuple(int(vectors.sum(axis=1).max()) for vectors in schedule.in_flight(p, m, v))
+    return ScheduleRun(schedule=schedule, p=p, m=m, v=v, timeline=simulate(table, times), peak_activations=peaks)
+
+
+def _with_parameters(schedule: Schedule, parameters: Mapping[str, int | bool]) -> Schedule:
+    own = {item.name for item in fields(schedule)}
+    problems = [
+        Problem(
+            what=f"{name} is {value}",
+            why=f"{schedule.name} has no {name}; {_owners(name)}",
+            fix="leave it out",
+            field=name,
+        )
+        for name, value in parameters.items()
+        if name not in own
+    ]
+    if problems:
+        raise InputError(problems, code="MW240")
+    return replace(schedule, **parameters)
+
+
+def _owners(parameter: str) -> str:
+    """Which schedules have a parameter."""
+    names = [name for name, schedule in SCHEDULES.items() if parameter in {item.name for item in fields(schedule)}]
+    return f"{', '.join(names)} {'have' if len(names) > 1 else 'has'} it" if names else "no schedule has it"

@@ -1,0 +1,131 @@
+"""Which assumption moves the answer most: the plan priced again with each number a little better and a little worse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from meshwright.estimate.price import estimate_plan
+from meshwright.specs.cluster import ClusterSpec, DomainSpec, NodeGroup
+from meshwright.specs.device import Basis, KernelEfficiency
+from meshwright.specs.job import Job
+from meshwright.specs.plan import ExecutionPlan
+from meshwright.units import seconds
+
+SURE = ("measured", "fitted")
+SURE_STEP, UNSURE_STEP = 0.10, 0.20
+"""How far a number is moved, by its basis."""
+LEAST_EFFECT = 0.001
+"""Numbers that move the step by less are not shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """What one number does to the step."""
+
+    name: str
+    basis: Basis
+    change: float
+    """Relative change of the number, up and down."""
+    step_time_worse_s: float
+    step_time_better_s: float
+    other_plan: str | None = None
+    """A plan that would be quicker than this one if the number were worse or better."""
+
+    def line(self) -> str:
+        """One line for people."""
+        span = f"{seconds(self.step_time_better_s)} to {seconds(self.step_time_worse_s)}"
+        turns = f"; {self.other_plan} would then be quicker" if self.other_plan else ""
+        return f"{self.name} ±{100 * self.change:.0f}% ({self.basis}): {span}{turns}"
+
+    def to_dict(self) -> dict[str, object]:
+        """As data."""
+        return {
+            "name": self.name,
+            "basis": self.basis,
+            "change": self.change,
+            "step_time_worse_s": self.step_time_worse_s,
+            "step_time_better_s": self.step_time_better_s,
+            "other_plan": self.other_plan,
+        }
+
+
+def effects(job: Job, rivals: Sequence[tuple[str, ExecutionPlan]] = ()) -> tuple[Effect, ...]:
+    """Effects of every assumed number, the largest first.
+
+    Args:
+        job: the plan.
+        rivals: plans of the same job that might overtake it.
+
+    Returns:
+        Numbers that move the step by 0.1% or more.
+    """
+    group = job.cluster.groups[0]
+    base_s = _time(job, job.plan, job.cluster)
+    found = []
+    for name, basis, make in _numbers(group):
+        change = SURE_STEP if basis in SURE else UNSURE_STEP
+        worse, better = (replace(job.cluster, groups=(make(factor),)) for factor in (1 - change, 1 + change))
+        worse_s, better_s = _time(job, job.plan, worse), _time(job, job.plan, better)
+        if max(worse_s, better_s) - min(worse_s, better_s) < LEAST_EFFECT * base_s:
+            continue
+        found.append(
+            Effect(
+                name=name,
+                basis=basis,
+                change=change,
+                step_time_worse_s=worse_s,
+                step_time_better_s=better_s,
+                other_plan=_overtakes(job, rivals, ((worse, worse_s), (better, better_s))),
+            )
+        )
+    return tuple(sorted(found, key=lambda e: e.step_time_better_s - e.step_time_worse_s))
+
+
+def _time(job: Job, plan: ExecutionPlan, cluster: ClusterSpec) -> float:
+    return estimate_plan(plan, job.model, cluster, job.workload).step_time_s
+
+
+def _overtakes(
+    job: Job, rivals: Sequence[tuple[str, ExecutionPlan]], cases: Sequence[tuple[ClusterSpec, float]]
+) -> str | None:
+    """The rival that is quicker by the most in one of the cases."""
+    gains = [(1 - _time(job, plan, cluster) / time_s, name) for cluster, time_s in cases for name, plan in rivals]
+    gain, name = max(gains, default=(0.0, ""))
+    return name if gain > 0.001 else None
+
+
+class _Scaled:
+    """A group with one number multiplied."""
+
+    def __init__(self, group: NodeGroup, name: str, domain: int | None = None) -> None:
+        self.group, self.name, self.domain = group, name, domain
+
+    def __call__(self, factor: float) -> NodeGroup:
+        group = self.group
+        if self.domain is None:
+            efficiency = group.device.efficiency
+            fields = ("flash_forward_fraction", "flash_backward_fraction") if self.name == "flash" else (self.name,)
+            scaled = {field: min(1.0, getattr(efficiency, field) * factor) for field in fields}
+            changed: KernelEfficiency = replace(efficiency, **scaled)
+            return replace(group, device=replace(group.device, efficiency=changed))
+        domains = list(group.domains)
+        domain: DomainSpec = domains[self.domain]
+        domains[self.domain] = replace(domain, bandwidth_bytes_per_s=domain.bandwidth_bytes_per_s * factor)
+        return replace(group, domains=tuple(domains))
+
+
+def _numbers(group: NodeGroup) -> Iterator[tuple[str, Basis, _Scaled]]:
+    """Name, basis and how to scale each number."""
+    basis = group.device.efficiency.basis
+    for name, field in (
+        ("speed of large 16-bit products", "gemm_fraction"),
+        ("speed of large fp8 products", "gemm_fraction_fp8"),
+        ("speed of large fp32 products", "gemm_fraction_fp32"),
+        ("speed of fused attention", "flash"),
+        ("achieved memory bandwidth", "memory_fraction"),
+    ):
+        yield name, basis, _Scaled(group, field)
+    for number, domain in enumerate(group.domains):
+        if domain.size > 1:
+            yield f"{domain.name} bandwidth", domain.basis, _Scaled(group, "", number)

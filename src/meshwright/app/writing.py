@@ -1,0 +1,127 @@
+"""Files that a verb writes: only where the user says, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from meshwright.errors import InputError, Problem
+
+
+def check_directory(directory: str | Path, *, force: bool) -> None:
+    """Whether files may be written into a folder.
+
+    Args:
+        directory: the folder; it need not exist yet.
+        force: it may hold files.
+
+    Raises:
+        InputError: it is a file, it holds files, or it cannot be looked at.
+    """
+    folder = Path(directory)
+    try:
+        if not str(directory).strip():
+            raise _refused(folder, "its name is empty", "name a folder")
+        if folder.exists() and not folder.is_dir():
+            raise _refused(folder, "it is a file", "name a folder")
+        if folder.is_dir() and not force and (held := sorted(path.name for path in folder.iterdir())):
+            shown = ", ".join(held[:3]) + (", ..." if len(held) > 3 else "")
+            raise _refused(folder, f"it holds {shown}", "name a new or empty folder, or write over with --force")
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise _refused(folder, _reason(error), "check the path and its permissions") from None
+
+
+def write_folder(directory: str | Path, files: Mapping[str, str], *, force: bool = False) -> None:
+    """Write files into a folder, all or none: they are written beside it and moved when complete.
+
+    Args:
+        directory: new, empty, or any folder with `force`.
+        files: content by name.
+        force: write over files of the same names.
+
+    Raises:
+        InputError: the folder cannot be used or written.
+    """
+    check_directory(directory, force=force)
+    folder = Path(directory)
+    staging = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-", suffix=".part"))
+        for name, text in files.items():
+            path = staging / name
+            path.write_text(text, encoding="utf-8")
+            path.chmod(0o755 if name.endswith(".sh") else 0o644)
+        staging.chmod(0o755)
+        if not folder.exists():
+            staging.replace(folder)
+            return
+        for name in files:
+            (staging / name).replace(folder / name)
+    except (OSError, ValueError) as error:
+        raise _refused(folder, _reason(error), "name a folder you can write to") from None
+    finally:
+        if staging is not None and staging.exists():
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+def check_file(path: str | Path) -> None:
+    """Whether a file can be written there, as far as can be seen without writing.
+
+    Args:
+        path: the file; it need not exist yet.
+
+    Raises:
+        InputError: the path is empty, a folder, or in a folder that does not exist.
+    """
+    target = Path(path)
+    try:
+        if not str(path).strip():
+            raise _refused(target, "its name is empty", "name a file")
+        if target.is_dir():
+            raise _refused(target, "it is a folder", "name a file in it")
+        if not target.absolute().parent.is_dir():
+            raise _refused(target, f"there is no folder {str(target.parent)[:200]!r}", "make the folder first")
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise _refused(target, _reason(error), "name a file in a folder you can write to") from None
+
+
+def write_file(path: str | Path, text: str) -> None:
+    """Write a file, whole or not at all.
+
+    Args:
+        path: the file; written over if it exists.
+        text: its content.
+
+    Raises:
+        InputError: the path cannot be written.
+    """
+    check_file(path)
+    target = Path(path)
+    temporary = None
+    try:
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}-", suffix=".part")
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(target)
+    except (OSError, ValueError) as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        raise _refused(target, _reason(error), "name a file in a folder you can write to") from None
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+
+
+def _refused(path: Path, why: str, fix: str) -> InputError:
+    problem = Problem(what=f"{str(path)[:200]!r} cannot be written", why=why, fix=fix, field="output")
+    return InputError(problem, code="MW208")

@@ -1,0 +1,392 @@
+"""Which executions the model accepts, as rules over columns, and why it rejects the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from meshwright.calculon.executions import ExecutionColumns
+from meshwright.calculon.inputs import (
+    AR,
+    CHOICES,
+    FULL,
+    GROUPED,
+    NO_OVERLAP,
+    NONE,
+    RS_AG,
+    Application,
+    Execution,
+    System,
+)
+from meshwright.errors import Problem, nearest
+from meshwright.shapes import Bool, Int
+
+Broken = Bool[np.ndarray, "rows"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One rule an execution must keep."""
+
+    field: str
+    """The execution's key; several joined by commas."""
+    text: str
+    """The rule as a sentence."""
+    fix: str
+    survivable: bool = False
+    """Calculon's searches survive breaking it; otherwise it is an assertion, which ends them (B12)."""
+    broken: Callable[[Application, System, ExecutionColumns], Broken]
+    """Which rows break it; rows that break an earlier rule may answer anything."""
+
+
+def blocks_per_stage(app: Application, columns: ExecutionColumns) -> Int[np.ndarray, "rows"]:
+    """Blocks of the fullest pipeline stage: ceil(blocks / stages)."""
+    return -(-app.num_blocks // columns.pipeline_par)
+
+
+def _choice(key: str) -> Rule:
+    return Rule(
+        field=key,
+        text=f"it is one of {', '.join(CHOICES[key])}",
+        fix="choose one of them",
+        broken=lambda app, system, columns: getattr(columns, key) < 0,
+    )
+
+
+def _positive(key: str) -> Rule:
+    return Rule(
+        field=key,
+        text="it is 1 or more",
+        fix="give a count of 1 or more",
+        broken=lambda app, system, columns: getattr(columns, key) < 1,
+    )
+
+
+def _network(key: str) -> Rule:
+    return Rule(
+        field=key,
+        text="it is the position of one of the system's networks, counted from 0",
+        fix="name a network that the system has",
+        broken=lambda app, system, columns: (
+            (getattr(columns, key) >= len(system.networks)) | (getattr(columns, key) < 0)
+        ),
+    )
+
+
+def _divides(size: str, key: str = "tensor_par") -> Rule:
+    return Rule(
+        field=key,
+        text=f"it divides the application's {size}",
+        fix=f"choose a divisor of {size}",
+        broken=lambda app, system, columns: getattr(app, size) % getattr(columns, key) != 0,
+    )
+
+
+def _group(tier: int, columns: ExecutionColumns) -> Int[np.ndarray, "rows"]:
+    """Processors that the degrees mapped on a network span together; degrees of 1 need no network."""
+    group = np.ones(columns.rows, dtype=np.int64)
+    for degree, network in (
+        (columns.tensor_par, columns.tensor_par_net),
+        (columns.pipeline_par, columns.pipeline_par_net),
+        (columns.data_par, columns.data_par_net),
+    ):
+        group = np.where(network == tier, group * degree, group)
+    return group
+
+
+def _too_wide(app: Application, system: System, columns: ExecutionColumns) -> Broken:
+    broken = np.zeros(columns.rows, dtype=np.bool_)
+    for tier, network in enumerate(system.networks):
+        group = _group(tier, columns)
+        broken |= group > np.where(group > 1, network.size, group)
+    return broken
+
+
+def _not_filled(app: Application, system: System, columns: ExecutionColumns) -> Broken:
+    broken = np.zeros(columns.rows, dtype=np.bool_)
+    for tier, network in enumerate(system.networks):
+        if network.must_be_filled:
+            broken |= network.size % _group(tier, columns) != 0
+    return broken
+
+
+def _engine(app: Application, system: System, columns: ExecutionColumns) -> Broken:
+    known = np.asarray([name in system.matrix and name in system.vector for name in CHOICES["datatype"]])
+    return ~known[columns.datatype]
+
+
+def _kv_heads(app: Application, system: System, columns: ExecutionColumns) -> Broken:
+    return (columns.attention_type == GROUPED) & (app.kv_heads is None)
+
+
+def _kv_split(app: Application, system: System, columns: ExecutionColumns) -> Broken:
+    if app.kv_heads is None:
+        return np.zeros(columns.rows, dtype=np.bool_)
+    t = columns.tensor_par
+    uneven = (app.kv_heads % t != 0) & (t % app.kv_heads != 0)
+    return (columns.attention_type >= GROUPED) & uneven
+
+
+_FIRST = (
+    *(
+        _positive(key)
+        for key in (
+            "num_procs", "tensor_par", "pipeline_par", "data_par", "batch_size", "microbatch_size",
+            "pipeline_interleaving",
+        )
+    ),
+    *(_choice(key) for key in CHOICES),
+    *(_network(key) for key in ("tensor_par_net", "pipeline_par_net", "data_par_net")),
+)  # fmt: skip
+"""Broken, they make the rules below meaningless."""
+
+_LATER = (
+    Rule(
+        field="num_procs, tensor_par, pipeline_par, data_par",
+        text="num_procs = tensor_par x pipeline_par x data_par",
+        fix="change one of them so that the product holds",
+        broken=lambda app, system, c: c.num_procs != c.tensor_par * c.pipeline_par * c.data_par,
+    ),
+    Rule(
+        field="data_par",
+        text="it divides batch_size",
+        fix="choose a divisor of batch_size",
+        broken=lambda app, system, c: c.batch_size % c.data_par != 0,
+    ),
+    Rule(
+        field="microbatch_size",
+        text="it divides batch_size / data_par",
+        fix="choose a divisor of batch_size / data_par",
+        broken=lambda app, system, c: c.batch_size // c.data_par % c.microbatch_size != 0,
+    ),
+    Rule(
+        field="activation_recompute",
+        text="inference recomputes nothing",
+        fix='set it to "none", or training to true',
+        broken=lambda app, system, c: ~c.training & (c.activation_recompute != NONE),
+    ),
+    Rule(
+        field="pipeline_interleaving",
+        text="one pipeline stage is not interleaved: pipeline_par 1 needs pipeline_interleaving 1",
+        fix="set it to 1",
+        broken=lambda app, system, c: (c.pipeline_par == 1) & (c.pipeline_interleaving > 1),
+    ),
+    Rule(
+        field="optimizer_sharding",
+        text="it needs data_par > 1",
+        fix="set it to false",
+        broken=lambda app, system, c: c.optimizer_sharding & (c.data_par == 1),
+    ),
+    Rule(
+        field="tensor_par_overlap",
+        text="overlap needs tensor_par > 1",
+        fix='set it to "none"',
+        broken=lambda app, system, c: (c.tensor_par_overlap != NO_OVERLAP) & (c.tensor_par == 1),
+    ),
+    Rule(
+        field="seq_par_ag_redo",
+        text="only rs_ag traffic redoes its all-gather",
+        fix="set it to false, or tensor_par_comm_type to rs_ag",
+        broken=lambda app, system, c: c.seq_par_ag_redo & (c.tensor_par_comm_type != RS_AG),
+    ),
+    Rule(
+        field="seq_par_ag_redo",
+        text="full recompute already redoes the all-gather",
+        fix="set it to false",
+        broken=lambda app, system, c: c.seq_par_ag_redo & (c.activation_recompute == FULL),
+    ),
+    Rule(
+        field="data_par_overlap",
+        text="it needs training",
+        fix="set it to false",
+        broken=lambda app, system, c: c.data_par_overlap & ~c.training,
+    ),
+    Rule(
+        field="data_par_overlap",
+        text="it needs data_par > 1",
+        fix="set it to false",
+        broken=lambda app, system, c: c.data_par_overlap & (c.data_par == 1),
+    ),
+    Rule(
+        field="optimizer_offload",
+        text="it needs training",
+        fix="set it to false",
+        broken=lambda app, system, c: c.optimizer_offload & ~c.training,
+    ),
+    Rule(
+        field="pipeline_interleaving",
+        text="it is at most the blocks of a stage, ceil(num_blocks / pipeline_par)",
+        fix="choose a divisor of the blocks of a stage",
+        survivable=True,
+        broken=lambda app, system, c: c.pipeline_interleaving > blocks_per_stage(app, c),
+    ),
+    Rule(
+        field="pipeline_interleaving",
+        text="it divides the blocks of a stage, ceil(num_blocks / pipeline_par)",
+        fix="choose a divisor of the blocks of a stage",
+        survivable=True,
+        broken=lambda app, system, c: blocks_per_stage(app, c) % c.pipeline_interleaving != 0,
+    ),
+    Rule(
+        field="weight_offload, activations_offload, optimizer_offload",
+        text="offload needs more than 2 blocks per stage",
+        fix="offload nothing, or use fewer pipeline stages",
+        survivable=True,
+        broken=lambda app, system, c: (
+            (c.weight_offload | c.activations_offload | c.optimizer_offload) & (blocks_per_stage(app, c) <= 2)
+        ),
+    ),
+    Rule(
+        field="tensor_par_net, pipeline_par_net, data_par_net",
+        text="the degrees mapped on a network multiply to at most its size",
+        fix="map a degree on a larger network",
+        survivable=True,
+        broken=_too_wide,
+    ),
+    Rule(
+        field="tensor_par_net, pipeline_par_net, data_par_net",
+        text="the degrees mapped on a network that must be filled multiply to a divisor of its size",
+        fix="map other degrees on it",
+        survivable=True,
+        broken=_not_filled,
+    ),
+    _divides("hidden"),
+    _divides("feedforward"),
+    _divides("attn_heads"),
+    Rule(
+        field="tensor_par",
+        text="with reduce-scatter and all-gather it divides microbatch_size x seq_size",
+        fix='choose a divisor, or tensor_par_comm_type "ar"',
+        broken=lambda app, system, c: (
+            (c.tensor_par_comm_type != AR) & (c.microbatch_size * app.seq_size % c.tensor_par != 0)
+        ),
+    ),
+    Rule(
+        field="attention_type",
+        text="grouped needs the application's kv_heads",
+        fix="add kv_heads to the application",
+        broken=_kv_heads,
+    ),
+    Rule(
+        field="tensor_par",
+        text="it divides the application's kv_heads or is a multiple of them",
+        fix="choose such a degree",
+        broken=_kv_split,
+    ),
+    Rule(
+        field="datatype",
+        text="the system's matrix and vector engines have it",
+        fix="choose a datatype of the system",
+        broken=_engine,
+    ),
+)
+
+
+def _memory(tier: int) -> Rule:
+    return Rule(
+        field=f"proc_mem_tier{tier}_cap_req",
+        text=f"a processor's need of memory tier {tier} is at most the system's capacity",
+        fix="use more model parallelism, more recompute or a smaller microbatch_size" if tier == 1 else "offload less",
+        survivable=True,
+        broken=lambda app, system, columns: np.zeros(columns.rows, dtype=np.bool_),
+    )
+
+
+_ACCEPTED = Rule(
+    field="", text="accepted", fix="", broken=lambda app, system, columns: np.zeros(columns.rows, dtype=np.bool_)
+)
+
+RULES: tuple[Rule, ...] = (_ACCEPTED, *_FIRST, *_LATER, _memory(1), _memory(2))
+"""By code of a rejection; 0 is none."""
+
+MEMORY_TIER1 = len(RULES) - 2
+MEMORY_TIER2 = len(RULES) - 1
+
+
+def reject(app: Application, system: System, columns: ExecutionColumns) -> Int[np.ndarray, "rows"]:
+    """Code of the first rule each row breaks, 0 where none; memory is not looked at.
+
+    Codes are positions in RULES; `MEMORY_TIER1` and `MEMORY_TIER2` are given by `price` only.
+    """
+    found = np.zeros(columns.rows, dtype=np.int8)
+    _mark(found, _FIRST, 1, app, system, columns)
+    sound = np.flatnonzero(found == 0)
+    if sound.size == columns.rows:
+        _mark(found, _LATER, 1 + len(_FIRST), app, system, columns)
+    elif sound.size:
+        later = np.zeros(sound.size, dtype=np.int8)
+        _mark(later, _LATER, 1 + len(_FIRST), app, system, columns.take(sound))
+        found[sound] = later
+    return found
+
+
+def _mark(
+    found: np.ndarray, rules: tuple[Rule, ...], code: int, app: Application, system: System, columns: ExecutionColumns
+) -> None:
+    for offset, rule in enumerate(rules):
+        broken = rule.broken(app, system, columns)
+        if broken.any():
+            found[broken & (found == 0)] = code + offset
+
+
+def reason(
+    app: Application,
+    system: System,
+    execution: Execution,
+    code: int,
+    *,
+    tier1_bytes: float = 0.0,
+    tier2_bytes: float = 0.0,
+) -> Problem:
+    """Field, value, rule and remedy of a rejection.
+
+    Args:
+        app: the application.
+        system: the system.
+        execution: the rejected row.
+        code: of `reject` or of `price`.
+        tier1_bytes: need of the first memory tier, where that is the reason.
+        tier2_bytes: of the second.
+    """
+    rule = RULES[code]
+    if code in (MEMORY_TIER1, MEMORY_TIER2):
+        tier, need = (1, tier1_bytes) if code == MEMORY_TIER1 else (2, tier2_bytes)
+        capacity = (system.mem1 if tier == 1 else system.mem2).capacity_bytes
+        what = f"{rule.field} is {need / 2**30:,.3f} GiB, memory tier {tier} has {capacity / 2**30:,.3f} GiB"
+        return Problem(what=what, why=rule.text, fix=rule.fix, field=rule.field)
+    names = rule.field.split(", ")
+    values = {name: getattr(execution, name) for name in names if name in EXECUTION_FIELDS}
+    what = ", ".join(f"{name} is {_shown(value)}" for name, value in values.items())
+    fix = rule.fix
+    key = names[0]
+    if key in CHOICES and isinstance(values[key], str) and values[key] not in CHOICES[key]:
+        close = nearest(values[key], CHOICES[key])
+        fix = f"did you mean {' or '.join(close)}?" if close else fix
+    return Problem(what=what + _context(app, system, execution, rule), why=rule.text, fix=fix, field=rule.field)
+
+
+EXECUTION_FIELDS = frozenset(field.name for field in fields(Execution))
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def _context(app: Application, system: System, execution: Execution, rule: Rule) -> str:
+    """The numbers beside the field's that the rule compares it with."""
+    text = rule.text
+    shown: dict[str, object] = {}
+    for name in ("hidden", "feedforward", "attn_heads", "kv_heads", "num_blocks", "seq_size"):
+        if name in text:
+            shown[name] = getattr(app, name)
+    for name in ("batch_size", "data_par", "pipeline_par", "microbatch_size"):
+        if name in text and name not in rule.field:
+            shown[name] = getattr(execution, name)
+    if "networks" in text or "network " in text:
+        shown["degrees"] = f"{execution.tensor_par} x {execution.pipeline_par} x {execution.data_par}"
+        shown["network sizes"] = ", ".join(str(network.size) for network in system.networks)
+    if "engines" in text:
+        shown["datatypes of the system"] = ", ".join(name for name in system.matrix if name in system.vector)
+    return f" ({', '.join(f'{name} {value}' for name, value in shown.items())})" if shown else ""

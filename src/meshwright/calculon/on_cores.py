@@ -1,0 +1,53 @@
+"""Parts of large spaces on all cores of this machine, each in a process of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+
+from meshwright.calculon.answer import Partial
+from meshwright.calculon.parts import threads
+from meshwright.calculon.sweep import Asked, Task, do_task, run_here
+
+
+def run_on_cores(tasks: list[Task], asked: Asked) -> Iterator[tuple[int, Partial]]:
+    """Do tasks in as many processes as there are cores; a `sweep.Runner`.
+
+    In this process where there is one core or one task, or where processes cannot be forked safely.
+
+    Args:
+        tasks: the parts.
+        asked: for what.
+    """
+    workers = min(threads(), len(tasks))
+    forkable = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
+    if workers < 2 or not forkable:
+        yield from run_here(tasks, asked)
+        return
+    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork"), initializer=_leave_signals)
+    try:
+        # Tasks hold systems with read-only mappings, which do not travel; the processes have them from before the fork.
+        _HELD[:] = tasks
+        running = [pool.submit(_do, place, asked) for place in range(len(tasks))]
+        for place in range(len(tasks)):
+            yield place, running[place].result()
+    finally:
+        _HELD.clear()
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+_HELD: list[Task] = []
+"""Tasks of the run that is under way; processes forked from this one find theirs here by position."""
+
+
+def _do(place: int, asked: Asked) -> Partial:
+    return do_task(_HELD[place], asked)
+
+
+def _leave_signals() -> None:
+    """An interruption is for the process that waits; it ends the others in order."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

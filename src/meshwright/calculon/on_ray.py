@@ -1,0 +1,242 @@
+"""Sweeps and searches on a Ray cluster: blocks of spaces are tasks, and what a lost worker was doing is done again.
+
+This is the one file of the Calculon model that knows Ray; it is imported only where a cluster is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from meshwright.calculon.answer import Partial
+from meshwright.calculon.sweep import Asked, Task, do_task, portable
+from meshwright.errors import InputError, Problem, UnsupportedError
+
+ANSWER_S = 15.0
+"""An address that has not answered by then is refused."""
+PROBE_S = 4.0
+"""A port that nobody listens on is refused by then."""
+WAITING_PER_PROCESSOR = 3
+"""Tasks handed to the cluster per processor, so that none waits for the next and few are lost at once."""
+RETRIES = 8
+"""Workers a task may lose before it is given up."""
+HERE = "local"
+"""Address of a cluster of this machine alone, started for the purpose."""
+CODE = "MW245"
+LOST = (
+    "WorkerCrashedError", "RayActorError", "NodeDiedError", "ObjectLostError", "LocalRayletDiedError",
+    "OutOfMemoryError",
+)  # fmt: skip
+"""What Ray raises for a task whose worker or node is gone."""
+
+
+def ray_module() -> ModuleType:
+    """Ray.
+
+    Raises:
+        UnsupportedError: it is not installed; says how to install it.
+    """
+    # Ray asks the network for nothing but the cluster.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError:
+        what = "--ray needs Ray, and it is not installed"
+        problem = Problem(what=what, why="it is an extra", fix="pip install 'meshwright[ray]'", field="--ray")
+        raise UnsupportedError(problem, code="MW409") from None
+    return ray
+
+
+@dataclass(slots=True)
+class OnRay:
+    """Does tasks on a cluster; a `sweep.Runner`. Use it in a `with` block."""
+
+    address: str
+    """`host:port`, `auto` for the cluster that RAY_ADDRESS or this machine has, or `local`."""
+    on_end: Callable[[int], None] | None = None
+    """Called with the position of every task that ends."""
+    redone: int = 0
+    """Tasks done again because their worker was lost."""
+    _ray: Any = None
+    _lost: dict[int, int] = field(default_factory=dict)
+
+    def __enter__(self) -> OnRay:
+        self._ray = ray_module()
+        connect(self._ray, self.address)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ray.shutdown()
+
+    def processors(self) -> int:
+        """Processors of the cluster now, at least 1."""
+        return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+
+    def nodes(self) -> int:
+        """Nodes of the cluster that are alive."""
+        return sum(1 for node in self._ray.nodes() if node["Alive"])
+
+    def __call__(self, tasks: list[Task], asked: Asked) -> Iterator[tuple[int, Partial]]:
+        """Do tasks; see `sweep.Runner`.
+
+        Raises:
+            InputError: the cluster loses a task's worker again and again.
+        """
+        ray = self._ray
+        # Ray's own retries are off: a lost task comes back here, is counted, and is handed out again.
+        remote = ray.remote(num_cpus=1, max_retries=0)(do_task)
+        lost = tuple(getattr(ray.exceptions, name) for name in LOST)
+        todo = list(range(len(tasks)))[::-1]
+        running: dict[Any, int] = {}
+        while todo or running:
+            while todo and len(running) < WAITING_PER_PROCESSOR * self.processors():
+                place = todo.pop()
+                task = Task(design=portable(tasks[place].design), block=tasks[place].block)
+                running[remote.remote(task, asked)] = place
+            ended, _ = ray.wait(list(running), num_returns=1, timeout=1.0)
+            for reference in ended:
+                place = running.pop(reference)
+                try:
+                    part = ray.get(reference)
+                except lost as error:
+                    self._again(place, error)
+                    todo.append(place)
+                    continue
+                if self.on_end is not None:
+                    self.on_end(place)
+                yield place, part
+
+    def _again(self, place: int, error: Exception) -> None:
+        self.redone += 1
+        self._lost[place] = self._lost.get(place, 0) + 1
+        if self._lost[place] > RETRIES:
+            what = f"the Ray cluster lost the same task {RETRIES + 1} times"
+            why = str(error).splitlines()[0][:200]
+            fix = "look at the cluster's workers with `ray status`; too little memory kills them"
+            raise InputError(Problem(what=what, why=why, fix=fix, field="--ray"), code=CODE) from None
+
+
+def connect(ray: ModuleType, address: str) -> None:
+    """Join a cluster, or start one of this machine.
+
+    Args:
+        ray: the module.
+        address: as `OnRay.address`.
+
+    Raises:
+        InputError: nothing answers there within 15 s.
+    """
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": None}
+    if address == HERE:
+        with quiet_stderr():
+            ray.init(address="local", num_cpus=os.cpu_count(), **{**options, "include_dashboard": False})
+        return
+    started = time.monotonic()
+    found = _bootstrap(address)
+    if found is not None:
+        _probe(address, found)
+        _ask(address, ANSWER_S - (time.monotonic() - started))
+    # The probes answered; what is left is local. A thread keeps even that from waiting for ever.
+    ended: list[BaseException | None] = []
+
+    def join() -> None:
+        try:
+            ray.init(address=address, **options)
+            ended.append(None)
+        except BaseException as error:
+            ended.append(error)
+
+    if found is not None and threading.current_thread() is threading.main_thread():
+        with quiet_stderr():
+            join()
+    else:
+        thread = threading.Thread(target=join, daemon=True)
+        with quiet_stderr():
+            thread.start()
+            thread.join(max(1.0, ANSWER_S - (time.monotonic() - started)))
+    if not ended:
+        raise _no_answer(address, f"nothing came back within {ANSWER_S:.0f} s")
+    if ended[0] is not None:
+        raise _no_answer(address, (str(ended[0]).splitlines() or [type(ended[0]).__name__])[0][:200])
+
+
+def _bootstrap(address: str) -> tuple[str, int] | None:
+    """Host and port of an address, None where Ray itself knows where to look.
+
+    Raises:
+        InputError: it is not an address.
+    """
+    text = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
+    if text == "auto":
+        return None
+    host, colon, port = text.removeprefix("ray://").rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        what = f"--ray is {address[:80]!r}"
+        fix = "give host:port, auto for the cluster of this machine, or local to start one here"
+        raise InputError(Problem(what=what, why="it is no address", fix=fix, field="--ray"), code=CODE)
+    return host.strip("[]"), int(port)
+
+
+def _probe(address: str, place: tuple[str, int]) -> None:
+    """Whether anybody listens.
+
+    Raises:
+        InputError: nobody does.
+    """
+    try:
+        socket.create_connection(place, timeout=PROBE_S).close()
+    except OSError as error:
+        raise _no_answer(address, (error.strerror or str(error) or type(error).__name__).lower()[:200]) from None
+
+
+def _ask(address: str, limit_s: float) -> None:
+    """Whether what listens is Ray, asked by another process, which can be ended if it is not.
+
+    Raises:
+        InputError: it is not, or it does not say so in time.
+    """
+    command = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')"
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-c", command, address],
+            timeout=max(1.0, limit_s),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise _no_answer(address, f"something listens there, but no Ray answered within {ANSWER_S:.0f} s") from None
+    if asked.returncode:
+        last = (asked.stderr.strip().splitlines() or ["it is no Ray"])[-1]
+        raise _no_answer(address, f"something listens there, but it is no Ray of this version: {last[:160]}")
+
+
+def _no_answer(address: str, why: str) -> InputError:
+    what = f"the Ray address {address[:80]!r} does not answer"
+    fix = "start it with `ray start --head --port=6379`, or leave the address out to use this machine"
+    return InputError(Problem(what=what, why=why, fix=fix, field="--ray"), code=CODE)
+
+
+@contextlib.contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """Nothing of what other libraries print reaches the terminal while the body runs."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(null)

@@ -1,0 +1,377 @@
+"""Calculon's three input files: read whole, every problem found and told together.
+
+An input is given as data (a mapping), as the path of a JSON file, or as the name of one that comes along.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from meshwright.calculon.inputs import (
+    CHOICES,
+    OPERATIONS,
+    PROCESSING_MODES,
+    STRUCTURES,
+    Application,
+    Curve,
+    Execution,
+    Memory,
+    Network,
+    Rate,
+    System,
+)
+from meshwright.errors import InputError, Problem, UnsupportedError, nearest
+from meshwright.formats.files import read_table
+
+Source = str | os.PathLike[str] | Mapping[str, Any]
+
+DATA = Path(__file__).parent / "data"
+LARGEST = 2**40
+"""Whole numbers above it are taken for mistakes; products of three of them still fit a float."""
+
+APPLICATION_CODE, SYSTEM_CODE, EXECUTION_CODE = "MW241", "MW242", "MW243"
+UNKNOWN_CODE = "MW441"
+REMARKS = frozenset({"name", "comment", "description", "source"})
+"""Keys that an application or a system file may have for people; they say nothing to the model."""
+
+Read = TypeVar("Read", Application, System, Execution)
+
+
+def library_names(kind: str) -> list[str]:
+    """Names of the inputs that come along.
+
+    Args:
+        kind: `models` or `systems`.
+    """
+    return sorted(path.stem for path in (DATA / kind).glob("*.json"))
+
+
+def read_application(source: Source | Application) -> Application:
+    """An application: Calculon's six keys, and optionally structure_type, kv_heads and vocab_size.
+
+    Args:
+        source: a name of `library_names("models")`, the path of a JSON file, or the file's content.
+
+    Raises:
+        InputError: MW241, with all problems.
+        UnsupportedError: MW441, a name that is neither built in nor a file.
+    """
+    return source if isinstance(source, Application) else _read(source, "models", _application, APPLICATION_CODE)
+
+
+def read_system(source: Source | System) -> System:
+    """A system.
+
+    Args:
+        source: a name of `library_names("systems")`, the path of a JSON file, or the file's content.
+
+    Raises:
+        InputError: MW242, with all problems.
+        UnsupportedError: MW441, a name that is neither built in nor a file.
+    """
+    return source if isinstance(source, System) else _read(source, "systems", _system, SYSTEM_CODE)
+
+
+def read_execution(source: Source | Execution) -> Execution:
+    """An execution: exactly Calculon's 23 keys, each of its type; whether their values are legal is not asked here.
+
+    Args:
+        source: the path of a JSON file, or the file's content.
+
+    Raises:
+        InputError: MW243, with all problems.
+    """
+    return source if isinstance(source, Execution) else _read(source, "", _execution, EXECUTION_CODE)
+
+
+NOUNS = {"models": "application", "systems": "system", "": "execution"}
+
+
+def _read(source: Source, kind: str, build: Callable[[_Table, str], Read | None], code: str) -> Read:
+    noun = NOUNS[kind]
+    if isinstance(source, Mapping):
+        data, name = source, ""
+    else:
+        path = _find(os.fspath(source), kind, noun)
+        data, name = read_table(path, f"{noun} file"), path.stem
+    table = _Table(data, "", [])
+    found = build(table, str(data.get("name", name)) if kind else "")
+    if table.problems or found is None:
+        raise InputError(table.problems, code=code)
+    return found
+
+
+def _find(text: str, kind: str, noun: str) -> Path:
+    is_name = bool(kind) and os.sep not in text and not text.endswith(".json")
+    if is_name:
+        known = {name.lower(): name for name in library_names(kind)}
+        if text.lower() in known:
+            return DATA / kind / f"{known[text.lower()]}.json"
+    path = Path(text).expanduser()
+    if path.suffix == ".json" or path.exists() or not is_name:
+        return path
+    close = nearest(text, library_names(kind))
+    fix = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(library_names(kind))}"
+    raise UnsupportedError(
+        Problem(what=f"unknown {noun} {text!r}", why="no built-in name and no file is called so", fix=fix, field=noun),
+        code=UNKNOWN_CODE,
+    )
+
+
+class _Table:
+    """A mapping being read: each look-up notes what is wrong and goes on."""
+
+    def __init__(self, data: Any, path: str, problems: list[Problem]) -> None:
+        self.path = path
+        self.problems = problems
+        self.data: Mapping[str, Any] = data if isinstance(data, Mapping) else {}
+        self.broken = not isinstance(data, Mapping)
+        if self.broken:
+            self.note("", data, "it is a table of keys", "write { ... }")
+
+    def name(self, key: str | int) -> str:
+        if isinstance(key, int):
+            return f"{self.path}[{key}]"
+        return f"{self.path}.{key}" if self.path and key else self.path or key
+
+    def note(self, key: str, value: Any, rule: str, fix: str) -> None:
+        field = self.name(key) or "the file"
+        self.problems.append(Problem(what=f"{field} is {_shown(value)}", why=rule, fix=fix, field=field))
+
+    def only(self, allowed: Sequence[str], ignored: frozenset[str] = frozenset()) -> None:
+        """Note every key that is not allowed."""
+        for key in self.data:
+            name = str(key)
+            if name in allowed or name in ignored or (ignored and name.startswith("_")):
+                continue
+            close = nearest(name, allowed)
+            field = self.name(name)
+            self.problems.append(
+                Problem(
+                    what=f"unknown key {field!r}",
+                    why=f"the keys are {', '.join(allowed)}",
+                    fix=f"did you mean {' or '.join(close)}?" if close else "remove it",
+                    field=field,
+                )
+            )
+
+    def missing(self, key: str, fix: str) -> None:
+        field = self.name(key)
+        self.problems.append(Problem(what=f"key {field!r} is missing", why="it is required", fix=fix, field=field))
+
+    def get(self, key: str, kind: str, fix: str, test: Callable[[Any], bool], rule: str) -> Any:
+        """A value that passes a test, or nothing and a problem."""
+        if self.broken:
+            return None
+        if key not in self.data:
+            self.missing(key, f"add {key}: {fix}")
+            return None
+        value = self.data[key]
+        if not _is(value, kind):
+            self.note(key, value, f"it is {KINDS[kind]}", fix)
+            return None
+        if not test(value):
+            self.note(key, value, rule, fix)
+            return None
+        return value
+
+    def whole(self, key: str, *, low: int = 1, high: int = LARGEST) -> int:
+        found = self.get(
+            key, "whole", f"a whole number such as {max(low, 8)}", lambda x: low <= x <= high,
+            f"it is at least {low} and at most {high}",
+        )  # fmt: skip
+        return 0 if found is None else int(found)
+
+    def number(self, key: str, test: Callable[[float], bool], rule: str) -> float:
+        found = self.get(key, "number", "a number", lambda x: math.isfinite(x) and test(x), rule)
+        return 0.0 if found is None else float(found)
+
+    def table(self, key: str) -> _Table:
+        if not self.broken and key not in self.data:
+            self.missing(key, "add it, as in Calculon's system files")
+        inner = _Table(self.data.get(key, {}), self.name(key), self.problems)
+        inner.broken = inner.broken or key not in self.data
+        return inner
+
+
+KINDS = {
+    "whole": "a whole number",
+    "number": "a number",
+    "flag": "true or false",
+    "text": "a text",
+    "list": "a list",
+}
+
+
+def _is(value: Any, kind: str) -> bool:
+    if kind == "flag":
+        return isinstance(value, bool)
+    if kind == "whole":
+        return isinstance(value, int) and not isinstance(value, bool)
+    if kind == "number":
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+    return isinstance(value, str if kind == "text" else list | tuple)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = "null" if value is None else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _application(table: _Table, name: str) -> Application | None:
+    required = [field.name for field in fields(Application) if field.default is MISSING and field.name != "name"]
+    table.only([*required, "structure_type", "kv_heads", "vocab_size"], REMARKS)
+    sizes: dict[str, Any] = {key: table.whole(key) for key in required}
+    optional: dict[str, Any] = {}
+    for key in ("kv_heads", "vocab_size"):
+        if table.data.get(key) is not None:
+            optional[key] = table.whole(key)
+    if "structure_type" in table.data:
+        optional["structure_type"] = table.get(
+            "structure_type", "text", " or ".join(STRUCTURES), STRUCTURES.__contains__,
+            f"it is one of {', '.join(STRUCTURES)}",
+        )  # fmt: skip
+    heads, kv_heads = sizes["attn_heads"], optional.get("kv_heads")
+    if heads and kv_heads and heads % kv_heads:
+        table.note("kv_heads", kv_heads, f"it divides attn_heads, {heads}", "give a divisor")
+    return None if table.problems else Application(name=name, **sizes, **optional)
+
+
+def _execution(table: _Table, name: str) -> Execution | None:
+    keys = [field.name for field in fields(Execution)]
+    table.only(keys)
+    values: dict[str, Any] = {}
+    for field in fields(Execution):
+        if field.type == "int":
+            values[field.name] = table.whole(field.name, low=-LARGEST)
+        elif field.type == "bool":
+            values[field.name] = table.get(field.name, "flag", "true or false", lambda x: True, "")
+        else:
+            values[field.name] = table.get(field.name, "text", " or ".join(CHOICES[field.name]), lambda x: True, "")
+    return None if table.problems else Execution(**values)
+
+
+SYSTEM_KEYS = ("matrix", "vector", "mem1", "mem2", "processing_mode", "networks")
+NETWORK_KEYS = ("bandwidth", "efficiency", "size", "latency", "ops", "must_be_filled", "processor_usage")
+
+
+def _system(table: _Table, name: str) -> System | None:
+    table.only(SYSTEM_KEYS, REMARKS)
+    matrix, vector = (_engines(table.table(key)) for key in ("matrix", "vector"))
+    mem1, mem2 = (_memory(table.table(key)) for key in ("mem1", "mem2"))
+    mode = table.get(
+        "processing_mode", "text", " or ".join(PROCESSING_MODES), PROCESSING_MODES.__contains__,
+        f"it is one of {', '.join(PROCESSING_MODES)}",
+    )  # fmt: skip
+    listed = table.get("networks", "list", "at least one network", lambda x: len(x) > 0, "there is at least one")
+    networks = [_network(_Table(one, f"networks[{place}]", table.problems)) for place, one in enumerate(listed or ())]
+    if table.problems:
+        return None
+    return System(
+        name=name,
+        matrix=matrix,
+        vector=vector,
+        mem1=mem1,
+        mem2=mem2,
+        processing_mode=mode,
+        networks=tuple(networks),
+    )
+
+
+def _engines(table: _Table) -> Mapping[str, Rate]:
+    table.only(CHOICES["datatype"])
+    if not table.broken and not table.data:
+        table.note("", {}, "an engine has at least one datatype", f"add one of {', '.join(CHOICES['datatype'])}")
+    found = {}
+    for datatype in table.data:
+        if datatype not in CHOICES["datatype"]:
+            continue
+        inner = table.table(datatype)
+        inner.only(("tflops", "gflops_efficiency"))
+        peak = inner.number("tflops", lambda x: x > 0, "it is above 0")
+        found[datatype] = Rate(peak=peak * 1e12, curve=_curve(inner, "gflops_efficiency", 1e9))
+    return MappingProxyType(found)
+
+
+def _memory(table: _Table) -> Memory:
+    table.only(("GiB", "GBps", "MB_efficiency"))
+    capacity = table.number("GiB", lambda x: x >= 0, "it is 0 or more")
+    speed = table.number("GBps", lambda x: x > 0, "it is above 0")
+    curve = _curve(table, "MB_efficiency", 1e6)
+    return Memory(capacity_bytes=capacity * 2**30, rate=Rate(peak=speed * 1e9, curve=curve))
+
+
+def _curve(table: _Table, key: str, unit: float) -> Curve:
+    """Pairs of threshold and efficiency, from the highest threshold down to 0."""
+    rows = table.get(key, "list", "[[1, 0.6], [0, 0.1]]", lambda x: len(x) > 0, "it has at least one pair")
+    pairs: list[tuple[float, float]] = []
+    for place, row in enumerate(rows or ()):
+        field = f"{key}[{place}]"
+        if not (_is(row, "list") and len(row) == 2 and all(_is(one, "number") for one in row)):
+            table.note(field, row, "it is a pair of numbers: threshold, efficiency", "write [threshold, efficiency]")
+            continue
+        threshold, efficiency = float(row[0]), float(row[1])
+        if not 0 < efficiency <= 1:
+            table.note(field, row, "the efficiency is above 0 and at most 1", "give the share of the peak")
+        if pairs and threshold >= pairs[-1][0]:
+            table.note(field, row, "thresholds descend", "order the pairs from the highest threshold down")
+        pairs.append((threshold, efficiency))
+    if rows and pairs and len(pairs) == len(rows) and pairs[-1][0] != 0:
+        last = f"{key}[{len(rows) - 1}]"
+        table.note(
+            last, list(rows[-1]), "the last threshold is 0, so that every size has an efficiency", "add [0, ...]"
+        )
+    return Curve(
+        thresholds=tuple(threshold * unit for threshold, _ in pairs),
+        efficiencies=tuple(efficiency for _, efficiency in pairs),
+    )
+
+
+def _network(table: _Table) -> Network:
+    table.only(NETWORK_KEYS)
+    bandwidth = table.number("bandwidth", lambda x: x > 0, "it is above 0")
+    efficiency = table.number("efficiency", lambda x: 0 < x <= 1, "it is above 0 and at most 1")
+    size = table.whole("size", low=0)
+    latency = table.number("latency", lambda x: x >= 0, "it is 0 or more")
+    usage = table.number("processor_usage", lambda x: 0 <= x < 1, "it is at least 0 and below 1")
+    filled = table.get("must_be_filled", "flag", "true or false", lambda x: True, "")
+    operations = table.table("ops")
+    operations.only(OPERATIONS)
+    return Network(
+        bandwidth_bytes_per_s=bandwidth * 1e9,
+        efficiency=efficiency,
+        size=size,
+        latency_s=latency,
+        must_be_filled=bool(filled),
+        processor_usage=usage,
+        operations=MappingProxyType({name: _operation(operations, name) for name in OPERATIONS}),
+    )
+
+
+def _operation(table: _Table, name: str) -> tuple[float, float]:
+    pair = table.get(name, "list", "[1.0, null]" if name == "p2p" else "[2.0, -1]", lambda x: len(x) == 2,
+                     "it is a pair: scalar, offset")  # fmt: skip
+    if pair is None:
+        return 1.0, 0.0
+    scalar, offset = pair
+    if not _is(scalar, "number") or not math.isfinite(scalar) or scalar <= 0:
+        table.note(name, pair, "the scalar is a number above 0", "give how many times the size is sent")
+        return 1.0, 0.0
+    if name == "p2p":
+        if offset is not None:
+            table.note(name, pair, "p2p has no offset", "write [1.0, null]")
+        return float(scalar), 0.0
+    if not _is(offset, "number") or offset < -2:
+        table.note(
+            name, pair, "the offset is a number of -2 or more", "write -1 for rings, 0 for in-network collectives"
+        )
+        return float(scalar), 0.0
+    return float(scalar), float(offset)

@@ -1,0 +1,165 @@
+"""The command's way in and its only way out: every error leaves here as text or JSON with its exit code.
+
+What a verb needs is imported inside its function, so that `meshwright --help` and usage errors cost no numpy.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from meshwright.cli import (
+    calculon,
+    calculon_search,
+    doctor,
+    export,
+    library,
+    plans,
+    read,
+    schedule,
+    size,
+    tune,
+    validate,
+)
+from meshwright.cli.output import (
+    INTERRUPTED,
+    ReaderLeftError,
+    print_bug,
+    print_error,
+    print_interrupted,
+    reader_left,
+    write,
+)
+from meshwright.cli.usage import optional_values, usage_error
+from meshwright.errors import MeshwrightError, Problem
+
+USAGE_ERROR = typer.BadParameter.__mro__[1]
+"""What typer raises for a command line it cannot read."""
+
+app = typer.Typer(
+    name="meshwright",
+    help="Plan, predict and launch the training of large language models on the GPUs you have.\n\n"
+    "\b\n"
+    "  meshwright plan llama-3.1-70b --gpus 64xH100 -o plans.json\n"
+    "  meshwright explain plans.json#1\n"
+    "  meshwright export plans.json --to megatron -o launch",
+    epilog="Exit codes: 0 ok, 1 a bug, 2 bad input, 3 nothing fits, 4 unsupported, 5 violations found, "
+    "130 interrupted. Every verb has --json and --help.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+_command = app.command
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib import metadata
+
+        print(f"meshwright {metadata.version('meshwright')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+_command("plan")(plans.plan)
+_command("estimate")(plans.estimate)
+_command("check")(plans.check)
+_command("explain")(read.explain)
+_command("compare")(read.compare)
+_command("size")(size.size)
+_command("tune")(tune.tune)
+_command("export")(export.export)
+_command("schedule")(schedule.schedule)
+_command("validate")(validate.validate)
+app.add_typer(library.models_app, name="models")
+app.add_typer(library.gpus_app, name="gpus")
+calculon.calculon_app.command("search")(calculon_search.search)
+calculon.calculon_app.command("sweep")(calculon_search.sweep)
+calculon.calculon_app.command("what-if")(calculon_search.what_if)
+calculon.calculon_app.command("tune")(tune.calculon_tune)
+app.add_typer(calculon.calculon_app, name="calculon")
+_command("doctor")(doctor.doctor)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        arguments: words after the command's name; the process's own by default.
+
+    Returns:
+        Exit code: 0 ok, 1 a bug, 2 bad input, 3 nothing fits, 4 unsupported, 5 violations found, 130 interrupted.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = "--json" in words
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        try:
+            code = _run(optional_values(words))
+            if code == INTERRUPTED:
+                print_interrupted(as_json=as_json)
+        except MeshwrightError as error:
+            code = print_error(error, as_json=as_json)
+        except MemoryError:
+            code = print_error(_too_large(), as_json=as_json)
+        except Exception as error:
+            if isinstance(error, ReaderLeftError) or os.environ.get("MESHWRIGHT_DEBUG") == "1":
+                raise
+            code = print_bug(f"{type(error).__name__}: {error}", _where(error), as_json=as_json)
+    except ReaderLeftError:
+        code = reader_left()
+    return code
+
+
+def _run(words: list[str]) -> int:
+    """Parse and run; usage errors come out as ours."""
+    command = typer.main.get_command(app)
+    try:
+        result = command.main(args=words or ["--help"], prog_name="meshwright", standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except Exception as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            write(f"{error}\n")
+            return 0
+        if isinstance(error, USAGE_ERROR):
+            raise usage_error(error, words) from None
+        raise
+    return result if isinstance(result, int) else 0
+
+
+def _too_large() -> MeshwrightError:
+    problem = Problem(
+        what="the machine ran out of memory",
+        why="the question is too large for it",
+        fix="ask for fewer devices, a smaller batch, or a narrower space with --pin",
+    )
+    return MeshwrightError(problem, code="MW102")
+
+
+def _where(error: BaseException) -> str:
+    """File and line of our own code that an exception came through last."""
+    place, trace = "", error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if "meshwright" in file:
+            place = f"{os.path.basename(file)}, line {trace.tb_lineno}, in {trace.tb_frame.f_code.co_name}"
+        trace = trace.tb_next
+    return place or "outside meshwright"

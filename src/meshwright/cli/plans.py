@@ -1,0 +1,229 @@
+"""`plan`, `estimate` and `check`: the best plans, one plan's price, one plan's faults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from meshwright.cli import options
+from meshwright.cli.output import Output, as_json
+from meshwright.cli.values import Gather, given, missing
+from meshwright.errors import Problem
+
+
+def plan(
+    model: options.Model = None,
+    gpus: options.Gpus = None,
+    cluster: options.Cluster = None,
+    seq: options.Seq = None,
+    gbs: options.Gbs = None,
+    tokens_per_step: options.TokensPerStep = None,
+    dtype: options.Dtype = None,
+    optimizer: options.Optimizer = None,
+    attention_kernel: options.AttentionKernel = None,
+    expert_imbalance: options.ExpertImbalance = None,
+    top: Annotated[str, typer.Option("--top", metavar="K", help="How many plans.")] = "5",
+    objective: Annotated[
+        str,
+        typer.Option(
+            "--objective",
+            metavar="NAME",
+            help="time; memory: the least among plans at most 10% slower than the quickest; cost: the cheapest step on "
+            "the whole cluster or on halves of its nodes.",
+        ),
+    ] = "time",
+    pin: options.Pin = None,
+    forbid: options.Forbid = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option("--schedule", metavar="NAME,...", help="Schedules to use.  [default: all]", show_default=False),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", metavar="NAME", help="Only plans this runs: megatron.", show_default=False),
+    ] = None,
+    pareto: Annotated[
+        bool, typer.Option("--pareto", help="Also the front of time, memory, devices and cost; takes longer.")
+    ] = False,
+    tokens: options.Tokens = None,
+    price: options.Price = None,
+    output: options.PlanOutput = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    no_color: options.NoColor = False,
+) -> None:
+    """The best plans, with verdict, reasons, runner-up and certificate.
+
+    \b
+      meshwright plan llama-3.1-70b --gpus 64xH100
+      meshwright plan ./config.json --cluster cluster.toml --seq 8192 --gbs 1024 -o plans.json
+      meshwright plan deepseek-v3 --gpus 2048xH800 --pin ep=64 --target megatron --tokens 15T
+    """
+    gather = Gather()
+    count = gather.whole("--top", top, high=1000)
+    rate = gather.number("--price", price, zero=True)
+    inputs = given(
+        cluster=cluster,
+        gpus=gpus,
+        seq_len=seq,
+        global_batch=gbs,
+        tokens_per_step=tokens_per_step,
+        dtype=dtype,
+        optimizer=optimizer,
+        attention_kernel=attention_kernel,
+        expert_imbalance=gather.number("--expert-imbalance", expert_imbalance),
+        tokens=tokens,
+    )
+    from meshwright.app.axes import check_axes, target_rule
+    from meshwright.app.finding import check_options
+    from meshwright.app.plan import plan as search
+    from meshwright.app.writing import check_file, write_file
+
+    gather.attempt(lambda: check_options(count or 1, objective))
+    gather.attempt(lambda: target_rule(target))
+    gather.attempt(lambda: check_axes(pin=pin or (), forbid=forbid or (), schedule=schedule))
+    if output is not None:
+        gather.attempt(lambda: check_file(output))
+    gather.with_inputs(model, inputs)
+    out = Output(as_json=json, quiet=quiet, no_color=no_color)
+    limits = given(top=count, price=rate, pin=pin, forbid=forbid, schedule=schedule, target=target)
+    with out.progress("searching"):
+        found = search(model or "", objective=objective, pareto=pareto, **inputs, **limits)
+    document = found.to_dict()
+    if output is not None:
+        write_file(output, as_json(document))
+        out.note(f"{len(found)} plan{'s' if len(found) != 1 else ''} written to {output}")
+    out.show(document, lambda _: found)
+
+
+def estimate(
+    model: options.Model = None,
+    plan: options.PlanOption = None,
+    gpus: options.Gpus = None,
+    cluster: options.Cluster = None,
+    seq: options.Seq = None,
+    gbs: options.Gbs = None,
+    tokens_per_step: options.TokensPerStep = None,
+    dtype: options.Dtype = None,
+    optimizer: options.Optimizer = None,
+    attention_kernel: options.AttentionKernel = None,
+    expert_imbalance: options.ExpertImbalance = None,
+    tokens: options.Tokens = None,
+    price: options.Price = None,
+    output: options.PlanOutput = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    no_color: options.NoColor = False,
+) -> None:
+    """One plan's step time, memory and breakdown, whether it fits or not.
+
+    \b
+      meshwright estimate llama-3.1-70b --plan tp8.pp4.mbs1.z1.rc-full --gpus 64xH100
+      meshwright estimate --plan plans.json#2
+    """
+    gather = Gather()
+    rate = gather.number("--price", price, zero=True)
+    if plan is None:
+        gather.problem(missing("--plan", "--plan tp8.pp4.mbs1.z1, or a plan file"))
+    inputs = given(
+        cluster=cluster,
+        gpus=gpus,
+        seq_len=seq,
+        global_batch=gbs,
+        tokens_per_step=tokens_per_step,
+        dtype=dtype,
+        optimizer=optimizer,
+        attention_kernel=attention_kernel,
+        expert_imbalance=gather.number("--expert-imbalance", expert_imbalance),
+        tokens=tokens,
+    )
+    from meshwright.app.estimate import estimate as price_plan
+    from meshwright.app.writing import check_file, write_file
+
+    if output is not None:
+        gather.attempt(lambda: check_file(output))
+    gather.with_inputs(model, inputs)
+    out = Output(as_json=json, quiet=quiet, no_color=no_color)
+    found = price_plan(model, plan or "", **inputs, **given(price=rate))
+    document = found.to_dict()
+    if output is not None:
+        write_file(output, as_json(document))
+        out.note(f"1 plan written to {output}")
+    out.show(document, lambda _: found)
+
+
+def check(
+    model: options.Model = None,
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE", help="With --from: that framework's launch script.", show_default=False),
+    ] = None,
+    plan: options.PlanOption = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="megatron", help="Check FILE instead of --plan.", show_default=False),
+    ] = None,
+    gpus: options.Gpus = None,
+    cluster: options.Cluster = None,
+    seq: options.Seq = None,
+    gbs: options.Gbs = None,
+    tokens_per_step: options.TokensPerStep = None,
+    dtype: options.Dtype = None,
+    optimizer: options.Optimizer = None,
+    attention_kernel: options.AttentionKernel = None,
+    expert_imbalance: options.ExpertImbalance = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    no_color: options.NoColor = False,
+) -> int:
+    """Is a plan legal, does it fit, is it beaten, and which smallest change mends it. Exit 5 where it must not stay.
+
+    \b
+      meshwright check llama-3.1-70b --plan tp8.pp4.mbs1.z1 --gpus 64xH100
+      meshwright check llama-3.1-70b --from megatron train.sh --gpus 64xH100
+      meshwright check --plan plan.json
+    """
+    gather = Gather()
+    _one_source(gather, model, plan, source, file)
+    inputs = given(
+        cluster=cluster,
+        gpus=gpus,
+        seq_len=seq,
+        global_batch=gbs,
+        tokens_per_step=tokens_per_step,
+        dtype=dtype,
+        optimizer=optimizer,
+        attention_kernel=attention_kernel,
+        expert_imbalance=gather.number("--expert-imbalance", expert_imbalance),
+    )
+    gather.with_inputs(model, inputs)
+    from meshwright.app.check import check as examine
+
+    out = Output(as_json=json, quiet=quiet, no_color=no_color)
+    with out.progress("checking"):
+        if source is not None:
+            found = examine(model, source=Path(file or ""), source_format=source, **inputs)
+        else:
+            found = examine(model, plan or "", **inputs)
+    out.show(found.to_dict(), lambda _: found)
+    return found.exit_code
+
+
+def _one_source(gather: Gather, model: str | None, plan: str | None, source: str | None, file: str | None) -> None:
+    """Exactly one of --plan and --from with FILE."""
+    if plan is None and source is None:
+        fix = "--plan tp8.pp4.mbs1.z1, a plan file, or --from megatron FILE"
+        gather.problem(missing("--plan", fix))
+    elif plan is not None and source is not None:
+        gather.problem(Problem(what="both --plan and --from are given", why="one plan is checked", fix="keep one"))
+    if source is not None and file is None and model is not None and Path(model).suffix == ".sh":
+        gather.problem(missing("MODEL", f"write `check MODEL --from {source} {model}`"))
+        gather.done()
+    if source is not None and file is None:
+        fix = "write `check MODEL --from megatron FILE`"
+        gather.problem(missing("FILE", fix))
+    elif file is not None and source is None:
+        fix = "write --from megatron before it" if plan is None else "leave it out"
+        gather.problem(Problem(what=f"{file[:80]!r} is one argument too many", why="FILE goes with --from", fix=fix))

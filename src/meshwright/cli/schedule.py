@@ -1,0 +1,101 @@
+"""`schedule`: one pipeline schedule drawn, priced and checked."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from meshwright.cli import options
+from meshwright.cli.output import Output
+from meshwright.cli.values import Gather, missing
+
+Seconds = "in seconds per full worker share"
+
+
+def schedule(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A schedule, or `list` for all.", show_default=False)
+    ] = None,
+    p: Annotated[str | None, typer.Option("--p", metavar="N", help="Workers.", show_default=False)] = None,
+    m: Annotated[str | None, typer.Option("--m", metavar="N", help="Micro-batches.", show_default=False)] = None,
+    v: Annotated[
+        str | None,
+        typer.Option("--v", metavar="N", help="Chunks per worker.  [default: the fewest allowed]", show_default=False),
+    ] = None,
+    tf: Annotated[str, typer.Option("--tf", metavar="S", help=f"Forward, {Seconds}.")] = "1",
+    ti: Annotated[str, typer.Option("--ti", metavar="S", help="Input gradient.")] = "1",
+    tw: Annotated[str, typer.Option("--tw", metavar="S", help="Weight gradient.")] = "1",
+    tr: Annotated[str, typer.Option("--tr", metavar="S", help="Recomputation.")] = "0",
+    tc: Annotated[str, typer.Option("--tc", metavar="S", help="Latency of a transfer, which occupies nobody.")] = "0",
+    group: Annotated[
+        str | None,
+        typer.Option("--group", metavar="N", help="Micro-batches per group (interleaved).", show_default=False),
+    ] = None,
+    segments: Annotated[
+        str | None,
+        typer.Option("--segments", metavar="N", help="Segments of a sequence (seq1f1b).", show_default=False),
+    ] = None,
+    extra: Annotated[
+        str | None, typer.Option("--extra", metavar="N", help="Forwards in advance (avgpipe).", show_default=False)
+    ] = None,
+    waves: Annotated[
+        str | None, typer.Option("--waves", metavar="N", help="Waves (hanayo).", show_default=False)
+    ] = None,
+    pairs: Annotated[
+        str | None, typer.Option("--pairs", metavar="N", help="Pairs of pipelines (chimera).", show_default=False)
+    ] = None,
+    inject: Annotated[
+        str | None, typer.Option("--inject", metavar="N", help="Micro-batches injected (mixpipe).", show_default=False)
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Squeezed blocks, not reordered (v-half, v-min).")] = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    no_color: options.NoColor = False,
+) -> None:
+    """Draw, price and check one pipeline schedule with equal stages.
+
+    \b
+      meshwright schedule list
+      meshwright schedule 1f1b --p 4 --m 8
+      meshwright schedule interleaved --p 4 --m 8 --v 2 --tf 1 --ti 1 --tw 1 --tc 0.1
+    """
+    out = Output(as_json=json, quiet=quiet, no_color=no_color)
+    gather = Gather()
+    if name is None:
+        gather.problem(missing("NAME", "name a schedule; `meshwright schedule list` shows all"))
+    if name != "list":
+        for option, value in (("--p", p), ("--m", m)):
+            if value is None:
+                gather.problem(missing(option, f"for example {option} 8"))
+    counts = {option: gather.whole(f"--{option}", value) for option, value in (("p", p), ("m", m), ("v", v))}
+    said = {"group": group, "segments": segments, "extra": extra, "waves": waves, "pairs": pairs, "inject": inject}
+    parameters = {
+        option: count for option, value in said.items() if (count := gather.whole(f"--{option}", value)) is not None
+    }
+    texts = (("tf", tf), ("ti", ti), ("tw", tw), ("tr", tr), ("tc", tc))
+    times = {option: gather.number(f"--{option}", text, zero=True) for option, text in texts}
+    gather.done()
+    assert name is not None
+    if name == "list":
+        from meshwright.app.schedule import list_schedules
+        from meshwright.report.schedule_drawing import schedule_list
+
+        out.show(list_schedules().to_dict(), lambda document: schedule_list(document["schedules"]))
+        return
+    from meshwright.app.schedule import run_schedule
+    from meshwright.report.schedule_drawing import schedule_page
+
+    run = run_schedule(
+        name,
+        counts["p"] or 1,
+        counts["m"] or 1,
+        counts["v"],
+        forward_s=times["tf"] or 0.0,
+        input_s=times["ti"] or 0.0,
+        weight_s=times["tw"] or 0.0,
+        recompute_s=times["tr"] or 0.0,
+        transfer_s=times["tc"] or 0.0,
+        parameters={**parameters, **({"raw": True} if raw else {})},
+    )
+    out.show(run.to_dict(), lambda document: schedule_page(document, run.timeline))

@@ -1,0 +1,99 @@
+"""Command lines that cannot be read, as the same kind of error as every other bad input."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, nearest
+
+ABSENT_VERBS = {
+    "trace": "`meshwright schedule NAME --p 4 --m 8` draws a schedule",
+    "sweep": "`meshwright calculon sweep` sweeps Calculon's model; else run `meshwright plan ... --json` for each row",
+    "calibrate": "`meshwright validate` compares predictions with measured runs",
+    "profile": "`meshwright gpus add FILE` takes a device's numbers",
+    "run": "`meshwright export PLAN --to megatron -o DIR` writes what starts it",
+    "verify": "`meshwright check` holds a plan against model, cluster and memory",
+    "web": "`meshwright plan` prints the answer, `--json` gives it to a page",
+    "report": "`meshwright explain PLAN` prints it",
+}
+"""Verbs this version lacks, and what to do instead."""
+
+ABSENT_OPTIONS = {
+    "--profiles": "describe the device with `meshwright gpus add FILE`",
+    "--replan-from": "plan again for the devices that are left, with --gpus",
+    "--lost": "plan again for the devices that are left, with --gpus",
+    "--added": "plan again for all devices, with --gpus",
+    "--hub": "download the model's config.json and pass its path",
+    "--segments": "choose a schedule of `meshwright schedule list`",
+    "--extra": "choose a schedule of `meshwright schedule list`",
+    "--waves": "choose a schedule of `meshwright schedule list`",
+    "--pairs": "choose a schedule of `meshwright schedule list`",
+    "--inject": "choose a schedule of `meshwright schedule list`",
+    "--warmup": "choose a schedule of `meshwright schedule list`",
+    "--raw": "choose a schedule of `meshwright schedule list`",
+}
+"""Options this version lacks, and what to do instead."""
+
+OPTIONAL_VALUES = {"--ray": "auto"}
+"""Options that may stand without a value, and the value that means."""
+
+
+def optional_values(words: Sequence[str]) -> list[str]:
+    """The command line with the values that may be left out written down."""
+    found = []
+    for word, after in zip(words, [*words[1:], ""][: len(words)], strict=True):
+        alone = word in OPTIONAL_VALUES and (not after or after.startswith("-"))
+        found.append(f"{word}={OPTIONAL_VALUES[word]}" if alone else word)
+    return found
+
+
+def usage_error(error: Any, words: Sequence[str]) -> MeshwrightError:
+    """The parser's complaint, with all unknown options at once and the nearest names that exist.
+
+    Args:
+        error: what the parser raised.
+        words: the command line.
+
+    Returns:
+        An input error, or an unsupported one where all that is wrong are things this version lacks.
+    """
+    context = error.ctx
+    path = context.command_path if context else "meshwright"
+    help_hint = f"`{path} --help` lists what there is"
+    if unknown := re.match(r"No such command '(.*?)'", error.message or ""):
+        return _unknown_verb(unknown[1], path, list(getattr(context.command, "commands", {})), help_hint)
+    kind = type(error).__name__
+    if kind == "NoSuchOption":
+        known = [name for parameter in context.command.params for name in (*parameter.opts, *parameter.secondary_opts)]
+        known = [name for name in (*known, "--help") if name.startswith("-")]
+        names = [word.partition("=")[0] for word in words if re.match(r"--[^=]", word)]
+        wrong = [name for name in dict.fromkeys(names) if name not in known] or [error.option_name]
+        problems = [_unknown_option(name, path, known, help_hint) for name in wrong]
+        absent = all(name in ABSENT_OPTIONS for name in wrong)
+        return UnsupportedError(problems, code="MW408") if absent else InputError(problems, code="MW206")
+    if kind == "MissingParameter":
+        name = error.param.metavar or error.param.opts[0]
+        fix = error.param.help or help_hint
+        return InputError(Problem(what=f"{name} is missing", why=f"{path} needs it", fix=fix, field=name), code="MW206")
+    return InputError(Problem(what=error.format_message().rstrip("."), fix=help_hint), code="MW206")
+
+
+def _unknown_verb(name: str, path: str, verbs: list[str], help_hint: str) -> MeshwrightError:
+    if path == "meshwright" and name in ABSENT_VERBS:
+        what, why = f"this version has no verb {name!r}", f"it has {', '.join(verbs)}"
+        return UnsupportedError(Problem(what=what, why=why, fix=ABSENT_VERBS[name], field="verb"), code="MW408")
+    close = nearest(name, verbs)
+    fix = f"did you mean {' or '.join(f'`{path} {verb}`' for verb in close)}?" if close else help_hint
+    what, why = f"unknown verb {name[:80]!r}", f"{path} has {', '.join(verbs)}"
+    return InputError(Problem(what=what, why=why, fix=fix, field="verb"), code="MW206")
+
+
+def _unknown_option(name: str, path: str, known: list[str], help_hint: str) -> Problem:
+    if name in ABSENT_OPTIONS:
+        why = "nothing of it would be used"
+        return Problem(what=f"this version has no option {name}", why=why, fix=ABSENT_OPTIONS[name], field=name)
+    close = nearest(name, [option for option in known if option.startswith("--")])
+    fix = f"did you mean {' or '.join(close)}?" if close else help_hint
+    return Problem(what=f"unknown option {name[:80]}", why=f"{path} has no such option", fix=fix, field=name[:80])

@@ -1,0 +1,135 @@
+"""Every error meshwright raises on purpose.
+
+    MeshwrightError            one message, all problems of one input, an exit code
+    ├── InputError             exit 2: malformed, missing, contradictory input
+    ├── UnsupportedError       exit 4: a model family, device, dtype or target nobody taught us
+    ├── InfeasibleError        exit 3: well formed, but no plan fits; carries the mends
+    ├── ViolationError         exit 5: `check` or `validate` found violations
+    └── StoppedError           exit 130: the user stopped it; says what is kept
+
+A problem says what is wrong, why (the value and the rule it breaks) and how to mend it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+SURELY_MEANT = 0.75
+"""Similarity from which a name is offered whatever it starts with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with an input."""
+
+    what: str
+    """The sentence a user reads first, with the field and the value in it."""
+    why: str = ""
+    """The rule that is broken."""
+    fix: str = ""
+    """What to do about it, with the nearest right name or number."""
+    field: str = ""
+    """Dotted path of the field, empty for the input as a whole."""
+
+
+class MeshwrightError(Exception):
+    """A problem that meshwright understands and reports without a traceback."""
+
+    exit_code = 1
+    default_code = "MW100"
+
+    def __init__(self, problems: Problem | str | Sequence[Problem], *, code: str | None = None) -> None:
+        if isinstance(problems, str):
+            problems = Problem(what=problems)
+        self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        self.code = code or self.default_code
+        super().__init__(self.render())
+
+    def render(self) -> str:
+        """Text for people: `error[MW123]: what` and indented `why:` and `fix:` lines, one block a problem."""
+        blocks = []
+        for problem in self.problems:
+            lines = [f"error[{self.code}]: {problem.what}"]
+            if problem.why:
+                lines.append(f"  why: {problem.why}")
+            if problem.fix:
+                lines.append(f"  fix: {problem.fix}")
+            blocks.append("\n".join(lines))
+        return "\n".join(blocks)
+
+    def to_dict(self) -> dict[str, object]:
+        """The same as data, for `--json`."""
+        problems = [
+            {"field": p.field or None, "what": p.what, "why": p.why or None, "fix": p.fix or None}
+            for p in self.problems
+        ]
+        return {"schema": "meshwright.error/1", "code": self.code, "exit_code": self.exit_code, "problems": problems}
+
+
+class InputError(MeshwrightError, ValueError):
+    """Usage or malformed input."""
+
+    exit_code = 2
+    default_code = "MW200"
+
+
+class InfeasibleError(MeshwrightError):
+    """The input is fine and no plan satisfies it; the problems name the binding constraints and the mends."""
+
+    exit_code = 3
+    default_code = "MW300"
+
+
+class UnsupportedError(MeshwrightError, ValueError):
+    """A model, device, dtype or target that is not supported."""
+
+    exit_code = 4
+    default_code = "MW400"
+
+
+class ViolationError(MeshwrightError):
+    """`check` or `validate` found violations or a regression."""
+
+    exit_code = 5
+    default_code = "MW500"
+
+
+class StoppedError(MeshwrightError):
+    """The user stopped it half-way; the problem says what was kept and how to go on."""
+
+    exit_code = 130
+    default_code = "MW130"
+
+
+def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """The known names closest to a misspelt one, best first, compared without case and punctuation."""
+
+    def plain(text: str) -> str:
+        return "".join(c for c in text.lower() if c.isalnum())
+
+    by_plain: dict[str, str] = {}
+    for candidate in known:
+        by_plain.setdefault(plain(candidate), candidate)
+    said = plain(name)
+
+    def like(match: str) -> bool:
+        # Short words share letters by chance; a slip seldom changes the first one too.
+        return match[:1] == said[:1] or difflib.SequenceMatcher(None, said, match).ratio() >= SURELY_MEANT
+
+    close = difflib.get_close_matches(said, by_plain, n=count, cutoff=0.6)
+    return [by_plain[match] for match in close if like(match)]
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str], *, remedy: str = "") -> Problem:
+    """The problem of a name nobody knows, with the nearest ones that exist."""
+    names = list(known)
+    close = nearest(name, names)
+    fix = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(sorted(names)[:12])}"
+    return Problem(
+        what=f"unknown {kind} {name!r}",
+        why=f"no {kind} has this name or alias",
+        fix=f"{fix} {remedy}".rstrip(),
+        field=kind,
+    )

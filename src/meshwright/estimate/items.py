@@ -1,0 +1,224 @@
+"""Items: what stages are made of, one column each: a layer kind under a recompute mode, the embedding, the head.
+
+A stage is counts x items; that is why a plan of a thousand layers costs as little as one of ten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from meshwright.estimate.hardware import Hardware
+from meshwright.estimate.work import ModuleSeconds, WorkSeconds, price_work
+from meshwright.ops.layers import edge_work, layer_work
+from meshwright.ops.op import LayerWork
+from meshwright.shapes import Float, Int
+from meshwright.specs.model import LayerSpec, ModelSpec
+from meshwright.specs.strategy import Recompute
+from meshwright.specs.workload import Workload
+from meshwright.strategies.base import StrategyColumns, local_units
+from meshwright.strategies.memory import kept_bytes
+
+NONE = Recompute()
+SELECTIVE = Recompute(kind="selective", modules=("core_attn",))
+FULL = Recompute(kind="full")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One column of the cost table."""
+
+    part: str
+    """`layer`, `embedding`, `head`, `mtp` (one module), `tie` (takes back a shared table), `copy` (adds one)."""
+    layer: LayerSpec | None = None
+    recompute: Recompute = NONE
+
+
+def items_of(model: ModelSpec, modes: tuple[Recompute, ...]) -> tuple[Item, ...]:
+    """The items of a model under these recompute modes: kinds x modes, then the edges.
+
+    Args:
+        model: the model.
+        modes: recompute modes any layer of the plan may have.
+
+    Returns:
+        Items in a fixed order: for each mode the layer kinds, then embedding, head, tie, copy, and the
+        multi-token-prediction module under each mode.
+    """
+    layers = tuple(Item("layer", kind, mode) for mode in modes for kind in model.kinds())
+    edges = tuple(Item(part) for part in ("embedding", "head", "tie", "copy"))
+    modules = tuple(Item("mtp", model.last_layer(), mode) for mode in modes) if model.mtp_layers else ()
+    return layers + edges + modules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemCosts:
+    """Costs per micro-batch on one device, one row per strategy and one column per item."""
+
+    forward_s: Float[np.ndarray, "rows items"]
+    backward_s: Float[np.ndarray, "rows items"]
+    """Both gradients and what is recomputed."""
+    weight_gradient_s: Float[np.ndarray, "rows items"]
+    recompute_s: Float[np.ndarray, "rows items"]
+    tp_s: Float[np.ndarray, "rows items"]
+    """Exposed, forward and backward."""
+    cp_s: Float[np.ndarray, "rows items"]
+    ep_s: Float[np.ndarray, "rows items"]
+    host_s: Float[np.ndarray, "rows items"]
+    """Waiting for the host to issue kernels."""
+    offload_s: Float[np.ndarray, "rows items"]
+    """Waiting for copies to and from the host."""
+    kept_bytes: Float[np.ndarray, "rows items"]
+    """Per micro-batch in flight."""
+    transient_bytes: Float[np.ndarray, "rows items"]
+    dense_parameters: Float[np.ndarray, "rows items"]
+    expert_parameters: Float[np.ndarray, "rows items"]
+    recompute_flop: Float[np.ndarray, "rows items"]
+    """Computed a second time by the device."""
+
+    @property
+    def compute_s(self) -> Float[np.ndarray, "rows items"]:
+        """Products, attention and memory-bound operators, without what is computed twice."""
+        other = self.recompute_s + self.tp_s + self.cp_s + self.ep_s + self.host_s + self.offload_s
+        return self.forward_s + self.backward_s - other
+
+    def take(self, index: Int[np.ndarray, "picked"]) -> ItemCosts:
+        """The rows of this index."""
+        return replace(self, **{f.name: getattr(self, f.name)[index] for f in fields(self)})
+
+
+def item_costs(
+    items: tuple[Item, ...], columns: StrategyColumns, model: ModelSpec, hardware: Hardware, workload: Workload
+) -> ItemCosts:
+    """Price every item under every strategy.
+
+    Args:
+        items: columns of the table.
+        columns: strategies, its rows.
+        model: the model the items belong to.
+        hardware: the device and its links.
+        workload: precision, attention kernel, lengths.
+
+    Returns:
+        The table.
+    """
+    parts = {f.name: np.zeros((columns.rows, len(items))) for f in fields(ItemCosts)}
+    priced: dict[LayerWork, WorkSeconds] = {}
+
+    def seconds(work: LayerWork, *, quantised: bool = True) -> WorkSeconds:
+        if work not in priced:
+            priced[work] = price_work(work, columns, hardware, workload, quantised=quantised)
+        return priced[work]
+
+    table = local_units(model.vocab, columns.tp) * model.hidden
+    for number, item in enumerate(items):
+        if item.part == "tie":
+            parts["dense_parameters"][:, number] = -table
+            continue
+        if item.part == "copy":
+            parts["dense_parameters"][:, number] = table
+            continue
+        works = _works(item, model, workload)
+        for work, quantised, recompute in works:
+            _add_item(
+                parts,
+                number,
+                work,
+                seconds(work, quantised=quantised),
+                recompute,
+                columns,
+                hardware,
+                workload,
+            )
+        if item.part == "mtp":
+            # Its loss uses the head's projection, which the stage already holds.
+            head = seconds(edge_work(model, "head"), quantised=False)
+            parts["dense_parameters"][:, number] -= head.dense_parameters
+    return ItemCosts(**parts)
+
+
+def _works(item: Item, model: ModelSpec, workload: Workload) -> list[tuple[LayerWork, bool, Recompute]]:
+    layer = layer_work(item.layer, model.hidden, workload.attention_kernel) if item.layer else None
+    if item.part == "layer" and layer is not None:
+        return [(layer, True, item.recompute)]
+    if item.part == "mtp" and layer is not None:
+        return [
+            (layer, True, item.recompute),
+            (edge_work(model, "mtp"), True, NONE),
+            (edge_work(model, "head"), False, NONE),
+        ]
+    return [(edge_work(model, "embedding" if item.part == "embedding" else "head"), False, NONE)]
+
+
+def _add_item(
+    parts: dict[str, Float[np.ndarray, "rows items"]],
+    number: int,
+    work: LayerWork,
+    seconds: WorkSeconds,
+    recompute: Recompute,
+    columns: StrategyColumns,
+    hardware: Hardware,
+    workload: Workload,
+) -> None:
+    training = workload.training
+    repeated = _repeated(seconds, recompute) if training else []
+    backward = seconds.backward if training else ModuleSeconds.nothing(columns.rows)
+    comm = {name: getattr(seconds.forward, name) + getattr(backward, name) for name in ("tp_s", "cp_s", "ep_s")}
+    forward_s = seconds.forward.compute_s + seconds.forward.tp_s + seconds.forward.cp_s + seconds.forward.ep_s
+    backward_s = backward.compute_s + backward.tp_s + backward.cp_s + backward.ep_s
+    recompute_s, recompute_flop = np.zeros(columns.rows), np.zeros(columns.rows)
+    kernels = backward.kernels
+    for module in repeated:
+        recompute_s = recompute_s + module.compute_s
+        recompute_flop = recompute_flop + module.flop
+        backward_s = backward_s + module.compute_s + module.tp_s + module.cp_s + module.ep_s
+        kernels += module.kernels
+        for name in comm:
+            comm[name] = comm[name] + getattr(module, name)
+
+    dispatch_s = hardware.efficiency.dispatch_s
+    host_forward_s = np.maximum(seconds.forward.kernels * dispatch_s - forward_s, 0.0)
+    host_backward_s = np.maximum(kernels * dispatch_s - backward_s, 0.0)
+    forward_s, backward_s = forward_s + host_forward_s, backward_s + host_backward_s
+
+    kept = kept_bytes(work, columns, workload.precision, recompute) * training
+    weight_bytes = (seconds.dense_parameters + seconds.expert_parameters) * workload.precision.bytes_of("weights")
+    moved_forward = kept * columns.offload_activations + weight_bytes * columns.offload_weights
+    moved_backward = (moved_forward + weight_bytes * columns.offload_weights) * training
+    offload_forward_s = np.maximum(moved_forward / hardware.host_bytes_per_s - forward_s, 0.0)
+    offload_backward_s = np.maximum(moved_backward / hardware.host_bytes_per_s - backward_s, 0.0)
+
+    transient = seconds.transient_bytes
+    if training and recompute.kind in ("full", "grouped", "optimal"):
+        live = recompute.group if recompute.kind == "grouped" else 1
+        transient = transient + live * kept_bytes(work, columns, workload.precision, NONE)
+    # Two layers' worth of copies are on the device while one computes.
+    transient = transient + 2 * (kept * columns.offload_activations + weight_bytes * columns.offload_weights)
+
+    added = {
+        "forward_s": forward_s + offload_forward_s,
+        "backward_s": backward_s + offload_backward_s,
+        "weight_gradient_s": seconds.weight_gradient_s,
+        "recompute_s": recompute_s,
+        **comm,
+        "host_s": host_forward_s + host_backward_s,
+        "offload_s": offload_forward_s + offload_backward_s,
+        "kept_bytes": kept * (1.0 - columns.offload_activations),
+        "dense_parameters": seconds.dense_parameters,
+        "expert_parameters": seconds.expert_parameters,
+        "recompute_flop": recompute_flop,
+    }
+    for name, value in added.items():
+        parts[name][:, number] += value
+    parts["transient_bytes"][:, number] = np.maximum(parts["transient_bytes"][:, number], transient)
+
+
+def _repeated(seconds: WorkSeconds, recompute: Recompute) -> list[ModuleSeconds]:
+    """The forward work that backward repeats."""
+    if recompute.kind in ("full", "grouped", "optimal"):
+        return [seconds.forward]
+    if recompute.kind == "selective":
+        names = set(recompute.modules) | ({"moe_act"} if "moe" in recompute.modules else set())
+        return [module for name, module in seconds.by_module.items() if name in names]
+    return []

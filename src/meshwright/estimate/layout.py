@@ -1,0 +1,134 @@
+"""Which layers stand where: the balanced split of a model over virtual stages, and a row of degrees as a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from meshwright.errors import InfeasibleError, Problem
+from meshwright.kernels.compute import score_pairs
+from meshwright.kernels.partition import balanced_partition
+from meshwright.ops.layers import edge_work, layer_work
+from meshwright.ops.op import CoreAttention, LayerWork, Linear
+from meshwright.shapes import Float, Int
+from meshwright.specs.model import LayerSpec, ModelSpec
+from meshwright.specs.plan import ExecutionPlan
+from meshwright.specs.row import PlanRow
+from meshwright.specs.row_of import plan_of
+
+Ranges = tuple[tuple[tuple[int, int], ...], ...]
+"""First and last layer of every chunk, by worker and chunk."""
+
+
+def token_flop(work: LayerWork, seq_len: int) -> float:
+    """Forward FLOP per token of a layer: 2 per weight a token meets, and 2 (d_qk + d_v) per attended key and head.
+
+    Args:
+        work: the layer's operators.
+        seq_len: tokens of a sequence, over which causal attention is averaged.
+
+    Returns:
+        FLOP per token.
+    """
+    total = 0.0
+    for op in work.ops:
+        if isinstance(op, Linear):
+            total += 2.0 * op.parameters * (work.top_k / op.experts if op.experts else 1.0)
+        elif isinstance(op, CoreAttention):
+            window = float(op.window) if op.window else np.inf
+            pairs = float(score_pairs(float(seq_len), float(seq_len), window=window, causal=op.causal))
+            total += 2.0 * op.heads * (op.head_dim + op.value_dim) * pairs / seq_len
+    return total
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelLayout:
+    """A model's layers by kind, and their balanced splits; one object per model and sequence length."""
+
+    model: ModelSpec
+    kinds: tuple[LayerSpec, ...]
+    kinds_before: Int[np.ndarray, "cuts kinds"]
+    """Layers of each kind before each cut; the difference of two rows counts a range."""
+    kind_flop: Float[np.ndarray, "kinds"]
+    """Per token, forward."""
+    tail_flop: float
+    """Of head, loss and multi-token-prediction modules."""
+    _splits: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    _ranges: dict[tuple[int, int], Ranges] = field(default_factory=dict)
+
+    @staticmethod
+    @lru_cache(maxsize=64)
+    def of(model: ModelSpec, seq_len: int) -> ModelLayout:
+        """The layout of a model whose attention sees so many tokens."""
+        kinds = model.kinds()
+        number = {kind: index for index, kind in enumerate(kinds)}
+        one_hot = np.zeros((model.num_layers + 1, len(kinds)), dtype=np.int64)
+        one_hot[np.arange(1, model.num_layers + 1), [number[layer] for layer in model.layers()]] = 1
+        flop = np.array([token_flop(layer_work(kind, model.hidden, "flash"), seq_len) for kind in kinds])
+        head = token_flop(edge_work(model, "head"), seq_len)
+        module = flop[number[model.last_layer()]] + token_flop(edge_work(model, "mtp"), seq_len) + head
+        return ModelLayout(model, kinds, one_hot.cumsum(axis=0), flop, float(head + model.mtp_layers * module))
+
+    def split(self, parts: int) -> tuple[int, ...]:
+        """Layers of each virtual stage: the heaviest as light as possible, head and loss weighed by their FLOP.
+
+        Args:
+            parts: virtual stages, at most the layers.
+
+        Returns:
+            Layers per virtual stage; they sum to the model's.
+
+        Raises:
+            InfeasibleError: more virtual stages than layers.
+        """
+        layers = self.model.num_layers
+        if parts > layers:
+            raise InfeasibleError(
+                Problem(
+                    what=f"{parts} virtual stages for {layers} layers of {self.model.name}",
+                    why="every virtual stage (pp x vpp) holds at least one layer",
+                    fix=f"use pp x vpp of at most {layers}",
+                    field="pp",
+                ),
+                code="MW310",
+            )
+        if parts not in self._splits:
+            weights = np.diff(self.kinds_before, axis=0) @ self.kind_flop
+            self._splits[parts] = balanced_partition(weights, parts=parts, last_extra=self.tail_flop).counts
+        return self._splits[parts]
+
+    def ranges(self, pp: int, vpp: int) -> Ranges:
+        """First and last layer of every chunk under the loop placement of interleaved schedules."""
+        key = (pp, vpp)
+        if key not in self._ranges:
+            first = np.concatenate(([0], np.cumsum(self.split(pp * vpp)))).tolist()
+            self._ranges[key] = tuple(
+                tuple((first[chunk * pp + worker], first[chunk * pp + worker + 1] - 1) for chunk in range(vpp))
+                for worker in range(pp)
+            )
+        return self._ranges[key]
+
+    def counts(self, first: Int[np.ndarray, "..."], behind: Int[np.ndarray, "..."]) -> Int[np.ndarray, "... kinds"]:
+        """Layers of each kind from one cut to another.
+
+        Args:
+            first: first layer of each range.
+            behind: layer behind its last.
+        """
+        return self.kinds_before[behind] - self.kinds_before[first]
+
+
+def expand(row: PlanRow, model: ModelSpec, seq_len: int) -> ExecutionPlan:
+    """A row of degrees as a plan: layers split by weight, workers on consecutive devices, stage after stage.
+
+    Args:
+        row: the degrees.
+        model: the model.
+        seq_len: decides what attention weighs beside the matrices.
+
+    Returns:
+        The plan; one strategy, or two where `block` recomputes part of a chunk.
+    """
+    return plan_of(row, ModelLayout.of(model, seq_len).split(row.pp * row.vpp))

@@ -1,0 +1,286 @@
+"""What makes a homogeneous plan legal for a model: rules as data, applied to one row or a grid.
+
+Each rule is a predicate over columns and, for the row that breaks it, the sentence with value, rule and remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.errors import Problem
+from meshwright.schedules import schedule_named
+from meshwright.shapes import Bool, Int
+from meshwright.specs.model import DenseMlp, LatentAttention, ModelSpec, MoeMlp
+from meshwright.specs.row import PlanRow
+from meshwright.specs.workload import batch_problem
+
+Degrees = dict[str, Int[np.ndarray, "rows"]]
+"""Columns tp, sp, cp, cp_a2a, pp, vpp, ep, etp, dp, mbs of equal length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One constraint between degrees and a model."""
+
+    name: str
+    holds: Callable[[Degrees], Bool[np.ndarray, "rows"]]
+    why: str
+    fix: str
+    field: str
+
+
+def model_rules(model: ModelSpec, seq_len: int) -> tuple[Rule, ...]:
+    """The rules a model and sequence length set, in the order they are reported.
+
+    Args:
+        model: the model.
+        seq_len: tokens of a sequence.
+
+    Returns:
+        Rules over columns of degrees.
+    """
+    rules = []
+    attentions = [layer.attention for layer in model.kinds()]
+    for heads in dict.fromkeys(attention.heads for attention in attentions):
+        rules += [
+            Rule(
+                "heads",
+                lambda d, heads=heads: heads % d["tp"] == 0,  # type: ignore[misc]
+                f"tp must divide the {heads} attention heads",
+                f"use a divisor of {heads}",
+                "tp",
+            ),
+            Rule(
+                "a2a heads",
+                lambda d, heads=heads: np.maximum(heads // d["tp"], 1) % d["cp_a2a"] == 0,  # type: ignore[misc]
+                f"the all-to-all level of cp must divide the {heads} heads / tp that a rank holds",
+                "lower the a2a degree or use p2p",
+                "cp",
+            ),
+        ]
+    grouped = [attention.kv_heads for attention in attentions if not isinstance(attention, LatentAttention)]
+    for kv_heads in dict.fromkeys(grouped):
+        rules.append(
+            Rule(
+                "kv heads",
+                lambda d, kv=kv_heads: (kv % d["tp"] == 0) | (d["tp"] % kv == 0),  # type: ignore[misc]
+                f"tp must divide the {kv_heads} key-value heads or be a multiple of them",
+                f"use a divisor or a multiple of {kv_heads}",
+                "tp",
+            )
+        )
+    for width in dict.fromkeys(_tensor_widths(model)):
+        rules.append(
+            Rule(
+                "ffn",
+                lambda d, width=width: width % d["tp"] == 0,  # type: ignore[misc]
+                f"tp must divide the feed-forward width {width}",
+                f"use a divisor of {width}",
+                "tp",
+            )
+        )
+    rules += [
+        Rule(
+            "sequence",
+            lambda d: (
+                (d["sp"] == 0)
+                | (d["tp"] == 1)
+                | (seq_len % d["cp"] != 0)  # said by the rule of context
+                | (seq_len % (d["cp"] * d["tp"]) == 0)
+            ),
+            f"sequence parallelism cuts the {seq_len} tokens of a sequence into cp x tp equal parts",
+            "lower cp or tp, or pad the sequence",
+            "tp",
+        ),
+        Rule(
+            "zigzag",
+            lambda d: (d["cp"] == d["cp_a2a"]) | (seq_len % d["cp"] != 0) | (seq_len % (2 * d["cp"]) == 0),
+            f"the zigzag layout cuts the {seq_len} tokens of a sequence into 2 cp equal parts",
+            "lower cp or pad the sequence",
+            "cp",
+        ),
+        Rule(
+            "context",
+            lambda d: seq_len % d["cp"] == 0,
+            f"cp must divide the {seq_len} tokens of a sequence",
+            "lower cp or pad the sequence",
+            "cp",
+        ),
+        Rule(
+            "layers",
+            lambda d: d["pp"] * d["vpp"] <= model.num_layers,
+            f"every one of pp x vpp virtual stages holds at least one of {model.num_layers} layers",
+            f"keep pp x vpp at {model.num_layers} or less",
+            "pp",
+        ),
+    ]
+    return (*rules, *_expert_rules(model))
+
+
+def _tensor_widths(model: ModelSpec) -> list[int]:
+    widths = []
+    for layer in model.kinds():
+        if isinstance(layer.mlp, DenseMlp):
+            widths.append(layer.mlp.ffn_hidden)
+        elif layer.mlp.shared_ffn_hidden:
+            widths.append(layer.mlp.shared_ffn_hidden)
+    return widths
+
+
+def _expert_rules(model: ModelSpec) -> tuple[Rule, ...]:
+    experts = [layer.mlp for layer in model.kinds() if isinstance(layer.mlp, MoeMlp)]
+    if not experts:
+        return (
+            Rule(
+                "experts",
+                lambda d: (d["ep"] == 1) & (d["etp"] == 1),
+                f"{model.name} has no experts",
+                "leave ep and etp at 1",
+                "ep",
+            ),
+        )
+    rules = [
+        Rule(
+            "folding",
+            lambda d: (d["tp"] * d["cp"] * d["dp"]) % (d["ep"] * d["etp"]) == 0,
+            "experts are spread over the tp x cp x dp devices of a stage, so ep x etp must divide them",
+            "lower ep or etp, or raise dp",
+            "ep",
+        ),
+        Rule(
+            "token split",
+            lambda d: (d["tp"] == 1) | (d["sp"] == 1),
+            "without sequence parallelism tensor ranks would send every token several times",
+            "drop nosp",
+            "sp",
+        ),
+    ]
+    for count in dict.fromkeys(moe.experts for moe in experts):
+        rules.append(
+            Rule(
+                "experts",
+                lambda d, count=count: count % d["ep"] == 0,  # type: ignore[misc]
+                f"ep must divide the {count} experts",
+                f"use a divisor of {count}",
+                "ep",
+            )
+        )
+    for width in dict.fromkeys(moe.ffn_hidden for moe in experts):
+        rules.append(
+            Rule(
+                "expert ffn",
+                lambda d, width=width: width % d["etp"] == 0,  # type: ignore[misc]
+                f"etp must divide the expert width {width}",
+                f"use a divisor of {width}",
+                "etp",
+            )
+        )
+    return tuple(rules)
+
+
+def row_degrees(row: PlanRow) -> Degrees:
+    """One row as columns."""
+    a2a = 1
+    for kind, degree in row.cp:
+        a2a *= degree if kind == "a2a" else 1
+    values = {
+        "tp": row.tp,
+        "sp": int(row.sp or row.tp == 1),
+        "cp": row.cp_degree,
+        "cp_a2a": a2a,
+        "pp": row.pp,
+        "vpp": row.vpp,
+        "ep": row.ep,
+        "etp": row.etp,
+        "dp": row.dp,
+        "mbs": row.mbs,
+    }
+    return {name: np.array([value]) for name, value in values.items()}
+
+
+def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int) -> tuple[Problem, ...]:
+    """Everything that makes a row illegal on so many devices, together.
+
+    Args:
+        row: the degrees.
+        model: the model.
+        seq_len: tokens of a sequence.
+        devices: devices of the cluster.
+
+    Returns:
+        Problems, none if the row is legal.
+    """
+    problems: list[Problem] = []
+    if row.devices != devices:
+        problems.append(
+            Problem(
+                what=f"{row.identity()}, but the cluster has {devices} devices",
+                why="tp x cp x pp x dp must use every device",
+                fix=_device_fix(row, devices),
+                field="dp",
+            )
+        )
+    degrees = row_degrees(row)
+    for rule in model_rules(model, seq_len):
+        if not bool(rule.holds(degrees)[0]):
+            value = degrees[rule.field][0] if rule.field in degrees else ""
+            problems.append(Problem(what=_what(rule, value), why=rule.why, fix=rule.fix, field=rule.field))
+    batch = batch_problem(row.gbs, row.dp, row.mbs)
+    if batch:
+        problems.append(batch)
+    else:
+        problems += schedule_named(row.schedule).problems(row.pp, row.micro_batches, row.vpp)
+    if row.sharding == "hsdp":
+        shard = row.shard_group // row.cp_degree
+        if row.shard_group % row.cp_degree or shard < 1 or row.dp % shard:
+            problems.append(
+                Problem(
+                    what=f"hsdp{row.shard_group} with cp {row.cp_degree} and dp {row.dp}",
+                    why="a shard group holds all context ranks of some data ranks, whose number divides dp",
+                    fix=f"use a divisor of {row.dp * row.cp_degree} that is a multiple of {row.cp_degree}",
+                    field="hsdp",
+                )
+            )
+    if row.recompute in ("block", "uni") and not 1 <= row.recompute_layers <= model.num_layers:
+        problems.append(
+            Problem(
+                what=f"rc-{row.recompute}{row.recompute_layers}",
+                why=f"K counts layers, 1 to {model.num_layers}",
+                fix="use rc-full to recompute all",
+                field="recompute",
+            )
+        )
+    return tuple(dict.fromkeys(problems))
+
+
+_SUBJECTS = {
+    "a2a heads": "the heads that a rank holds",
+    "kv heads": "the key-value heads",
+    "sequence": "the sequence length",
+    "zigzag": "the sequence length",
+    "layers": "the layers",
+    "folding": "the devices of a stage",
+    "token split": "experts",
+    "experts": "the experts",
+}
+
+
+def _what(rule: Rule, value: object) -> str:
+    """`tp 128 does not divide the 64 attention heads`; the rule itself stands in the reason."""
+    lead = f"{rule.field} must divide "
+    if rule.why.startswith(lead) and rule.name not in ("kv heads",):
+        return f"{rule.field} {value} does not divide {rule.why.removeprefix(lead)}"
+    return f"{rule.field} {value} does not go with {_SUBJECTS.get(rule.name, 'the model')}"
+
+
+def _device_fix(row: PlanRow, devices: int) -> str:
+    model_parallel = row.tp * row.cp_degree * row.pp
+    if devices % model_parallel == 0:
+        return f"use dp{devices // model_parallel}"
+    lower = devices // model_parallel * model_parallel
+    if lower:
+        return f"use {lower} devices (dp{lower // model_parallel}), or degrees whose product divides {devices}"
+    return f"use at least {model_parallel} devices, or lower tp, cp or pp"

@@ -1,0 +1,108 @@
+"""Bytes on the fullest device of a worker, by kind, at the moment that peaks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.estimate.hardware import Hardware
+from meshwright.shapes import Float
+from meshwright.specs.workload import Workload
+from meshwright.strategies.data import Z3, ShardingColumns, state_bytes
+from meshwright.units import GIB
+
+Array = Float[np.ndarray, "..."]
+
+# Buffers of one communicator inside a node. Source: NCCL issue 964 (544 MB for two ranks, 688 MB for more, A100).
+COMMUNICATOR_BYTES = 0.5 * GIB
+# Share of allocated memory a caching allocator cannot use: 3-8% is reported for PyTorch's, less with expandable
+# segments; assumed.
+FRAGMENTATION = 0.04
+# A plan fits tightly when less than this share of the capacity is left.
+TIGHT_SHARE = 0.08
+
+MEMORY_KINDS = ("weights", "gradients", "optimizer", "activations", "transient", "comm_buffers", "overhead")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerBytes:
+    """Bytes by kind; `peak` is their sum."""
+
+    weights: Array
+    gradients: Array
+    optimizer: Array
+    activations: Array
+    transient: Array
+    comm_buffers: Array
+    overhead: Array
+
+    @property
+    def peak(self) -> Array:
+        """All kinds."""
+        return (
+            self.weights
+            + self.gradients
+            + self.optimizer
+            + self.activations
+            + self.transient
+            + self.comm_buffers
+            + self.overhead
+        )
+
+
+def worker_bytes(
+    *,
+    dense_parameters: Array,
+    expert_parameters: Array,
+    largest_dense: Array,
+    largest_expert: Array,
+    activations: Array,
+    transient: Array,
+    communicators: Array,
+    offload_weights: Array,
+    sharding: ShardingColumns,
+    hardware: Hardware,
+    workload: Workload,
+) -> WorkerBytes:
+    """Memory of one worker's device.
+
+    Args:
+        dense_parameters: on one model-parallel rank of the worker.
+        expert_parameters: likewise.
+        largest_dense: of its largest layer, which FSDP gathers whole: the layer at work and the next.
+        largest_expert: likewise.
+        activations: kept, summed over what is in flight at the peak.
+        transient: working memory of the largest operator at that moment.
+        communicators: number of process groups with more than one rank.
+        offload_weights: share of the weights on the host.
+        sharding: the data-parallel choice.
+        hardware: for the driver's context.
+        workload: formats and optimizer.
+
+    Returns:
+        Bytes by kind; all arguments broadcast.
+    """
+    precision = workload.precision
+    dense = state_bytes(sharding, sharding.shard, precision, workload.optimizer, training=workload.training)
+    experts = state_bytes(sharding, sharding.expert_shard, precision, workload.optimizer, training=workload.training)
+    weights = (dense.weights * dense_parameters + experts.weights * expert_parameters) * (1.0 - offload_weights)
+    gradients = dense.gradients * dense_parameters + experts.gradients * expert_parameters
+    optimizer = dense.optimizer * dense_parameters + experts.optimizer * expert_parameters
+    # Gathered weights of two layers where they are freed again, and one unsharded gradient on its way out.
+    sharded = np.asarray(sharding.zero == Z3, dtype=float)
+    weight_copies = 2 * precision.bytes_of("weights") * sharding.gathers_layers
+    gradient_copy = precision.bytes_of("reduce") * sharded * workload.training
+    transient = transient + (largest_dense + largest_expert) * (weight_copies + gradient_copy)
+    comm_buffers = communicators * COMMUNICATOR_BYTES
+    allocated = weights + gradients + optimizer + activations + transient
+    shape = np.shape(allocated)
+    return WorkerBytes(
+        weights=np.broadcast_to(weights, shape),
+        gradients=np.broadcast_to(gradients, shape),
+        optimizer=np.broadcast_to(optimizer, shape),
+        activations=np.broadcast_to(activations, shape),
+        transient=np.broadcast_to(transient, shape),
+        comm_buffers=np.broadcast_to(comm_buffers, shape),
+        overhead=FRAGMENTATION * allocated + hardware.efficiency.context_bytes,
+    )

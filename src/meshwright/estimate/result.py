@@ -1,0 +1,120 @@
+"""What an estimate says: one plan's time, memory and verdict, as frozen values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.estimate.memory import MEMORY_KINDS
+from meshwright.specs.device import Basis
+
+# Half-widths of the range around a predicted step, by the weakest basis among the numbers it rests on; the high side is
+# wider because what is not modelled only ever slows a step.
+RANGE_BY_BASIS: dict[str, tuple[float, float]] = {
+    "measured": (0.05, 0.08),
+    "fitted": (0.08, 0.12),
+    "datasheet": (0.15, 0.30),
+    "literature": (0.15, 0.30),
+    "assumed": (0.20, 0.40),
+    "extrapolated": (0.25, 0.50),
+}
+BASIS_ORDER: tuple[Basis, ...] = ("measured", "fitted", "literature", "datasheet", "assumed", "extrapolated")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageEstimate:
+    """One worker of a pipeline."""
+
+    pipeline: int
+    stage: int
+    layers: tuple[tuple[int, int], ...]
+    """Inclusive ranges, one per chunk."""
+    group: str
+    devices: int
+    tp: int
+    cp: int
+    ep: int
+    dp: int
+    mbs: int
+    memory_bytes: tuple[tuple[str, float], ...]
+    """By kind, in the order of MEMORY_KINDS; they sum to the peak."""
+    peak_memory_bytes: float
+    capacity_bytes: float
+    peak_moment: str
+    busy_s: float
+    """Of the whole step."""
+
+    def to_dict(self) -> dict[str, object]:
+        """As data."""
+        return {
+            "pipeline": self.pipeline,
+            "stage": self.stage,
+            "layers": [list(pair) for pair in self.layers],
+            "group": self.group,
+            "devices": self.devices,
+            "tp": self.tp,
+            "cp": self.cp,
+            "ep": self.ep,
+            "dp": self.dp,
+            "mbs": self.mbs,
+            "memory_bytes": dict(self.memory_bytes),
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "capacity_bytes": self.capacity_bytes,
+            "peak_moment": self.peak_moment,
+            "busy_s": self.busy_s,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEstimate:
+    """One plan's step."""
+
+    step_time_s: float
+    step_time_low_s: float
+    step_time_high_s: float
+    tokens_per_s_per_device: float
+    mfu: float
+    """Model FLOP (6 N per token, causal attention once) over what the devices could do in the compute format."""
+    hfu: float
+    """The same with what is computed again."""
+    breakdown_s: tuple[tuple[str, float], ...]
+    """Sums to the step."""
+    stages: tuple[StageEstimate, ...]
+    fits: str
+    """`yes`, `tight` or `no`: the worst of the stages."""
+    basis: Basis
+    """The weakest basis among the numbers used."""
+    price_per_step: float | None = None
+
+    @property
+    def peak_memory_bytes(self) -> float:
+        """Of the fullest stage."""
+        return max(stage.peak_memory_bytes for stage in self.stages)
+
+    @property
+    def capacity_bytes(self) -> float:
+        """Of the fullest stage's device."""
+        return max(self.stages, key=lambda stage: stage.peak_memory_bytes / stage.capacity_bytes).capacity_bytes
+
+    @property
+    def fullest(self) -> StageEstimate:
+        """The stage with the least headroom."""
+        return max(self.stages, key=lambda stage: stage.peak_memory_bytes / stage.capacity_bytes)
+
+    def to_dict(self) -> dict[str, object]:
+        """As data: the `estimate` of a plan set."""
+        return {
+            "step_time_s": self.step_time_s,
+            "step_time_low_s": self.step_time_low_s,
+            "step_time_high_s": self.step_time_high_s,
+            "tokens_per_s_per_device": self.tokens_per_s_per_device,
+            "mfu": self.mfu,
+            "hfu": self.hfu,
+            "breakdown_s": dict(self.breakdown_s),
+            "stages": [stage.to_dict() for stage in self.stages],
+            "fits": self.fits,
+            "basis": self.basis,
+            "price_per_step": self.price_per_step,
+        }
+
+
+__all__ = ["BASIS_ORDER", "MEMORY_KINDS", "RANGE_BY_BASIS", "StageEstimate", "StepEstimate"]

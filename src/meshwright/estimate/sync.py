@@ -1,0 +1,204 @@
+"""What data parallelism costs a step: gathers of weights, sums of gradients, the optimizer; hidden where it can be.
+
+All arguments broadcast: plans by workers, or a block of the search's grid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.estimate.hardware import Hardware
+from meshwright.kernels.collectives import all_gather_s, all_reduce_s, group_span, reduce_scatter_s
+from meshwright.kernels.overlap import exposed_s
+from meshwright.shapes import Float, Int
+from meshwright.specs.workload import Workload
+from meshwright.strategies.data import Z0, Z1, Z2, Z3, ShardingColumns, optimizer_traffic_bytes
+
+Array = Float[np.ndarray, "..."]
+
+# Gradients leave in buckets of this many parameters, more at large data degrees so that latency stays small.
+# Source: Megatron-LM, distributed data parallel configuration: max(40 M, 1 M x data-parallel degree).
+BUCKET_PARAMETERS = 40e6
+BUCKET_PARAMETERS_PER_RANK = 1e6
+# One parameter updated by Adam on the host with all cores of a device's share. Source: ZeRO-Offload (Ren et al. 2021,
+# table 4): 1 to 1.2 s per billion parameters.
+HOST_ADAM_S = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataGroups:
+    """The ranks that share gradients: strides and sizes in rank order tp-cp-ep-dp."""
+
+    dense_stride: Int[np.ndarray, "..."]
+    """tp: dense gradients are summed over context and data ranks."""
+    expert_stride: Int[np.ndarray, "..."]
+    """etp x ep."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSync:
+    """Exposed seconds per micro-batch and item of gathering weights and scattering gradients layer by layer."""
+
+    forward_s: Array
+    backward_s: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSync:
+    """Exposed seconds per step and worker."""
+
+    gradients_s: Array
+    """After the last backward, before the optimizer may start."""
+    copies_s: Array
+    """Gradients on their way to an optimizer on the host, beyond the last backward and their sum."""
+    gather_s: Array
+    """Weights gathered for the next step and not hidden by its first forward."""
+    optimizer_s: Array
+    offload_s: Array
+    """Update on the host and new weights on their way back."""
+
+
+class DataNetwork:
+    """Collectives of the shard and replica groups of dense and expert parameters."""
+
+    def __init__(self, sharding: ShardingColumns, groups: DataGroups, hardware: Hardware) -> None:
+        self.hardware = hardware
+        sizes = hardware.domain_sizes
+        self.shard = {
+            False: group_span(groups.dense_stride, sharding.shard, sizes),
+            True: group_span(groups.expert_stride, sharding.expert_shard, sizes),
+        }
+        self.replica = {
+            False: group_span(groups.dense_stride * sharding.shard, sharding.replicate, sizes),
+            True: group_span(groups.expert_stride * sharding.expert_shard, sharding.expert_replicate, sizes),
+        }
+
+    def gather_s(self, size_bytes: Array, *, expert: bool) -> Array:
+        """All-gather over the shard group."""
+        return np.asarray(all_gather_s(size_bytes, inside=self.shard[expert], rates=self.hardware.rates))
+
+    def scatter_s(self, size_bytes: Array, *, expert: bool) -> Array:
+        """Reduce-scatter over the shard group."""
+        return np.asarray(reduce_scatter_s(size_bytes, inside=self.shard[expert], rates=self.hardware.rates))
+
+    def replica_sum_s(self, size_bytes: Array, *, expert: bool) -> Array:
+        """All-reduce between shard groups."""
+        return np.asarray(all_reduce_s(size_bytes, inside=self.replica[expert], rates=self.hardware.rates))
+
+
+def layer_sync(
+    dense_parameters: Array,
+    expert_parameters: Array,
+    forward_s: Array,
+    backward_s: Array,
+    sharding: ShardingColumns,
+    network: DataNetwork,
+    workload: Workload,
+) -> LayerSync:
+    """What zero 3 and FSDP add to a layer: gathers beside its compute, gradient scatters beside its backward.
+
+    Args:
+        dense_parameters: of one layer on one model-parallel rank.
+        expert_parameters: likewise, summed over their own group.
+        forward_s: the compute that may hide the gather of the next layer.
+        backward_s: likewise for the second gather and the scatter.
+        sharding: the data-parallel choice.
+        network: its groups.
+        workload: formats.
+
+    Returns:
+        Exposed seconds; zero where weights are not sharded.
+    """
+    precision = workload.precision
+    weight, reduce = precision.bytes_of("weights"), precision.bytes_of("reduce")
+    gather = network.gather_s(dense_parameters * weight, expert=False)
+    scatter = network.scatter_s(dense_parameters * reduce, expert=False)
+    if np.any(expert_parameters):
+        gather = gather + network.gather_s(expert_parameters * weight, expert=True)
+        scatter = scatter + network.scatter_s(expert_parameters * reduce, expert=True)
+    again = sharding.gathers_layers
+    slowdown = network.hardware.efficiency.overlap_slowdown
+    hidden = sharding.overlap.astype(float)
+    sharded = (sharding.zero == Z3).astype(float)
+    forward = exposed_s(gather, forward_s * hidden, slowdown) * again
+    training = 1.0 if workload.training else 0.0
+    backward = exposed_s(gather * again + scatter, backward_s * hidden, slowdown) * sharded * training
+    return LayerSync(forward_s=np.asarray(forward), backward_s=np.asarray(backward))
+
+
+def step_sync(
+    dense_parameters: Array,
+    expert_parameters: Array,
+    forward_s: Array,
+    backward_s: Array,
+    micro_batches: Array,
+    sharding: ShardingColumns,
+    network: DataNetwork,
+    workload: Workload,
+) -> StepSync:
+    """What the end and the beginning of a step wait for.
+
+    Gradients leave in buckets while the last backward runs; what it cannot hide and the last bucket stay exposed.
+    Weights of the updated shards come back beside the next step's first forward.
+
+    Args:
+        dense_parameters: of one worker on one model-parallel rank.
+        expert_parameters: likewise.
+        forward_s: of one micro-batch on the worker.
+        backward_s: likewise.
+        micro_batches: per step.
+        sharding: the data-parallel choice.
+        network: its groups.
+        workload: formats and optimizer.
+
+    Returns:
+        Exposed seconds.
+    """
+    precision, hardware = workload.precision, network.hardware
+    reduce, weight = precision.bytes_of("reduce"), precision.bytes_of("weights")
+    zero = sharding.zero
+    slowdown = hardware.efficiency.overlap_slowdown
+    hidden = sharding.overlap.astype(float)
+    training = float(workload.training)
+    none: Array = np.zeros(1)
+    # Dense and expert parameters share the compute that hides them, so they are summed before they are hidden.
+    last = beside = each = first = behind = none
+    optimizer_s = copied_s = host_s = none
+    for expert, parameters in ((False, dense_parameters), (True, expert_parameters)):
+        if expert and not np.any(parameters):
+            continue
+        shards = sharding.expert_shard if expert else sharding.shard
+        replicas = sharding.expert_replicate if expert else sharding.replicate
+        bucket = np.maximum(BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK * shards * replicas)
+        buckets = np.maximum(np.ceil(parameters / bucket), 1.0)
+        piece = parameters / buckets
+        if workload.training:
+            scattered = network.scatter_s(piece * reduce, expert=expert) * ((zero == Z1) | (zero == Z2))
+            summed = network.replica_sum_s(piece * reduce / np.where(zero == Z3, shards, 1), expert=expert)
+            summed = summed * ((zero == Z0) | (zero == Z3))
+            last = last + scattered + summed
+            beside = beside + (scattered + summed) * (buckets - 1)
+            each = each + scattered * buckets
+            traffic = optimizer_traffic_bytes(sharding, shards, precision, workload.optimizer) * parameters
+            optimizer_s = optimizer_s + traffic / hardware.achieved_memory_bytes_per_s
+            updated = parameters * np.where(zero >= Z1, 1.0 / shards, 1.0) * sharding.offload_optimizer
+            copied_s = copied_s + updated * precision.bytes_of("gradients") / hardware.host_bytes_per_s
+            host_s = host_s + updated * (HOST_ADAM_S + weight / hardware.host_bytes_per_s)
+        kept = ((zero == Z1) | (zero == Z2)) * training + ((zero == Z3) & ~sharding.reshard)
+        gathered = network.gather_s(piece * weight, expert=expert) * kept
+        first = first + gathered
+        behind = behind + gathered * (buckets - 1)
+    gradients_s = exposed_s(beside, backward_s * hidden, slowdown) + last
+    gradients_s = gradients_s + exposed_s(each, backward_s * hidden, slowdown) * (micro_batches - 1) * (zero == Z2)
+    gather_s = exposed_s(behind, forward_s * hidden, slowdown) + first
+    copies_s = np.maximum(copied_s - backward_s - gradients_s, 0.0)
+    shape = np.broadcast_shapes(np.shape(gradients_s), np.shape(gather_s), np.shape(forward_s))
+    return StepSync(
+        gradients_s=np.broadcast_to(gradients_s, shape),
+        copies_s=np.broadcast_to(copies_s, shape),
+        gather_s=np.broadcast_to(gather_s, shape),
+        optimizer_s=np.broadcast_to(optimizer_s, shape),
+        offload_s=np.broadcast_to(host_s, shape),
+    )

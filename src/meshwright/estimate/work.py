@@ -1,0 +1,332 @@
+"""Seconds of one layer's work: every operator cut by its strategy, priced by the kernels, summed by what it is.
+
+One row or a million rows: the same functions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.errors import Problem, UnsupportedError
+from meshwright.estimate.hardware import Hardware
+from meshwright.kernels import collectives, compute
+from meshwright.kernels.overlap import exposed_s
+from meshwright.ops.op import CoreAttention, Exchange, LayerWork, Linear, Vector
+from meshwright.shapes import Float, Int
+from meshwright.specs.workload import Precision, Workload
+from meshwright.strategies import context, expert, tensor_1d
+from meshwright.strategies.base import Call, LocalAttention, LocalGemm, StrategyColumns, local_units
+
+Rows = Float[np.ndarray, "rows"]
+
+_COLLECTIVES = {
+    "all_gather": collectives.all_gather_s,
+    "reduce_scatter": collectives.reduce_scatter_s,
+    "all_reduce": collectives.all_reduce_s,
+    "all_to_all": collectives.all_to_all_s,
+    "send": collectives.point_to_point_s,
+}
+
+
+@dataclass(slots=True)
+class ModuleSeconds:
+    """Forward seconds of one recomputable module, and the traffic it repeats."""
+
+    compute_s: Rows
+    tp_s: Rows
+    cp_s: Rows
+    ep_s: Rows
+    flop: Rows
+    """Multiply-adds twice."""
+    kernels: float = 0.0
+
+    @classmethod
+    def nothing(cls, rows: int) -> ModuleSeconds:
+        """No work, as many rows of it."""
+        zero = np.zeros(rows)
+        return cls(zero, zero, zero, zero, zero)
+
+
+@dataclass(slots=True)
+class WorkSeconds:
+    """Seconds per micro-batch of one layer, per row; communication is what stays exposed."""
+
+    forward: ModuleSeconds
+    backward: ModuleSeconds
+    weight_gradient_s: Rows
+    """Part of the backward compute that no other worker waits for."""
+    by_module: dict[str, ModuleSeconds]
+    """Forward work by module name, for selective recompute."""
+    dense_parameters: Rows
+    expert_parameters: Rows
+    transient_bytes: Rows
+    """Working memory of the largest operator, forward or backward."""
+
+
+class Groups:
+    """The communication groups of strategy columns, and what a collective in them costs."""
+
+    def __init__(self, columns: StrategyColumns, hardware: Hardware) -> None:
+        one = np.ones(columns.rows, dtype=np.int64)
+        inner = columns.tp * columns.cp_a2a
+        self._shapes: dict[str, tuple[Int[np.ndarray, "rows"], Int[np.ndarray, "rows"]]] = {
+            "tp": (one, columns.tp),
+            "cp_a2a": (columns.tp, columns.cp_a2a),
+            "cp_p2p": (inner, columns.cp_p2p),
+            "cp_ag": (inner, columns.cp_ag),
+            "etp": (one, columns.etp),
+            "ep": (columns.etp, columns.ep),
+        }
+        self._hardware = hardware
+        self._spans: dict[str, tuple[Rows | float, ...]] = {}
+
+    def seconds(self, call: Call) -> Rows | None:
+        """All seconds of a call, hidden or not; None where no row communicates."""
+        payload = np.asarray(call.payload_bytes, dtype=float)
+        if not payload.any():
+            return None
+        if call.group not in self._spans:
+            stride, size = self._shapes[call.group]
+            self._spans[call.group] = collectives.group_span(stride, size, self._hardware.domain_sizes)
+        inside = self._spans[call.group]
+        once = _COLLECTIVES[call.kind](payload, inside=inside, rates=self._hardware.rates)
+        return np.asarray(once * call.repeats)
+
+
+def price_work(
+    work: LayerWork, columns: StrategyColumns, hardware: Hardware, workload: Workload, *, quantised: bool = True
+) -> WorkSeconds:
+    """Price one layer.
+
+    Args:
+        work: its operators.
+        columns: strategies, one per row.
+        hardware: the device and its links.
+        workload: precision, attention kernel, sequence length.
+        quantised: whether its products run in the compute format (the head does not).
+
+    Returns:
+        Seconds and bytes per row.
+    """
+    return _Pricing(columns, hardware, workload, quantised=quantised).layer(work)
+
+
+class _Pricing:
+    """Accumulates one layer, operator by operator."""
+
+    def __init__(self, columns: StrategyColumns, hardware: Hardware, workload: Workload, *, quantised: bool) -> None:
+        self.columns, self.hardware, self.workload = columns, hardware, workload
+        self.precision: Precision = workload.precision
+        self.quantised = quantised
+        self.groups = Groups(columns, hardware)
+        self.activation_bytes = self.precision.bytes_of("activations")
+        self.zero = np.zeros(columns.rows)
+        self.forward, self.backward = self._module(), self._module()
+        self.weight_gradient_s = self.zero
+        self.modules: dict[str, ModuleSeconds] = {}
+        self.dense, self.experts = self.zero, self.zero
+        self.transient = self.zero
+        self.expert_s = {"forward": self.zero, "input_gradient": self.zero}
+
+    def _module(self) -> ModuleSeconds:
+        return ModuleSeconds.nothing(self.columns.rows)
+
+    def layer(self, work: LayerWork) -> WorkSeconds:
+        exchanges = []
+        for op in work.ops:
+            module = self.modules.setdefault(op.module, self._module())
+            match op:
+                case Linear(experts=0):
+                    self.gemm(tensor_1d.shard_linear(op, self.columns, self.activation_bytes), module)
+                case Linear():
+                    self.gemm(expert.shard_experts(op, self.columns, work.top_k), module)
+                case CoreAttention():
+                    self.attention(op, module)
+                case Vector():
+                    self.vector(op, work.top_k, module)
+                case Exchange():
+                    exchanges.append((op, module))
+        for op, module in exchanges:
+            calls = expert.exchange_calls(op, self.columns, work.top_k, self.activation_bytes)
+            self.calls(calls, self.expert_s, module)
+            staged = self.columns.received(work.top_k) * (2 * op.width * self.activation_bytes)
+            self.transient = np.maximum(self.transient, staged * (self.columns.ep > 1))
+        return WorkSeconds(
+            forward=self.forward,
+            backward=self.backward,
+            weight_gradient_s=self.weight_gradient_s,
+            by_module=self.modules,
+            dense_parameters=self.dense,
+            expert_parameters=self.experts,
+            transient_bytes=self.transient,
+        )
+
+    def gemm(self, local: LocalGemm, module: ModuleSeconds) -> None:
+        forward = self._product(local.m, local.n, local.k, local.groups, self.activation_bytes)
+        input_gradient = self._product(local.m, local.k, local.n, local.groups, self.activation_bytes)
+        # Gradients of weights are added to what is there: read and written.
+        accumulated = 2 * self.precision.bytes_of("gradients")
+        weight_gradient = self._product(local.k, local.n, local.m, local.groups, accumulated)
+        self._add(module, forward, input_gradient, weight_gradient)
+        phases = {"forward": forward, "input_gradient": input_gradient, "weight_gradient": weight_gradient}
+        self.calls(local.calls, phases, module)
+        if local.expert:
+            self.expert_s = {
+                "forward": self.expert_s["forward"] + forward,
+                "input_gradient": self.expert_s["input_gradient"] + input_gradient + weight_gradient,
+            }
+            self.experts = self.experts + local.parameters
+        else:
+            self.dense = self.dense + local.parameters
+        self._count(module, 2.0 * local.m * local.n * local.k * local.groups)
+        moved = local.m * local.groups * (local.n + local.k) * self.activation_bytes
+        self.transient = np.maximum(self.transient, moved)
+
+    def _product(self, m: object, n: object, k: object, groups: object, output_bytes: float) -> Rows:
+        hardware, efficiency = self.hardware, self.hardware.efficiency
+        peak = hardware.gemm_flop_per_s if self.quantised else hardware.head_flop_per_s
+        fraction = hardware.gemm_fraction if self.quantised else hardware.head_fraction
+        element = self.precision.bytes_of("compute") if self.quantised else self.activation_bytes
+        seconds = compute.gemm_s(
+            np.asarray(m, dtype=float),
+            np.asarray(n, dtype=float),
+            np.asarray(k, dtype=float),
+            groups=np.asarray(groups, dtype=float),
+            peak_flop_per_s=peak,
+            max_fraction=fraction,
+            tile_m=efficiency.tile_m,
+            tile_n=efficiency.tile_n,
+            units=hardware.units,
+            k_half=efficiency.k_half,
+            input_bytes=element,
+            weight_bytes=element,
+            output_bytes=output_bytes,
+            memory_bytes_per_s=hardware.achieved_memory_bytes_per_s,
+            launch_s=efficiency.launch_s,
+        )
+        return seconds + self.zero
+
+    def attention(self, op: CoreAttention, module: ModuleSeconds) -> None:
+        columns = self.columns
+        materialised = self.workload.attention_kernel == "materialised"
+        seq = float(columns.seq_len)
+        window = float(op.window) if op.window else np.inf
+        pairs = seq * seq if materialised else float(compute.score_pairs(seq, seq, window=window, causal=op.causal))
+        local = context.shard_attention(op, columns, pairs, self.activation_bytes, materialised=materialised)
+        forward = self._core(op, local, backward=False, materialised=materialised)
+        backward = self._core(op, local, backward=True, materialised=materialised)
+        self._add(module, forward, backward, self.zero)
+        self.calls(local.calls, {"forward": forward, "input_gradient": backward}, module)
+        self._count(module, 2.0 * local.batch * local.heads * local.pairs * (op.head_dim + op.value_dim))
+        if materialised:
+            scores = local.batch * local.heads * local.query_len * local.key_len
+            self.transient = np.maximum(self.transient, scores * self.activation_bytes)
+        gathered = columns.mbs * local.kv_heads * local.key_len * (2 * (op.head_dim + op.value_dim))
+        self.transient = np.maximum(self.transient, gathered * self.activation_bytes * (columns.cp_ag > 1))
+
+    def _core(self, op: CoreAttention, local: LocalAttention, *, backward: bool, materialised: bool) -> Rows:
+        hardware, efficiency = self.hardware, self.hardware.efficiency
+        if materialised:
+            return self.zero + compute.materialised_attention_s(
+                query_len=local.query_len,
+                key_len=local.key_len,
+                batch=local.batch,
+                heads=local.heads,
+                qk_dim=op.head_dim,
+                v_dim=op.value_dim,
+                backward=backward,
+                peak_flop_per_s=hardware.attention_flop_per_s,
+                max_fraction=hardware.head_fraction,
+                softmax_passes=5.5 if backward else 4.5,
+                score_bytes=self.activation_bytes,
+                memory_bytes_per_s=hardware.achieved_memory_bytes_per_s,
+                launch_s=4 * efficiency.launch_s,
+            )
+        fraction = efficiency.flash_backward_fraction if backward else efficiency.flash_forward_fraction
+        return self.zero + compute.flash_attention_s(
+            pairs=local.pairs,
+            query_len=local.query_len,
+            key_len=local.key_len,
+            batch=local.batch,
+            heads=local.heads,
+            kv_heads=local.kv_heads,
+            qk_dim=op.head_dim,
+            v_dim=op.value_dim,
+            backward=backward,
+            peak_flop_per_s=hardware.attention_flop_per_s,
+            max_fraction=fraction,
+            dim_half=efficiency.flash_dim_half,
+            keys_half=efficiency.flash_keys_half,
+            tile_query=efficiency.flash_tile,
+            units=hardware.units,
+            element_bytes=self.activation_bytes,
+            memory_bytes_per_s=hardware.achieved_memory_bytes_per_s,
+            launch_s=efficiency.launch_s,
+        )
+
+    def vector(self, op: Vector, top_k: int, module: ModuleSeconds) -> None:
+        columns, hardware = self.columns, self.hardware
+        size = 4.0 if op.fp32 else self.activation_bytes
+        scale = tensor_1d.region_scale(op.region, columns, top_k) * size
+        launch = hardware.efficiency.launch_s
+        bandwidth = hardware.achieved_memory_bytes_per_s
+        forward = scale * (op.forward_elements / bandwidth) + launch
+        backward = scale * (op.backward_elements / bandwidth) + launch
+        self._add(module, forward, backward, self.zero)
+        self.calls(tensor_1d.vector_calls(op, columns, self.activation_bytes), {}, module)
+        self.dense = self.dense + float(op.parameters)
+        if op.table:
+            rows, width = op.table
+            self.dense = self.dense + local_units(rows, columns.tp) * width
+
+    def _add(self, module: ModuleSeconds, forward: Rows, input_gradient: Rows, weight_gradient: Rows) -> None:
+        self.forward.compute_s = self.forward.compute_s + forward
+        self.backward.compute_s = self.backward.compute_s + input_gradient + weight_gradient
+        self.weight_gradient_s = self.weight_gradient_s + weight_gradient
+        module.compute_s = module.compute_s + forward
+        self.forward.kernels += 1
+        self.backward.kernels += 1 + bool(weight_gradient.any())
+        module.kernels += 1
+
+    def _count(self, module: ModuleSeconds, flop: Rows | float) -> None:
+        self.forward.flop = self.forward.flop + flop
+        module.flop = module.flop + flop
+
+    def calls(self, calls: tuple[Call, ...], phases: dict[str, Rows], module: ModuleSeconds) -> None:
+        """Add what stays exposed: the head of the communication, and what its compute cannot hide of the rest."""
+        for call in calls:
+            seconds = self.groups.seconds(call)
+            if seconds is None:
+                continue
+            if call.beside is None:
+                exposed = seconds
+            else:
+                beside = phases.get(call.beside, self.zero) * call.beside_share
+                hidden = seconds * (1.0 - call.head_share)
+                slowdown = self.hardware.efficiency.overlap_slowdown
+                exposed = seconds * call.head_share + exposed_s(hidden, beside, slowdown)
+            target = self.forward if call.phase == "forward" else self.backward
+            name = f"{call.category}_s"
+            setattr(target, name, getattr(target, name) + exposed)
+            if call.phase == "forward":
+                setattr(module, name, getattr(module, name) + exposed)
+
+
+def require_priceable(kind: str) -> None:
+    """Refuse a tensor strategy that a plan may name but nobody prices yet.
+
+    Raises:
+        UnsupportedError: for any but 1D.
+    """
+    if kind != "1d":
+        raise UnsupportedError(
+            Problem(
+                what=f"tensor strategy {kind!r} cannot be priced yet",
+                why="only 1D tensor parallelism has a pricing rule in this version",
+                fix="use a 1d tensor strategy of the same degree",
+                field="tensor",
+            ),
+            code="MW406",
+        )

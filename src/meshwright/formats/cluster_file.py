@@ -1,0 +1,251 @@
+"""Cluster files: groups of equal nodes and the links between groups or zones, as TOML, JSON or YAML.
+
+[[group]]
+name = "new"
+device = "H100"
+nodes = 8
+devices_per_node = 8
+zone = "a"
+[[link]]
+between = ["new", "old"]
+gb_s = 25
+latency_us = 20
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Self, cast
+
+from pydantic import (
+    NonNegativeFloat,
+    PlainValidator,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+
+from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, nearest
+from meshwright.formats.cluster import (
+    MAX_GROUPS,
+    UNKNOWN_NODE,
+    DeviceLookup,
+    GroupLinks,
+    Refusals,
+    default_links,
+    group_names,
+    node_group,
+)
+from meshwright.formats.files import read_table
+from meshwright.formats.problems import Table, Text, key, problems_of
+from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec, LinkSpec, NodeGroup
+from meshwright.specs.device import DeviceSpec
+from meshwright.units import GIB, GIGA, MICRO
+
+
+def _find_device(name: object, info: ValidationInfo) -> DeviceSpec:
+    if not isinstance(name, str):
+        raise ValueError("must be text")
+    return cast(DeviceLookup, info.context)(name)
+
+
+class _Group(Table):
+    name: Text | None = None
+    device: Annotated[DeviceSpec, PlainValidator(_find_device)] = key('"H100"', required=True)
+    nodes: PositiveInt = key("8", required=True, le=MAX_DEVICES)
+    devices_per_node: PositiveInt | None = key("8", le=MAX_DEVICES)
+    zone: Text | None = None
+    intra_gb_s: PositiveFloat | None = key("450", le=1e6)
+    inter_gb_s: PositiveFloat | None = key("50", le=1e6)
+    latency_us: NonNegativeFloat | None = key("14", le=1e9)
+    nvlink_domain: PositiveInt | None = key("8", le=MAX_DEVICES)
+    memory_gib: PositiveFloat | None = key("79.1", le=1e6)
+    price_per_device_hour: NonNegativeFloat | None = key("2.5", le=1e6)
+
+    @property
+    def per_node(self) -> int:
+        """Devices of a node, the usual number where the file has none."""
+        return self.devices_per_node or (self.device.node or UNKNOWN_NODE).devices_per_node
+
+    @model_validator(mode="after")
+    def _domain_nests(self) -> Self:
+        domain, per_node = self.nvlink_domain, self.per_node
+        if domain is not None and domain < self.nodes * per_node and per_node % domain and domain % per_node:
+            raise InputError(
+                Problem(
+                    what=f"nvlink_domain is {domain}",
+                    why=f"it must divide the {per_node} devices of a node or hold whole nodes",
+                    fix=f"for example {per_node}",
+                    field="nvlink_domain",
+                )
+            )
+        return self
+
+
+class _Link(Table):
+    between: list[Text] = key('["new", "old"]', required=True, min_length=2, max_length=2)
+    gb_s: PositiveFloat = key("25", required=True, le=1e6)
+    latency_us: NonNegativeFloat = key("20", default=20.0, le=1e9)
+
+
+class _Cluster(Table):
+    name: Text | None = None
+    group: list[_Group] = key(
+        '[{ device = "H100", nodes = 8, devices_per_node = 8 }]', required=True, min_length=1, max_length=MAX_GROUPS
+    )
+    link: list[_Link] = key(default=[])
+
+
+def read_cluster_file(path: str | Path, lookup: DeviceLookup) -> ClusterSpec:
+    """The cluster of a file.
+
+    Raises:
+        InputError: the file or any of its keys cannot be used; all problems together.
+        UnsupportedError: unknown devices and nothing else wrong, or YAML without a reader.
+    """
+    return cluster_from_table(read_table(path, "cluster file"), lookup, name=Path(path).stem)
+
+
+def cluster_from_table(data: Mapping[str, object], lookup: DeviceLookup, *, name: str = "cluster") -> ClusterSpec:
+    """The cluster of a table of keys, as a file holds it.
+
+    Args:
+        data: keys `group`, `link` and `name`.
+        lookup: finds a device by name.
+        name: of the cluster where the table has none.
+
+    Raises:
+        InputError: any key cannot be used; all problems together.
+        UnsupportedError: unknown devices and nothing else wrong.
+    """
+    try:
+        table = _Cluster.model_validate(data, context=lookup)
+    except ValidationError as error:
+        raise _refusal(error) from None
+    wrong = Refusals("MW211")
+    given = [group.name for group in table.group if group.name is not None]
+    for repeated in sorted({one for one in given if given.count(one) > 1}):
+        wrong.add(f"two groups are named {repeated!r}", "names of groups must differ", "rename one", name="group.name")
+    total = sum(group.nodes * group.per_node for group in table.group)
+    if total > MAX_DEVICES:
+        wrong.add(
+            f"the groups hold {total:,} devices",
+            f"at most {MAX_DEVICES:,} devices can be planned",
+            "plan one replica and scale its data-parallel degree",
+            name="group.nodes",
+        )
+    if wrong:
+        wrong.done()
+    names = group_names([group.name or group.device.name for group in table.group])
+    groups = [_node_group(group, name) for group, name in zip(table.group, names, strict=True)]
+    links = _links(table.link, groups, wrong)
+    if wrong:
+        wrong.done()
+    fabrics = {name: _fabric(group) for group, name in zip(table.group, names, strict=True)}
+    return ClusterSpec(
+        name=table.name or name, groups=tuple(groups), links=tuple(default_links(groups, fabrics, links))
+    )
+
+
+def _refusal(error: ValidationError) -> MeshwrightError:
+    """Unknown devices have an exit code of their own where nothing else is wrong."""
+    problems = problems_of(error, _Cluster)
+    faults = [one.get("ctx", {}).get("error") for one in error.errors(include_url=False)]
+    if all(isinstance(fault, UnsupportedError) for fault in faults):
+        return UnsupportedError(problems, code="MW402")
+    return InputError(problems, code="MW211")
+
+
+def _node_group(group: _Group, name: str) -> NodeGroup:
+    device = group.device
+    if group.memory_gib is not None:
+        device = replace(device, memory_bytes=group.memory_gib * GIB)
+    return node_group(
+        name=name,
+        device=device,
+        nodes=group.nodes,
+        devices_per_node=group.per_node,
+        links=GroupLinks(
+            intra_bytes_per_s=None if group.intra_gb_s is None else group.intra_gb_s * GIGA,
+            inter_bytes_per_s=None if group.inter_gb_s is None else group.inter_gb_s * GIGA,
+            inter_latency_s=None if group.latency_us is None else group.latency_us * MICRO,
+            scaleup_domain=group.nvlink_domain,
+        ),
+        zone=group.zone,
+        price_per_device_hour=group.price_per_device_hour,
+    )
+
+
+def _fabric(group: _Group) -> tuple[float, float]:
+    """What leaves a group, also where the group is one scale-up domain and shows no fabric."""
+    node = group.device.node or UNKNOWN_NODE
+    return (
+        node.fabric_bytes_per_s if group.inter_gb_s is None else group.inter_gb_s * GIGA,
+        node.fabric_latency_s if group.latency_us is None else group.latency_us * MICRO,
+    )
+
+
+def _links(tables: list[_Link], groups: list[NodeGroup], wrong: Refusals) -> dict[frozenset[str], LinkSpec]:
+    """Links by their two groups; one between zones holds for each pair of their groups that has none of its own."""
+    between_groups: dict[frozenset[str], LinkSpec] = {}
+    between_zones: dict[frozenset[str], LinkSpec] = {}
+    for i, link in enumerate(tables):
+        where = f"link[{i}]"
+        ends = link.between
+        sides = [_resolve_end(end, groups, where, wrong) for end in ends]
+        if sides[0] is None or sides[1] is None:
+            continue
+        (kind, first), (other_kind, second) = sides[0], sides[1]
+        pairs = [frozenset((a, b)) for a in first for b in second if a != b]
+        if not pairs:
+            wrong.add(
+                f"{where}.between joins {ends[0]!r} and {ends[1]!r}",
+                "a link joins two different groups",
+                "the speed inside a group is its inter_gb_s",
+                name=f"{where}.between",
+            )
+        target = between_groups if kind == other_kind == "group" else between_zones
+        for pair in pairs:
+            if pair in target and first != second:
+                wrong.add(
+                    f"{where}.between: {' and '.join(sorted(pair))} have two links",
+                    "two groups have one link",
+                    "keep one of them",
+                    name=f"{where}.between",
+                )
+            ordered = [group.name for group in groups if group.name in pair]
+            target[pair] = LinkSpec(
+                between=(ordered[0], ordered[1]),
+                bandwidth_bytes_per_s=link.gb_s * GIGA,
+                latency_s=link.latency_us * MICRO,
+                basis="datasheet",
+            )
+    return between_zones | between_groups
+
+
+def _resolve_end(end: str, groups: list[NodeGroup], where: str, wrong: Refusals) -> tuple[str, tuple[str, ...]] | None:
+    """Whether a name is a group or a zone, and the groups it stands for."""
+    zones: dict[str, tuple[str, ...]] = {}
+    names: dict[str, tuple[str, ...]] = {group.name: (group.name,) for group in groups}
+    for group in groups:
+        if group.zone is not None:
+            zones[group.zone] = (*zones.get(group.zone, ()), group.name)
+    matches = [("group", names[end])] if end in names else []
+    matches += [("zone", zones[end])] if end in zones else []
+    for kind, known in (("group", names), ("zone", zones)):
+        if not matches and end.startswith(f"{kind}:") and end.removeprefix(f"{kind}:") in known:
+            matches = [(kind, known[end.removeprefix(f"{kind}:")])]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        why, fix = f"{end!r} is a group and a zone", f'write "group:{end}" or "zone:{end}"'
+    else:
+        close = nearest(end[:80], [*names, *zones])
+        why = f"groups: {', '.join(names)}; zones: {', '.join(zones) or 'none'}"
+        fix = f"did you mean {' or '.join(close)}?" if close else "name a group or a zone"
+    wrong.add(f"{where}.between names {end[:80]!r}", why, fix, name=f"{where}.between")
+    return None

@@ -1,0 +1,116 @@
+"""Small text files from outside: read whole, or one clear error."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import stat
+import tomllib
+from pathlib import Path
+
+from meshwright.errors import InputError, Problem, UnsupportedError
+
+MAX_BYTES = 16 * 1024**2
+"""Nothing this package reads as text comes near it; larger files are refused unread."""
+
+
+def read_text(path: str | Path, noun: str, *, max_bytes: int = MAX_BYTES) -> str:
+    """The text of a small UTF-8 file.
+
+    Args:
+        path: the file.
+        noun: what it should hold, for the error: `cluster file`.
+        max_bytes: larger files are refused without being read.
+
+    Raises:
+        InputError: absent, not a file, unreadable, empty, too large or binary.
+    """
+
+    def refuse(why: str, fix: str) -> InputError:
+        return InputError(Problem(what=f"{noun} {str(path)!r} cannot be used", why=why, fix=fix), code="MW201")
+
+    file = Path(path)
+    try:
+        status = file.stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise refuse("it is a folder", "name the file inside it")
+        if not stat.S_ISREG(status.st_mode):
+            raise refuse("it is not a regular file", "name a text file")
+        if status.st_size > max_bytes:
+            size = f"{status.st_size:,} bytes; at most {max_bytes:,} are read"
+            raise refuse(f"it is too large: {size}", f"this is probably not a {noun}")
+        with file.open("rb") as stream:
+            content = stream.read(max_bytes + 1)
+    except InputError:
+        raise
+    except FileNotFoundError:
+        raise refuse("there is no such file", "check the path") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise refuse(f"it cannot be read: {reason}", "check the path and its permissions") from None
+    if not content.strip():
+        raise refuse("it is empty", f"write a {noun}, or name another file")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise refuse("it is binary, not UTF-8 text", f"name a {noun} in text form")
+    return text
+
+
+def read_table(path: str | Path, noun: str) -> dict[str, object]:
+    """A TOML, JSON or YAML file (by its ending; TOML where there is none) as a table of keys.
+
+    Raises:
+        InputError: the file cannot be read, its syntax is wrong, or it is no table of keys.
+        UnsupportedError: a YAML file where no YAML reader is installed.
+    """
+    text = read_text(path, noun)
+    suffix = Path(path).suffix.lower()
+    language = {".json": "JSON", ".yaml": "YAML", ".yml": "YAML"}.get(suffix, "TOML")
+    try:
+        if language == "JSON":
+            data = json.loads(text)
+        elif language == "YAML":
+            data = _yaml(text, path)
+        else:
+            data = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, UnsupportedError):
+            raise
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise InputError(
+            Problem(
+                what=f"{noun} {str(path)!r} is not valid {language}", why=reason, fix=f"mend the {language} syntax"
+            ),
+            code="MW202",
+        ) from None
+    if not isinstance(data, dict):
+        raise InputError(
+            Problem(
+                what=f"{noun} {str(path)!r} holds a {type(data).__name__}",
+                why="it must be a table of keys at the top",
+                fix="see the example of the file in the documentation",
+            ),
+            code="MW202",
+        )
+    return {str(key): value for key, value in data.items()}
+
+
+def _yaml(text: str, path: str | Path) -> object:
+    try:
+        yaml = importlib.import_module("yaml")
+    except ImportError:
+        raise UnsupportedError(
+            Problem(
+                what=f"{str(path)!r} is YAML, and no YAML reader is installed",
+                why="the core reads TOML and JSON",
+                fix="pip install pyyaml, or write the same keys as TOML or JSON",
+            ),
+            code="MW405",
+        ) from None
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None

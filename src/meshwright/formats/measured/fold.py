@@ -1,0 +1,249 @@
+"""Free text of measured rows folded into the plan's own terms, each by how it starts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from meshwright.specs.strategy import RECOMPUTE_MODULES
+from meshwright.specs.workload import PRECISIONS, Precision
+
+
+class Refused(ValueError):
+    """A row asks for something that no plan says or nobody prices; the message is the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """What a framework of a time does unless told otherwise."""
+
+    name: str
+    sharding: str
+    recompute: str
+    """`none` as long as the prediction fits, or `full`."""
+    flash: bool
+    sequence_parallel: bool
+    tp_overlap: str
+    dp_overlap: bool
+    short_gradients: bool = False
+    """Whether gradients are kept and summed in 16 bits."""
+
+
+def generation(framework: str, year: int) -> Generation:
+    """The habits of a framework.
+
+    Args:
+        framework: in the source's words.
+        year: of the publication.
+
+    Returns:
+        Defaults by family: Megatron-Core shards the optimizer, runs fused attention and overlaps gradients; the code of
+        Megatron-LM before it, and Megatron-DeepSpeed, write the scores to memory unless asked and sum gradients after
+        the last backward. Before 2022 everything is recomputed and there is no sequence parallelism.
+
+    Source: default arguments of NVIDIA/Megatron-LM, NVIDIA/NeMo, NVIDIA-NeMo/Megatron-Bridge,
+    bigscience-workshop/Megatron-DeepSpeed, pytorch/torchtitan, mosaicml/llm-foundry and AI-Hypercomputer/maxtext.
+    """
+    text = framework.lower()
+    core = Generation(
+        name="Megatron-Core",
+        sharding="z1",
+        recompute="none",
+        flash=True,
+        sequence_parallel=True,
+        tp_overlap="bulk",
+        dp_overlap=True,
+    )
+    if "nemo" in text or "bridge" in text:
+        return replace(core, name="NVIDIA's performance recipes", tp_overlap="ring", short_gradients=True)
+    if "megatron-core" in text or "mcore" in text:
+        return core
+    if "deepspeed" in text:
+        old = replace(core, name="Megatron-DeepSpeed", sharding="z0", flash=False, sequence_parallel=False)
+        return replace(old, tp_overlap="none", dp_overlap=False)
+    if "megatron" in text and year < 2022:
+        first = replace(core, name="Megatron-LM before 2022", sharding="z0", recompute="full", flash=False)
+        return replace(first, sequence_parallel=False, tp_overlap="none", dp_overlap=False)
+    if "megatron" in text:
+        return replace(core, name="Megatron-LM", sharding="z0", flash=False, dp_overlap=False)
+    if any(word in text for word in ("fsdp", "torch", "composer", "maxtext", "jax")):
+        return replace(core, name="PyTorch or JAX", sharding="fsdp")
+    modern = year >= 2022
+    return replace(
+        core,
+        name=f"a framework of {year}",
+        sharding="z1" if modern else "z0",
+        recompute="none" if modern else "full",
+        flash=modern,
+        sequence_parallel=modern,
+        tp_overlap="bulk" if modern else "none",
+        dp_overlap=modern,
+    )
+
+
+def sharding(text: str) -> tuple[str, int] | None:
+    """What is sharded over data ranks, and the ranks of a shard group where it says so.
+
+    Args:
+        text: `1`, `1 (dist-opt)`, `3 (FSDP FULL_SHARD)`, `FSDP2 (ZeRO-3)`, `FSDP 128`, `HSDP (FSDP128 x DP4)`, ...
+
+    Returns:
+        A sharding of PlanRow and a group size (0 for all ranks); None where it is not stated.
+
+    Raises:
+        Refused: it is stated in words that are not understood.
+    """
+    lower = text.lower()
+    if not lower or (lower.startswith("ddp") and "not stated" in lower):
+        return None
+    if hybrid := re.match(r"hsdp\D*(\d+)", lower):
+        return "hsdp", int(hybrid[1])
+    if "fsdp" in lower:
+        grouped = re.match(r"fsdp (\d+)", lower)
+        return ("hsdp", int(grouped[1])) if grouped else ("fsdp", 0)
+    if lower.startswith("ddp"):
+        return "z0", 0
+    if level := re.match(r"(?:zero-?)?([0-3])(?:\.0)?\b", lower):
+        return f"z{level[1]}", 0
+    raise Refused(f"zero_stage {text[:40]!r} is not understood")
+
+
+def precision(text: str, *, year: int, notes: str = "") -> tuple[Precision, str]:
+    """The recipe of a dtype in the source's words.
+
+    Args:
+        text: `bf16`, `amp_bf16`, `fp16/bf16 not stated`, `fp8-mx`, `mxfp8`, `nvfp4`, ...
+        year: of the publication, for a blank.
+        notes: `PURE` mixed precision of PyTorch's FSDP also reduces gradients in 16 bits.
+
+    Returns:
+        The recipe, and what was assumed (empty where nothing was).
+
+    Raises:
+        Refused: it is none of these.
+    """
+    lower = text.lower().removeprefix("amp_")
+    if not lower:
+        name = "bf16" if year >= 2021 else "fp16"
+        return PRECISIONS[name], f"{name}: not stated"
+    if lower.startswith("fp16/bf16"):
+        return PRECISIONS["fp16"], "fp16: 16 bits, which of the two formats is not stated"
+    if lower.startswith(("nvfp4", "fp4", "mxfp4")):
+        return PRECISIONS["fp8"], f"fp8: {text} has no recipe of its own, so its products are priced as fp8"
+    if lower.startswith(("fp8", "mxfp8")):
+        return PRECISIONS["fp8"], ""
+    for name in ("bf16", "fp16", "fp32"):
+        if lower.startswith(name):
+            found = PRECISIONS[name]
+            if name == "bf16" and "fsdp prec pure" in notes.lower():
+                return replace(found, name="bf16-pure", reduce="bf16"), ""
+            return found, ""
+    raise Refused(f"dtype {text[:40]!r} has no recipe")
+
+
+def short_gradients(recipe: Precision) -> tuple[Precision, str]:
+    """A recipe with gradients in 16 bits and, where products are fp8, weights kept in fp8 alone (both layouts).
+
+    Source: `grad_reduce_in_fp32 = False` and `fp8_param_gather = True` in scripts/performance of NVIDIA/NeMo and
+    NVIDIA-NeMo/Megatron-Bridge.
+    """
+    if recipe.name not in ("bf16", "fp8"):
+        return recipe, ""
+    short = replace(recipe, name=f"{recipe.name}-short", gradients="bf16", reduce="bf16", weight_cache_bytes=0.0)
+    return short, "16 bits: usual in NVIDIA's performance recipes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """What is recomputed: a mode of PlanRow, modules for `sel`, layers for `block`, or a share of the layers."""
+
+    mode: str
+    modules: tuple[str, ...] = ()
+    layers: int = 0
+    share: float = 0.0
+    assumed: str = ""
+
+
+_MODULE_NAMES = {"up_proj": "mla_up_proj", "core_attention": "core_attn", "norm": "layernorm"}
+
+
+def recompute(text: str, detail: str) -> Again | None:
+    """Recompute in the source's words.
+
+    Args:
+        text: starts with `none`, `full` or `selective`, or names a rematerialisation policy.
+        detail: modules (`moe_act, layernorm`) or a recipe's settings (`recompute_modules=['mla_up_proj'] ...`).
+
+    Returns:
+        What is recomputed, None where it is not stated.
+
+    Raises:
+        Refused: it is stated in words that are not understood.
+    """
+    lower = text.lower()
+    if blocked := re.search(r"recompute_num_layers=(\d+)", detail):
+        return Again(mode="block", layers=int(blocked[1]))
+    if not lower:
+        return None
+    if lower.startswith("none"):
+        return Again(mode="none")
+    if lower.startswith("full"):
+        return Again(mode="full")
+    if "remat" in lower:
+        return Again(mode="full", assumed=f"full: {text} keeps little more than the inputs of layers")
+    if lower.startswith("selective"):
+        if "2nd" in lower or "(layer)" in lower:
+            return Again(mode="block", share=0.5, assumed="block: every second layer, as the first half of each chunk")
+        if "per-op" in lower:
+            assumed = "sel: all but products and attention, of which every second is kept, as the MLP and the norms"
+            return Again(mode="sel", modules=("mlp", "layernorm"), assumed=assumed)
+        listed = re.search(r"recompute_modules=\[([^\]]*)\]", detail)
+        words = re.findall(r"[a-z_]+", (listed[1] if listed else "" if "=" in detail else detail).lower())
+        modules = tuple(dict.fromkeys(_MODULE_NAMES.get(word, word) for word in words))
+        known = tuple(module for module in modules if module in RECOMPUTE_MODULES)
+        if modules != known:
+            raise Refused(f"recompute of {', '.join(sorted({*modules} - {*known}))} has no rule")
+        return Again(
+            mode="sel", modules=known or ("core_attn",), assumed="" if known else "core attention: the usual module"
+        )
+    raise Refused(f"recompute {text[:40]!r} is not understood")
+
+
+def schedule(text: str, *, pp: int, vpp: int | None) -> tuple[str, int | None]:
+    """Name of the pipeline schedule, and the chunks per worker (None: interleaved, count not stated).
+
+    Raises:
+        Refused: a schedule that is not priced.
+    """
+    lower = text.lower()
+    if pp == 1:
+        return "1f1b", 1
+    if lower.startswith(("zb", "zero", "v-", "dualpipe", "chimera", "hanayo")):
+        raise Refused(f"schedule {text[:40]!r} is not priced")
+    if vpp is not None and (vpp > 1 or not lower.startswith("gpipe")):
+        return ("interleaved", vpp) if vpp > 1 else ("1f1b", 1)
+    if "interleav" in lower or lower.startswith("1f1b-i"):
+        return "interleaved", None
+    if lower.startswith("gpipe"):
+        return "gpipe", 1
+    if not lower or lower.startswith("1f1b"):
+        return "1f1b", 1
+    raise Refused(f"schedule {text[:40]!r} is not understood")
+
+
+def flash(text: str) -> bool | None:
+    """Whether attention is fused, None where it is not stated."""
+    lower = text.lower()
+    if not lower:
+        return None
+    stored = ("standard", "unfused", "fused softmax", "local", "eager", "math")
+    return "flash" in lower or not any(word in lower for word in stored)
+
+
+def fabric_bytes_per_s(text: str, devices_per_node: int) -> float | None:
+    """Bytes/s per device between nodes: `400Gb/s NDR IB per GPU`, `8x200Gb/s HDR IB per node`; None without a speed."""
+    match = re.search(r"(?:(\d+)\s*x\s*)?(\d+(?:\.\d+)?)\s*gb(?:/s|ps)", text.lower())
+    if match is None:
+        return None
+    total = int(match[1] or 1) * float(match[2]) * 1e9 / 8
+    return total if "per gpu" in text.lower() else total / devices_per_node

@@ -1,0 +1,64 @@
+"""One row of a measured-runs file: columns as text, numbers and flags; a blank says nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+REQUIRED = ("id", "gpu", "n_gpus", "n_layers", "hidden", "seq_len", "global_batch_seqs")
+"""Columns without which a file is not one of measured runs. All others may be absent."""
+
+
+class Record:
+    """A row. What is wrong with it gathers in `reasons`, so that all of it can be said at once."""
+
+    def __init__(self, values: Mapping[str, str | None]) -> None:
+        self._values = values
+        self.reasons: list[str] = []
+
+    def text(self, name: str) -> str:
+        """The column, without surrounding blanks; empty where the file or the row does not have it."""
+        value = self._values.get(name)
+        return value.strip() if isinstance(value, str) else ""
+
+    def all_text(self, *names: str) -> str:
+        """Several columns in one, in lower case, to look for a word in."""
+        return " | ".join(self.text(name) for name in names).lower()
+
+    def number(self, name: str) -> float | None:
+        """The column as a number above 0, None where it is blank; anything else is a reason."""
+        text = self.text(name)
+        if not text:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and value > 0):
+            self.reasons.append(f"{name} {text[:40]!r} is not a number above 0")
+            return None
+        return value
+
+    def whole(self, name: str) -> int | None:
+        """The column as a whole number above 0, None where it is blank; anything else is a reason."""
+        value = self.number(name)
+        if value is None:
+            return None
+        if value != int(value) or value > 1e12:
+            self.reasons.append(f"{name} {self.text(name)[:40]!r} is not a whole number in reach")
+            return None
+        return int(value)
+
+    def needed(self, name: str) -> int:
+        """The same for a column that must be stated; 1 stands in after the reason is noted."""
+        known = len(self.reasons)
+        value = self.whole(name)
+        if value is None and len(self.reasons) == known:
+            self.reasons.append(f"{name} not stated")
+        return 1 if value is None else value
+
+    def flag(self, name: str) -> bool | None:
+        """The column as true or false, None where it is blank or neither."""
+        return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(
+            self.text(name).lower()
+        )

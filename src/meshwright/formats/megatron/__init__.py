@@ -1,0 +1,12 @@
+"""Megatron-LM: plans written as launch scripts, launch scripts read as plans.
+
+Options are those of commit d98e8a64 (August 2026), https://github.com/NVIDIA/Megatron-LM.
+"""
+
+from __future__ import annotations
+
+from meshwright.formats.megatron.model import model_facts
+from meshwright.formats.megatron.read import MegatronFlags, read_flags
+from meshwright.formats.megatron.write import MegatronExport, export, translate
+
+__all__ = ["MegatronExport", "MegatronFlags", "export", "model_facts", "read_flags", "translate"]

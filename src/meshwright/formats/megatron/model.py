@@ -1,0 +1,317 @@
+"""The shape of a model as Megatron-LM options, and the shape that options describe."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from meshwright.errors import Problem
+from meshwright.formats.megatron.options import Values
+from meshwright.specs.model import Attention, DenseMlp, LatentAttention, LayerSpec, ModelSpec, MoeMlp
+
+Flags = list[tuple[str, str]]
+
+
+def _refusal(name: str, value: object, why: str, fix: str = "") -> Problem:
+    return Problem(what=f"model: {name} is {value!r}", why=why, fix=fix, field=f"model.{name}")
+
+
+def model_flags(model: ModelSpec) -> tuple[Flags, list[str], list[Problem]]:
+    """Options for a model's shape, what to know about them, and what no option says."""
+    problems = list(_inexpressible(model))
+    layer = model.layers().__next__()
+    flags: Flags = [
+        ("--num-layers", str(model.num_layers)),
+        ("--hidden-size", str(model.hidden)),
+        ("--num-attention-heads", str(layer.attention.heads)),
+        *_mlp_flags(model),
+        *_attention_flags(model, layer),
+        ("--normalization", "RMSNorm" if layer.norm == "rmsnorm" else "LayerNorm"),
+        *_bias_flags(layer),
+    ]
+    if not model.tied_embeddings:
+        flags.append(("--untie-embeddings-and-output-weights", ""))
+    if not any(kind.dropout for kind in model.kinds()):
+        flags += [("--hidden-dropout", "0.0"), ("--attention-dropout", "0.0")]
+    flags.append(("--position-embedding-type", "learned_absolute" if model.learned_positions else "rope"))
+    if model.mtp_layers:
+        flags.append(("--mtp-num-layers", str(model.mtp_layers)))
+    gated = any(kind.mlp.gated for kind in model.kinds())
+    notes = [
+        f"the shape does not say the {'gate' if gated else 'activation'} function, norm epsilon or rotary base: "
+        "the options' defaults stand"
+    ]
+    return flags, notes, problems
+
+
+def _inexpressible(model: ModelSpec) -> Iterator[Problem]:
+    """Parts of the shape that no option says."""
+    kinds = model.kinds()
+    first = kinds[0]
+    for name, values in (
+        ("attention", {_without_window(kind.attention) for kind in kinds}),
+        ("norm", {kind.norm for kind in kinds}),
+        ("dropout", {kind.dropout for kind in kinds}),
+        ("experts", {kind.mlp for kind in kinds if isinstance(kind.mlp, MoeMlp)}),
+        ("ffn_hidden", {kind.mlp for kind in kinds if isinstance(kind.mlp, DenseMlp)}),
+        ("gated", {kind.mlp.gated for kind in kinds}),
+        ("window", {kind.attention.window for kind in kinds} - {None}),
+    ):
+        if len(values) > 1:
+            yield _refusal(name, sorted(map(str, values)), "all layers must agree in it")
+    for kind in kinds:
+        if kind.parallel_block:
+            yield _refusal("parallel_block", True, "attention and MLP run one after the other only")
+        if kind.norms != 2 and not kind.parallel_block:
+            yield _refusal("norms", kind.norms, "a layer has two norms")
+        if not kind.attention.causal:
+            yield _refusal("causal", False, "the GPT model attends to earlier tokens only")
+        if isinstance(kind.mlp, MoeMlp) and kind.mlp.bias and kind.mlp.shared_ffn_hidden:
+            yield _refusal("bias", True, "shared experts have no biases")
+        if _biases(kind) not in ((False,) * 3, (True, False, False), (True,) * 3):
+            yield _refusal("bias", _biases(kind), "biases of (qkv, output, MLP) are all, none or qkv alone")
+    if model.embedding_norm:
+        yield _refusal("embedding_norm", True, "there is no norm after the embedding")
+    if model.head_bias:
+        yield _refusal("head_bias", True, "the head has no bias")
+    if model.final_norm != first.norm:
+        yield _refusal("final_norm", model.final_norm, f"the final norm is that of the layers, {first.norm}")
+    if model.family == "bloom":
+        yield _refusal("family", model.family, "ALiBi positions are not offered", "the nearest is rope")
+
+
+def _without_window(attention: Attention | LatentAttention) -> object:
+    skip = ("window",)
+    return tuple((name, getattr(attention, name)) for name in attention.__slots__ if name not in skip)
+
+
+def _biases(layer: LayerSpec) -> tuple[bool, bool, bool]:
+    attention = layer.attention
+    of_attention = (attention.qkv_bias, attention.out_bias) if isinstance(attention, Attention) else (False, False)
+    return (*of_attention, layer.mlp.bias)
+
+
+def _bias_flags(layer: LayerSpec) -> Flags:
+    qkv, _, mlp = _biases(layer)
+    flags: Flags = [] if mlp else [("--disable-bias-linear", "")]
+    return [*flags, ("--add-qkv-bias", "")] if qkv and not mlp else flags
+
+
+def _mlp_flags(model: ModelSpec) -> Flags:
+    kinds = model.kinds()
+    dense = next((kind.mlp for kind in kinds if isinstance(kind.mlp, DenseMlp)), None)
+    moe = next((kind.mlp for kind in kinds if isinstance(kind.mlp, MoeMlp)), None)
+    width = dense.ffn_hidden if dense else moe.ffn_hidden if moe else 0
+    flags: Flags = [("--ffn-hidden-size", str(width))]
+    if kinds[0].mlp.gated:
+        flags.append(("--swiglu", ""))
+    if moe is None:
+        return flags
+    pattern = [isinstance(layer.mlp, MoeMlp) for layer in model.layers()]
+    flags += [
+        ("--num-experts", str(moe.experts)),
+        ("--moe-router-topk", str(moe.top_k)),
+        ("--moe-ffn-hidden-size", str(moe.ffn_hidden)),
+        ("--moe-grouped-gemm", ""),
+    ]
+    if not all(pattern):
+        flags.append(("--moe-layer-freq", _write_pattern(pattern)))
+    if moe.shared_ffn_hidden:
+        flags.append(("--moe-shared-expert-intermediate-size", str(moe.shared_ffn_hidden)))
+    if moe.shared_gate:
+        flags.append(("--moe-shared-expert-gate", ""))
+    if moe.router_bias and not moe.bias:
+        flags += [("--moe-router-enable-expert-bias", ""), ("--moe-router-score-function", "sigmoid")]
+    return flags
+
+
+def _attention_flags(model: ModelSpec, layer: LayerSpec) -> Flags:
+    attention = layer.attention
+    if isinstance(attention, LatentAttention):
+        flags: Flags = [("--multi-latent-attention", "")]
+        if attention.q_rank is not None:
+            flags.append(("--q-lora-rank", str(attention.q_rank)))
+        return [
+            *flags,
+            ("--kv-lora-rank", str(attention.kv_rank)),
+            ("--qk-head-dim", str(attention.nope_dim)),
+            ("--qk-pos-emb-head-dim", str(attention.rope_dim)),
+            ("--v-head-dim", str(attention.value_dim)),
+            # The latents always have norms, and the options know only this switch for them.
+            ("--qk-layernorm", ""),
+        ]
+    flags = [("--kv-channels", str(attention.head_dim))]
+    if attention.kv_heads < attention.heads:
+        flags += [("--group-query-attention", ""), ("--num-query-groups", str(attention.kv_heads))]
+    if attention.qk_norm:
+        flags.append(("--qk-layernorm", ""))
+    if attention.gate:
+        flags.append(("--attention-output-gate", ""))
+    if attention.sinks:
+        flags.append(("--softmax-type", "learnable"))
+    windows = [each.attention.window for each in model.layers()]
+    width = next((window for window in windows if window is not None), None)
+    if width is not None:
+        # Megatron-LM counts the keys before the query, we count the query's own too.
+        flags.append(("--window-size", f"{width - 1},0"))
+        if None in windows:
+            flags.append(("--window-attn-skip-freq", _write_pattern([window is not None for window in windows])))
+    return flags
+
+
+def _write_pattern(pattern: list[bool]) -> str:
+    """`([0]*3+[1]*58)`: one entry a layer; its shortest period repeated."""
+    length = len(pattern)
+    for size in range(1, length + 1):
+        if length % size == 0 and pattern[:size] * (length // size) == pattern:
+            period, repeats = pattern[:size], length // size
+            break
+    runs: list[tuple[int, int]] = []
+    for value in period:
+        if runs and runs[-1][0] == value:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((int(value), 1))
+    text = "+".join(f"[{value}]*{count}" if count > 1 else f"[{value}]" for value, count in runs)
+    return f"({text})*{repeats}" if repeats > 1 else f"({text})"
+
+
+def read_pattern(text: str, layers: int) -> list[bool] | None:
+    """One entry a layer of `([0]*3+[1]*58)`, or of N: every N-th layer; None where it is neither."""
+    plain = re.sub(r"\s+", "", text)
+    if re.fullmatch(r"\d{1,6}", plain):
+        every = int(plain)
+        # Megatron-LM's layer i has experts where i mod N = 0, counting from 0.
+        return [index % every == 0 for index in range(layers)] if every else None
+    factor = re.fullmatch(r"\((.+)\)\*(\d{1,5})", plain)
+    body, repeats = (factor[1], int(factor[2])) if factor else (plain.removeprefix("("), 1)
+    body = body.removesuffix(")")
+    found: list[bool] = []
+    for term in body.split("+"):
+        match = re.fullmatch(r"\[([01](?:,[01])*)\](?:\*(\d{1,5}))?", term)
+        if not match:
+            return None
+        found += [entry == "1" for entry in match[1].split(",")] * int(match[2] or 1)
+    found *= repeats
+    return found if len(found) == layers else None
+
+
+def model_facts(model: ModelSpec) -> dict[str, Any]:
+    """The shape of a model in the words that `read_facts` uses, to be held against options."""
+    layer = next(model.layers())
+    attention = layer.attention
+    dense = next((kind.mlp for kind in model.kinds() if isinstance(kind.mlp, DenseMlp)), None)
+    moe = next((kind.mlp for kind in model.kinds() if isinstance(kind.mlp, MoeMlp)), None)
+    facts: dict[str, Any] = {
+        "num_layers": model.num_layers,
+        "hidden": model.hidden,
+        "heads": attention.heads,
+        "norm": layer.norm,
+        "gated": layer.mlp.gated,
+        "biases": _biases(layer),
+        "tied_embeddings": model.tied_embeddings,
+        "mtp_layers": model.mtp_layers,
+        "dropout": any(kind.dropout for kind in model.kinds()),
+        "learned_positions": bool(model.learned_positions),
+        "vocab": model.vocab,
+    }
+    if dense or moe:
+        facts["ffn_hidden"] = dense.ffn_hidden if dense else moe.ffn_hidden if moe else 0
+    if moe:
+        facts |= {
+            "experts": moe.experts,
+            "top_k": moe.top_k,
+            "expert_ffn_hidden": moe.ffn_hidden,
+            "shared_ffn_hidden": moe.shared_ffn_hidden,
+            "moe_layers": [isinstance(each.mlp, MoeMlp) for each in model.layers()],
+        }
+    if isinstance(attention, LatentAttention):
+        names = ("q_rank", "kv_rank", "nope_dim", "rope_dim", "value_dim")
+        return facts | {name: getattr(attention, name) for name in names}
+    return facts | {
+        "kv_heads": attention.kv_heads,
+        "head_dim": attention.head_dim,
+        "qk_norm": attention.qk_norm,
+        "windows": [each.attention.window for each in model.layers()],
+    }
+
+
+def read_facts(values: Values) -> tuple[dict[str, Any], list[Problem]]:
+    """What options say of the model's shape, defaults filled in where the size of the model is given."""
+    layers, hidden, heads = (values.whole(flag) for flag in ("--num-layers", "--hidden-size", "--num-attention-heads"))
+    if not (layers > 0 and hidden > 0 and heads > 0):
+        missing = [flag for flag in ("--num-layers", "--hidden-size", "--num-attention-heads") if not values.has(flag)]
+        why = f"the model's shape is not said without {', '.join(missing)}" if missing else "sizes are at least 1"
+        return {}, [Problem(what="no model in the options", why=why)] if not missing else []
+    gated = values.has("--swiglu") or values.has("--quick-geglu")
+    usual = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
+    linear = not values.has("--disable-bias-linear")
+    facts: dict[str, Any] = {
+        "num_layers": layers,
+        "hidden": hidden,
+        "heads": heads,
+        "ffn_hidden": values.whole("--ffn-hidden-size", usual),
+        "norm": "rmsnorm" if values.text("--normalization", "LayerNorm") == "RMSNorm" else "layernorm",
+        "gated": gated,
+        "biases": (linear or values.has("--add-qkv-bias"), linear, linear),
+        "tied_embeddings": not values.has("--untie-embeddings-and-output-weights"),
+        "mtp_layers": values.whole("--mtp-num-layers"),
+        "dropout": values.number("--hidden-dropout", 0.1) > 0 or values.number("--attention-dropout", 0.1) > 0,
+        "learned_positions": values.text("--position-embedding-type", "learned_absolute") == "learned_absolute"
+        and not values.has("--use-rotary-position-embeddings"),
+    }
+    if values.has("--vocab-size"):
+        facts["vocab"] = values.whole("--vocab-size")
+    problems: list[Problem] = []
+    if values.has("--num-experts"):
+        facts |= {
+            "experts": values.whole("--num-experts"),
+            "top_k": values.whole("--moe-router-topk", 2),
+            "expert_ffn_hidden": values.whole("--moe-ffn-hidden-size", facts["ffn_hidden"]),
+            "shared_ffn_hidden": values.whole("--moe-shared-expert-intermediate-size"),
+            "moe_layers": _layer_pattern(values, "--moe-layer-freq", layers, problems) or [True] * layers,
+        }
+    if values.has("--multi-latent-attention"):
+        return facts | {
+            "q_rank": values.whole("--q-lora-rank") or None,
+            "kv_rank": values.whole("--kv-lora-rank", 32),
+            "nope_dim": values.whole("--qk-head-dim", 128),
+            "rope_dim": values.whole("--qk-pos-emb-head-dim", 64),
+            "value_dim": values.whole("--v-head-dim", 128),
+        }, problems
+    grouped = values.has("--group-query-attention")
+    return facts | {
+        "kv_heads": values.whole("--num-query-groups", 1) if grouped else heads,
+        "head_dim": values.whole("--kv-channels", hidden // heads),
+        "qk_norm": values.has("--qk-layernorm"),
+        "windows": _windows(values, layers, problems),
+    }, problems
+
+
+def _layer_pattern(values: Values, flag: str, layers: int, problems: list[Problem]) -> list[bool] | None:
+    if not values.has(flag):
+        return None
+    pattern = read_pattern(values.text(flag), layers)
+    if pattern is None:
+        why = f"must be a number, or one 0 or 1 for each of the {layers} layers such as ([0]*3+[1]*{layers - 3})"
+        problems.append(Problem(what=f"{flag} is {values.text(flag)!r}", why=why, field=flag))
+    return pattern
+
+
+def _windows(values: Values, layers: int, problems: list[Problem]) -> list[int | None]:
+    flag = "--window-size"
+    if not values.has(flag):
+        return [None] * layers
+    match = re.fullmatch(r"\(?(\d{1,9}),0\)?", values.text(flag).replace(" ", ""))
+    if not match:
+        why = "must be the keys before the query and 0 after it, such as 127,0"
+        problems.append(Problem(what=f"{flag} is {values.text(flag)!r}", why=why, field=flag))
+        return [None] * layers
+    width = int(match[1]) + 1
+    skip = values.text("--window-attn-skip-freq")
+    if skip.isdecimal() and len(skip) < 7 and int(skip):
+        # Every N-th layer, counting from 1, attends to everything.
+        return [None if number % int(skip) == 0 else width for number in range(1, layers + 1)]
+    pattern = _layer_pattern(values, "--window-attn-skip-freq", layers, problems) or [True] * layers
+    return [width if held else None for held in pattern]

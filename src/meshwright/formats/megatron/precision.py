@@ -1,0 +1,108 @@
+"""Number formats as Megatron-LM options, role by role, and back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from meshwright.errors import Problem
+from meshwright.formats.megatron.options import Values
+from meshwright.specs.workload import PRECISIONS, Precision
+
+_LOW = {
+    "fp8": (("--fp8-format", "hybrid"), ("--fp8-recipe", "delayed")),
+    "mxfp8": (("--fp8-format", "e4m3"), ("--fp8-recipe", "mxfp8")),
+    "fp4": (("--fp4-format", "e2m1"), ("--fp4-recipe", "nvfp4")),
+    "nvfp4": (("--fp4-format", "e2m1"), ("--fp4-recipe", "nvfp4")),
+}
+"""Formats of GEMM inputs below the 16-bit formats."""
+_MOMENTS = ("fp32", "bf16", "fp16", "fp8")
+
+
+def precision_flags(precision: Precision, *, sharded: bool) -> tuple[list[tuple[str, str]], list[Problem]]:
+    """Options for the formats of all roles, and the roles whose format no option says.
+
+    Args:
+        precision: the recipe.
+        sharded: whether optimizer states are spread over data ranks.
+    """
+    problems: list[Problem] = []
+
+    def refuse(role: str, allowed: str, fix: str = "") -> None:
+        value = getattr(precision, role)
+        problems.append(
+            Problem(what=f"precision: {role} is {value!r}", why=allowed, fix=fix, field=f"workload.precision.{role}")
+        )
+
+    base = precision.activations
+    flags = [(f"--{base}", "")] if base in ("bf16", "fp16") else []
+    if base not in ("bf16", "fp16", "fp32"):
+        refuse("activations", "activations are kept in bf16, fp16 or fp32", "use bf16")
+    if precision.compute in _LOW:
+        flags += _LOW[precision.compute]
+        if base == "fp32":
+            refuse("compute", "8- and 4-bit recipes stand on bf16 or fp16")
+    elif precision.compute not in (base, "tf32"):
+        refuse("compute", f"GEMMs compute in the format of the activations, {base}, or below it")
+    if precision.weights == "fp8" and precision.compute in ("fp8", "mxfp8"):
+        flags.append(("--fp8-param-gather", ""))
+    elif precision.weights != base:
+        refuse("weights", f"weights are kept in the format of the activations, {base}", f"use {base}")
+    standard = PRECISIONS.get(base, PRECISIONS["bf16"])
+    gradients = (precision.gradients, precision.reduce)
+    if gradients == ("bf16", "bf16") and base == "bf16":
+        flags.append(("--grad-reduce-in-bf16", ""))
+    elif gradients == ("fp32", "fp32") and base == "fp16":
+        flags.append(("--accumulate-allreduce-grads-in-fp32", ""))
+    elif gradients != (standard.gradients, standard.reduce):
+        fix = f"use {standard.gradients} for both" + (", or bf16 for both" if base == "bf16" else "")
+        refuse("gradients", f"gradients are summed and sent in one format, here {gradients}", fix)
+    aware = []
+    if precision.master == "fp16" and base != "fp32":
+        aware.append(("--main-params-dtype", "fp16"))
+    elif precision.master != standard.master:
+        refuse("master", "the main copy is fp32 or fp16 beside 16-bit weights, and the weights themselves in fp32")
+    if precision.moments not in _MOMENTS:
+        refuse("moments", f"moments are kept in {', '.join(_MOMENTS)}")
+    elif precision.moments != "fp32":
+        aware += [("--exp-avg-dtype", precision.moments), ("--exp-avg-sq-dtype", precision.moments)]
+    if aware:
+        flags += [("--use-precision-aware-optimizer", ""), *aware]
+        if not sharded:
+            rule = "optimizer states below fp32 need the distributed optimizer"
+            refuse("moments" if precision.moments != "fp32" else "master", rule, "shard them with z1")
+    return flags, problems
+
+
+def read_precision(values: Values) -> tuple[Precision, list[Problem]]:
+    """The formats that options ask for."""
+    problems = []
+    given = [name for name in ("bf16", "fp16") if values.has(f"--{name}")]
+    if len(given) > 1:
+        problems.append(Problem(what="--bf16 and --fp16 are both given", why="there is one format", field="--fp16"))
+    base = given[0] if given else "fp32"
+    recipe = PRECISIONS[base]
+    if values.has("--fp8-format") or values.has("--fp4-format"):
+        if not given:
+            problems.append(Problem(what="--fp8-format without --bf16", why="8-bit recipes stand on 16-bit weights"))
+        recipe = PRECISIONS["fp8"] if base == "bf16" else replace(recipe, compute="fp8", weight_cache_bytes=2.0)
+        if values.text("--fp8-recipe") == "mxfp8":
+            recipe = replace(recipe, name="mxfp8", compute="mxfp8")
+        if values.has("--fp4-format"):
+            recipe = replace(recipe, name="nvfp4", compute="nvfp4")
+        if values.has("--fp8-param-gather"):
+            recipe = replace(recipe, weights="fp8")
+    if values.has("--grad-reduce-in-bf16"):
+        recipe = replace(recipe, gradients="bf16", reduce="bf16")
+    elif values.has("--accumulate-allreduce-grads-in-fp32") and base == "fp16":
+        recipe = replace(recipe, gradients="fp32", reduce="fp32")
+    if values.has("--use-precision-aware-optimizer"):
+        first, second = (values.text(flag, "fp32") for flag in ("--exp-avg-dtype", "--exp-avg-sq-dtype"))
+        if first != second:
+            why = "one format for both moments can be planned; the larger is taken"
+            problems.append(Problem(what=f"--exp-avg-dtype {first}, --exp-avg-sq-dtype {second}", why=why))
+        recipe = replace(
+            recipe, moments=max(first, second, key=lambda name: ("fp8", "bf16", "fp16", "fp32").index(name))
+        )
+        if values.text("--main-params-dtype", "fp32") == "fp16" and recipe.master is not None:
+            recipe = replace(recipe, master="fp16")
+    return recipe, problems

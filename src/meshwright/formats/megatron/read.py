@@ -1,0 +1,369 @@
+"""A Megatron-LM launch script, or a list of its options, as a plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from meshwright.errors import InputError, Problem
+from meshwright.formats.megatron.layout import read_layout
+from meshwright.formats.megatron.model import read_facts
+from meshwright.formats.megatron.options import Values, read_options
+from meshwright.formats.megatron.precision import read_precision
+from meshwright.formats.megatron.shell import Script, read_script
+from meshwright.specs.row import PlanRow, default_schedule
+from meshwright.specs.strategy import RECOMPUTE_MODULES
+
+_RECOMPUTE = {"full": "full", "selective": "sel"}
+_ZERO_OF_STRATEGY = {"no_shard": "z0", "optim": "z1", "optim_grads": "z2", "optim_grads_params": "fsdp"}
+_WITHOUT_A_ROW = (
+    ("--use-tp-pp-dp-mapping", "pipeline ranks between tensor and data ranks", "leave it out"),
+    ("--hybrid-context-parallel", "context groups that change with the sequence", "use --context-parallel-size alone"),
+    ("--overlap-moe-expert-parallel-comm", "experts' exchange beside another micro-batch", "leave it out"),
+    ("--rampup-batch-size", "a batch that grows", "plan the final batch"),
+    ("--cpu-offloading-num-layers", "offloading whole layers", "use --fine-grained-activation-offloading"),
+    ("--distribute-saved-activations", "kept inputs spread over tensor ranks", "use --sequence-parallel"),
+    ("--first-last-layers-bf16", "formats that differ between layers", "leave it out"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MegatronFlags:
+    """What a launch configuration says."""
+
+    row: PlanRow | None
+    """The plan as a row; None if the options are contradictory or the number of devices is not said."""
+    layout: tuple[int, ...] | None
+    """Layers of each virtual stage, where the options say how many layers there are."""
+    model: dict[str, Any] = field(default_factory=dict)
+    """The model's shape in the words of `model_facts`."""
+    workload: dict[str, Any] = field(default_factory=dict)
+    """Fields of a `Workload`."""
+    unresolved: tuple[str, ...] = ()
+    """Shell variables whose value the script does not say."""
+    problems: tuple[Problem, ...] = ()
+    """Unknown options, wrong values, and settings that a row cannot hold."""
+
+    def raise_problems(self) -> None:
+        """Raise all problems together.
+
+        Raises:
+            InputError: if there are any.
+        """
+        if self.problems:
+            raise InputError(self.problems, code="MW230")
+
+
+def read_flags(source: str | Sequence[str], *, devices: int | None = None) -> MegatronFlags:
+    """Read a launch configuration.
+
+    Args:
+        source: text of a bash script, text of options alone, or a list of words.
+        devices: processes of the job; read off the launcher's options by default.
+
+    Returns:
+        The plan and everything else that was said, with problems instead of exceptions.
+    """
+    if isinstance(source, str):
+        script = read_script(source)
+        launcher, words = _megatron_command(script)
+    else:
+        script = Script()
+        launcher, words = _split_command(list(source))
+    values = read_options(words)
+    problems = list(values.problems)
+    if script.broken:
+        problems.append(Problem(what="the script cannot be read to its end", why=script.broken))
+    if script.unresolved and problems:
+        names = ", ".join(script.unresolved[:8])
+        why = "options without a value may have theirs from there"
+        problems.append(Problem(what=f"the script does not say {names}", why=why, fix="set them in the script"))
+    elif not words:
+        # Without options there is nothing to check, and every other complaint would follow from this one.
+        why = "a launch script names them after a .py file"
+        fix = "name the script that starts pretrain_gpt.py"
+        return MegatronFlags(
+            row=None, layout=None, problems=(Problem(what="there are no options", why=why, fix=fix, field="options"),)
+        )
+    if devices is None:
+        devices = _devices(launcher, problems)
+    facts, fact_problems = read_facts(values)
+    problems += fact_problems
+    workload = _workload(values, problems)
+    row = _row(values, devices, problems)
+    layout = _layout(values, row, facts, problems) if row else None
+    if row is not None and layout is not None and len(layout) != row.pp * row.vpp:
+        vpp = len(layout) // row.pp
+        row = replace(row, vpp=vpp, schedule=default_schedule(vpp))
+    return MegatronFlags(
+        row=row,
+        layout=layout,
+        model=facts,
+        workload=workload,
+        unresolved=tuple(script.unresolved),
+        problems=tuple(problems),
+    )
+
+
+def _megatron_command(script: Script) -> tuple[list[str], list[str]]:
+    """Launcher words and option words of the command that starts a Python file; all options where there is none."""
+    with_program = [command for command in script.commands if any(word.endswith(".py") for word in command)]
+    if with_program:
+        return _split_command(max(with_program, key=len))
+    words = [word for command in script.commands for word in command]
+    return _split_command(words)
+
+
+def _split_command(words: list[str]) -> tuple[list[str], list[str]]:
+    for at, word in enumerate(words):
+        if word.endswith(".py"):
+            return words[:at], words[at + 1 :]
+    first = next((at for at, word in enumerate(words) if word.startswith("--")), len(words))
+    return [], words[first:]
+
+
+def _devices(launcher: list[str], problems: list[Problem]) -> int | None:
+    """Processes of torchrun's options: on each node times nodes."""
+    found = {"nproc_per_node": 0, "nnodes": 1}
+    for at, word in enumerate(launcher):
+        name, equals, value = word.lstrip("-").replace("-", "_").partition("=")
+        if name in found and word.startswith("--"):
+            value = value if equals else launcher[at + 1] if at + 1 < len(launcher) else ""
+            low = value.split(":")[0]
+            if not low.isascii() or not low.isdigit() or len(low) > 7 or int(low) < 1:
+                why = "must be a whole number of at least 1"
+                problems.append(Problem(what=f"--{name} is {value!r}", why=why, field=f"--{name}"))
+                return None
+            found[name] = int(low)
+    if not found["nproc_per_node"]:
+        why = "the data-parallel degree is what is left of the devices"
+        fix = "give the number of devices, or a script with torchrun --nproc_per_node and --nnodes"
+        problems.append(Problem(what="the number of devices is not said", why=why, fix=fix, field="devices"))
+        return None
+    return found["nproc_per_node"] * found["nnodes"]
+
+
+def _workload(values: Values, problems: list[Problem]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    precision, more = read_precision(values)
+    problems += more
+    found["precision"] = precision
+    for flag, name in (("--seq-length", "seq_len"), ("--global-batch-size", "global_batch")):
+        if values.has(flag):
+            found[name] = values.whole(flag)
+    optimizer = values.text("--optimizer", "adam").removeprefix("dist_")
+    if optimizer == "sgd" and values.number("--sgd-momentum", 0.9) > 0:
+        optimizer = "sgd-momentum"
+    found["optimizer"] = optimizer
+    unfused = values.text("--attention-backend") in ("unfused", "local")
+    found["attention_kernel"] = "materialised" if unfused else "flash"
+    return found
+
+
+def _row(values: Values, devices: int | None, problems: list[Problem]) -> PlanRow | None:
+    """Degrees and settings; problems found here make no row only where the degrees are wrong."""
+    for flag, what, fix in _WITHOUT_A_ROW:
+        if values.has(flag):
+            problems.append(Problem(what=f"{flag} has no place in a plan", why=what, fix=fix, field=flag))
+    tp = values.whole("--tensor-model-parallel-size", 1)
+    pp = values.whole("--pipeline-model-parallel-size", 1)
+    cp = values.whole("--context-parallel-size", 1)
+    mbs = values.whole("--micro-batch-size")
+    moe = values.has("--num-experts")
+    ep = values.whole("--expert-model-parallel-size", 1)
+    etp = values.whole("--expert-tensor-parallel-size", tp) if moe else 1
+    degrees = {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "etp": etp, "--micro-batch-size": mbs}
+    wrong = [name for name, degree in degrees.items() if degree < 1]
+    problems += [Problem(what=f"{name} is {degrees[name]}", why="must be at least 1", field=name) for name in wrong]
+    if wrong or devices is None:
+        return None
+    model_parallel = tp * pp * cp
+    if devices % model_parallel:
+        why = f"they must be a multiple of tp {tp} x pp {pp} x cp {cp} = {model_parallel}"
+        problems.append(Problem(what=f"there are {devices} devices", why=why, field="devices"))
+        return None
+    dp = devices // model_parallel
+    if (tp * cp * dp) % (ep * etp):
+        why = f"ep x etp must divide tp x cp x dp = {tp * cp * dp}"
+        problems.append(Problem(what=f"ep {ep} x etp {etp} = {ep * etp}", why=why, field="ep"))
+    gbs = values.whole("--global-batch-size", mbs * dp)
+    if gbs < 1 or gbs % (mbs * dp):
+        why = f"must be a multiple of micro-batch {mbs} x dp {dp} = {mbs * dp}"
+        problems.append(Problem(what=f"--global-batch-size is {gbs}", why=why, field="--global-batch-size"))
+    if moe and tp > 1 and not values.has("--sequence-parallel"):
+        why = "experts together with tensor parallelism need it"
+        problems.append(Problem(what="--sequence-parallel is not given", why=why, field="--sequence-parallel"))
+    if values.has("--tp-comm-overlap") and tp > 1 and not values.has("--sequence-parallel"):
+        why = "it needs sequence parallelism"
+        problems.append(Problem(what="--tp-comm-overlap is given", why=why, field="--tp-comm-overlap"))
+    sharding, group = _sharding(values, dp, cp, problems)
+    recompute, count = _recompute(values, problems)
+    vpp = _vpp(values, pp)
+    return PlanRow(
+        tp=tp,
+        sp=tp == 1 or values.has("--sequence-parallel"),
+        tp_overlap="ring" if tp > 1 and values.has("--tp-comm-overlap") else "bulk",
+        cp=_context(values, cp, problems),
+        pp=pp,
+        vpp=vpp,
+        ep=ep,
+        etp=etp,
+        dp=dp,
+        sharding=sharding,
+        shard_group=group,
+        mbs=mbs,
+        gbs=gbs,
+        schedule=default_schedule(vpp),
+        recompute=recompute,
+        recompute_layers=count,
+        offload=_offload(values, problems),
+        dp_overlap=values.has("--overlap-grad-reduce") or values.has("--use-torch-fsdp2"),
+    )
+
+
+def _vpp(values: Values, pp: int) -> int:
+    """Chunks a worker; where only layers per chunk are said, `_layout` finds it."""
+    return max(1, values.whole("--num-virtual-stages-per-pipeline-rank", 1))
+
+
+def _context(values: Values, cp: int, problems: list[Problem]) -> tuple[tuple[str, int], ...]:
+    if cp == 1:
+        return ()
+    kinds = dict.fromkeys(values.given.get("--cp-comm-type", ("p2p",)))
+    kind = next(iter(kinds), "p2p")
+    if len(kinds) > 1:
+        problems.append(Problem(what=f"--cp-comm-type is {' '.join(kinds)}", why="all layers must have one kind"))
+    if kind == "a2a+p2p":
+        flag = "--hierarchical-context-parallel-sizes"
+        sizes = [int(size) for size in values.given.get(flag, ()) if size.isdecimal() and len(size) < 8]
+        if len(sizes) != 2 or math.prod(sizes) != cp:
+            why = f"must be two degrees, all-to-all and ring, whose product is cp {cp}"
+            problems.append(Problem(what=f"{flag} is {sizes or 'not given'}", why=why, field=flag))
+            return (("p2p", cp),)
+        return tuple(level for level in (("a2a", sizes[0]), ("p2p", sizes[1])) if level[1] > 1)
+    names = {"p2p": "p2p", "a2a": "a2a", "all_gather": "ag", "allgather": "ag"}
+    if kind not in names:
+        why = "must be p2p, a2a, all_gather or a2a+p2p"
+        problems.append(Problem(what=f"--cp-comm-type is {kind!r}", why=why, field="--cp-comm-type"))
+    return ((names.get(kind, "p2p"), cp),)
+
+
+def _sharding(values: Values, dp: int, cp: int, problems: list[Problem]) -> tuple[str, int]:
+    if values.has("--use-torch-fsdp2"):
+        return ("fsdp-keep" if values.has("--torch-fsdp2-no-reshard-after-forward") else "fsdp"), 0
+    instances = values.whole("--num-distributed-optimizer-instances", 1)
+    if values.has("--use-megatron-fsdp"):
+        strategy = values.text("--data-parallel-sharding-strategy", "optim_grads_params")
+        sharding = _ZERO_OF_STRATEGY.get(strategy, "fsdp")
+        if sharding == "fsdp" and values.has("--megatron-fsdp-main-params-dtype"):
+            sharding = "z3"
+    else:
+        sharding = "z1" if values.has("--use-distributed-optimizer") else "z0"
+    if instances <= 1:
+        return sharding, 0
+    if instances > 1 and (dp * cp) % instances:
+        flag = "--num-distributed-optimizer-instances"
+        problems.append(Problem(what=f"{flag} is {instances}", why=f"must divide dp x cp = {dp * cp}", field=flag))
+        return sharding, 0
+    if sharding == "fsdp":
+        return "hsdp", dp * cp // instances
+    why = f"{sharding} in {instances} groups needs more than a row; it is taken as one group"
+    problems.append(Problem(what=f"--num-distributed-optimizer-instances is {instances}", why=why))
+    return sharding, 0
+
+
+def _recompute(values: Values, problems: list[Problem]) -> tuple[str, int]:
+    granularity = values.text("--recompute-granularity")
+    if values.has("--recompute-activations"):
+        granularity = "selective"
+    if not granularity:
+        return "none", 0
+    if granularity == "selective":
+        modules = values.given.get("--recompute-modules", ("core_attn",))
+        unknown = [module for module in modules if module not in RECOMPUTE_MODULES]
+        if modules != ("core_attn",):
+            why = "a row says core_attn alone" + (f"; {', '.join(unknown)} cannot be planned" if unknown else "")
+            problems.append(Problem(what=f"--recompute-modules is {' '.join(modules)}", why=why))
+        return "sel", 0
+    method = values.text("--recompute-method")
+    count = values.whole("--recompute-num-layers", 0)
+    if method not in ("uniform", "block") or count < 1:
+        why = "full recompute needs --recompute-method uniform or block and --recompute-num-layers of at least 1"
+        problems.append(Problem(what=f"--recompute-method is {method!r}, --recompute-num-layers {count}", why=why))
+        return "full", 0
+    if method == "uniform":
+        return ("full", 0) if count == 1 else ("uni", count)
+    return "block", count
+
+
+def _offload(values: Values, problems: list[Problem]) -> str:
+    letters = ""
+    for letter, switch, share in (
+        ("a", "--fine-grained-activation-offloading", "--activation-offload-fraction"),
+        ("o", "--optimizer-cpu-offload", "--optimizer-offload-fraction"),
+    ):
+        if values.has(switch):
+            letters += letter
+            if values.number(share, 1.0) != 1:
+                why = "a row offloads all or nothing; it is taken as all"
+                problems.append(Problem(what=f"{share} is {values.text(share)}", why=why, field=share))
+    return letters
+
+
+def _layout(values: Values, row: PlanRow, facts: dict[str, Any], problems: list[Problem]) -> tuple[int, ...] | None:
+    """Layers of each virtual stage."""
+    layers = facts.get("num_layers")
+    if values.has("--pipeline-model-parallel-layout"):
+        return _said_layout(values, row, facts, problems)
+    if layers is None:
+        return None
+    vpp = row.vpp
+    first, last = (values.whole(f"--decoder-{end}-pipeline-num-layers", -1) for end in ("first", "last"))
+    extra = [int(values.has(f"--account-for-{end}-in-pipeline-split")) for end in ("embedding", "loss")]
+    per_chunk = values.whole("--num-layers-per-virtual-pipeline-stage")
+    if per_chunk > 0:
+        vpp = max(1, (layers + sum(extra)) // (row.pp * per_chunk))
+    ends = [count for count in (first, last) if count >= 0]
+    middle = row.pp - len(ends)
+    share, rest = divmod(layers + sum(extra) - sum(ends), middle) if middle else (0, layers - sum(ends))
+    counts = [share] * row.pp
+    if first >= 0:
+        counts[0] = first
+    if last >= 0:
+        counts[-1] = last
+    chunks = [divmod(count, vpp) for count in counts]
+    if rest or share < 0 or any(left for _, left in chunks):
+        why = f"{layers} layers cannot be spread evenly over pp {row.pp} x vpp {vpp}"
+        fix = "give --pipeline-model-parallel-layout"
+        problems.append(Problem(what=f"--num-layers is {layers}", why=why, fix=fix, field="--num-layers"))
+        return None
+    stages = [size for _ in range(vpp) for size, _ in chunks]
+    stages[0] -= extra[0]
+    stages[-1] -= extra[1]
+    return tuple(stages)
+
+
+def _said_layout(
+    values: Values, row: PlanRow, facts: dict[str, Any], problems: list[Problem]
+) -> tuple[int, ...] | None:
+    flag = "--pipeline-model-parallel-layout"
+    try:
+        stages, mtp = read_layout(values.text(flag))
+    except InputError as error:
+        problems += error.problems
+        return None
+    for name, found, rule in (
+        ("stages", len(stages) % row.pp, f"{len(stages)} stages must be a multiple of pp {row.pp}"),
+        (
+            "layers",
+            sum(stages) != facts.get("num_layers", sum(stages)),
+            f"it holds {sum(stages)} of the model's layers",
+        ),
+        ("modules", mtp != facts.get("mtp_layers", mtp), f"it holds {mtp} multi-token-prediction modules"),
+    ):
+        if found:
+            problems.append(Problem(what=f"{flag}: {name} do not agree", why=rule, field=flag))
+            return None
+    return stages

@@ -1,0 +1,302 @@
+"""The strategy of a homogeneous plan's layers as Megatron-LM options, and what no option says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.errors import Problem
+from meshwright.formats.megatron.layout import write_layout
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.row_of import Homogeneous
+from meshwright.specs.strategy import (
+    DataParallel,
+    ExpertParallel,
+    LayerStrategy,
+    Offload,
+    Recompute,
+    Tensor1D,
+)
+
+Flags = list[tuple[str, str]]
+
+OFFLOAD_DENSE = "attn_norm qkv_linear core_attn attn_proj mlp_norm"
+OFFLOAD_MOE = f"{OFFLOAD_DENSE} expert_fc1 moe_act"
+"""Inputs of modules that fine-grained offloading can move to the host."""
+STRATEGY_OF_ZERO = {2: "optim_grads", 3: "optim_grads_params"}
+ONE_F_ONE_B = ("1f1b", "dapple", "pipedream-flush")
+
+
+def refusal(field: str, value: object, why: str, fix: str = "") -> Problem:
+    """What of a plan Megatron-LM cannot do."""
+    return Problem(what=f"plan: {field} is {value!r}", why=why, fix=fix, field=field)
+
+
+def strategy_flags(found: Homogeneous, model: ModelSpec) -> tuple[Flags, list[str], list[Problem]]:
+    """Options for a homogeneous plan's degrees and settings, notes on them, and what cannot be said."""
+    strategy = found.strategy
+    problems = [*_tensor_problems(strategy, model), *_context_problems(strategy), *_expert_problems(strategy)]
+    problems += _data_problems(found, model)
+    problems += _schedule_problems(found)
+    problems += _recompute_problems(strategy.recompute)
+    problems += _offload_problems(strategy)
+    if strategy.optimizer_tile:
+        problems.append(
+            refusal("optimizer_tile", strategy.optimizer_tile, "the optimizer updates all at once", "use 0")
+        )
+    flags = [("--tensor-model-parallel-size", str(strategy.tp))]
+    if isinstance(strategy.tensor, Tensor1D) and strategy.tp > 1:
+        flags += [("--sequence-parallel", "")] if strategy.tensor.sequence_parallel else []
+        flags += [("--tp-comm-overlap", "")] if strategy.tensor.overlap == "ring" else []
+    flags += [*_context_flags(strategy), *_pipeline_flags(found, model), *_expert_flags(strategy, model)]
+    data_flags, notes = _data_flags(strategy.data)
+    flags += data_flags
+    flags += _recompute_flags(found)
+    offload_flags, offload_notes = _offload_flags(strategy.offload, model)
+    return [*flags, *offload_flags], [*notes, *offload_notes], problems
+
+
+def _tensor_problems(strategy: LayerStrategy, model: ModelSpec) -> Iterator[Problem]:
+    tensor = strategy.tensor
+    if not isinstance(tensor, Tensor1D):
+        yield refusal("tensor.kind", tensor.kind, "weights are split in one dimension only", f"use 1d({tensor.degree})")
+        return
+    if tensor.degree == 1:
+        return
+    if tensor.overlap == "none":
+        yield refusal("tensor.overlap", "none", "backward collectives always run beside a GEMM", "use bulk")
+    if tensor.overlap == "ring" and not tensor.sequence_parallel:
+        yield refusal("tensor.overlap", "ring", "overlap needs sequence parallelism", "leave out nosp, or tpov")
+    if model.is_moe and not tensor.sequence_parallel:
+        why = "experts together with tensor parallelism need sequence parallelism"
+        yield refusal("tensor.sequence_parallel", False, why, "leave out nosp")
+
+
+def _context_problems(strategy: LayerStrategy) -> Iterator[Problem]:
+    kinds = tuple(level.kind for level in strategy.context)
+    if len(kinds) > 1 and kinds != ("a2a", "p2p"):
+        yield refusal("context", kinds, "the one combination is a2a inside, p2p around it", "use a2a x p2p")
+    for level in strategy.context:
+        if level.layout != "zigzag" and level.kind != "a2a":
+            yield refusal("context.layout", level.layout, "sequences are cut in zigzag order", "use zigzag")
+
+
+def _context_flags(strategy: LayerStrategy) -> Flags:
+    if not strategy.context:
+        return []
+    flags: Flags = [("--context-parallel-size", str(strategy.cp))]
+    if len(strategy.context) > 1:
+        sizes = " ".join(str(level.degree) for level in strategy.context)
+        return [*flags, ("--cp-comm-type", "a2a+p2p"), ("--hierarchical-context-parallel-sizes", sizes)]
+    kind = strategy.context[0].kind
+    # Transformer Engine, which runs the attention, spells it with the underscore.
+    return [*flags, ("--cp-comm-type", "all_gather" if kind == "ag" else kind)]
+
+
+def _expert_problems(strategy: LayerStrategy) -> Iterator[Problem]:
+    neutral = ExpertParallel()
+    for name, fix in (
+        ("overlap_degree", "use 1"),
+        ("expert_shards", "use 1, and z3 to shard experts over their data ranks"),
+        ("shadowed", "use 0"),
+        ("placement", "leave the experts in order"),
+        ("drop_duplicates", "sequence parallelism already leaves no duplicates"),
+        ("stash_collectives", "recompute the layers without their experts"),
+        ("prioritised", "leave it out"),
+        ("locality", "leave it out"),
+    ):
+        value = getattr(strategy.expert, name)
+        if value != getattr(neutral, name):
+            yield refusal(f"expert.{name}", value, "no option says this", fix)
+    if strategy.expert.dispatcher in ("hierarchical", "move-experts"):
+        why = "tokens are exchanged by alltoall, allgather or a deduplicating dispatcher"
+        yield refusal("expert.dispatcher", strategy.expert.dispatcher, why, "use deduplicated, or alltoall")
+
+
+def _expert_flags(strategy: LayerStrategy, model: ModelSpec) -> Flags:
+    expert = strategy.expert
+    if not model.is_moe:
+        return []
+    flags: Flags = [
+        ("--expert-model-parallel-size", str(expert.ep)),
+        ("--expert-tensor-parallel-size", str(expert.etp)),
+    ]
+    if expert.dispatcher == "deduplicated":
+        flags += [("--moe-token-dispatcher-type", "flex"), ("--moe-flex-dispatcher-backend", "deepep")]
+    elif expert.dispatcher in ("alltoall", "allgather"):
+        flags.append(("--moe-token-dispatcher-type", expert.dispatcher))
+    if expert.capacity_factor is not None:
+        flags.append(("--moe-expert-capacity-factor", repr(expert.capacity_factor)))
+    return flags
+
+
+def _data_problems(found: Homogeneous, model: ModelSpec) -> Iterator[Problem]:
+    strategy = found.strategy
+    data, expert = strategy.data, strategy.expert
+    if data.averaging != "synchronous":
+        yield refusal("data.averaging", data.averaging, "replicas are kept equal every step", "use synchronous")
+    if data.gather_dtype is not None:
+        yield refusal("data.gather_dtype", data.gather_dtype, "weights cross the network as they are kept")
+    if data.reduce_dtype is not None:
+        yield refusal("data.reduce_dtype", data.reduce_dtype, "gradients cross as the precision says", "say it there")
+    if data.secondary_shard:
+        yield refusal(
+            "data.secondary_shard", data.secondary_shard, "there is no second copy of the weights", "use hsdp"
+        )
+    instances = data.replicate
+    if data.zero in (0,):
+        if data.shard > 1:
+            yield refusal("data.shard", data.shard, "nothing is sharded at zero 0", "use zero 1")
+    elif instances > 1 and data.zero > 0:
+        whole = strategy.devices // (expert.ep * expert.etp) if model.is_moe else instances
+        if whole % instances:
+            why = f"experts have {whole} data ranks, which {instances} instances do not divide"
+            yield refusal("data.replicate", instances, why)
+    if _is_kept(data):
+        if found.pp > 1:
+            yield refusal(
+                "data.reshard", False, "keeping gathered weights needs torch FSDP, which needs pp 1", "use z2"
+            )
+        if expert.ep > 1:
+            yield refusal(
+                "data.reshard", False, "keeping gathered weights needs torch FSDP, which needs ep 1", "use z2"
+            )
+        if model.tied_embeddings:
+            yield refusal("data.reshard", False, "torch FSDP needs an untied embedding and head", "use z2")
+        if instances > 1:
+            yield refusal("data.replicate", instances, "torch FSDP shards over all data ranks here", "use hsdp")
+        if not data.overlap:
+            yield refusal("data.overlap", False, "torch FSDP always overlaps its collectives", "leave out nodpov")
+
+
+def _is_kept(data: DataParallel) -> bool:
+    return data.zero == 3 and not data.reshard
+
+
+def _data_flags(data: DataParallel) -> tuple[Flags, list[str]]:
+    notes: list[str] = []
+    flags: Flags = []
+    if _is_kept(data):
+        flags = [("--use-torch-fsdp2", ""), ("--torch-fsdp2-no-reshard-after-forward", "")]
+        return [*flags, ("--no-gradient-accumulation-fusion", ""), ("--ckpt-format", "torch_dist")], notes
+    if data.zero >= 1:
+        flags.append(("--use-distributed-optimizer", ""))
+    if data.zero >= 2:
+        flags += [
+            ("--use-megatron-fsdp", ""),
+            ("--data-parallel-sharding-strategy", STRATEGY_OF_ZERO[data.zero]),
+            ("--ckpt-format", "fsdp_dtensor"),
+        ]
+        if data.family == "zero":
+            # The copy of its own is what ZeRO differs by; said so that it is read back.
+            flags.append(("--megatron-fsdp-main-params-dtype", "fp32"))
+        else:
+            notes.append(
+                "Megatron-FSDP keeps 16-bit weight shards beside the fp32 ones: "
+                "2 bytes per parameter and shard more than planned"
+            )
+    if data.zero >= 1 and data.replicate > 1:
+        flags.append(("--num-distributed-optimizer-instances", str(data.replicate)))
+        if data.zero >= 2:
+            flags.append(("--outer-dp-sharding-strategy", "no_shard"))
+    if data.overlap:
+        flags.append(("--overlap-grad-reduce", ""))
+        if data.zero >= 1:
+            flags.append(("--overlap-param-gather", ""))
+    return flags, notes
+
+
+def _schedule_problems(found: Homogeneous) -> Iterator[Problem]:
+    pipeline, pp, vpp = found.pipeline, found.pp, found.vpp
+    schedule = pipeline.schedule
+    wanted = "interleaved" if vpp > 1 else "1f1b"
+    if schedule.orders:
+        yield refusal("schedule.orders", schedule.name, "an order of one's own cannot be given", f"use {wanted}")
+    elif schedule.name not in (("interleaved",) if vpp > 1 else ONE_F_ONE_B):
+        yield refusal("schedule", schedule.name, f"with vpp {vpp} the schedule is {wanted}", f"use {wanted}")
+    group = pp
+    for name, value in schedule.parameters:
+        if name == "group" and vpp > 1 and isinstance(value, int):
+            group = value
+        elif (name, value) != ("warmup", "pa"):
+            yield refusal(f"schedule.parameters.{name}", value, "no option says this", "leave it out")
+    if pipeline.shapes:
+        yield refusal("shapes", pipeline.shapes[:3], "micro-batches are all alike", "use one micro-batch size")
+    m = pipeline.num_micro_batches
+    if vpp > 1:
+        if pp == 1:
+            yield refusal("vpp", vpp, "chunks are interleaved over at least two stages", "use vpp 1")
+        elif m < group or 0 < m % group < pp or group < pp:
+            why = f"interleaving runs groups of {group} micro-batches; the last may not be shorter than pp {pp}"
+            yield refusal("num_micro_batches", m, why, f"use a multiple of {max(group, pp)}")
+
+
+def _pipeline_flags(found: Homogeneous, model: ModelSpec) -> Flags:
+    flags: Flags = [("--pipeline-model-parallel-size", str(found.pp))]
+    even = len(set(found.layers)) == 1
+    if not even:
+        flags.append(("--pipeline-model-parallel-layout", write_layout(found.layers, model.mtp_layers)))
+    elif found.vpp > 1:
+        flags.append(("--num-virtual-stages-per-pipeline-rank", str(found.vpp)))
+    group = dict(found.pipeline.schedule.parameters).get("group")
+    if group is not None and found.vpp > 1:
+        flags.append(("--microbatch-group-size-per-virtual-pipeline-stage", str(group)))
+    return flags
+
+
+def _recompute_problems(recompute: Recompute) -> Iterator[Problem]:
+    if recompute.kind == "optimal":
+        why = "recompute follows modules or whole layers, no table"
+        yield refusal("recompute.kind", "optimal", why, "use selective with the modules that cost most memory")
+    if recompute.kind == "selective" and not recompute.modules:
+        yield refusal("recompute.modules", (), "selective recompute needs at least one module", "name core_attn")
+
+
+def _recompute_flags(found: Homogeneous) -> Flags:
+    recompute = found.strategy.recompute
+    if found.block:
+        kind, method, count = "full", "block", found.block
+    elif recompute.kind in ("full", "grouped"):
+        kind, method, count = "full", "uniform", recompute.group
+    elif recompute.kind == "selective":
+        modules = " ".join(recompute.modules)
+        return [("--recompute-granularity", "selective"), ("--recompute-modules", modules)]
+    else:
+        return []
+    return [
+        ("--recompute-granularity", kind),
+        ("--recompute-method", method),
+        ("--recompute-num-layers", str(count)),
+    ]
+
+
+def _offload_problems(strategy: LayerStrategy) -> Iterator[Problem]:
+    offload = strategy.offload
+    if offload.weights:
+        yield refusal("offload.weights", offload.weights, "weights stay on the device", "shard them with z3")
+    if offload.tier != "host" and (offload.activations or offload.optimizer or offload.weights):
+        yield refusal("offload.tier", offload.tier, "states go to host memory only", "use host")
+    if offload.delayed_update:
+        yield refusal("offload.delayed_update", True, "the optimizer's step is not delayed", "leave it out")
+    if offload.optimizer and strategy.data.zero == 0:
+        why = "offloading the optimizer needs the distributed optimizer"
+        yield refusal("offload.optimizer", offload.optimizer, why, "shard its states with z1")
+
+
+def _offload_flags(offload: Offload, model: ModelSpec) -> tuple[Flags, list[str]]:
+    flags: Flags = []
+    notes = []
+    if offload.optimizer:
+        flags += [
+            ("--optimizer-cpu-offload", ""),
+            ("--optimizer-offload-fraction", repr(float(offload.optimizer))),
+            ("--use-precision-aware-optimizer", ""),
+        ]
+    if offload.activations:
+        modules = OFFLOAD_MOE if model.is_moe else OFFLOAD_DENSE
+        flags += [
+            ("--fine-grained-activation-offloading", ""),
+            ("--offload-modules", modules),
+            ("--activation-offload-fraction", repr(float(offload.activations))),
+        ]
+        notes.append(f"activations that can be offloaded are the inputs of {modules}; others stay on the device")
+    return flags, notes

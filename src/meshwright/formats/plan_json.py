@@ -1,0 +1,257 @@
+"""Plan files: a job as JSON without loss, versioned and hashed by content.
+
+    {schema: "meshwright.plan/1", name, hash: "sha256:...", model, cluster, workload, strategies, pipelines}
+
+A plan set (`meshwright.plan-set/1`) holds such documents in `plans[i].plan`. Equal jobs give equal bytes and equal
+hashes on every machine: keys are sorted, defaults left out, numbers that may have a fraction always written with one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import cache
+from itertools import repeat
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from meshwright.errors import InputError, Problem, nearest
+from meshwright.formats.files import read_text
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.job import Job
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.plan import ExecutionPlan, Pipeline
+from meshwright.specs.strategy import LayerStrategy
+from meshwright.specs.workload import Workload
+
+PLAN_SCHEMA = "meshwright.plan/1"
+PLAN_SET_SCHEMA = "meshwright.plan-set/1"
+MAX_FILE_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Document:
+    """The keys of a plan document."""
+
+    schema: str
+    name: str | None = None
+    hash: str | None = None
+    model: ModelSpec
+    cluster: ClusterSpec
+    workload: Workload
+    strategies: tuple[LayerStrategy, ...]
+    pipelines: tuple[Pipeline, ...]
+    job: Job = field(init=False)
+
+    def __post_init__(self) -> None:
+        plan = ExecutionPlan(strategies=self.strategies, pipelines=self.pipelines)
+        job = Job(model=self.model, cluster=self.cluster, workload=self.workload, plan=plan, name=self.name)
+        object.__setattr__(self, "job", job)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFile:
+    """What a plan file holds."""
+
+    job: Job
+    hash: str
+    """Of the content as read."""
+    warnings: tuple[str, ...] = ()
+
+
+def content_hash(job: Job) -> str:
+    """`sha256:` and the digest of the job's canonical JSON; the name does not count."""
+    return _hash(_content(job))
+
+
+def job_document(job: Job) -> dict[str, Any]:
+    """The plan document of a job, as data.
+
+    Raises:
+        InputError: if a number in it is not finite.
+    """
+    content = _content(job)
+    return {"schema": PLAN_SCHEMA, "name": job.name, "hash": _hash(content), **content}
+
+
+def write_job(job: Job) -> str:
+    """The plan document of a job, as text with sorted keys and a final newline."""
+    return json.dumps(job_document(job), sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def read_job(source: str | Path, index: int | None = None) -> PlanFile:
+    """Read a plan.
+
+    Args:
+        source: path of a plan file or plan set, `plans.json#2` for the second plan of a set; or the JSON text itself.
+        index: which plan of a set, from 1; instead of `#2`.
+
+    Returns:
+        The job; a changed hash or an unsaid choice among plans is a warning.
+
+    Raises:
+        InputError: all that is wrong with the file, by dotted field.
+    """
+    if isinstance(source, str) and source.lstrip()[:1] in ("{", "["):
+        return read_document(parse_json(source, "plan"), index)
+    path, chosen = _split_index(str(source))
+    if index is None:
+        index = chosen
+    return read_document(parse_json(read_text(path, "plan file", max_bytes=MAX_FILE_BYTES), path), index)
+
+
+def read_document(document: Any, index: int | None = None) -> PlanFile:
+    """The job in a plan document or plan set given as data; see `read_job`."""
+    if not isinstance(document, Mapping):
+        raise _fail("the document is no object", f"a plan file is an object with schema {PLAN_SCHEMA}", code="MW222")
+    schema = document.get("schema")
+    if schema == PLAN_SET_SCHEMA:
+        return _from_set(document, index)
+    if schema != PLAN_SCHEMA:
+        close = nearest(schema, [PLAN_SCHEMA, PLAN_SET_SCHEMA]) if isinstance(schema, str) else []
+        fix = f"this version reads {' and '.join(close or [PLAN_SCHEMA, PLAN_SET_SCHEMA])}"
+        what = f"schema is {schema!r}" if "schema" in document else "schema is missing"
+        raise _fail(what, "the version of a plan file must be known", fix, "schema", "MW222")
+    if index not in (None, 1):
+        raise _fail(f"plan #{index} is asked for", "the file holds one plan", "leave out the number", "index", "MW222")
+    return _from_plan(document, "")
+
+
+def _content(job: Job) -> dict[str, Any]:
+    return {
+        "model": _plain(job.model),
+        "cluster": _plain(job.cluster),
+        "workload": _plain(job.workload),
+        "strategies": [_plain(strategy) for strategy in job.plan.strategies],
+        "pipelines": [_plain(pipeline) for pipeline in job.plan.pipelines],
+    }
+
+
+def _plain(value: Any, hint: Any = None) -> Any:
+    """A noun as plain data: defaults left out except a `kind`, numbers that may have a fraction with one.
+
+    Planning writes documents and reads none, so that this asks the dataclasses themselves and loads no schema.
+    """
+    record = type(value)
+    if is_dataclass(record):
+        held = [(name, getattr(value, name), kind, default) for name, kind, default in _slots(record)]
+        return {name: _plain(one, kind) for name, one, kind, default in held if one != default or name == "kind"}
+    arguments = get_args(hint)
+    if isinstance(value, tuple):
+        hints = repeat(arguments[0]) if ... in arguments else arguments
+        return [_plain(item, kind) for item, kind in zip(value, hints, strict=False)]
+    fraction = hint is float or (float in arguments and int not in arguments)
+    return float(value) if fraction and type(value) is int else value
+
+
+@cache
+def _slots(kind: Any) -> tuple[tuple[str, Any, Any], ...]:
+    """Name, type and default of each field of a dataclass."""
+    hints = get_type_hints(kind)
+    slots = []
+    for item in fields(kind):
+        default = item.default if item.default_factory is MISSING else item.default_factory()
+        slots.append((item.name, hints[item.name], default))
+    return tuple(slots)
+
+
+def _hash(content: Mapping[str, Any]) -> str:
+    try:
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
+    except ValueError as error:
+        why = "numbers must be finite"
+        raise _fail(f"the plan holds a value that JSON cannot: {error}", why, code="MW224") from None
+    return "sha256:" + hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def _fail(what: str, why: str, fix: str = "", field: str = "", code: str = "MW220") -> InputError:
+    return InputError(Problem(what=what, why=why, fix=fix, field=field), code=code)
+
+
+def _split_index(source: str) -> tuple[str, int | None]:
+    """`plans.json#2` into path and number; a file whose name has the # in it comes first."""
+    match = re.fullmatch(r"(.+)#(\d*)", source)
+    if not match or Path(source).exists():
+        return source, None
+    if not match[2] or len(match[2]) > 9 or int(match[2]) < 1:
+        raise _fail(f"plan number {match[2]!r} of {match[1]}", "plans of a set count from 1", f"write {match[1]}#1")
+    return match[1], int(match[2])
+
+
+def parse_json(text: str, where: str) -> Any:
+    """JSON text as data.
+
+    Raises:
+        InputError: for text that is not JSON, with the line; for NaN and Infinity, keys said twice, endless nesting.
+    """
+    twice: list[str] = []
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        seen = dict(items)
+        if len(seen) < len(items):
+            names = [name for name, _ in items]
+            twice.extend(sorted({name for name in names if names.count(name) > 1}))
+        return seen
+
+    def constant(name: str) -> Any:
+        raise ValueError(f"{name} is not a JSON number")
+
+    try:
+        data = json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
+    except json.JSONDecodeError as error:
+        why = f"line {error.lineno}, column {error.colno}: {error.msg}"
+        raise _fail(f"{where!r} is not JSON", why, "", "file", "MW221") from None
+    except RecursionError:
+        raise _fail(f"{where!r} is nested too deeply", "", "", "file", "MW221") from None
+    except ValueError as error:
+        raise _fail(f"{where!r} holds a number that cannot be read", str(error), "", "file", "MW221") from None
+    if twice:
+        problems = [Problem(what=f"{name!r} is said twice in one object", fix="keep one", field=name) for name in twice]
+        raise InputError(problems, code="MW221")
+    return data
+
+
+def _from_set(document: Mapping[str, Any], index: int | None) -> PlanFile:
+    plans = document.get("plans")
+    if not isinstance(plans, list) or not plans:
+        raise _fail("plans is empty or no list", "a plan set holds at least one plan", "", "plans", "MW222")
+    number = 1 if index is None else index
+    if not 1 <= number <= len(plans):
+        raise _fail(
+            f"plan #{number} is asked for", f"the set holds {len(plans)}", f"use #1 to #{len(plans)}", "index", "MW222"
+        )
+    where = f"plans[{number - 1}]"
+    entry = plans[number - 1]
+    plan = entry.get("plan") if isinstance(entry, Mapping) else None
+    if not isinstance(plan, Mapping):
+        raise _fail(f"{where}.plan is no object", "each entry of a plan set holds a plan", "", f"{where}.plan", "MW222")
+    if plan.get("schema") != PLAN_SCHEMA:
+        why = f"this version reads {PLAN_SCHEMA}"
+        raise _fail(f"{where}.plan.schema is {plan.get('schema')!r}", why, "", f"{where}.plan.schema", "MW222")
+    read = _from_plan(plan, f"{where}.plan")
+    if index is None and len(plans) > 1:
+        first = f"the set holds {len(plans)} plans and none was named; this is the first (#1)"
+        return PlanFile(job=read.job, hash=read.hash, warnings=(*read.warnings, first))
+    return read
+
+
+def _from_plan(document: Mapping[str, Any], path: str) -> PlanFile:
+    from pydantic import ValidationError
+
+    from meshwright.formats.problems import json_reader, problems_of
+
+    try:
+        # As text again: a strict reader takes a list for a tuple from JSON alone.
+        read = json_reader(_Document).validate_json(json.dumps(document, default=repr))
+    except ValidationError as error:
+        raise InputError(problems_of(error, _Document, path), code="MW223") from None
+    except RecursionError:
+        raise _fail("the plan is nested too deeply", "", field=path, code="MW223") from None
+    found = content_hash(read.job)
+    warnings: tuple[str, ...] = ()
+    if read.hash is not None and read.hash != found:
+        warnings = (f"the file says hash {read.hash}, its content has {found}: it was changed after it was written",)
+    return PlanFile(job=read.job, hash=found, warnings=warnings)

@@ -1,0 +1,401 @@
+"""Collective communication: seconds of one collective on a group of ranks that may span several link levels.
+
+First the textbook alpha-beta forms, one function per algorithm; then the group, as members inside each nested domain;
+then the collectives. On a given group every algorithm is a line, latency + s_per_byte * S, and the lowest line counts:
+`all_reduce_lines(...)` draws them once per group, `.seconds(...)` prices any number of messages.
+
+Letters of the textbook forms: S bytes of the full tensor (all-gather output, reduce-scatter input, all-reduce tensor;
+all-to-all: bytes one rank sends, its own share included), n ranks, a latency of a step, B bytes/s of a rank, one way.
+
+Bus bandwidth, as nccl-tests prints it, is S / seconds times `all_reduce_bus_factor` or `gather_bus_factor`: it can be
+held against the bandwidth of the link whatever n is. https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import numpy as np
+
+from meshwright.shapes import Float, Int
+
+Column = int | float | np.integer | Float[np.ndarray, "..."] | Int[np.ndarray, "..."]
+"""A number per row, or one number for all rows; rows may have any shape that broadcasts."""
+
+Seconds = float | Float[np.ndarray, "..."]
+"""Seconds, or seconds per byte, in the broadcast shape of the arguments."""
+
+Line = tuple[Seconds, Seconds]
+"""One algorithm on one group: latency in s, and s per byte of the full tensor."""
+
+# Fractions of the ring's bandwidth that the logarithmic algorithms reach. Source: NCCL src/graph/tuning.cc, where the
+# tree's bus bandwidth is scaled by 0.92 and that of PAT (log-step all-gather and reduce-scatter) by 0.75.
+TREE_FRACTION = 0.92
+LOG_STEP_FRACTION = 0.75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelRates:
+    """The links of one domain level, e.g. all links inside an NVLink domain, or the fabric between nodes."""
+
+    bandwidth_bytes_per_s: float
+    """Nominal, per device and direction."""
+    efficiency: float
+    """Achieved fraction of the nominal bandwidth for large messages, 0-1."""
+    latency_s: float
+    """One step: one message to a neighbour over this level."""
+    base_latency_s: float
+    """One collective, once, however many steps: kernel start and synchronisation."""
+    mesh_peers: int = 0
+    """Peers whom direct links split the bandwidth over (7 in a full mesh); 0 where a switch gives each all of it."""
+    in_switch: bool = False
+    """The switch reduces and multicasts (NVLink SHARP, InfiniBand SHARP)."""
+    in_switch_efficiency: float = 0.0
+    """Achieved fraction of the nominal bandwidth of an in-switch reduction, 0-1."""
+    in_switch_latency_s: float = 0.0
+    """One in-switch reduction, on top of the base latency."""
+
+    def __post_init__(self) -> None:
+        """Refuse an in-switch level that does not say how fast it is."""
+        if self.in_switch and not self.in_switch_efficiency > 0:
+            raise ValueError(f"in_switch_efficiency = {self.in_switch_efficiency}: above 0 where in_switch")
+
+    def reached_bytes_per_s(self, peers: Column) -> Seconds:
+        """Bytes/s of large messages, per device and direction, towards this many peers of a group.
+
+        In a mesh of direct links a group of m has only the links between its members: (m - 1) / mesh_peers of them.
+        """
+        achieved = self.bandwidth_bytes_per_s * self.efficiency
+        return achieved * np.clip(peers, 1, self.mesh_peers) / self.mesh_peers if self.mesh_peers else achieved
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Textbook forms. Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH",
+# IJHPCA 2005; Chan et al., "Collective communication: theory, practice, and experience", CCPE 2007.
+
+
+def send_s(payload_bytes: Column, *, latency_s: Column, bandwidth_bytes_per_s: Column) -> Seconds:
+    """One message: a + S/B."""
+    return latency_s + payload_bytes / bandwidth_bytes_per_s
+
+
+def ring_gather_s(payload_bytes: Column, ranks: Column, *, latency_s: Column, bandwidth_bytes_per_s: Column) -> Seconds:
+    """All-gather or reduce-scatter on a ring: (n-1) a + (n-1)/n S/B."""
+    steps = ranks - 1
+    return steps * latency_s + steps / ranks * payload_bytes / bandwidth_bytes_per_s
+
+
+def log_step_gather_s(
+    payload_bytes: Column, ranks: Column, *, latency_s: Column, bandwidth_bytes_per_s: Column
+) -> Seconds:
+    """All-gather or reduce-scatter by recursive doubling or halving: ceil(log2 n) a + (n-1)/n S/B."""
+    return np.ceil(np.log2(ranks)) * latency_s + (1 - 1 / ranks) * payload_bytes / bandwidth_bytes_per_s
+
+
+def ring_all_reduce_s(
+    payload_bytes: Column, ranks: Column, *, latency_s: Column, bandwidth_bytes_per_s: Column
+) -> Seconds:
+    """Reduce-scatter, then all-gather, on a ring: 2(n-1) a + 2(n-1)/n S/B."""
+    return 2 * ring_gather_s(payload_bytes, ranks, latency_s=latency_s, bandwidth_bytes_per_s=bandwidth_bytes_per_s)
+
+
+def tree_all_reduce_s(
+    payload_bytes: Column, ranks: Column, *, latency_s: Column, bandwidth_bytes_per_s: Column
+) -> Seconds:
+    """Reduce up and broadcast down a pipelined double tree: 2 ceil(log2 n) a + 2 S/B, nothing for one rank.
+
+    Source: Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009.
+    """
+    depth = np.ceil(np.log2(ranks))
+    return 2 * depth * latency_s + 2 * np.minimum(depth, 1) * payload_bytes / bandwidth_bytes_per_s
+
+
+def in_switch_all_reduce_s(
+    payload_bytes: Column, ranks: Column, *, latency_s: Column, bandwidth_bytes_per_s: Column
+) -> Seconds:
+    """All-reduce in the switch: a + (n+1)/n S/B, nothing for one rank.
+
+    Each rank reads its n-th part reduced by the switch and writes it back as a multicast. So it sends all of S for the
+    reductions of all ranks plus its own result S/n, and receives as much: S(1 + 1/n) per direction, where a ring
+    sends almost 2S.
+
+    Source: Klenk et al., "An In-Network Architecture for Accelerating Shared-Memory Multiprocessor Collectives",
+    ISCA 2020 (the multicast and reduce of NVSwitch).
+    """
+    several = np.minimum(ranks - 1, 1)
+    return several * (latency_s + (1 + 1 / ranks) * payload_bytes / bandwidth_bytes_per_s)
+
+
+def direct_all_to_all_s(
+    payload_bytes: Column, ranks: Column, *, latency_s: Column, bandwidth_bytes_per_s: Column
+) -> Seconds:
+    """All-to-all, one message per peer: (n-1) a + (n-1)/n S/B."""
+    return ring_gather_s(payload_bytes, ranks, latency_s=latency_s, bandwidth_bytes_per_s=bandwidth_bytes_per_s)
+
+
+def bruck_all_to_all_s(
+    payload_bytes: Column, ranks: Column, *, latency_s: Column, bandwidth_bytes_per_s: Column
+) -> Seconds:
+    """All-to-all in log steps of half the data: ceil(log2 n) (a + S/2 / B); only for tiny messages.
+
+    Source: Bruck et al., "Efficient algorithms for all-to-all communications in multiport message-passing systems",
+    IEEE TPDS 1997.
+    """
+    return np.ceil(np.log2(ranks)) * (latency_s + payload_bytes / 2 / bandwidth_bytes_per_s)
+
+
+def tree_broadcast_s(
+    payload_bytes: Column, ranks: Column, *, latency_s: Column, bandwidth_bytes_per_s: Column
+) -> Seconds:
+    """Broadcast on a binomial tree: ceil(log2 n) (a + S/B)."""
+    return np.ceil(np.log2(ranks)) * (latency_s + payload_bytes / bandwidth_bytes_per_s)
+
+
+def chain_broadcast_s(
+    payload_bytes: Column, ranks: Column, *, pieces: Column, latency_s: Column, bandwidth_bytes_per_s: Column
+) -> Seconds:
+    """Broadcast down a chain in k pieces: (n-2+k) (a + S/(k B)) for n of 2 or more."""
+    return (ranks - 2 + pieces) * (latency_s + payload_bytes / pieces / bandwidth_bytes_per_s)
+
+
+def all_reduce_bus_factor(ranks: Column) -> Seconds:
+    """Bus bandwidth of an all-reduce over S / seconds: 2 (n-1)/n."""
+    return 2 * gather_bus_factor(ranks)
+
+
+def gather_bus_factor(ranks: Column) -> Seconds:
+    """Bus bandwidth of all-gather, reduce-scatter and all-to-all over S / seconds: (n-1)/n; of broadcast and send 1."""
+    return 1 - 1 / ranks
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Groups, and the lines of the algorithms on them. All `..._lines` functions take
+#     inside: members of the group inside one domain, per level (innermost first) and group; the last level holds all n;
+#     rates: the links, per level.
+# In their formulas a level has h members inside its domain, g inside the domain below, m = h/g, and its own a and B.
+# A level that adds no members (m = 1) costs nothing; one rank costs exactly 0.
+
+
+def group_span(stride: Column, size: Column, domain_sizes: Sequence[int]) -> tuple[Seconds, ...]:
+    """Members of a group inside one domain of each level: max(1, floor(gcd(stride * size, D) / stride)).
+
+    Ranks are numbered through consecutive domains of D ranks. Groups are the ranks o + i * stride, i < size, of
+    consecutive blocks of stride * size ranks. A block that starts and ends on multiples of gcd(stride * size, D) can
+    leave as little as one such piece in a domain. So the result is exact where blocks fill domains or domains
+    fill blocks, and otherwise the smallest part of any group in any domain it touches: a bound on the safe side.
+
+    Args:
+        stride: distance between neighbouring ranks of the group, whole numbers, per group.
+        size: ranks in the group, whole numbers, per group.
+        domain_sizes: ranks in one domain of each level, innermost first; the last level is the whole cluster.
+
+    Returns:
+        Members inside one domain, per level and group; of the last level all `size`.
+    """
+    stride, size = np.broadcast_arrays(stride, size)
+    inner = (np.maximum(np.gcd(stride * size, domain) // stride, 1) for domain in domain_sizes[:-1])
+    return tuple(members.astype(float) for members in (*inner, size))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """The algorithms of one collective on some groups; the fastest is taken, message by message."""
+
+    algorithms: tuple[str, ...]
+    latency_s: Float[np.ndarray, "algorithms *groups"]
+    """Base latency included."""
+    s_per_byte: Float[np.ndarray, "algorithms *groups"]
+    """Per byte of S."""
+
+    def take(self, rows: Int[np.ndarray, "*rows"]) -> Lines:
+        """The lines of the group that each row names, when groups are numbered along one axis."""
+        return replace(self, latency_s=self.latency_s[:, rows], s_per_byte=self.s_per_byte[:, rows])
+
+    def only(self, algorithm: str) -> Lines:
+        """One of the algorithms alone."""
+        i = self.algorithms.index(algorithm)
+        return Lines(
+            algorithms=(algorithm,), latency_s=self.latency_s[i : i + 1], s_per_byte=self.s_per_byte[i : i + 1]
+        )
+
+    def seconds(self, payload_bytes: Column) -> Seconds:
+        """min over algorithms of latency_s + s_per_byte * S, and 0 for no bytes; S broadcasts against the groups."""
+        fastest_s: Seconds = reduce(np.minimum, self._each_s(payload_bytes))
+        return np.greater(payload_bytes, 0) * fastest_s
+
+    def fastest(self, payload_bytes: Column) -> np.integer | Int[np.ndarray, "..."]:
+        """Index in `algorithms` of the one that is taken."""
+        index: Int[np.ndarray, "..."] = np.argmin(np.stack(np.broadcast_arrays(*self._each_s(payload_bytes))), axis=0)
+        return index
+
+    def _each_s(self, payload_bytes: Column) -> Iterator[Seconds]:
+        for latency_s, s_per_byte in zip(self.latency_s, self.s_per_byte, strict=True):
+            yield latency_s + s_per_byte * payload_bytes
+
+
+def all_gather_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) -> Lines:
+    """Every rank has S/n and ends with S: flat ring, rings level by level, or log steps level by level.
+
+    Flat: sum of (n/g - n/h) a + (n-1)/n S / min(g B), over all rails. Level by level: sum of (m-1) a + (m-1)/m S/g / B;
+    every rank carries its own g-th part over the outer level, on its own rail, then shares inside.
+
+    Source: NCCL src/graph/tuning.cc (ring; PAT for log steps); Chan et al. 2007 (level by level).
+    """
+    steps_s, slowest_s_per_byte, base_s = _flat_ring(inside, rates)
+    ring = steps_s, gather_bus_factor(inside[-1]) * slowest_s_per_byte
+    levels = _by_level(ring_gather_s, inside, rates)
+    log_steps = _by_level(log_step_gather_s, inside, rates, fraction=LOG_STEP_FRACTION)
+    return _lines(base_s, {"ring": ring, "hierarchical": levels, "log_steps": log_steps})
+
+
+def reduce_scatter_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) -> Lines:
+    """Every rank has S and ends with its reduced S/n: the all-gather in reverse; the additions are hidden."""
+    return all_gather_lines(inside=inside, rates=rates)
+
+
+def all_reduce_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) -> Lines:
+    """Every rank has S and ends with the sum: flat ring, tree, rings level by level, or switches and rings.
+
+    Rings: twice the all-gather. Tree: a chain inside the innermost domain and double trees between domains,
+    2 ((h0-1) a0 + sum of ceil(log2 m) a) + 2 S / (0.92 min(g B)). Switches: level by level, (m+1)/m S/g at those levels
+    that reduce in the switch.
+
+    Source: NCCL src/graph/tuning.cc (ring, tree, NVLS, NVLS tree); Jia et al., "Highly Scalable Deep Learning Training
+    System with Mixed-Precision", 2018 (hierarchical all-reduce).
+    """
+    steps_s, slowest_s_per_byte, base_s = _flat_ring(inside, rates)
+    ring = 2 * steps_s, all_reduce_bus_factor(inside[-1]) * slowest_s_per_byte
+    algorithms: dict[str, Line] = {"ring": ring}
+    if len(inside) > 1:
+        # Within one level the tree is a chain, as slow to start as the ring and with less bandwidth.
+        depth_s = (inside[0] - 1) * rates[0].latency_s
+        for below, here, level in zip(inside, inside[1:], rates[1:], strict=False):
+            depth_s = depth_s + np.ceil(np.log2(here / below)) * level.latency_s
+        algorithms["tree"] = 2 * depth_s, 2 / TREE_FRACTION * slowest_s_per_byte
+        algorithms["hierarchical"] = _by_level(ring_all_reduce_s, inside, rates)
+    if any(level.in_switch for level in rates):
+        algorithms["in_switch"] = _by_level(ring_all_reduce_s, inside, rates, switches=True)
+    return _lines(base_s, algorithms)
+
+
+def all_to_all_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) -> Lines:
+    """Every rank sends S/n to every rank: direct, or level by level.
+
+    Direct: a message per peer; the traffic to the h - g peers of each level runs on that level's own links at the same
+    time: sum of (h-g) a + max of (h-g)/n S / B. Level by level: what leaves a domain is gathered inside it first, so
+    n - 1 messages become fewer, longer ones, and most bytes pass every level: sum of (m-1) a + (m-1)/m S / B.
+    """
+    latency_s: Seconds = 0.0
+    slowest_s_per_byte: Seconds = 0.0
+    for below, here, level in zip((1, *inside), inside, rates, strict=False):
+        latency_s = latency_s + (here - below) * level.latency_s
+        share = (here - below) / inside[-1]
+        slowest_s_per_byte = np.maximum(slowest_s_per_byte, share / level.reached_bytes_per_s(here - below))
+    levels = _by_level(direct_all_to_all_s, inside, rates, parted=False)
+    *_, base_s = _flat_ring(inside, rates)
+    return _lines(base_s, {"direct": (latency_s, slowest_s_per_byte), "hierarchical": levels})
+
+
+def point_to_point_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) -> Lines:
+    """One rank sends S to its neighbour in the group, over the outermost level the group spans: a + S/B."""
+    latency_s: Seconds = 0.0
+    s_per_byte: Seconds = 0.0
+    for below, here, level in zip((1, *inside), inside, rates, strict=False):
+        crossed = np.greater(here, below)
+        latency_s = np.where(crossed, level.base_latency_s + level.latency_s, latency_s)
+        s_per_byte = np.where(crossed, 1 / level.reached_bytes_per_s(1), s_per_byte)
+    return _lines(0.0, {"message": (latency_s, s_per_byte)})
+
+
+def broadcast_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) -> Lines:
+    """One rank's S to all: binomial trees level by level, or a chain over all rails in many small pieces.
+
+    Trees: sum of ceil(log2 m) (a + S/B). Chain: sum of (n/g - n/h) a + S / min(g B).
+    """
+    steps_s, slowest_s_per_byte, base_s = _flat_ring(inside, rates)
+    trees = _by_level(tree_broadcast_s, inside, rates, parted=False)
+    return _lines(base_s, {"chain": (steps_s, slowest_s_per_byte), "trees": trees})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Lines and messages in one call, where every row has a group of its own. Args as above, with S in `payload_bytes`.
+
+
+def all_gather_s(payload_bytes: Column, *, inside: Sequence[Column], rates: Sequence[LevelRates]) -> Seconds:
+    """Seconds per row of the fastest all-gather of S; see `all_gather_lines`."""
+    return all_gather_lines(inside=inside, rates=rates).seconds(payload_bytes)
+
+
+def reduce_scatter_s(payload_bytes: Column, *, inside: Sequence[Column], rates: Sequence[LevelRates]) -> Seconds:
+    """Seconds per row of the fastest reduce-scatter of S; see `reduce_scatter_lines`."""
+    return reduce_scatter_lines(inside=inside, rates=rates).seconds(payload_bytes)
+
+
+def all_reduce_s(payload_bytes: Column, *, inside: Sequence[Column], rates: Sequence[LevelRates]) -> Seconds:
+    """Seconds per row of the fastest all-reduce of S; see `all_reduce_lines`."""
+    return all_reduce_lines(inside=inside, rates=rates).seconds(payload_bytes)
+
+
+def all_to_all_s(payload_bytes: Column, *, inside: Sequence[Column], rates: Sequence[LevelRates]) -> Seconds:
+    """Seconds per row of the fastest all-to-all of S; see `all_to_all_lines`."""
+    return all_to_all_lines(inside=inside, rates=rates).seconds(payload_bytes)
+
+
+def point_to_point_s(payload_bytes: Column, *, inside: Sequence[Column], rates: Sequence[LevelRates]) -> Seconds:
+    """Seconds per row of a message of S; see `point_to_point_lines`."""
+    return point_to_point_lines(inside=inside, rates=rates).seconds(payload_bytes)
+
+
+def broadcast_s(payload_bytes: Column, *, inside: Sequence[Column], rates: Sequence[LevelRates]) -> Seconds:
+    """Seconds per row of the fastest broadcast of S; see `broadcast_lines`."""
+    return broadcast_lines(inside=inside, rates=rates).seconds(payload_bytes)
+
+
+def _flat_ring(inside: Sequence[Column], rates: Sequence[LevelRates]) -> tuple[Seconds, Seconds, Seconds]:
+    """Once around the ring: latency of its n - 1 steps, s per byte of its slowest level, base latency.
+
+    n/g - n/h of the steps cross a level. Rings use all rails: with g members in the domains below, g links leave each
+    side by side, so the bandwidth per rank is the smallest g B. The base latency is that of the slowest level crossed.
+    """
+    steps_s: Seconds = 0.0
+    s_per_byte: Seconds = 0.0
+    base_s: Seconds = 0.0
+    for below, here, level in zip((1, *inside), inside, rates, strict=False):
+        crossed = np.greater(here, below)
+        steps_s = steps_s + (inside[-1] / below - inside[-1] / here) * level.latency_s
+        s_per_byte = np.maximum(s_per_byte, crossed / (below * level.reached_bytes_per_s(here - below)))
+        base_s = np.maximum(base_s, crossed * level.base_latency_s)
+    return steps_s, s_per_byte, base_s
+
+
+def _by_level(
+    form: Callable[..., Seconds],
+    inside: Sequence[Column],
+    rates: Sequence[LevelRates],
+    *,
+    fraction: float = 1.0,
+    parted: bool = True,
+    switches: bool = False,
+) -> Line:
+    """The textbook form, level after level, on each rank's g-th part of S or (not parted) on all of S."""
+    latency_s: Seconds = 0.0
+    s_per_byte: Seconds = 0.0
+    for below, here, level in zip((1, *inside), inside, rates, strict=False):
+        members, part = here / below, 1 / below if parted else 1
+        level_form, step_s = form, level.latency_s
+        bandwidth = level.reached_bytes_per_s(here - below) * fraction
+        if switches and level.in_switch:
+            level_form, step_s = in_switch_all_reduce_s, level.in_switch_latency_s
+            bandwidth = level.bandwidth_bytes_per_s * level.in_switch_efficiency
+        latency_s = latency_s + level_form(0, members, latency_s=step_s, bandwidth_bytes_per_s=bandwidth)
+        s_per_byte = s_per_byte + level_form(part, members, latency_s=0, bandwidth_bytes_per_s=bandwidth)
+    return latency_s, s_per_byte
+
+
+def _lines(base_s: Seconds, algorithms: Mapping[str, Line]) -> Lines:
+    """Stack the algorithms, each behind the base latency."""
+    latencies = np.broadcast_arrays(*(base_s + latency_s for latency_s, _ in algorithms.values()))
+    slopes = np.broadcast_arrays(*(s_per_byte for _, s_per_byte in algorithms.values()))
+    return Lines(algorithms=tuple(algorithms), latency_s=np.stack(latencies), s_per_byte=np.stack(slopes))

@@ -1,0 +1,31 @@
+"""Clusters from text and files, with devices from the library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from meshwright.formats.cluster import parse_gpus
+from meshwright.library.devices import device
+from meshwright.specs.cluster import ClusterSpec
+
+
+def resolve_gpus(text: str) -> ClusterSpec:
+    """The cluster of `64xH100`, `8x8xH100` or `32xA100-80,64xH100`.
+
+    Raises:
+        InputError: the text is not of this form, or its numbers cannot be.
+        UnsupportedError: an unknown device and nothing else wrong.
+    """
+    return parse_gpus(text, device)
+
+
+def resolve_cluster_file(path: str | Path) -> ClusterSpec:
+    """The cluster of a TOML, JSON or YAML file.
+
+    Raises:
+        InputError: the file or any of its keys cannot be used.
+        UnsupportedError: an unknown device and nothing else wrong, or YAML without a reader.
+    """
+    from meshwright.formats.cluster_file import read_cluster_file  # with pydantic, which --gpus can do without
+
+    return read_cluster_file(path, device)

@@ -1,0 +1,215 @@
+"""The accelerators that are known by name: those that come with the package and those a user added.
+
+`memory_bytes` is what the framework sees (torch.cuda.get_device_properties, the limit XLA prints), not the size on the
+box, which counts GiB and calls them GB: an 80 GB H100 shows 79.1 GiB. The driver's context is not subtracted.
+
+A user's devices are files in the folder `devices` of the directory that MESHWRIGHT_LIBRARY names; one with the name of
+a built-in device takes its place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
+from meshwright.formats.device_file import (
+    SUFFIXES,
+    copy_device_file,
+    device_spec,
+    efficiency_record,
+    read_device_file,
+)
+from meshwright.formats.device_lint import Finding, lint_device
+from meshwright.specs.device import DeviceSpec, KernelEfficiency
+from meshwright.units import GIB
+
+LIBRARY_VARIABLE = "MESHWRIGHT_LIBRARY"
+
+_DATA = Path(__file__).parent / "data"
+_MAKERS = re.compile(r"\b(nvidia|amd|instinct|geforce|tesla|google|cloud|intel|habana|huawei|aws|amazon|gpu)\b")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedDevice:
+    """What `add_device` did."""
+
+    device: DeviceSpec
+    path: Path
+    findings: tuple[Finding, ...]
+
+
+def device(name: str, memory_gb: float | None = None) -> DeviceSpec:
+    """The device of a name or alias, whatever its case, punctuation and maker's prefix.
+
+    Args:
+        name: `H100`, `A100 SXM4 80GB`, `nvidia_a100-sxm4-80gb`, ...
+        memory_gb: size on the box where the name leaves it open: `A100` with 40 is A100-40.
+
+    Raises:
+        UnsupportedError: nobody knows this name.
+        InputError: a user's device file of this name cannot be read.
+    """
+    found = _find(name)
+    if memory_gb is None or abs(found.memory_bytes / GIB / memory_gb - 1) <= 0.08:
+        return found
+    family = re.sub(r"-[0-9]{2,3}$", "", found.name)
+    sizes = re.compile(rf"{re.escape(family)}(-[0-9]{{2,3}})?")
+    siblings = [known for known in map(_find, device_names()) if sizes.fullmatch(known.name)]
+    fitting = [known for known in siblings if abs(known.memory_bytes / GIB / memory_gb - 1) <= 0.04]
+    return fitting[0] if fitting else found
+
+
+def device_names() -> tuple[str, ...]:
+    """Names of all devices, built-in ones first."""
+    own = tuple(path.stem for path in _own_files())
+    return (*(name for name in _aliases() if name not in own), *own)
+
+
+def devices() -> tuple[DeviceSpec, ...]:
+    """All devices, in the order of their names."""
+    return tuple(_find(name) for name in device_names())
+
+
+@lru_cache(maxsize=64)
+def kernel_efficiency(generation: str) -> KernelEfficiency:
+    """How near the kernels of an architecture generation come to its peaks.
+
+    Raises:
+        UnsupportedError: an unknown generation.
+    """
+    if generation not in generations():
+        raise UnsupportedError(unknown_name("generation", generation[:80], generations()), code="MW403")
+    return efficiency_record(tomllib.loads((_DATA / "efficiency" / f"{generation}.toml").read_text("utf-8")))
+
+
+@lru_cache(maxsize=1)
+def generations() -> tuple[str, ...]:
+    """Architecture generations with efficiencies of their own."""
+    return tuple(sorted(path.stem for path in (_DATA / "efficiency").glob("*.toml")))
+
+
+def lint_device_file(path: str | Path) -> tuple[DeviceSpec, tuple[Finding, ...]]:
+    """A user's device file as a device, and what looks wrong with its numbers.
+
+    Raises:
+        InputError: the file or its keys cannot be used.
+        UnsupportedError: an unknown generation.
+    """
+    record = read_device_file(path)
+    spec = device_spec(record, kernel_efficiency)
+    findings = lint_device(record, devices())
+    taken = [name for name in (spec.name, *spec.aliases) if plain_name(name) in _index()]
+    if taken:
+        findings.append(
+            Finding(
+                level="warning",
+                field="name",
+                message=f"{', '.join(taken)} already names {_index()[plain_name(taken[0])]}",
+                suggestion="a name replaces the built-in device, an alias does not; choose another to keep both",
+            )
+        )
+    return spec, tuple(findings)
+
+
+def add_device(path: str | Path, library_dir: str | Path | None = None, *, force: bool = False) -> AddedDevice:
+    """Check a user's device file and copy it into the library directory, whole or not at all.
+
+    Args:
+        path: the device file.
+        library_dir: directory of the user's library; without it the one MESHWRIGHT_LIBRARY names.
+        force: add it in spite of the linter's errors and replace a device of the same name.
+
+    Raises:
+        InputError: the file cannot be used, the linter finds errors, or no directory is named or writable.
+        UnsupportedError: an unknown generation.
+    """
+    spec, findings = lint_device_file(path)
+    errors = [finding for finding in findings if finding.level == "error"]
+    if errors and not force:
+        raise InputError(
+            [
+                Problem(
+                    what=f"device {spec.name}: {finding.message}",
+                    why="the number cannot be right as it stands",
+                    fix=f"{finding.suggestion}; or add it as it is with --force",
+                    field=finding.field,
+                )
+                for finding in errors
+            ],
+            code="MW214",
+        )
+    library = library_dir if library_dir is not None else os.environ.get(LIBRARY_VARIABLE)
+    if not library:
+        raise InputError(
+            Problem(
+                what="no library directory is named",
+                why="devices are written only where you say",
+                fix=f"give a directory, or set {LIBRARY_VARIABLE}",
+            ),
+            code="MW213",
+        )
+    target = copy_device_file(path, Path(library) / "devices", spec.name, replace_existing=force)
+    return AddedDevice(device=spec, path=target, findings=findings)
+
+
+def plain_name(name: str) -> str:
+    """A name without case, punctuation and maker: `NVIDIA A100-SXM4-80GB` is `a100sxm480gb`."""
+    return re.sub(r"[^a-z0-9]", "", _MAKERS.sub("", name.lower().replace("_", " ")))
+
+
+def _find(name: str) -> DeviceSpec:
+    key = plain_name(name)
+    own = _own_files()
+    for path in own:
+        if plain_name(path.stem) == key:
+            return _own(path, path.stat().st_mtime_ns)
+    if key in _index():
+        return _built_in(_index()[key])
+    for path in own:
+        spec = _own(path, path.stat().st_mtime_ns)
+        if key in map(plain_name, (spec.name, *spec.aliases)):
+            return spec
+    names = [*_aliases(), *(alias for aliases in _aliases().values() for alias in aliases)]
+    names += [path.stem for path in own]
+    problem = unknown_name("device", name[:80], names, remedy="`meshwright gpus list` shows all")
+    raise UnsupportedError(problem, code="MW402")
+
+
+@lru_cache(maxsize=1)
+def _aliases() -> dict[str, list[str]]:
+    content: dict[str, list[str]] = json.loads((_DATA / "devices" / "aliases.json").read_text("utf-8"))
+    return content
+
+
+@lru_cache(maxsize=1)
+def _index() -> dict[str, str]:
+    return {plain_name(alias): name for name, aliases in _aliases().items() for alias in (name, *aliases)}
+
+
+@lru_cache(maxsize=256)
+def _built_in(name: str) -> DeviceSpec:
+    data = tomllib.loads((_DATA / "devices" / f"{name}.toml").read_text("utf-8"))
+    spec = device_spec(data, kernel_efficiency)
+    return replace(spec, aliases=tuple(_aliases()[name]))
+
+
+@lru_cache(maxsize=256)
+def _own(path: Path, modified_ns: int) -> DeviceSpec:
+    return device_spec(read_device_file(path), kernel_efficiency)
+
+
+def _own_files() -> list[Path]:
+    library = os.environ.get(LIBRARY_VARIABLE)
+    if not library:
+        return []
+    folder = Path(library) / "devices"
+    try:
+        return sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file())
+    except OSError:
+        return []

@@ -1,0 +1,362 @@
+"""Models by name, alias, file, folder or standard input; never the network.
+
+Built-in models lie one per file in data/models as `{"source": ..., "config": ...}`; index.json holds their names and
+aliases, so that finding one opens two small files. A folder named by MESHWRIGHT_LIBRARY adds the user's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import IO
+
+from meshwright.errors import InputError, Problem, UnsupportedError, nearest
+from meshwright.formats.huggingface import read_config
+from meshwright.specs.model import ModelSpec
+
+__all__ = ["LIBRARY_VARIABLE", "add_model", "aliases", "list_models", "names", "resolve", "spec"]
+
+LIBRARY_VARIABLE = "MESHWRIGHT_LIBRARY"
+"""Environment variable naming the folder of the user's own devices and models."""
+
+MAX_BYTES = 64 * 2**20
+_DATA = Path(__file__).parent / "data" / "models"
+_FITTING_NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,98}[a-z0-9])?")
+
+
+def resolve(text: str | os.PathLike[str], stdin: IO[bytes] | IO[str] | None = None) -> ModelSpec:
+    """The model that MODEL means on the command line.
+
+    Args:
+        text: a library name or alias (case and punctuation do not matter), a path to a config.json or a folder with
+            one, or `-` for standard input. A name wins over a path of the same letters; `./NAME` is always a path.
+        stdin: read for `-`; the process's own by default.
+
+    Returns:
+        The model.
+
+    Raises:
+        UnsupportedError: if nobody knows the name, or the family of the config.
+        InputError: if the file is missing, unreadable or not the config of a model.
+    """
+    text = os.fspath(text)
+    if text == "-":
+        return _read(_from_stream(stdin), "stdin", source="standard input")
+    if not text.strip():
+        raise _input("no model is given", "the name is empty", "pass a library name or the path of a config.json")
+    is_path = _looks_like_path(text)
+    if not is_path:
+        found = _find(text)
+        if found is not None:
+            return spec(found)
+    path = os.path.expanduser(text)
+    if is_path or os.path.lexists(path):
+        return _from_path(path)
+    raise UnsupportedError(_unknown(text), code="MW401")
+
+
+def spec(name: str) -> ModelSpec:
+    """The library's model of exactly this name.
+
+    Raises:
+        UnsupportedError: if there is none.
+    """
+    if name in _index():
+        return _built_in(name)
+    path = _own().get(name)
+    if path is None:
+        raise UnsupportedError(_unknown(name), code="MW401")
+    return _from_path(str(path), name=name)
+
+
+def names() -> list[str]:
+    """All names in the library, the user's own included, in alphabetical order."""
+    return sorted({*_index(), *_own()})
+
+
+def aliases(name: str) -> list[str]:
+    """Other names of a library model, Hugging Face ids among them."""
+    return list(_index().get(name, ()))
+
+
+def list_models() -> list[dict[str, object]]:
+    """One row a model for a table: what `ModelSpec.describe` says, aliases and source.
+
+    A file of the user's own that does not read has a row with `error` instead, so that it hides no other.
+    """
+    rows: list[dict[str, object]] = []
+    for name in names():
+        try:
+            model = spec(name)
+        except (InputError, UnsupportedError) as error:
+            rows.append({"name": name, "error": error.problems[0].what})
+            continue
+        extra = {"aliases": aliases(name), "built_in": name in _index(), "source": model.source}
+        rows.append({**model.describe(), **extra})
+    return rows
+
+
+def add_model(
+    source: str | os.PathLike[str],
+    library: str | os.PathLike[str] | None = None,
+    *,
+    name: str | None = None,
+    replace: bool = False,
+) -> Path:
+    """Check a config.json and copy it whole into LIBRARY/models/NAME.json.
+
+    Args:
+        source: a config.json or a folder with one.
+        library: the library folder; by default the one MESHWRIGHT_LIBRARY names.
+        name: how the model will be called; by default as its file or folder.
+        replace: overwrite a model of this name.
+
+    Returns:
+        The file written.
+
+    Raises:
+        InputError: if there is no library folder, the name does not do or is taken, or the config is not a model's.
+        UnsupportedError: if the family is unknown.
+    """
+    folder = os.fspath(library) if library is not None else os.environ.get(LIBRARY_VARIABLE, "")
+    if not folder:
+        raise _input(
+            "no library folder to add to",
+            "models are added only to a folder you name",
+            f"set {LIBRARY_VARIABLE} to a folder, or pass one",
+            field=LIBRARY_VARIABLE,
+        )
+    origin = os.path.expanduser(os.fspath(source))
+    content = _from_file(origin)
+    _read(content, _stem(origin), source="")
+
+    called = _fitting(name if name is not None else _stem(origin))
+    target = Path(folder).expanduser() / "models" / f"{called}.json"
+    if _match(called, _keys()) is not None:
+        raise _input(f"model name {called!r} is built in", "a built-in model cannot be replaced", "choose another name")
+    if target.exists() and not replace:
+        raise _input(f"model {called!r} is in the library already", str(target), "choose another name or replace it")
+    entry = {"source": f"added from {os.path.abspath(origin)}", "config": content}
+    body = content if _is_entry(content) else entry
+    _write(target, json.dumps(body, indent=2) + "\n")
+    return target
+
+
+# Names
+
+
+@lru_cache(maxsize=1)
+def _index() -> dict[str, tuple[str, ...]]:
+    """Built-in names and their aliases."""
+    raw = json.loads((_DATA / "index.json").read_bytes())
+    return {name: tuple(others) for name, others in raw.items()}
+
+
+def _key(text: str) -> str:
+    """A name without case and punctuation; what parts two digits stays: opt-1.3b is not opt-13b."""
+    dotted = re.sub(r"(?<=\d)[^0-9a-z/]+(?=\d)", ".", text.strip().lower())
+    return re.sub(r"(?<!\d)\.|\.(?!\d)|[^0-9a-z./]", "", dotted)
+
+
+@lru_cache(maxsize=1)
+def _keys() -> dict[str, str]:
+    """Built-in name by key: names first, then aliases, then what follows the slash of an id."""
+    keys: dict[str, str] = {_key(name): name for name in _index()}
+    for name, others in _index().items():
+        for other in others:
+            keys.setdefault(_key(other), name)
+    for name, others in _index().items():
+        for other in others:
+            keys.setdefault(_key(other.rpartition("/")[2]), name)
+    return keys
+
+
+def _match(text: str, keys: Mapping[str, str]) -> str | None:
+    return keys.get(_key(text))
+
+
+def _find(text: str) -> str | None:
+    """The library name that `text` means, or None."""
+    found = _match(text, _keys())
+    return found if found is not None else _match(text, {_key(name): name for name in _own()})
+
+
+def _own() -> dict[str, Path]:
+    """The user's own models: name to file."""
+    folder = os.environ.get(LIBRARY_VARIABLE, "")
+    if not folder:
+        return {}
+    try:
+        return {path.stem: path for path in sorted((Path(folder).expanduser() / "models").glob("*.json"))}
+    except (OSError, ValueError):
+        return {}
+
+
+def _unknown(text: str) -> Problem:
+    shown = text if len(text) <= 80 else f"{text[:77]}..."
+    known = [*names(), *(alias for others in _index().values() for alias in others)]
+    close = list(dict.fromkeys(_find(match) or match for match in nearest(text[:80], known, count=5)))[:3]
+    return Problem(
+        what=f"unknown model {shown!r}",
+        why="it is neither in the library nor a path that exists, and nothing is fetched from the network",
+        fix=(f"did you mean {' or '.join(close)}? " if close else "`meshwright models list` shows the library; ")
+        + "any other model: pass the path of its config.json",
+        field="model",
+    )
+
+
+@lru_cache(maxsize=256)
+def _built_in(name: str) -> ModelSpec:
+    entry = json.loads((_DATA / f"{name}.json").read_bytes())
+    return read_config(entry["config"], name, source=entry["source"])
+
+
+# Files
+
+
+def _looks_like_path(text: str) -> bool:
+    """Whether it can only be a path: rooted, relative with a dot, more than one folder deep, or a .json file."""
+    return (
+        text.startswith(("/", "./", "../", "~", ".\\", "..\\"))
+        or text in {".", ".."}
+        or text.lower().endswith(".json")
+        or text.count("/") > 1
+        or (os.sep != "/" and (os.sep in text or ":" in text))
+    )
+
+
+def _stem(path: str) -> str:
+    """What to call the model of this file or folder."""
+    whole = Path(os.path.abspath(path))
+    named = whole.parent.name if whole.name == "config.json" else whole.name.removesuffix(".json")
+    return named or "model"
+
+
+def _from_path(path: str, *, name: str | None = None) -> ModelSpec:
+    return _read(_from_file(path), name or _stem(path), source=path)
+
+
+def _read(content: object, name: str, *, source: str) -> ModelSpec:
+    """A parsed config.json, or an entry of a library."""
+    if _is_entry(content):
+        assert isinstance(content, dict)
+        said = content.get("source")
+        return read_config(content["config"], name, source=said if isinstance(said, str) else source)
+    return read_config(content, name, source=source)
+
+
+def _is_entry(content: object) -> bool:
+    return isinstance(content, dict) and "model_type" not in content and isinstance(content.get("config"), dict)
+
+
+def _from_file(path: str) -> object:
+    """The JSON in a file, or in the config.json of a folder."""
+    inside = os.path.join(path, "config.json")
+    if os.path.isdir(path) and not os.path.isfile(inside):
+        raise _input(
+            f"folder {path} holds no config.json",
+            "a model folder has a config.json beside its weights",
+            "pass that folder, or the file itself",
+        )
+    path = inside if os.path.isdir(path) else path
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1) if os.fstat(file.fileno()).st_size <= MAX_BYTES else None
+    except FileNotFoundError:
+        raise _input(f"no file or folder {path}", "the path does not exist", "check the path", code="MW201") from None
+    except (OSError, ValueError) as error:
+        raise _input(f"cannot read {path[:200]!r}", str(error), "check the path and its permissions") from None
+    if data is None:
+        raise _too_large(path)
+    return _parse(data, path)
+
+
+def _from_stream(stream: IO[bytes] | IO[str] | None) -> object:
+    """The JSON on standard input."""
+    if stream is None:
+        if sys.stdin is None or sys.stdin.isatty():
+            raise _input(
+                "standard input is a terminal", "- reads a config.json from a pipe", "pipe one in: ... < config.json"
+            )
+        stream = sys.stdin.buffer
+    try:
+        data = stream.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise _input("cannot read standard input", str(error), "pipe in a config.json") from None
+    return _parse(data.encode("utf-8", "replace") if isinstance(data, str) else data, "standard input")
+
+
+def _parse(data: bytes, where: str) -> object:
+    if len(data) > MAX_BYTES:
+        raise _too_large(where)
+    if not data.strip():
+        raise _input(f"{where} is empty", "a config.json holds one JSON object", "pass the config.json of a model")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise _input(
+            f"{where} is not text",
+            "a config.json is JSON in UTF-8; this is something else, such as weights",
+            "pass the config.json that lies beside the weights",
+        )
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _input(
+            f"{where} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}",
+            "a config.json holds one JSON object",
+            "mend the file there, or pass the config.json as published",
+            code="MW203",
+        ) from None
+    except (ValueError, RecursionError) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise _input(
+            f"{where} is not JSON that can be read", why, "pass the config.json as published", code="MW203"
+        ) from None
+
+
+def _too_large(where: str) -> InputError:
+    return _input(
+        f"{where} is larger than {MAX_BYTES // 2**20} MiB",
+        "a config.json has a few kilobytes",
+        "pass the config.json, not the weights",
+    )
+
+
+def _fitting(name: str) -> str:
+    lower = name.strip().lower()
+    if not _FITTING_NAME.fullmatch(lower):
+        raise _input(
+            f"model name {name[:80]!r} does not do",
+            "a name has at most 100 letters, digits, dots, dashes and underscores, with a letter or digit at both ends",
+            "pass another name",
+            field="name",
+        )
+    return lower
+
+
+def _write(target: Path, text: str) -> None:
+    """Write all of it or nothing."""
+    temporary: str | None = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=".part")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, target)
+    except (OSError, ValueError) as error:
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)
+        raise _input(f"cannot write {target}", str(error), "check the folder and its permissions") from None
+
+
+def _input(what: str, why: str, fix: str, *, code: str = "MW202", field: str = "model") -> InputError:
+    return InputError(Problem(what=what, why=why, fix=fix, field=field), code=code)

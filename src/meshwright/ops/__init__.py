@@ -1,0 +1,3 @@
+"""What must be computed: a layer as a list of operators, before anyone decides who computes it."""
+
+from __future__ import annotations

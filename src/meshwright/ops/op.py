@@ -1,0 +1,128 @@
+"""Operators by kind. Sizes are of the whole, unsharded layer and per token; strategies cut them.
+
+A *region* says how a tensor is cut by tensor parallelism:
+
+    sequence   residual stream and norms: cut along the sequence with sequence parallelism, replicated without
+    tensor     inside a column/row pair: always cut
+    expert     tokens that arrived at an expert, cut by the expert-tensor degree
+    expert-in  the same tokens at full width
+
+A *module* names what selective recompute may repeat.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Region = Literal["sequence", "tensor", "expert", "expert-in"]
+Split = Literal["column", "row", "replicated", "expert-column", "expert-row"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """A matrix product with weights: tokens x inputs by inputs x outputs."""
+
+    name: str
+    module: str
+    inputs: tuple[tuple[int, int], ...]
+    """(units, width of a unit): units are what tensor parallelism may split, such as heads."""
+    outputs: tuple[tuple[int, int], ...]
+    split: Split
+    gather: int = 0
+    """Width gathered over tensor ranks before it (column split)."""
+    reduce: int = 0
+    """Width reduced over tensor ranks after it (row split)."""
+    bias: int = 0
+    """Bias elements."""
+    experts: int = 0
+    """Routed experts that each hold such a matrix; 0 for none."""
+
+    @property
+    def parameters(self) -> int:
+        """Weights and biases of the whole layer."""
+        width_in = sum(units * width for units, width in self.inputs)
+        width_out = sum(units * width for units, width in self.outputs)
+        return (width_in * width_out + self.bias) * max(1, self.experts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreAttention:
+    """Scores, softmax and weighted values."""
+
+    name: str
+    module: str
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    window: int | None
+    causal: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vector:
+    """A memory-bound operator: elements read and written per token."""
+
+    name: str
+    module: str
+    region: Region
+    forward_elements: float
+    backward_elements: float
+    parameters: int = 0
+    """Norm scales and the like, on every tensor rank."""
+    fp32: bool = False
+    """Works on 4-byte elements whatever the precision."""
+    reduce: int = 0
+    """Width of partial sums reduced over tensor ranks after it (a vocabulary split over them)."""
+    table: tuple[int, int] | None = None
+    """(rows, width) of a lookup table whose rows are split over tensor ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """Tokens travel to their experts, or back."""
+
+    name: str
+    module: str
+    width: int
+    direction: Literal["dispatch", "combine"]
+
+
+Op = Linear | CoreAttention | Vector | Exchange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A tensor kept from forward to backward."""
+
+    name: str
+    elements: float
+    """Per token of its region; per token and key for scores."""
+    role: Literal["activation", "input", "mask", "fp32"]
+    """Which format: `input` of a linear is kept in the compute format (1 byte in fp8)."""
+    region: Region
+    freed_by: tuple[str, ...] = ()
+    """Modules whose selective recompute makes it again."""
+    per_key: bool = False
+    """Grows with the keys a query sees (score matrices)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWork:
+    """One layer: its operators and what they keep."""
+
+    ops: tuple[Op, ...]
+    kept: tuple[Kept, ...]
+    input_width: int
+    """Width of the layer's input, all that full recompute keeps."""
+    top_k: int = 0
+    experts: int = 0
+
+    @property
+    def parameters(self) -> int:
+        """Sum over operators."""
+        tables = [op.table for op in self.ops if isinstance(op, Vector) and op.table]
+        return sum(op.parameters for op in self.ops if isinstance(op, (Linear, Vector))) + sum(
+            rows * width for rows, width in tables
+        )

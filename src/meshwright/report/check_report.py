@@ -1,0 +1,45 @@
+"""What is wrong with a plan, and what mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from meshwright.report.bars import memory_legend
+from meshwright.report.plan_tables import StageBars, breakdown, bullet, fullest, heading, warning
+from meshwright.units import seconds
+
+
+def render_check(document: Mapping[str, Any]) -> RenderableType:
+    """The page of a `meshwright.check/1`.
+
+    Args:
+        document: the report as data.
+    """
+    good = document["ok"]
+    mark = Text("ok: " if good else "violations: ", style="bold green" if good else "bold red")
+    parts: list[RenderableType] = [Text.assemble(mark, document["text"])]
+    for violation in document["violations"]:
+        parts.append(Text.assemble((f"{violation['code']} ", "red"), violation["what"]))
+        parts += [
+            bullet(f"{word}: {violation[word]}")
+            for word in ("why", "fix")
+            if violation[word] and violation[word] not in violation["what"]
+        ]
+    parts += [warning(text) for text in document["warnings"]]
+    if document["mends"]:
+        parts += [heading("Smallest changes that mend it, quickest first")]
+        parts += [bullet(mend["text"]) for mend in document["mends"]]
+    better = document["dominated_by"]
+    if better:
+        parts += [heading("A better plan")]
+        parts.append(bullet(f"{better['name']}: {seconds(better['step_time_s'])}; {better['because']}"))
+    estimate = document["estimate"]
+    if estimate:
+        parts += [heading("Memory"), StageBars(estimate["stages"])]
+        parts.append(bullet(memory_legend(fullest(estimate["stages"])["memory_bytes"])))
+        parts += [heading(f"Time of a step, {seconds(estimate['step_time_s'])}"), breakdown(estimate)]
+    return Group(*parts)

@@ -1,0 +1,73 @@
+"""Two plans side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from meshwright.report.plan_tables import bullet, heading
+from meshwright.units import gib, seconds
+
+
+def render_comparison(document: Mapping[str, Any]) -> RenderableType:
+    """The page of a `meshwright.comparison/1`.
+
+    Args:
+        document: the comparison as data.
+    """
+    first, second = document["plans"]
+    parts: list[RenderableType] = [
+        Text(document["text"], style="bold"),
+        bullet(f"1: {first['title']}"),
+        bullet(f"2: {second['title']}"),
+        *(bullet(note) for note in document["notes"]),
+    ]
+    if document["settings"]:
+        parts += [heading("Settings that differ"), _settings(document["settings"])]
+    steps = [plan["estimate"]["step_time_s"] for plan in (first, second)]
+    parts += [heading("Seconds of a step"), _numbers(document["breakdown_s"], steps, seconds)]
+    peaks = [sum(d[key] for d in document["memory_bytes"]) for key in ("first", "second")]
+    parts += [heading("Memory of the fullest stage"), _numbers(document["memory_bytes"], peaks, gib)]
+    return Group(*parts)
+
+
+def _settings(settings: Sequence[Mapping[str, str]]) -> Table:
+    table = _table("", "1", "2")
+    for setting in settings:
+        table.add_row(setting["name"], setting["first"], setting["second"])
+    return table
+
+
+def _numbers(differences: Sequence[Mapping[str, Any]], totals: Sequence[float], show: Any) -> Table:
+    table = _table("", "1", "2", "change")
+    for difference in differences:
+        if difference["first"] or difference["second"]:
+            change = difference["change"]
+            table.add_row(
+                difference["name"].replace("_", " "),
+                show(difference["first"]),
+                show(difference["second"]),
+                _signed(change, max(totals), show),
+            )
+    table.add_row(
+        "total", show(totals[0]), show(totals[1]), _signed(totals[1] - totals[0], max(totals), show), style="bold"
+    )
+    return table
+
+
+def _signed(change: float, scale: float, show: Any) -> str:
+    if abs(change) < 5e-6 * max(scale, 1e-300):
+        return ""
+    return f"{'+' if change > 0 else '-'}{show(abs(change))}"
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column(f"  {headings[0]}", no_wrap=True)
+    for name in headings[1:]:
+        table.add_column(name, justify="right", overflow="fold")
+    return table

@@ -1,0 +1,204 @@
+"""Models and devices as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from meshwright.units import GIB, GIGA, TERA, count, significant
+
+
+def model_list(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """The `models list` table.
+
+    Args:
+        rows: entries of `meshwright.models/1`.
+    """
+    table = _table("model", "family")
+    for heading in ("parameters", "active", "layers", "hidden", "max length"):
+        table.add_column(heading, justify="right")
+    table.add_column("other names", overflow="fold")
+    broken = []
+    for row in rows:
+        if "error" in row:
+            broken.append(Text(f"{row['name']}: {row['error']}"))
+            continue
+        active = count(row["active_parameters"]) if row["active_parameters"] != row["parameters"] else ""
+        plain_row(
+            table,
+            row["name"],
+            row["family"],
+            count(row["parameters"]),
+            active,
+            str(row["layers"]),
+            str(row["hidden"]),
+            f"{row['max_seq_len']:,}",
+            ", ".join(row["aliases"]),
+        )
+    return Group(table, Text(f"{len(rows)} models; any other: pass the path of its config.json"), *broken)
+
+
+def model_card(card: Mapping[str, Any]) -> RenderableType:
+    """The `models show` page.
+
+    Args:
+        card: a `meshwright.model/1`.
+    """
+    facts = _facts()
+    plain_row(facts, "model", f"{card['name']} ({card['family']})")
+    plain_row(facts, "parameters", f"{card['parameters']:,} ({count(card['parameters'])})")
+    if card["active_parameters"] != card["parameters"]:
+        plain_row(facts, "active", f"{card['active_parameters']:,} ({count(card['active_parameters'])}) per token")
+    if card["mtp_layers"]:
+        plain_row(facts, "prediction", f"{card['mtp_layers']} more tokens, {card['mtp_parameters']:,} parameters apart")
+    tied = ", used again as head" if card["tied_embeddings"] else f", head {card['head_parameters']:,}"
+    plain_row(facts, "embedding", f"{card['embedding_parameters']:,}{tied}; vocabulary {card['vocab']:,}")
+    plain_row(facts, "hidden", f"{card['hidden']:,}")
+    plain_row(facts, "max length", f"{card['max_seq_len']:,}")
+    kinds = card["layer_kinds"]
+    identity = " + ".join(str(kind["count"]) for kind in kinds)
+    plain_row(facts, "layers", f"{identity} = {card['layers']}" if len(kinds) > 1 else str(card["layers"]))
+    for kind in kinds:
+        plain_row(facts, "", f"{kind['count']} x {_layer(kind)}")
+    if card["aliases"]:
+        plain_row(facts, "other names", ", ".join(card["aliases"]))
+    plain_row(facts, "source", card["source"] or "not stated")
+    for note in card["notes"]:
+        plain_row(facts, "note", note)
+    return facts
+
+
+def gpu_list(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """The `gpus list` table.
+
+    Args:
+        rows: entries of `meshwright.gpus/1`.
+    """
+    table = _table("device", "vendor")
+    for heading in ("year", "16-bit TFLOP/s", "memory GiB", "GB/s", "per node", "price/h"):
+        table.add_column(heading, justify="right")
+    table.add_column("other names", overflow="fold")
+    for row in rows:
+        price = row["price_per_device_hour"]
+        plain_row(
+            table,
+            row["name"],
+            row["vendor"],
+            str(row["year"] or ""),
+            _peak_16(row["peak_flop_per_s"]),
+            significant(row["memory_bytes"] / GIB),
+            significant(row["memory_bandwidth_bytes_per_s"] / GIGA, 4),
+            str(row["devices_per_node"] or ""),
+            f"{price:.2f}" if price is not None else "",
+            ", ".join(row["aliases"]),
+        )
+    closing = f"{len(rows)} devices; peaks are dense; `meshwright gpus show NAME` says where each number comes from"
+    return Group(table, Text(closing))
+
+
+def gpu_card(card: Mapping[str, Any]) -> RenderableType:
+    """The `gpus show` page: each number with its basis and source.
+
+    Args:
+        card: a `meshwright.gpu/1`.
+    """
+    facts = _facts()
+    facts.add_column(style="dim", overflow="fold")
+    sources = card["provenance"]
+
+    def fact(name: str, text: str, key: str, known: Mapping[str, Any] = sources) -> None:
+        found = known.get(key)
+        dated = f", {found['date']}" if found and found["date"] else ""
+        plain_row(facts, name, text, f"{found['basis']}: {found['source']}{dated}" if found else "")
+
+    fact("device", f"{card['name']} ({card['vendor']}{', ' + str(card['year']) if card['year'] else ''})", "name")
+    for number, (dtype, peak) in enumerate(card["peak_flop_per_s"].items()):
+        text = f"{dtype} {significant(peak / TERA, 4)} TFLOP/s, dense"
+        fact("" if number else "peaks", text, "" if number else "peak_flop_per_s")
+    fact("memory", f"{card['memory_bytes'] / GIB:.1f} GiB as frameworks see it", "memory_bytes")
+    bandwidth = f"{card['memory_bandwidth_bytes_per_s'] / GIGA:,.0f} GB/s"
+    fact("memory bandwidth", bandwidth, "memory_bandwidth_bytes_per_s")
+    fact("to the host", f"{card['host_bandwidth_bytes_per_s'] / GIGA:,.0f} GB/s", "host_bandwidth_bytes_per_s")
+    fact("units", str(card["units"]), "units")
+    if card["power_w"] is not None:
+        fact("power", f"{card['power_w']:,.0f} W", "power_w")
+    if card["price_per_device_hour"] is not None:
+        fact("price", f"{card['price_per_device_hour']:.2f} USD per device and hour", "price_per_hour")
+    if (node := card["node"]) is not None:
+        known = node["provenance"]
+        fact("node", f"{node['devices_per_node']} devices", "devices_per_node", known)
+        link = f"{node['scaleup_name']}: {significant(node['scaleup_bytes_per_s'] / GIGA, 4)} GB/s"
+        fact("scale-up", f"{link} over {node['scaleup_domain']} devices", "scaleup_bytes_per_s", known)
+        fabric = f"{node['fabric_name']}: {significant(node['fabric_bytes_per_s'] / GIGA, 4)} GB/s"
+        fact("fabric", fabric, "fabric_bytes_per_s", known)
+    efficiency = card["efficiency"]
+    best = f"GEMM {efficiency['gemm_fraction']:.0%}, memory {efficiency['memory_fraction']:.0%} of peak at best"
+    plain_row(facts, "kernels", best, f"{efficiency['basis']}: {efficiency['source']}")
+    if card["aliases"]:
+        plain_row(facts, "other names", ", ".join(card["aliases"]), "")
+    if card["notes"]:
+        plain_row(facts, "note", card["notes"], "")
+    return Group(facts, Text("GB/s are per device and direction"))
+
+
+def gpu_added(added: Mapping[str, Any]) -> RenderableType:
+    """Where a device file went, and what the linter says of it.
+
+    Args:
+        added: a `meshwright.gpu-added/1`.
+    """
+    written = Text(f"{added['gpu']['name']}: written to {added['path']}")
+    if not added["findings"]:
+        return written
+    table = _table("", "field", "what", "suggestion")
+    for finding in added["findings"]:
+        plain_row(table, finding["level"], finding["field"], finding["message"], finding["suggestion"])
+    return Group(written, Text(), table)
+
+
+def _layer(kind: Mapping[str, Any]) -> str:
+    heads = f"{kind['heads']} heads of {kind['head_dim']}"
+    keys = f", {kind['kv_heads']} for keys and values" if kind["kv_heads"] != kind["heads"] else ""
+    window = f", window {kind['window']:,}" if kind["window"] else ""
+    gated = "gated " if kind["gated"] else ""
+    if kind["mlp"] == "moe":
+        shared = f", shared {kind['shared_ffn_hidden']:,}" if kind["shared_ffn_hidden"] else ""
+        mlp = f"{kind['top_k']} of {kind['experts']} {gated}experts of {kind['ffn_hidden']:,}{shared}"
+    else:
+        mlp = f"{gated}MLP of {kind['ffn_hidden']:,}"
+    return f"{kind['attention']} attention, {heads}{keys}{window}; {mlp}; {count(kind['parameters'])} parameters"
+
+
+def _peak_16(peaks: Mapping[str, float]) -> str:
+    peak = peaks.get("bf16") or peaks.get("fp16")
+    return significant(peak / TERA, 4) if peak else ""
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, no_wrap=True) if heading in headings[:2] else table.add_column(
+            heading, overflow="fold"
+        )
+    return table
+
+
+def _facts() -> Table:
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold", no_wrap=True)
+    facts.add_column(overflow="fold")
+    return facts
+
+
+def plain_row(table: Table, *cells: str | Text) -> None:
+    """Add a row whose text is taken as it is, brackets included.
+
+    Args:
+        table: to add to.
+        cells: one a column.
+    """
+    table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))

@@ -1,0 +1,98 @@
+"""AvgPipe: forwards run ahead, and several pipelines share the workers, pulled together by elastic averaging."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.errors import Problem
+from meshwright.schedules.base import Schedule
+from meshwright.schedules.lists import Task, table_of_lists
+from meshwright.schedules.one_f_one_b import one_chunk_problems
+from meshwright.schedules.table import Kind, Placement, ScheduleTable
+
+
+@dataclass(frozen=True, kw_only=True)
+class AvgPipe(Schedule):
+    """1F1B whose worker r warms up with p - 1 - r + extra forwards, ahead of the transfers they wait for.
+
+    Every worker advances alike, so that neighbours stay one forward apart: with a latency c that occupies nobody, each
+    advanced forward saves up to 2*c per step, not per micro-batch.
+
+    `extra` = 0 is 1F1B, `extra` >= m runs all forwards first. Time (m + p - 1)*(f + b) with equal stages and
+    free transfers whatever `extra`; worker r keeps min(m, p - r + extra) activations of one pipeline. `pipelines`
+    replicas of the model share the workers: m counts the micro-batches of all, each worker runs a task of its list for
+    one replica after the other (how the replicas' tasks mix on a device is left to the hardware by the source; this is
+    a reconstruction). Behind each step, replica n moves by alpha towards a reference model that gathers the mean of all
+    updates, so the result is not one exact step of the global batch.
+    Source: Chen et al., "Elastic Averaging for Efficient Pipelined DNN Training", PPoPP 2023.
+    """
+
+    extra: int = 1
+    """Forwards that run ahead of 1F1B."""
+    pipelines: int = 1
+    """Replicas of the model on the same workers; a divisor of m."""
+
+    name = "avgpipe"
+    title = "AvgPipe: 1F1B with advanced forwards, averaged replicas"
+    source = "Chen et al., Elastic Averaging for Efficient Pipelined DNN Training, PPoPP 2023"
+    exact_semantics = False
+    weight_copies = 2
+    traffic = "each step, every replica and the reference model on a worker exchange weights inside that worker"
+
+    def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float | None:
+        """(m + p - 1) * (forward_s + backward_s)."""
+        return (m + p - 1) * (forward_s + backward_s)
+
+    def worker_weight_copies(self, p: int, m: int, v: int = 1) -> tuple[int, ...]:
+        """One per replica, and the reference model."""
+        return (self.pipelines + 1,) * p
+
+    def placement(self, p: int, v: int = 1) -> Placement:
+        """One linear chain per replica."""
+        return Placement.of_chains([range(p)] * self.pipelines)
+
+    def _problems(self, p: int, m: int, v: int) -> list[Problem]:
+        found = one_chunk_problems(self.name, v)
+        n = self.pipelines
+        if self.extra < 0:
+            why = "forwards run ahead by 0 or more"
+            found.append(Problem(what=f"avgpipe: extra = {self.extra}", why=why, fix="extra = 0", field="extra"))
+        if n < 1:
+            why = "pipelines count from 1"
+            found.append(Problem(what=f"avgpipe: pipelines = {n}", why=why, fix="pipelines = 1", field="pipelines"))
+        elif m % n:
+            near = [k for k in (m - m % n, m - m % n + n) if k]
+            why = f"the {n} pipelines take as many micro-batches each"
+            fix = f"m = {' or '.join(str(k) for k in near)}"
+            found.append(Problem(what=f"avgpipe: m = {m}, pipelines = {n}", why=why, fix=fix, field="m"))
+        return found
+
+    def _table(self, p: int, m: int, v: int) -> ScheduleTable:
+        count = m // self.pipelines
+        warmup = np.minimum(p - 1 - np.arange(p) + self.extra, count).tolist()
+        lists = [
+            [
+                Task(kind, replica * p + worker, unit)
+                for kind, unit in one_pipeline(count, warmup[worker])
+                for replica in range(self.pipelines)
+            ]
+            for worker in range(p)
+        ]
+        return table_of_lists(self.placement(p), (count,) * self.pipelines, lists)
+
+
+def one_pipeline(m: int, warmup: int) -> list[tuple[Kind, int]]:
+    """The list of one worker: `warmup` forwards, one forward and one backward in turn, the backwards that are left.
+
+    Args:
+        m: micro-batches.
+        warmup: forwards before the first pair, at most m.
+    """
+    pairs = [task for unit in range(m - warmup) for task in ((Kind.F, unit + warmup), (Kind.B, unit))]
+    return [
+        *((Kind.F, unit) for unit in range(warmup)),
+        *pairs,
+        *((Kind.B, unit) for unit in range(m - warmup, m)),
+    ]

@@ -1,0 +1,318 @@
+"""What every pipeline schedule declares about itself."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+
+from meshwright.errors import InputError, Problem
+from meshwright.schedules.bounds import PathBound
+from meshwright.schedules.critical_paths import generic_path_bound
+from meshwright.schedules.program import Program, compile_table
+from meshwright.schedules.simulate import Times, edge_latency_s, worker_ends
+from meshwright.schedules.table import Kind, Placement, ScheduleTable
+from meshwright.shapes import Float, Int
+
+STEADY_PERIODS = 5
+"""Periods, besides p micro-batches, of the shortened table from which long runs are continued."""
+
+ROUNDING = 1e-12
+"""Relative margin by which bounds stay below what rounding can do to sums of durations."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule(ABC):
+    """A pipeline schedule: a name, a source, constraints, and the table for p workers, m micro-batches, v chunks each.
+
+    Subclasses are frozen dataclasses whose fields are the schedule's own parameters. They give `_table`, `_problems`
+    and `closed_form_s`, some their own `_path_bound`; a `period` makes long steps cheap to simulate.
+    """
+
+    name: ClassVar[str]
+    aliases: ClassVar[tuple[str, ...]] = ()
+    title: ClassVar[str]
+    source: ClassVar[str]
+    """Paper, page or repository the order comes from."""
+    exact_semantics: ClassVar[bool] = True
+    """Whether one step computes exactly the gradient of its global batch with one version of the weights."""
+    in_plans: ClassVar[bool] = False
+    """Whether plans may run it: its tasks are forwards and whole backwards, and one copy of the weights serves it."""
+    weight_copies: ClassVar[int] = 1
+    """Copies (or versions) of the weights that a worker holds, at most."""
+    traffic: ClassVar[str] = ""
+    """What it sends besides one activation and one gradient per micro-batch across each boundary of its chain."""
+
+    def problems(self, p: int, m: int, v: int = 1) -> tuple[Problem, ...]:
+        """What forbids p workers, m micro-batches and v chunks per worker, with the nearest legal values."""
+        counts = (("p", p, "workers"), ("m", m, "micro-batches"), ("v", v, "chunks per worker"))
+        found = [
+            Problem(
+                what=f"{self.name}: {field} = {n}", why=f"{noun} count from 1", fix=f"{field} = 1 or more", field=field
+            )
+            for field, n, noun in counts
+            if n < 1
+        ]
+        return tuple(found or self._problems(p, m, v))
+
+    def table(self, p: int, m: int, v: int = 1) -> ScheduleTable:
+        """The order of every task, checked; the same object when asked again.
+
+        Args:
+            p: workers.
+            m: micro-batches per step.
+            v: chunks per worker.
+
+        Raises:
+            InputError: the constraints of the schedule are not met.
+        """
+        return _cached_table(self, p, m, v)
+
+    def end_s(self, p: int, m: int, v: int, times: Times) -> Float[np.ndarray, "*all_rows workers"]:
+        """End of each worker's last task for many sets of durations: `makespans` of the table, without building it all.
+
+        Args:
+            p: workers.
+            m: micro-batches per step.
+            v: chunks per worker.
+            times: sets of durations along leading axes.
+        """
+        program, placement, kinds, periods = _cached_program(self, p, m, v)
+        return worker_ends(program, placement, kinds, times, periods)
+
+    @abstractmethod
+    def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float | None:
+        """Makespan with equal stages and free transfers; times are per full worker share.
+
+        A split backward takes half of `backward_s` for each of its parts. None outside the domain of the formula.
+        """
+
+    def split_closed_form_s(
+        self, p: int, m: int, v: int, forward_s: float, input_s: float, weight_s: float
+    ) -> float | None:
+        """`closed_form_s` with the times of the input and the weight gradient."""
+        return self.closed_form_s(p, m, v, forward_s, input_s + weight_s)
+
+    def tasks_per_share(self, v: int) -> int:
+        """Tasks of one kind that make up the work of one micro-batch on a full worker share: v chunks."""
+        return v
+
+    def equal_times(
+        self,
+        p: int,
+        v: int = 1,
+        *,
+        forward_s: float = 1.0,
+        backward_s: float = 2.0,
+        transfer_s: float = 0.0,
+        weight_s: float = 1.0,
+        recompute_s: float = 0.0,
+    ) -> Times:
+        """The same times on every worker, given per full worker share and divided among the tasks that make it up.
+
+        Args:
+            p: workers.
+            v: chunks per worker.
+            forward_s: forward.
+            backward_s: full backward.
+            transfer_s: latency of a transfer.
+            weight_s: weight gradient, part of `backward_s`.
+            recompute_s: recomputation.
+        """
+        shape = (p, self.placement(p, v).v)
+        forward, backward, weight, recompute = (
+            np.full(shape, seconds / self.tasks_per_share(v))
+            for seconds in (forward_s, backward_s, weight_s, recompute_s)
+        )
+        return Times(
+            forward_s=forward,
+            backward_s=backward,
+            transfer_s=np.full(shape, float(transfer_s)),
+            weight_s=weight,
+            recompute_s=recompute,
+        )
+
+    def worker_weight_copies(self, p: int, m: int, v: int = 1) -> tuple[int, ...]:
+        """Copies (or versions) of the weights that each worker holds at most."""
+        return (self.weight_copies,) * p
+
+    def path_bound(self, p: int, m: int, v: int = 1) -> PathBound:
+        """Paths through the dependency graph whose length bounds the makespan from below; one object for all large m.
+
+        Large is what `_bound_for` says: m >= p + 2 for 1F1B, two groups for interleaving, any m for GPipe.
+        """
+        self._check(p, m, v)
+        return _cached_bound(self, p, self._bound_for(p, m, v), v)
+
+    def lower_bound_s(
+        self,
+        forward_s: Float[np.ndarray, "*#rows workers chunks"],
+        backward_s: Float[np.ndarray, "*#rows workers chunks"],
+        transfer_s: Float[np.ndarray, "*rows_and_edges"] | float,
+        m: int,
+        weight_s: Float[np.ndarray, "*#rows workers chunks"] | None = None,
+        recompute_s: Float[np.ndarray, "*#rows workers chunks"] | None = None,
+    ) -> Float[np.ndarray, "*all_rows"]:
+        """Lower bound of the makespan for any durations: the longest path of `path_bound`.
+
+        Args:
+            forward_s: seconds per micro-batch, by worker and chunk.
+            backward_s: likewise, input and weight gradient together.
+            transfer_s: latency behind each virtual stage, as `Times` takes it.
+            m: micro-batches per step.
+            weight_s: seconds of the weight gradient, for schedules that split the backward.
+            recompute_s: seconds of the recomputation, for schedules with tasks for it.
+        """
+        ends_s = self.end_lower_bound_s(forward_s, backward_s, transfer_s, m, weight_s, recompute_s)
+        return np.asarray(ends_s.max(axis=-1))
+
+    def end_lower_bound_s(
+        self,
+        forward_s: Float[np.ndarray, "*#rows workers chunks"],
+        backward_s: Float[np.ndarray, "*#rows workers chunks"],
+        transfer_s: Float[np.ndarray, "*rows_and_edges"] | float,
+        m: int,
+        weight_s: Float[np.ndarray, "*#rows workers chunks"] | None = None,
+        recompute_s: Float[np.ndarray, "*#rows workers chunks"] | None = None,
+    ) -> Float[np.ndarray, "*all_rows workers"]:
+        """Lower bound of when each worker ends its last task, for any durations; arguments as `lower_bound_s`."""
+        p, chunks = np.shape(forward_s)[-2:]
+        v = chunks // self.placement(p, 1).chains
+        bound = self.path_bound(p, m, v)
+        given = [forward_s, backward_s, *(seconds for seconds in (weight_s, recompute_s) if seconds is not None)]
+        lead = np.broadcast_shapes(*(np.shape(seconds)[:-2] for seconds in given))
+        latency = edge_latency_s(self.placement(p, v), transfer_s, lead)
+        none_s = np.zeros(latency.shape)
+        whole = [
+            none_s if seconds is None else np.broadcast_to(seconds, latency.shape)
+            for seconds in (forward_s, backward_s, weight_s, recompute_s)
+        ]
+        return (1.0 - ROUNDING) * bound.end_s(m, whole[0], whole[1], latency, whole[2], whole[3])
+
+    def in_flight(self, p: int, m: int, v: int = 1) -> tuple[Int[np.ndarray, "vectors chunks"], ...]:
+        """Activations that live at the same time: per worker the largest vectors of counts by chunk.
+
+        One more at F, one less behind B or W. Peak bytes of a worker = max over its vectors of counts @ bytes, for any
+        bytes per chunk; vectors that another one covers are left out.
+
+        Args:
+            p: workers.
+            m: micro-batches per step.
+            v: chunks per worker.
+        """
+        self._check(p, m, v)
+        return _cached_in_flight(self, p, self._in_flight_for(p, m, v), v)
+
+    def placement(self, p: int, v: int = 1) -> Placement:
+        """Which worker holds which virtual stage."""
+        return Placement.loop(p, v)
+
+    def period(self, p: int, v: int) -> int | None:
+        """Micro-batches after which the steady order repeats; None if a longer step is not a shorter one stretched."""
+        return None
+
+    @abstractmethod
+    def _problems(self, p: int, m: int, v: int) -> list[Problem]:
+        """The schedule's own constraints, for positive p, m and v."""
+
+    @abstractmethod
+    def _table(self, p: int, m: int, v: int) -> ScheduleTable:
+        """The order of every task, for legal p, m and v."""
+
+    def _path_bound(self, p: int, m: int, v: int) -> PathBound:
+        """The bound for m and every larger number that `_bound_for` maps to it; the generic one by default."""
+        return generic_path_bound(self.table(p, m, v))
+
+    def _bound_for(self, p: int, m: int, v: int) -> int:
+        """The number of micro-batches whose bound holds for m too."""
+        return m
+
+    def _in_flight_for(self, p: int, m: int, v: int) -> int:
+        """The number of micro-batches that keeps as much alive as m does."""
+        return self._shortened(p, m, v)
+
+    def _in_flight(self, p: int, m: int, v: int) -> tuple[Int[np.ndarray, "vectors chunks"], ...]:
+        """`in_flight`, counted along the table."""
+        return live_vectors(self.table(p, m, v))
+
+    def _shortened(self, p: int, m: int, v: int) -> int:
+        """The smallest number of micro-batches whose table holds all that the table for m does, warm-up to drain."""
+        period = self.period(p, v)
+        if period is None:
+            return m
+        enough = p + max(STEADY_PERIODS * period, 8)
+        return m if m <= enough else enough + (m - enough) % period
+
+    def _check(self, p: int, m: int, v: int) -> None:
+        problems = self.problems(p, m, v)
+        if problems:
+            raise InputError(problems)
+
+
+def live_vectors(table: ScheduleTable) -> tuple[Int[np.ndarray, "vectors chunks"], ...]:
+    """Per worker the largest vectors of live activations by chunk, counted along its order.
+
+    Args:
+        table: the schedule.
+    """
+    change = np.zeros((table.tasks, table.v), np.int32)
+    change[np.arange(table.tasks), table.chunk] = np.select(
+        [table.kind == Kind.F, (table.kind == Kind.B) | (table.kind == Kind.W)], [1, -1], 0
+    )
+    workers = []
+    for low, high in zip(table.first[:-1], table.first[1:], strict=True):
+        own = change[low:high]
+        rises = own.sum(axis=1) > 0
+        peaks = rises & np.append(~rises[1:], True)
+        workers.append(largest_vectors(np.cumsum(own, axis=0)[peaks]))
+    return tuple(workers)
+
+
+def largest_vectors(vectors: Int[np.ndarray, "vectors chunks"]) -> Int[np.ndarray, "largest chunks"]:
+    """The distinct vectors that no other one covers in every entry (the Pareto-maximal ones).
+
+    Args:
+        vectors: counts.
+    """
+    distinct = np.unique(vectors, axis=0)
+    covers = (distinct[None, :, :] >= distinct[:, None, :]).all(axis=-1)
+    kept = distinct[covers.sum(axis=1) == 1]
+    kept.setflags(write=False)
+    return kept
+
+
+@lru_cache(maxsize=256)
+def _cached_table(schedule: Schedule, p: int, m: int, v: int) -> ScheduleTable:
+    schedule._check(p, m, v)
+    return schedule._table(p, m, v)
+
+
+@lru_cache(maxsize=1024)
+def _cached_bound(schedule: Schedule, p: int, m: int, v: int) -> PathBound:
+    return schedule._path_bound(p, m, v)
+
+
+@lru_cache(maxsize=1024)
+def _cached_in_flight(schedule: Schedule, p: int, m: int, v: int) -> tuple[Int[np.ndarray, "vectors chunks"], ...]:
+    return schedule._in_flight(p, m, v)
+
+
+@lru_cache(maxsize=256)
+def _cached_compiled(schedule: Schedule, p: int, m: int, v: int) -> tuple[Program, Placement, frozenset[Kind]]:
+    table = schedule.table(p, m, v)
+    return compile_table(table), table.placement, frozenset(Kind(kind) for kind in np.unique(table.kind))
+
+
+def _cached_program(
+    schedule: Schedule, p: int, m: int, v: int
+) -> tuple[Program, Placement, frozenset[Kind], tuple[int, ...] | None]:
+    """The compiled table of a shortened step and the periods that make it m long; of the whole step if that fails."""
+    short = schedule._shortened(p, m, v)
+    program, placement, kinds = _cached_compiled(schedule, p, short, v)
+    periods = program.periods_for(m - short)
+    if periods is None:
+        program, placement, kinds = _cached_compiled(schedule, p, m, v)
+    return program, placement, kinds, periods

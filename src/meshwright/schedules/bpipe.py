@@ -1,0 +1,97 @@
+"""BPipe: 1F1B whose first workers park activations with the last ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.schedules.one_f_one_b import OneFOneB
+from meshwright.schedules.table import Kind
+from meshwright.shapes import Int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """One activation that moves between a worker and its partner p - 1 - worker."""
+
+    before: int
+    """Position, in the worker's order, of the task before which it moves."""
+    micro_batch: int
+    away: bool
+    """Whether it goes to the partner; otherwise it comes back."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BPipe(OneFOneB):
+    """The order of 1F1B with at most L = ceil((p + 2)/2) activations on a worker.
+
+    Worker x < p/2 sends the activation of its latest forward to worker p - 1 - x when a forward would exceed L, and
+    gets back the one needed next when a backward has made room. The order, and with it `in_flight`, is that of 1F1B;
+    `resident` counts what lies on each worker after the exchanges. Time (m + p - 1)*(f + b) as 1F1B as long as the
+    exchanges hide behind computation: 2 * bytes / bandwidth <= f + b.
+    Source: Kim et al., "BPipe: Memory-Balanced Pipeline Parallelism for Training Large Language Models", ICML 2023.
+    """
+
+    name = "bpipe"
+    in_plans = False
+    aliases = ("balanced-1f1b",)
+    title = "BPipe: 1F1B with activations parked at the last workers"
+    source = "Kim et al., BPipe, ICML 2023"
+    traffic = "one activation there and back per micro-batch on every worker r with p - r > ceil((p + 2)/2)"
+
+    def limit(self, p: int) -> int:
+        """Most activations on one worker: ceil((p + 2) / 2)."""
+        return -(-(p + 2) // 2)
+
+    def exchanges(self, p: int, m: int, worker: int) -> tuple[Exchange, ...]:
+        """What a worker of the first half sends away and gets back, in order; nothing for the others.
+
+        Args:
+            p: workers.
+            m: micro-batches.
+            worker: from 0.
+        """
+        table, limit = self.table(p, m), self.limit(p)
+        own = slice(table.first[worker], table.first[worker + 1])
+        here: list[int] = []
+        parked: list[int] = []
+        found = []
+        for at, (kind, unit) in enumerate(zip(table.kind[own].tolist(), table.micro_batch[own].tolist(), strict=True)):
+            if kind == Kind.F:
+                if len(here) == limit:
+                    found.append(Exchange(before=at, micro_batch=here[-1], away=True))
+                    parked.append(here.pop())
+                here.append(unit)
+                continue
+            here.remove(unit)
+            if parked:
+                found.append(Exchange(before=at + 1, micro_batch=parked[0], away=False))
+                here = sorted([*here, parked.pop(0)])
+        return tuple(found)
+
+    def resident(self, p: int, m: int) -> Int[np.ndarray, " workers"]:
+        """Most activations on each worker, its own and those parked there; never more than `limit`.
+
+        Args:
+            p: workers.
+            m: micro-batches.
+        """
+        peaks = np.minimum(np.minimum(m, p - np.arange(p)), self.limit(p))
+        for worker in range(p // 2):
+            moves = [1 if exchange.away else -1 for exchange in self.exchanges(p, m, worker)]
+            peaks[p - 1 - worker] += max(np.cumsum(moves), default=0)
+        return peaks
+
+    def exchanges_hide(
+        self, forward_s: float, backward_s: float, activation_bytes: float, link_bytes_per_s: float
+    ) -> bool:
+        """Whether an exchange there and back fits a pair of tasks: 2 * bytes / bandwidth <= forward_s + backward_s.
+
+        Args:
+            forward_s: of one micro-batch.
+            backward_s: likewise.
+            activation_bytes: what a worker keeps for one micro-batch.
+            link_bytes_per_s: between a worker and its partner.
+        """
+        return 2 * activation_bytes / link_bytes_per_s <= forward_s + backward_s

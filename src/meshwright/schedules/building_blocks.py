@@ -1,0 +1,141 @@
+"""Schedules made of one block per micro-batch that repeats every six slots: V-Half and V-Min.
+
+A slot is the time of one task of one chunk, all of them taken as equal. A block fixes the slots of the two forwards and
+the two input gradients of a micro-batch on every worker; each weight gradient takes the earliest slot that is idle
+behind its input gradient. The activations that live are the lifespan of a block over its interval.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from meshwright.schedules.lists import Task
+from meshwright.schedules.table import Kind
+
+INTERVAL = 6
+"""Slots between two micro-batches: forward, input and weight gradient of two chunks."""
+WINDOW = 12
+"""Tasks ahead that may be moved forward, per worker of the pipeline."""
+
+Offsets = tuple[int, int, int, int]
+"""Slots of micro-batch 0 on a worker: F of chunk 0, F of chunk 1, I of chunk 1, I of chunk 0."""
+
+
+def squeezed_blocks(p: int, m: int, offsets: Callable[[int], Offsets]) -> list[list[Task]]:
+    """Per worker the tasks of m repeated blocks in the order of their slots.
+
+    Args:
+        p: workers.
+        m: micro-batches.
+        offsets: of a worker.
+    """
+    lists = []
+    for r in range(p):
+        steps = ((Kind.F, r), (Kind.F, 2 * p - 1 - r), (Kind.I, 2 * p - 1 - r), (Kind.I, r))
+        slots = {
+            slot + INTERVAL * unit: Task(kind, stage, unit)
+            for (kind, stage), slot in zip(steps, offsets(r), strict=True)
+            for unit in range(m)
+        }
+        after = 0
+        for slot in sorted(slot for slot, task in slots.items() if task.kind == Kind.I):
+            after = max(after, slot + 1)
+            while after in slots:
+                after += 1
+            slots[after] = slots[slot]._replace(kind=Kind.W)
+        lists.append([task for _, task in sorted(slots.items())])
+    return lists
+
+
+def reordered(p: int, lists: list[list[Task]]) -> list[list[Task]]:
+    """The same tasks in an order with fewer idle slots and no higher peak of live activations.
+
+    First every idle slot takes the next task that is ready, as long as the peak stays; then the weight gradients are
+    taken out and fill what is idle, or make room for a forward, in the order of their input gradients.
+
+    Args:
+        p: workers.
+        lists: per worker its tasks, on the V placement.
+    """
+    cap = max(_peak(tasks) for tasks in lists)
+    earlier = _run(p, lists, lambda live, rest, done: _next_ready(live, rest, done, cap, WINDOW * p))
+    bare = [[task for task in tasks if task.kind != Kind.W] for tasks in earlier]
+    return _run(p, bare, lambda live, rest, done: 0 if _fits(live, rest[0], cap) and done(rest[0]) else None)
+
+
+def _change(task: Task) -> int:
+    """Activations more behind the task."""
+    return {Kind.F: 1, Kind.W: -1}.get(task.kind, 0)
+
+
+def _peak(tasks: list[Task]) -> int:
+    live = most = 0
+    for task in tasks:
+        live += _change(task)
+        most = max(most, live)
+    return most
+
+
+def _fits(live: int, task: Task, cap: int) -> bool:
+    return live + max(_change(task), 0) <= cap
+
+
+def _next_ready(live: int, rest: list[Task], done: Callable[[Task], bool], cap: int, window: int) -> int | None:
+    """Index of the first task that is ready and, run now, leaves room for those it overtakes."""
+    ahead = most = 0
+    for index, task in enumerate(rest[:window]):
+        room = live + max(_change(task), 0) + max(most, 0) <= cap
+        if (index == 0 or task.kind != Kind.F or room) and done(task):
+            return index
+        ahead += _change(task)
+        most = max(most, ahead)
+    return None
+
+
+def _run(
+    p: int,
+    lists: list[list[Task]],
+    choose: Callable[[int, list[Task], Callable[[Task], bool]], int | None],
+) -> list[list[Task]]:
+    """The order in which workers run the tasks that `choose` picks, slot by slot.
+
+    Weight gradients that the lists lack run in slots where nothing else is picked.
+
+    Args:
+        p: workers.
+        lists: per worker its tasks.
+        choose: index of the task to run, from live activations, tasks left and which inputs are there; None for none.
+    """
+    with_weights = any(task.kind == Kind.W for tasks in lists for task in tasks)
+    rest = [list(tasks) for tasks in lists]
+    owed: list[deque[Task]] = [deque() for _ in lists]
+    order: list[list[Task]] = [[] for _ in lists]
+    live = [0] * p
+    finished: set[tuple[Kind, int, int]] = set()
+
+    def done(task: Task) -> bool:
+        kind, stage, unit, _ = task
+        if kind == Kind.F:
+            return stage == 0 or (Kind.F, stage - 1, unit) in finished
+        if kind == Kind.W:
+            return (Kind.I, stage, unit) in finished
+        return (Kind.F, stage, unit) in finished and (stage == 2 * p - 1 or (Kind.I, stage + 1, unit) in finished)
+
+    while any(rest) or any(owed):
+        ran = []
+        for r in range(p):
+            index = choose(live[r], rest[r], done) if rest[r] else None
+            if index is not None:
+                task = rest[r].pop(index)
+                if task.kind == Kind.I and not with_weights:
+                    owed[r].append(task._replace(kind=Kind.W))
+            elif owed[r]:
+                task = owed[r].popleft()
+            else:
+                continue
+            order[r].append(task)
+            live[r] += _change(task)
+            ran.append((task.kind, task.stage, task.unit))
+        finished.update(ran)
+    return order

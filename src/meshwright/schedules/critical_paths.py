@@ -1,0 +1,161 @@
+"""A lower bound for any schedule table: the critical paths that a few chosen sets of durations have in it.
+
+Whatever the durations, no path through the table is longer than the step. The path that is critical for one set of
+durations is exact there and close nearby, so a few dozen of them, for equal workers, one slow worker or chunk, slow
+transfers and random stages, bound every other set well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.schedules.bounds import PathBound
+from meshwright.schedules.simulate import Times, simulate
+from meshwright.schedules.table import Kind, ScheduleTable
+from meshwright.shapes import Float, Int
+
+FORWARD, BACKWARD, TRANSFER, WEIGHT, RECOMPUTE = range(5)
+"""Durations that a path counts."""
+RANDOM_SETS = 12
+"""Sets of random durations, stages differing by up to a factor of 2, whose critical paths are kept."""
+SLOW_WORKERS = 16
+"""Most workers that are tried as the slow one."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class CriticalPaths(PathBound):
+    """Paths as counts of forward, backward, transfer, weight gradient and recomputation; `turn` is where each ends.
+
+    An input gradient counts as a backward less a weight gradient.
+    """
+
+    def end_s(
+        self,
+        m: int,
+        forward_s: Float[np.ndarray, "*#rows workers chunks"],
+        backward_s: Float[np.ndarray, "*#rows workers chunks"],
+        transfer_s: Float[np.ndarray, "*#rows workers chunks"],
+        weight_s: Float[np.ndarray, "*#rows workers chunks"] | None = None,
+        recompute_s: Float[np.ndarray, "*#rows workers chunks"] | None = None,
+    ) -> Float[np.ndarray, "*all_rows workers"]:
+        """Lower bound of when each worker ends: the longest path that ends there; arguments as `PathBound.end_s`."""
+        paths, durations, p, v = self.once.shape
+        zero_s = np.zeros_like(forward_s)
+        weight_s = zero_s if weight_s is None else weight_s
+        recompute_s = zero_s if recompute_s is None else recompute_s
+        together = np.broadcast_arrays(forward_s, backward_s, transfer_s, weight_s, recompute_s)
+        lead = together[0].shape[:-2]
+        seconds = np.stack(together, axis=-3).reshape(-1, durations * p * v)
+        length_s = seconds @ (self.once + m * self.each).reshape(paths, -1).T
+        ends_s = np.stack([length_s[:, self.turn == worker].max(axis=1) for worker in range(p)], axis=1)
+        return ends_s.reshape(*lead, p)
+
+
+def generic_path_bound(table: ScheduleTable) -> CriticalPaths:
+    """Critical paths of the table to every worker's last task, for the sets of durations of `_probes`.
+
+    Valid for any durations; exact for those sets, so for equal workers too.
+
+    Args:
+        table: any schedule.
+    """
+    counts: dict[bytes, tuple[np.ndarray, int]] = {}
+    for times in _probes(table):
+        for path, worker in _critical(table, times):
+            counts.setdefault(path.tobytes() + bytes([worker % 256, worker // 256]), (path, worker))
+    once = np.stack([path for path, _ in counts.values()]).astype(float)
+    return CriticalPaths(once=once, each=np.zeros_like(once), turn=np.array([worker for _, worker in counts.values()]))
+
+
+def _probes(table: ScheduleTable) -> list[Times]:
+    """Sets of durations that pull the critical path to different places."""
+    shape = (table.p, table.v)
+    rng = np.random.default_rng(0)
+    probes = []
+
+    def add(scale: np.ndarray, forward: float, weight: float, transfer: float, backward: float = 2.0) -> None:
+        probes.append(
+            Times(
+                forward_s=forward * scale,
+                backward_s=backward * scale,
+                transfer_s=np.full(shape, transfer),
+                weight_s=weight * scale,
+                recompute_s=forward * scale,
+            )
+        )
+
+    equal = np.ones(shape)
+    for transfer in (0.0, 0.01, 1.0):
+        add(equal, 1.0, 1.0, transfer)
+        add(equal, 2.0, 1.0, transfer)
+    add(equal, 1.5, 1.0, 0.0)
+    add(equal, 1.0, 0.5, 0.0)
+    add(equal, 1.0, 1.5, 0.0)
+    for worker in np.unique(np.linspace(0, table.p - 1, min(table.p, SLOW_WORKERS)).astype(int)):
+        slow = np.ones(shape)
+        slow[worker] = 3.0
+        add(slow, 1.0, 1.0, 0.05)
+    for _ in range(RANDOM_SETS):
+        forward, backward = 1 + rng.random(shape), 2 * (1 + rng.random(shape))
+        probes.append(
+            Times(
+                forward_s=forward,
+                backward_s=backward,
+                transfer_s=0.1 * rng.random(shape),
+                weight_s=backward * (0.3 + 0.4 * rng.random(shape)),
+                recompute_s=forward,
+            )
+        )
+    return probes
+
+
+def _critical(table: ScheduleTable, times: Times) -> list[tuple[Int[np.ndarray, "durations workers chunks"], int]]:
+    """Per worker the counts of one longest path to its last task."""
+    timeline = simulate(table, times)
+    node = table.node
+    nodes = int(node[-1]) + 1
+    head = np.searchsorted(node, np.arange(nodes))
+    end = timeline.end_s[head]
+    worker = table.worker[head]
+    latency_s = np.broadcast_to(np.asarray(times.transfer_s, float), (table.p, table.v))
+
+    # The input of a node that arrives last: the node before it on its worker, or another worker's with its transfer.
+    from_node = np.where(np.append(True, worker[1:] != worker[:-1]), -1, np.arange(-1, nodes - 1))
+    arrival = np.where(from_node >= 0, end[from_node], -1.0)
+    crossed = np.full(nodes, -1)
+    producer = table.needs[:, 0]
+    for task in np.nonzero((producer >= 0) & (table.worker[producer] != table.worker))[0].tolist():
+        source = int(producer[task])
+        upstream = source if table.kind[task] == Kind.F else task
+        cell = int(table.worker[upstream]) * table.v + int(table.chunk[upstream])
+        arrives = float(end[node[source]] + latency_s.flat[cell])
+        consumer = int(node[task])
+        if arrives > arrival[consumer]:
+            arrival[consumer], from_node[consumer], crossed[consumer] = arrives, node[source], cell
+
+    cells = table.worker * table.v + table.chunk
+    by_node: list[list[tuple[int, int]]] = [[] for _ in range(nodes)]
+    for task, (kind, cell) in enumerate(zip(table.kind.tolist(), cells.tolist(), strict=True)):
+        by_node[node[task]].append((kind, cell))
+    before, edge = from_node.tolist(), crossed.tolist()
+    found = []
+    size = table.p * table.v
+    for last_worker in range(table.p):
+        kinds, transfers = [], []
+        at = int(node[table.first[last_worker + 1] - 1])
+        while at >= 0:
+            kinds += [kind * size + cell for kind, cell in by_node[at]]
+            if edge[at] >= 0:
+                transfers.append(edge[at])
+            at = before[at]
+        by_kind = np.bincount(kinds, minlength=len(Kind) * size).reshape(len(Kind), size)
+        path = np.zeros((5, size), np.int64)
+        path[FORWARD] = by_kind[Kind.F]
+        path[BACKWARD] = by_kind[Kind.B] + by_kind[Kind.I]
+        path[TRANSFER] = np.bincount(np.asarray(transfers, int), minlength=size)
+        path[WEIGHT] = by_kind[Kind.W] - by_kind[Kind.I]
+        path[RECOMPUTE] = by_kind[Kind.R]
+        found.append((path.reshape(5, table.p, table.v), last_worker))
+    return found

@@ -1,0 +1,42 @@
+"""DualPipeV: DualPipe folded onto one copy of the weights, two chunks per worker placed as a V."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.errors import Problem
+from meshwright.schedules.dual_order import dual_order
+from meshwright.schedules.lists import table_of_lists
+from meshwright.schedules.table import ScheduleTable
+from meshwright.schedules.zero_bubble import TwoChunkV, few_micro_batches, two_chunk_problems
+
+
+@dataclass(frozen=True, kw_only=True)
+class DualPipeV(TwoChunkV):
+    """The steps of DualPipe with the two chunks of a V in place of its two directions.
+
+    Time m*(f + b) + (p - 1)*(f + 2b - 3w)/2 with equal stages and a fused task as long as its parts; at most 2p + 1
+    chunk activations live on a worker.
+    Source: github.com/deepseek-ai/DualPipe (DualPipeV); Qi et al., "DualPipe could be better without the Dual", 2025.
+    """
+
+    name = "dualpipev"
+    title = "DualPipeV: forward of one chunk with backward of the other, one copy of the weights"
+    source = "DeepSeek-AI, DualPipe repository (DualPipeV), 2025"
+
+    def split_closed_form_s(
+        self, p: int, m: int, v: int, forward_s: float, input_s: float, weight_s: float
+    ) -> float | None:
+        """m*(f + b) + (p - 1)*(f + 2b - 3w)/2, b = i + w, for f = i and w <= f; None elsewhere."""
+        backward_s = input_s + weight_s
+        if p > 1 and (forward_s != input_s or weight_s > forward_s):
+            return None
+        return m * (forward_s + backward_s) + (p - 1) * (forward_s + 2 * backward_s - 3 * weight_s) / 2
+
+    def _problems(self, p: int, m: int, v: int) -> list[Problem]:
+        rule = f"the first worker runs 2p = {2 * p} forwards ahead, so m >= 2p"
+        return two_chunk_problems(self.name, v) + few_micro_batches(self.name, m, 2 * p, rule)
+
+    def _table(self, p: int, m: int, v: int) -> ScheduleTable:
+        lists = [dual_order((r, 2 * p - 1 - r), r, p, m, m - 2 * p + r + 1) for r in range(p)]
+        return table_of_lists(self.placement(p), (m,), lists)

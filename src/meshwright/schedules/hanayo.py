@@ -1,0 +1,71 @@
+"""Hanayo: waves of chunks that run to the last worker and back, with one copy of the weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.errors import Problem
+from meshwright.schedules.base import Schedule
+from meshwright.schedules.list_order import Key, list_table
+from meshwright.schedules.table import Kind, Placement, ScheduleTable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hanayo(Schedule):
+    """W waves: v = 2*W chunks per worker, the even ones placed from the first worker to the last, the odd ones back.
+
+    The paper gives the waves but no complete rule of order; this is a reconstruction by list scheduling in a clock
+    where a backward takes `backward_ticks` forwards: a worker that is free runs a ready backward before a forward, of
+    the forwards those of the earlier group of p micro-batches, then those nearer to the end of the chain.
+    One wave and m = p: time m*(f + b) + (p - 1)*b; more waves come near (p - 1)*b/W of idle time.
+    Source: Liu et al., "Hanayo: Harnessing Wave-like Pipeline Parallelism for Enhanced Large Model Training
+    Efficiency", SC 2023.
+    """
+
+    waves: int | None = None
+    """W; None: half the chunks per worker."""
+    backward_ticks: int = 2
+    """Backward in forwards, in the clock that makes the order: 2 for full backwards, 1 if they take as long."""
+
+    name = "hanayo"
+    title = "Hanayo: waves of chunks"
+    source = "Liu et al., Hanayo, SC 2023"
+    traffic = "v times the boundaries of one chunk per worker, less those where a wave turns on its worker"
+
+    def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float | None:
+        """m*(f + b) + (p - 1)*b for one wave and m = p, b in the ratio of the clock to f; not known otherwise."""
+        if p == 1:
+            return m * (forward_s + backward_s)
+        if v != 2 or m != p or backward_s != self.backward_ticks * forward_s:
+            return None
+        return m * (forward_s + backward_s) + (p - 1) * backward_s
+
+    def placement(self, p: int, v: int = 2) -> Placement:
+        """Even chunks from left to right, odd chunks from right to left."""
+        there = list(range(p))
+        return Placement.of_chains([(there + there[::-1]) * (v // 2) + there * (v % 2)])
+
+    def _problems(self, p: int, m: int, v: int) -> list[Problem]:
+        if self.backward_ticks < 1:
+            why = "a backward takes time"
+            what = f"hanayo: backward_ticks = {self.backward_ticks}"
+            return [Problem(what=what, why=why, fix="backward_ticks = 1 or 2", field="backward_ticks")]
+        if self.waves is not None and self.waves < 1:
+            why = "waves count from 1"
+            return [Problem(what=f"hanayo: waves = {self.waves}", why=why, fix="waves = 1", field="waves")]
+        if self.waves is not None and v != 2 * self.waves:
+            why = f"{self.waves} waves are {2 * self.waves} chunks per worker"
+            return [Problem(what=f"hanayo: v = {v}", why=why, fix=f"v = {2 * self.waves}", field="v")]
+        if v % 2:
+            why = "a wave runs there and back, so it has two chunks per worker"
+            near = f"v = {v - 1} or {v + 1}" if v > 1 else "v = 2"
+            return [Problem(what=f"hanayo: v = {v}", why=why, fix=near, field="v")]
+        return []
+
+    def _table(self, p: int, m: int, v: int) -> ScheduleTable:
+        def rank(kind: Kind, stage: int, unit: int) -> Key:
+            if kind is Kind.B:
+                return 0, unit, -stage, 0
+            return 1, unit // p, -stage, unit
+
+        return list_table(self.placement(p, v), (m,), (1, self.backward_ticks), rank)

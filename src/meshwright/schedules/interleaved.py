@@ -1,0 +1,143 @@
+"""Interleaved 1F1B: several chunks per worker, micro-batches in groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.errors import Problem
+from meshwright.schedules.alternating import alternating_table
+from meshwright.schedules.base import Schedule
+from meshwright.schedules.bounds import PathBound, Paths
+from meshwright.schedules.table import ScheduleTable
+from meshwright.shapes import Int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interleaved(Schedule):
+    """Megatron's interleaving: each worker holds v chunks; groups of g micro-batches pass chunk after chunk.
+
+    Worker r warms up with 2*(p - 1 - r) + (v - 1)*g forwards. Time m*(f + b) + (p - 1)*(f + b)/v with equal stages and
+    g = p, f and b per full worker share.
+    Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM",
+    SC 2021.
+    """
+
+    group: int | None = None
+    """Micro-batches per group, at least p; None: p. The last group may be shorter, but not shorter than p."""
+
+    name = "interleaved"
+    in_plans = True
+    title = "interleaved 1F1B (Megatron): several chunks per worker"
+    source = "Narayanan et al., Megatron-LM, SC 2021"
+
+    def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float | None:
+        """(m + (p - 1) / v) * (forward_s + backward_s), for groups of p."""
+        return (m + (p - 1) / v) * (forward_s + backward_s)
+
+    def period(self, p: int, v: int) -> int | None:
+        """Each group repeats the one before."""
+        return self.group or p
+
+    def _problems(self, p: int, m: int, v: int) -> list[Problem]:
+        g = self.group or p
+        found = []
+        if p < 2:
+            why = "chunks shorten the bubble between workers, so there must be two"
+            found.append(Problem(what=f"{self.name}: p = {p}", why=why, fix="p = 2, or schedule 1f1b", field="p"))
+        if v < 2:
+            why = "interleaving needs two chunks or more"
+            found.append(Problem(what=f"{self.name}: v = {v}", why=why, fix="v = 2, or schedule 1f1b", field="v"))
+        if g < p:
+            why = "a group of fewer micro-batches than workers leaves the pipeline empty between its chunks"
+            what = f"{self.name}: group = {g} with p = {p}"
+            found.append(Problem(what=what, why=why, fix=f"group = {p}", field="group"))
+        elif 0 < m % g < p:
+            near = sorted({n for n in (m - m % g, m - m % g + p, m - m % g + g) if n >= p}, key=lambda n: abs(n - m))
+            fix = f"m = {' or '.join(str(n) for n in sorted(near[:2]))}"
+            if m > p:
+                fix += f", or group = {next(n for n in range(g + 1, m + 1) if not 0 < m % n < p)}"
+            what = f"{self.name}: m = {m} micro-batches in groups of {g}"
+            rest = "1 micro-batch" if m % g == 1 else f"{m % g} micro-batches"
+            why = f"the last group has {rest}; it must have p = {p} at least, or be empty"
+            found.append(Problem(what=what, why=why, fix=fix, field="m"))
+        return found
+
+    def _order(self, p: int, m: int, v: int) -> tuple[Int[np.ndarray, " tasks"], Int[np.ndarray, " tasks"]]:
+        """Chunk and micro-batch of the forwards: group after group, in it chunk after chunk, in it each micro-batch."""
+        g = self.group or p
+        full = m - m % g
+        groups = np.arange(full, dtype=np.int32).reshape(-1, 1, g)
+        units = np.broadcast_to(groups, (len(groups), v, g)).reshape(-1)
+        chunks = np.tile(np.repeat(np.arange(v, dtype=np.int32), g), len(groups))
+        if full == m:
+            return chunks, units
+        rest = np.arange(full, m, dtype=np.int32)
+        return (
+            np.concatenate([chunks, np.repeat(np.arange(v, dtype=np.int32), len(rest))]),
+            np.concatenate([units, np.tile(rest, v)]),
+        )
+
+    def _warmup(self, p: int, m: int, v: int) -> Int[np.ndarray, " workers"]:
+        return np.minimum(2 * (p - 1 - np.arange(p)) + (v - 1) * (self.group or p), m * v)
+
+    def _table(self, p: int, m: int, v: int) -> ScheduleTable:
+        chunks, units = self._order(p, m, v)
+        backward = v - 1 - chunks, units
+        return alternating_table(self.placement(p, v), m, self._warmup(p, m, v), (chunks, units), backward)
+
+    def _bound_for(self, p: int, m: int, v: int) -> int:
+        g = self.group or p
+        return m if m % g else min(m, 2 * g)
+
+    def _in_flight_for(self, p: int, m: int, v: int) -> int:
+        g = self.group or p
+        return min(m, 3 * g + m % g)
+
+    def _path_bound(self, p: int, m: int, v: int) -> PathBound:
+        """All work of one worker, reached in one of three ways and left in one of three.
+
+        Reached: micro-batch 0 arrives at its first chunk; or runs through all chunks to the worker's last one; or to
+        the end of the chain and back, so that the worker goes on with its first backward. Left likewise, backwards in
+        time.
+        The longer ways replace own tasks of the warm-up or drain by as many of other workers, with their transfers.
+        """
+        paths = Paths(p, v)
+        g = self.group or p
+        linear = not m % g and m >= 2 * g
+        chunks, _ = self._order(p, m, v)
+        warmup = self._warmup(p, m, v)
+        stages = np.arange(p * v)
+        rest = m % g or g
+        for s in range(p):
+            last = (v - 1) * p + s
+            own = s + p * np.arange(v)
+            skipped = np.bincount(chunks[: warmup[s] + 1], minlength=v)
+            undone = np.bincount((v - 1 - chunks)[max(0, m * v - warmup[s] - 1) :], minlength=v)
+            for fill in ("own", "chain", "front"):
+                for drain in ("own", "chain", "back"):
+                    if fill == "front" and drain == "back" and warmup[s] + 1 >= m * v:
+                        continue
+                    f, b, t, each_f, each_b, _ = paths.add(s if drain == "own" else p - 1)
+                    if linear:
+                        each_f[own] = each_b[own] = 1
+                    else:
+                        f[own] = b[own] = m
+                    for way, there, back, left_out, group in (
+                        (fill, f, b, skipped, min(g, m)), (drain, b, f, undone, rest)
+                    ):  # fmt: skip
+                        if way == "own":
+                            there[:s] += 1
+                            t[:s] += 1
+                        elif way == "chain":
+                            there[:last] += 1
+                            t[:last] += 1
+                            there[own[:-1]] -= group
+                        else:
+                            there[:] += 1
+                            t[:-1] += 1
+                            back[stages > last] += 1
+                            t[last:-1] += 1
+                            there[own] -= left_out
+        return paths.bound()

@@ -1,0 +1,413 @@
+"""A schedule table compiled for the simulator: level after level, with its steady phases folded.
+
+The end of a task is a maximum of sums: end = max over inputs (end of input + latency) + duration. Tasks of one
+topological level do not wait for each other, so a level is one array step for any number of duration sets. Most of a
+long schedule repeats itself: a *phase* is a stretch of levels whose tasks read, at the same distances, what the levels
+one period earlier read. Such a phase is a linear map over (max, +), iterated: once its state returns, shifted by a
+constant, every later period is known (Baccelli, Cohen, Olsder, Quadrat, "Synchronization and Linearity", 1992, ch. 3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.schedules.table import Kind, ScheduleTable
+from meshwright.shapes import Float, Int
+
+PLAIN_NODES = 4096
+"""Longest run of nodes outside a phase that is prepared at once, so that its columns stay in the cache."""
+PERIOD_LEVELS = 16
+"""Short periods are joined until they have about this many levels: looking for a return costs as much as a few."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Levels that follow each other; a phase when `period` is set, and then one period of it."""
+
+    start: int
+    """First node, in level order."""
+    nodes: int
+    """Nodes of the segment; of one period when it is a phase."""
+    reach: int
+    """Largest distance from the segment's start back to an input."""
+    levels: tuple[tuple[int, int], ...]
+    """First and last + 1 node of each level, from the segment's start."""
+    inputs: Int[np.ndarray, " reads"]
+    """Positions read, from `start - reach`: per level all first inputs, then all second ones, ..."""
+    weights: Int[np.ndarray, " reads"]
+    """Weight class of each read."""
+    periods: int = 1
+    """How often the segment runs; 0 for a phase whose periods are all in the segment after it."""
+    joined: int = 0
+    """Base periods in one run when the segment is a phase, 0 when it is none."""
+
+    @property
+    def end(self) -> int:
+        """Node behind the last period."""
+        return self.start + self.periods * self.nodes
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Program:
+    """A table as segments of levels, and the weight classes their reads add."""
+
+    segments: tuple[Segment, ...]
+    gates: int
+    """Reads per node: the task before it on its worker, and one or more other workers."""
+    position: Int[np.ndarray, " nodes"]
+    """Place of each of the table's nodes in level order."""
+    last: Int[np.ndarray, " workers"]
+    """Place of each worker's last node."""
+    durations: Int[np.ndarray, "classes parts"]
+    """Durations that each weight class adds up: kind x (p*v) + worker x v + chunk, or the class of zero seconds."""
+    latency: Int[np.ndarray, " classes"]
+    """Latency that each weight class adds: worker x v + chunk of the upstream end, or p*v for none."""
+    stages: int
+    per_micro_batch: int
+    """Nodes that one more micro-batch in every chain adds."""
+
+    def lookback(self, k: int) -> int:
+        """Nodes before the end of segment k that its later periods or later segments still read."""
+        return max(self._later(k), self.segments[k].nodes + self.segments[k].reach)
+
+    def _later(self, k: int) -> int:
+        """Nodes before the end of segment k that later segments still read."""
+        end = self.segments[k].end
+        return max((s.reach - (s.start - end) for s in self.segments[k + 1 :]), default=0)
+
+    def periods_for(self, micro_batches: int) -> tuple[int, ...] | None:
+        """Periods of every segment with that many more micro-batches.
+
+        None if the phases do not divide them, do not account for all their tasks, or are read across.
+        """
+        periods: list[int] = []
+        added = start = 0
+        for k, segment in enumerate(self.segments):
+            periods.append(segment.periods)
+            if not segment.joined:
+                start = segment.end
+                continue
+            if segment.joined == 1 and k + 1 < len(self.segments) and self.segments[k + 1].joined > 1:
+                continue
+            share, odd = divmod(int(np.bincount(self._duration_classes(segment)).max()), segment.joined)
+            if odd or micro_batches % share or self._later(k) > segment.end - start:
+                return None
+            more = micro_batches // share
+            added += more * segment.nodes // segment.joined
+            if segment.joined > 1:
+                together, periods[-2] = divmod(periods[-2] + more, segment.joined)
+                periods[-1] += together
+            else:
+                periods[-1] += more
+            start = segment.end
+        return tuple(periods) if added == micro_batches * self.per_micro_batch else None
+
+    def _duration_classes(self, segment: Segment) -> Int[np.ndarray, " nodes"]:
+        """Duration class of the first part of each node of the segment."""
+        firsts = np.concatenate(
+            [np.arange(low * self.gates, low * self.gates + high - low) for low, high in segment.levels]
+        )
+        return self.durations[segment.weights[firsts], 0]
+
+
+def compile_table(table: ScheduleTable) -> Program:
+    """Level order, reads and phases of a table."""
+    p, v, node = table.p, table.v, table.node
+    count = int(node[-1]) + 1
+    head = np.searchsorted(node, np.arange(count))
+    worker = table.worker[head]
+    classes = p * v
+    cell = table.worker * v + table.chunk
+    duration = table.kind * classes + cell
+    zero = len(Kind) * classes
+    parts = int(np.bincount(node).max())
+    summed = np.full((count, parts), zero)
+    for part in range(parts):
+        index = head + part
+        index = index[index < table.tasks]
+        same = node[index] == np.arange(len(index))
+        summed[np.nonzero(same)[0], part] = duration[index[same]]
+
+    before = np.where(np.append(True, worker[1:] != worker[:-1]), -1, np.arange(-1, count - 1))
+    producer = table.needs[:, 0]
+    crossing = np.nonzero((producer >= 0) & (table.worker[producer] != table.worker))[0]
+    # The edge between two stages belongs to the upstream one, in both directions.
+    forward = table.kind[crossing] == Kind.F
+    upstream = np.where(forward, cell[producer[crossing]], cell[crossing])
+    consumer = node[crossing]
+    rank = np.arange(len(consumer)) - np.searchsorted(consumer, consumer)
+    gates = 1 + (int(rank.max()) + 1 if len(rank) else 0)
+    reads = np.full((count, gates), -1)
+    lags = np.full((count, gates), classes)
+    reads[:, 0] = before
+    reads[consumer, 1 + rank] = node[producer[crossing]]
+    lags[consumer, 1 + rank] = upstream
+    # A node with nothing before it on its worker reads its other input twice, and so does a node with one input only:
+    # then every node of a level has as many reads, and only nodes without any input read the start.
+    for gate in (*range(1, gates), *range(gates)):
+        for other in range(gates):
+            lacks = (reads[:, gate] < 0) & (reads[:, other] >= 0)
+            reads[lacks, gate], lags[lacks, gate] = reads[lacks, other], lags[lacks, other]
+
+    level = np.empty(count, np.int64)
+    level[node] = table.level
+    ordered = np.lexsort((worker, level))
+    position = np.empty(count, np.int64)
+    position[ordered] = np.arange(count)
+    span = zero + 1
+    key = lags[ordered].astype(np.int64)
+    for part in range(parts):
+        key = key * span + summed[ordered, part][:, None]
+    distinct, weight = np.unique(key, return_inverse=True)
+    weight = weight.reshape(count, gates)
+    durations = np.empty((len(distinct), parts), np.int64)
+    rest = distinct
+    for part in reversed(range(parts)):
+        rest, durations[:, part] = np.divmod(rest, span)
+    reads = reads[ordered]
+    distance = np.where(reads >= 0, np.arange(count)[:, None] - position[reads], 0)
+    level = level[ordered]
+    starts = np.append(True, level[1:] != level[:-1])
+    segments = _segments(distance, weight, starts)
+    return Program(
+        segments=segments,
+        gates=gates,
+        position=position,
+        last=position[np.append(node, node[-1] + 1)[table.first[1:]] - 1],
+        durations=durations,
+        latency=rest,
+        stages=classes,
+        per_micro_batch=int(np.count_nonzero(table.micro_batch[head] == 0)),
+    )
+
+
+def _segments(
+    distance: Int[np.ndarray, "nodes gates"], weight: Int[np.ndarray, "nodes gates"], starts: np.ndarray
+) -> tuple[Segment, ...]:
+    """The nodes in level order, cut into phases and what lies between them."""
+    count = len(distance)
+    # One number per node that says all that its step depends on.
+    code = starts.astype(np.int64)
+    for gate in range(distance.shape[1]):
+        code = (code * (weight.max() + 1) + weight[:, gate]) * (distance[:, gate].max() + 1) + distance[:, gate]
+        code = np.unique(code, return_inverse=True)[1].reshape(-1)
+    bounds = np.append(np.nonzero(starts)[0], count)
+    made: list[Segment] = []
+    at = 0
+    for start, period, periods in [*_phases(code, bounds), (count, 0, 0)]:
+        while at < start:
+            stop = int(bounds[np.searchsorted(bounds, min(start, at + PLAIN_NODES), side="right") - 1])
+            stop = stop if stop > at else int(bounds[np.searchsorted(bounds, at, side="right")])
+            made.append(_segment(distance, weight, bounds, at, stop))
+            at = stop
+        if periods:
+            levels = int(np.searchsorted(bounds, start + period) - np.searchsorted(bounds, start))
+            join = min(periods, max(1, round(PERIOD_LEVELS / levels)))
+            together, single = divmod(periods, join)
+            if join > 1:
+                made.append(_segment(distance, weight, bounds, at, at + period, periods=single, joined=1))
+                at += single * period
+            made.append(_segment(distance, weight, bounds, at, at + join * period, periods=together, joined=join))
+            at += together * join * period
+    return tuple(made)
+
+
+def _segment(
+    distance: np.ndarray,
+    weight: np.ndarray,
+    bounds: np.ndarray,
+    start: int,
+    stop: int,
+    periods: int = 1,
+    joined: int = 0,
+) -> Segment:
+    """One segment; reads and weights level by level, input by input."""
+    cuts = bounds[np.searchsorted(bounds, start) : np.searchsorted(bounds, stop) + 1] - start
+    gates = distance.shape[1]
+    inside = np.arange(stop - start)
+    absolute = inside[:, None] - distance[start:stop]
+    # A read of the start (distance 0) is possible in the first level only, and lies one place before it.
+    absolute[distance[start:stop] == 0] = -1
+    reach = int(max(1, -absolute.min()))
+    width = np.diff(cuts)
+    of_level = np.repeat(np.arange(len(width)), width)
+    first = (gates - 1) * cuts[:-1][of_level] + inside
+    place = first[:, None] + width[of_level][:, None] * np.arange(gates)
+    inputs = np.empty(gates * (stop - start), np.intp)
+    classes = np.empty(gates * (stop - start), np.intp)
+    inputs[place] = absolute + reach
+    classes[place] = weight[start:stop]
+    pairs = tuple(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))
+    return Segment(
+        start=start,
+        nodes=stop - start,
+        reach=reach,
+        levels=pairs,
+        inputs=inputs,
+        weights=classes,
+        periods=periods,
+        joined=joined,
+    )
+
+
+def _phases(code: Int[np.ndarray, " nodes"], bounds: np.ndarray) -> list[tuple[int, int, int]]:
+    """Stretches in which the codes repeat at least four times: (first node, nodes per period, periods), in order.
+
+    A stretch is searched from the middle of what is left: there a steady phase is, if there is one.
+    """
+    found = []
+    spans = [(0, len(code))]
+    while spans:
+        low, high = spans.pop()
+        if high - low < 4 * PERIOD_LEVELS:
+            continue
+        middle = int(bounds[np.searchsorted(bounds, (low + high) // 2)])
+        period = _period(code, middle, high) if middle < high else 0
+        if not period:
+            if high - low > len(code) // 8:
+                spans += [(low, middle), (middle, high)]
+            continue
+        differs = np.nonzero(code[low : high - period] != code[low + period : high])[0] + low
+        split = np.searchsorted(differs, middle)
+        start = int(differs[split - 1]) + 1 if split else low
+        stop = (int(differs[split]) if split < len(differs) else high - period) + period
+        start = int(bounds[np.searchsorted(bounds, start)])
+        periods = (stop - start) // period
+        if periods < 4:
+            continue
+        found.append((start, period, periods))
+        spans += [(low, start), (start + periods * period, high)]
+    return sorted(found)
+
+
+def _period(code: Int[np.ndarray, " nodes"], middle: int, high: int) -> int:
+    """Shortest distance at which the codes from `middle` on repeat, 0 if none does before `high`."""
+    again = np.nonzero(code[middle + 1 : middle + 1 + (high - middle) // 2] == code[middle])[0] + 1
+    for period in again[:256].tolist():
+        if np.array_equal(code[middle : middle + period], code[middle + period : middle + 2 * period]):
+            return int(period)
+    return 0
+
+
+def run(
+    program: Program,
+    weights: Float[np.ndarray, "classes rows"],
+    periods: tuple[int, ...] | None = None,
+    *,
+    skip: bool = True,
+) -> tuple[Float[np.ndarray, "places rows"], Int[np.ndarray, " workers"]]:
+    """End of every node computed, in level order after a leading zero, and the place of each worker's last one.
+
+    Args:
+        program: what to run.
+        weights: seconds of each weight class, one column per set of durations.
+        periods: periods of every segment, if not the program's own.
+        skip: leave out the middle of a phase once every column has returned to a former state plus a constant.
+    """
+    counts = tuple(segment.periods for segment in program.segments) if periods is None else periods
+    rows = weights.shape[1]
+    total = sum(count * segment.nodes for count, segment in zip(counts, program.segments, strict=True))
+    ends = np.empty((total + 1, rows))
+    ends[0] = 0.0
+    widest = max(high - low for segment in program.segments for low, high in segment.levels)
+    scratch = np.empty((program.gates * widest, rows))
+    last = np.empty(len(program.last), np.int64)
+    at = 1
+    for k, (segment, count) in enumerate(zip(program.segments, counts, strict=True)):
+        steps = _steps(segment, weights, scratch, program.gates)
+        memory = _Memory(program.lookback(k), segment, ends, count) if skip and segment.joined and count > 2 else None
+        done = 0
+        while done < count:
+            view = ends[at - segment.reach :]
+            for inputs, weight, gathered, by_gate, low, high in steps:
+                view.take(inputs, 0, gathered, "clip")
+                np.add(gathered, weight, gathered)
+                if program.gates == 2:
+                    np.maximum(by_gate[0], by_gate[1], out=view[low:high])
+                else:
+                    by_gate.max(axis=0, out=view[low:high])
+            at += segment.nodes
+            done += 1
+            if memory is not None and memory.returned(at, done) and done < count:
+                memory.skip(at, count - done)
+                done = count
+        here = (program.last >= segment.start) & (program.last < segment.end)
+        last[here] = at - (segment.end - program.last[here])
+    return ends, last
+
+
+_Step = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int, int]
+
+
+def _steps(segment: Segment, weights: np.ndarray, scratch: np.ndarray, gates: int) -> list[_Step]:
+    """Per level: places to read, what to add, where to gather, the same by gate, and where to write."""
+    added = weights[segment.weights]
+    steps = []
+    for low, high in segment.levels:
+        reads = slice(gates * low, gates * high)
+        gathered = scratch[: gates * (high - low)]
+        by_gate = gathered.reshape(gates, high - low, -1)
+        steps.append(
+            (segment.inputs[reads], added[reads], gathered, by_gate, low + segment.reach, high + segment.reach)
+        )
+    return steps
+
+
+class _Memory:
+    """The states a phase went through, to see when each column of durations returns to one of them plus a constant.
+
+    (max, +) maps do not widen distances: two states that agree within epsilon up to a constant stay so, and the error
+    of all that is skipped is below epsilon times the number of returns skipped.
+    """
+
+    TOLERANCE = 4e-14
+    KEPT = 24
+
+    def __init__(self, depth: int, segment: Segment, ends: np.ndarray, count: int) -> None:
+        self.depth = depth
+        self.ends = ends
+        self.nodes = segment.nodes
+        self.usable = 2 * depth <= count * segment.nodes
+        self.states: list[np.ndarray] = []
+        self.anchors: list[np.ndarray] = []
+        self.lag = np.zeros(ends.shape[1], np.int64)
+
+    def returned(self, at: int, done: int) -> bool:
+        """Note the state before place `at`; whether every column has returned."""
+        if not self.usable or at <= self.depth:
+            return False
+        state = self.ends[at - self.depth : at]
+        anchor = state[-1]
+        normal = state - anchor
+        tolerance = self.TOLERANCE * np.abs(anchor)
+        open_rows = np.nonzero(self.lag == 0)[0]
+        for back in range(1, min(len(self.states) + 1, self.KEPT)):
+            if not len(open_rows):
+                break
+            former = self.states[-back]
+            same = np.abs(former[0, open_rows] - normal[0, open_rows]) <= tolerance[open_rows]
+            likely = open_rows[same]
+            if not len(likely):
+                continue
+            same[same] = np.abs(former[:, likely] - normal[:, likely]).max(axis=0) <= tolerance[likely]
+            self.lag[open_rows[same]] = back
+            open_rows = open_rows[~same]
+        self.states.append(normal)
+        self.anchors.append(anchor.copy())
+        del self.states[: -self.KEPT], self.anchors[: -self.KEPT]
+        return not len(open_rows)
+
+    def skip(self, at: int, periods: int) -> None:
+        """Set the state before place `at` to what it is that many periods later."""
+        newest = len(self.states) - 1
+        full, rest = np.divmod(periods, self.lag)
+        like = np.where(rest == 0, newest, newest - self.lag + rest)
+        full = full + (rest > 0)
+        anchors = np.stack(self.anchors)
+        columns = np.arange(len(self.lag))
+        gain = anchors[newest] - anchors[newest - self.lag, columns]
+        anchor = anchors[like, columns] + full * gain
+        states = np.stack(self.states)
+        self.ends[at - self.depth : at] = states[like, :, columns].T + anchor

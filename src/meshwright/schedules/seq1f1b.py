@@ -1,0 +1,65 @@
+"""Seq1F1B: 1F1B over sequence segments of micro-batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.errors import Problem
+from meshwright.schedules.lists import Task, table_of_lists
+from meshwright.schedules.one_f_one_b import one_chunk_problems
+from meshwright.schedules.table import Kind, ScheduleTable
+from meshwright.schedules.zero_bubble import ListedSchedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seq1F1B(ListedSchedule):
+    """Every micro-batch is cut into k causal segments; forwards run in order, a micro-batch's backwards in reverse.
+
+    Later segments read the keys and values of earlier ones and add to their gradients, so worker r warms up with
+    p - 2 - r + k segments. Time (m + (p - 1)/k)*(f + b) for segments of equal work; p - 1 - r + k segments live.
+    Source: Sun et al., "Seq1F1B: Efficient Sequence-Level Pipeline Parallelism for Large Language
+    Model Training", 2024.
+    """
+
+    segments: int = 2
+    """Segments per micro-batch."""
+
+    name = "seq1f1b"
+    title = "Seq1F1B: one forward, one backward of a sequence segment in turn"
+    source = "Sun et al., Seq1F1B, 2024"
+
+    def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float | None:
+        """(m + (p - 1) / segments) * (forward_s + backward_s)."""
+        return (m + (p - 1) / self.segments) * (forward_s + backward_s)
+
+    def split_closed_form_s(
+        self, p: int, m: int, v: int, forward_s: float, input_s: float, weight_s: float
+    ) -> float | None:
+        """The backward is not split."""
+        return self.closed_form_s(p, m, v, forward_s, input_s + weight_s)
+
+    def tasks_per_share(self, v: int) -> int:
+        """Segments of a micro-batch, taken as equal in work."""
+        return self.segments
+
+    def _problems(self, p: int, m: int, v: int) -> list[Problem]:
+        found = one_chunk_problems(self.name, v)
+        if self.segments < 1:
+            what, why = f"{self.name}: segments = {self.segments}", "segments count from 1"
+            found.append(Problem(what=what, why=why, fix="segments = 1 or more", field="segments"))
+        return found
+
+    def _table(self, p: int, m: int, v: int) -> ScheduleTable:
+        k = self.segments
+        units = m * k
+        lists = []
+        for r in range(p):
+            backward = [Task(Kind.B, r, first + s) for first in range(0, units, k) for s in reversed(range(k))]
+            warmup = min(p - 2 - r + k, units)
+            tasks = [Task(Kind.F, r, unit) for unit in range(warmup)]
+            for index, task in enumerate(backward):
+                if warmup + index < units:
+                    tasks.append(Task(Kind.F, r, warmup + index))
+                tasks.append(task)
+            lists.append(tasks)
+        return table_of_lists(self.placement(p), (units,), lists, segments=k)

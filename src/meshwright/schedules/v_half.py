@@ -1,0 +1,36 @@
+"""V-Half: about half the activations of 1F1B, with a bubble of about half of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.schedules.building_blocks import Offsets, reordered, squeezed_blocks
+from meshwright.schedules.lists import table_of_lists
+from meshwright.schedules.table import ScheduleTable
+from meshwright.schedules.zero_bubble import TwoChunkV
+
+
+@dataclass(frozen=True, kw_only=True)
+class VHalf(TwoChunkV):
+    """One block per micro-batch and six slots; a forward moves down the workers every second slot.
+
+    Workers hold about p/2 micro-batches: p + 2 chunk activations for even p, p + 1 for odd. No closed form of its time
+    is known.
+    Source: Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024. The paper leaves the rules of the
+    reordering open: this is a reconstruction that reaches the bubbles of the authors' code.
+    """
+
+    raw: bool = False
+    """Squeezed blocks without reordering."""
+
+    name = "v-half"
+    title = "V-Half: half the activations of 1F1B, two chunks in a V"
+    source = "Qi et al., Pipeline Parallelism with Controllable Memory, NeurIPS 2024"
+
+    def _table(self, p: int, m: int, v: int) -> ScheduleTable:
+        def offsets(r: int) -> Offsets:
+            spare = 0 if p % 2 else 3
+            return 2 * r, 3 * p - 2 - r, 3 * p + spare - 1 + 2 * r, 6 * p + spare - 2 - r
+
+        lists = squeezed_blocks(p, m, offsets)
+        return table_of_lists(self.placement(p), (m,), lists if self.raw else reordered(p, lists))

@@ -1,0 +1,87 @@
+"""Varuna: recomputation as tasks of their own, just ahead of the gradient they are needed for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.errors import Problem
+from meshwright.schedules.base import Schedule
+from meshwright.schedules.lists import Task, table_of_lists
+from meshwright.schedules.one_f_one_b import one_chunk_problems
+from meshwright.schedules.table import Kind, ScheduleTable
+
+BACKWARD_SLOTS = 2
+"""Slots of a backward in the order's own clock; forward and recomputation take one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Varuna(Schedule):
+    """Backward before recomputation before forward, in slots where a backward takes two and the others one.
+
+    Worker r recomputes micro-batch i while worker r + 1 is in the second half of its backward, so that its own backward
+    starts when the gradient lands and at most one recomputed set of activations lives. The last worker recomputes
+    nothing. Activations in flight are boundary inputs here, up to m on the first worker. At run time Varuna also runs a
+    forward in place of a recomputation whose gradient is late; that choice depends on jitter and is not in the table.
+    Source: Athlur et al., "Varuna: Scalable, Low-cost Training of Massive Deep Learning Models", EuroSys 2022; slots
+    and priorities as in the published code's schedule generator.
+    """
+
+    name = "varuna"
+    title = "Varuna: recomputation just ahead of the gradient"
+    source = "Athlur et al., Varuna, EuroSys 2022"
+
+    def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float | None:
+        """m*(2*f + b) + (3*(p - 1) - 1 - (m - 1) % 3)*f for b = 2*f, where f is a slot; m*(f + b) for one worker.
+
+        The source publishes no formula; this one describes the slots and is held to the simulator. None for other b.
+        """
+        if p == 1:
+            return m * (forward_s + backward_s)
+        if backward_s != BACKWARD_SLOTS * forward_s:
+            return None
+        return m * (2 * forward_s + backward_s) + (3 * (p - 1) - 1 - (m - 1) % 3) * forward_s
+
+    def _problems(self, p: int, m: int, v: int) -> list[Problem]:
+        return one_chunk_problems(self.name, v)
+
+    def _table(self, p: int, m: int, v: int) -> ScheduleTable:
+        return table_of_lists(self.placement(p), (m,), slot_orders(p, m))
+
+
+def slot_orders(p: int, m: int) -> list[list[Task]]:
+    """The tasks of every worker, chosen slot by slot.
+
+    Args:
+        p: workers.
+        m: micro-batches.
+    """
+    orders: list[list[Task]] = [[] for _ in range(p)]
+    free_at = [0] * p
+    # Slot from which the next forward, recomputation and backward of each worker may run; its own come in order.
+    forward_from: list[list[int]] = [[0] * m if r == 0 else [] for r in range(p)]
+    recompute_from: list[list[int]] = [[] for _ in range(p)]
+    backward_from: list[list[int]] = [[] for _ in range(p)]
+    done = {Kind.F: [0] * p, Kind.R: [0] * p, Kind.B: [0] * p}
+    gradient_at: list[list[int]] = [[] for _ in range(p)]
+    slot = 0
+    while min(done[Kind.B]) < m:
+        for r in range(p):
+            if free_at[r] > slot:
+                continue
+            for kind, available in ((Kind.B, backward_from[r]), (Kind.R, recompute_from[r]), (Kind.F, forward_from[r])):
+                unit = done[kind][r]
+                if unit >= len(available) or available[unit] > slot:
+                    continue
+                orders[r].append(Task(kind, r, unit))
+                done[kind][r] += 1
+                end = free_at[r] = slot + (BACKWARD_SLOTS if kind is Kind.B else 1)
+                if kind is Kind.F:
+                    (forward_from[r + 1] if r + 1 < p else backward_from[r]).append(end)
+                elif kind is Kind.R:
+                    backward_from[r].append(max(end, gradient_at[r][unit]))
+                elif r > 0:
+                    recompute_from[r - 1].append(slot + 1)
+                    gradient_at[r - 1].append(end)
+                break
+        slot += 1
+    return orders

@@ -1,0 +1,320 @@
+"""A block: rows of one (pp, m) x pipeline shapes x shardings, bounded and priced by broadcasting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.estimate.hardware import Hardware
+from meshwright.estimate.items import ItemCosts, item_costs
+from meshwright.estimate.memory import TIGHT_SHARE, worker_bytes
+from meshwright.estimate.pipeline import BoundaryColumns, Placed, boundary_columns, data_groups, sync_layers
+from meshwright.estimate.sync import DataGroups, DataNetwork, step_sync
+from meshwright.search.geometry import Shape, ShapeFactory
+from meshwright.search.grid import Grid, divisors
+from meshwright.search.space import Space
+from meshwright.shapes import Bool, Float, Int
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.row import PlanRow
+from meshwright.specs.workload import Workload
+from meshwright.strategies.base import OVERLAPS, StrategyColumns
+from meshwright.strategies.data import ShardingColumns
+
+PLAIN_SHARDINGS = ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Plans that may be the best: bounded, not yet simulated."""
+
+    row: Int[np.ndarray, "found"]
+    """Row of the block's grid."""
+    shape: Int[np.ndarray, "found"]
+    """Pipeline shape, by number in the block."""
+    sharding: Int[np.ndarray, "found"]
+    """Index into `Block.shardings`."""
+    bound_s: Float[np.ndarray, "found"]
+    """Lower bound of the step time."""
+    peak_bytes: Float[np.ndarray, "found"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """Seconds of every row and shape under one way to shard."""
+
+    pipeline_s: Float[np.ndarray, "used shapes"]
+    first_forward_s: Float[np.ndarray, "used shapes"]
+    """Of worker 0, per micro-batch."""
+    first_backward_s: Float[np.ndarray, "used shapes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """A data-parallel choice; `shard` counts data ranks of an HSDP group."""
+
+    name: str
+    shard: int = 0
+
+
+def shardings_for(dp: int, cp: int, space: Space) -> list[Sharding]:
+    """Choices for a data and context degree: one where nothing is shared, else all kinds and every HSDP group.
+
+    Args:
+        dp: data degree.
+        cp: context degree, whose ranks share states too.
+        space: pinned choices.
+
+    Returns:
+        The choices.
+    """
+    wanted = space.pinned("sharding")
+    if dp * cp == 1:
+        return [Sharding("z0")] if wanted is None or "z0" in wanted else []
+    found = [Sharding(name) for name in PLAIN_SHARDINGS]
+    found += [Sharding("hsdp", shard) for shard in divisors(dp)[:-1] if shard * cp > 1]
+    return [choice for choice in found if wanted is None or choice.name in wanted]
+
+
+class Block:
+    """Rows of one pipeline degree and number of micro-batches, with everything that is priced once for them."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        factory: ShapeFactory,
+        shapes: list[Shape],
+        model: ModelSpec,
+        hardware: Hardware,
+        workload: Workload,
+        space: Space,
+    ) -> None:
+        self.grid, self.shapes, self.hardware, self.workload, self.model = grid, shapes, hardware, workload, model
+        self.space = space
+        self.columns: StrategyColumns = grid.strategies(workload)
+        self.costs: ItemCosts = item_costs(factory.items, self.columns, model, hardware, workload)
+        self.whole = np.array([item.part not in ("tie", "copy") for item in factory.items])
+        placed = Placed(pp=grid.pp, dp=grid.dp)
+        self.boundary: BoundaryColumns = boundary_columns(self.columns, placed, model, hardware, workload)
+        self.groups: DataGroups = data_groups(self.columns)
+        self.limit_bytes = hardware.memory_bytes * (1.0 if space.tight else 1.0 - TIGHT_SHARE)
+        self.shardings = sorted(
+            {
+                choice
+                for dp, cp in {*zip(grid.dp.tolist(), grid.cp.tolist(), strict=True)}
+                for choice in shardings_for(dp, cp, space)
+            },
+            key=lambda choice: ((*PLAIN_SHARDINGS, "hsdp").index(choice.name), choice.shard),
+        )
+        self._stack()
+        self._bare = self._terms(self.costs.forward_s, self.costs.backward_s, self.boundary.transfer_s)
+        self._first_dense = self.costs.dense_parameters @ self.first.T
+        self._first_experts = self.costs.expert_parameters @ self.first.T
+
+    def _stack(self) -> None:
+        """Shapes padded to equal numbers of paths and worker classes, so that one product serves all."""
+        paths = max(len(shape.path_transfer) for shape in self.shapes)
+        workers = max(len(shape.held) for shape in self.shapes)
+
+        def padded(name: str, size: int) -> np.ndarray:
+            tables = [getattr(shape, name) for shape in self.shapes]
+            return np.stack([table[np.minimum(np.arange(size), len(table) - 1)] for table in tables])
+
+        self.path_forward = padded("path_forward", paths)
+        self.path_backward = padded("path_backward", paths)
+        self.path_transfer = padded("path_transfer", paths)
+        self.held = padded("held", workers)
+        self.alive = padded("alive", workers)
+        self.first = np.stack([shape.first for shape in self.shapes])
+
+    def plan_row(self, row: int, shape: Shape, choice: Sharding) -> PlanRow:
+        """One plan of the block as a row of degrees."""
+        grid = self.grid
+        levels = (("a2a", grid.cp_a2a[row]), ("p2p", grid.cp_p2p[row]), ("ag", grid.cp_ag[row]))
+        return PlanRow(
+            tp=int(grid.tp[row]),
+            tp_overlap=OVERLAPS[int(grid.overlap[row])],
+            cp=tuple((kind, int(degree)) for kind, degree in levels if degree > 1),
+            pp=shape.p,
+            vpp=shape.v,
+            ep=int(grid.ep[row]),
+            etp=int(grid.etp[row]),
+            dp=int(grid.dp[row]),
+            sharding=choice.name,
+            shard_group=choice.shard * int(grid.cp[row]) if choice.name == "hsdp" else 0,
+            mbs=int(grid.mbs[row]),
+            gbs=self.workload.global_batch,
+            schedule=shape.schedule.name,
+            recompute=shape.recompute,
+            recompute_layers=shape.recompute_layers,
+        )
+
+    def legal(self, choice: Sharding) -> Bool[np.ndarray, "rows"]:
+        """Rows that a data-parallel choice applies to."""
+        dp, cp = self.grid.dp, self.grid.cp
+        if choice.name == "hsdp":
+            return (dp % choice.shard == 0) & (dp > choice.shard) & (choice.shard * cp > 1)
+        return (dp * cp > 1) | (choice.name == "z0")
+
+    def plans(self) -> int:
+        """Plans in the block: rows x shapes x the shardings of each row."""
+        return len(self.shapes) * sum(int(self.legal(choice).sum()) for choice in self.shardings)
+
+    def sharding_columns(self, choice: Sharding, rows: Int[np.ndarray, "picked"]) -> ShardingColumns:
+        """One data-parallel choice for these rows, columns of shape picked x 1."""
+        grid = self.grid
+        dp, cp = grid.dp[rows], grid.cp[rows]
+        ranks = dp * cp
+        expert_ranks = np.maximum(grid.tp[rows] * ranks // (grid.ep[rows] * grid.etp[rows]), 1)
+        zero = {"z0": 0, "z1": 1, "z2": 2}.get(choice.name, 3)
+        replicate = np.ones_like(dp)
+        if choice.name == "z0":
+            replicate, expert_replicate = ranks, expert_ranks
+        else:
+            if choice.name == "hsdp":
+                replicate = dp // choice.shard
+            expert_replicate = np.where(expert_ranks % replicate == 0, replicate, 1)
+        count = len(rows)
+
+        def column(values: np.ndarray) -> np.ndarray:
+            return np.asarray(values).reshape(-1, 1)
+
+        return ShardingColumns(
+            zero=column(np.full(count, zero)),
+            fsdp=column(np.full(count, choice.name in ("fsdp", "fsdp-keep", "hsdp"))),
+            reshard=column(np.full(count, choice.name != "fsdp-keep")),
+            shard=column(ranks // replicate),
+            replicate=column(replicate),
+            expert_shard=column(expert_ranks // expert_replicate),
+            expert_replicate=column(expert_replicate),
+            overlap=column(np.full(count, True)),
+            offload_optimizer=column(np.zeros(count)),
+        )
+
+    def _terms(
+        self,
+        forward_s: Float[np.ndarray, "used items"],
+        backward_s: Float[np.ndarray, "used items"],
+        transfer_s: Float[np.ndarray, "used"],
+    ) -> _Terms:
+        """Longest path of every shape, a lower bound of the pipeline's time, and the work of worker 0."""
+        shapes, paths, items = self.path_forward.shape
+        length = (
+            forward_s @ self.path_forward.reshape(-1, items).T
+            + backward_s @ self.path_backward.reshape(-1, items).T
+            + transfer_s[:, None] * self.path_transfer.reshape(-1)
+        )
+        return _Terms(
+            pipeline_s=length.reshape(-1, shapes, paths).max(axis=2),
+            first_forward_s=forward_s @ self.first.T,
+            first_backward_s=backward_s @ self.first.T,
+        )
+
+    def bounds_s(self) -> Float[np.ndarray, "rows shapes"]:
+        """Lower bound of the step time under any sharding."""
+        return self._bare.pipeline_s
+
+    def price(self, wanted: Bool[np.ndarray, "rows shapes"], threshold_s: float) -> tuple[Candidates, int, int]:
+        """Time bound and memory of every sharding of the wanted (row, shape) pairs.
+
+        Args:
+            wanted: pairs whose bound is still good enough.
+            threshold_s: plans above it cannot be among the answer.
+
+        Returns:
+            Plans below the threshold that fit, the number priced, and the number of these that fit.
+        """
+        pair_row, pair_shape = np.nonzero(wanted)
+        found: list[tuple[np.ndarray, ...]] = []
+        priced = feasible = 0
+        if not len(pair_row):
+            return _candidates(found), 0, 0
+        activations, transient, dense, experts, largest = self._pair_memory(pair_row, pair_shape)
+        for number, choice in enumerate(self.shardings):
+            legal = np.flatnonzero(self.legal(choice)[pair_row])
+            if not len(legal):
+                continue
+            priced += len(legal)
+            rows, shapes = pair_row[legal], pair_shape[legal]
+            sharding = self.sharding_columns(choice, rows)
+            peak = worker_bytes(
+                dense_parameters=dense[legal],
+                expert_parameters=experts[legal],
+                largest_dense=largest[0][legal],
+                largest_expert=largest[1][legal],
+                activations=activations[legal],
+                transient=transient[legal],
+                communicators=self.boundary.communicators[rows][:, None],
+                offload_weights=np.zeros((len(rows), 1)),
+                sharding=sharding,
+                hardware=self.hardware,
+                workload=self.workload,
+            ).peak.max(axis=1)
+            fit = np.flatnonzero(peak <= self.limit_bytes)
+            feasible += len(fit)
+            if not len(fit):
+                continue
+            time_s = self._step_bound_s(choice, rows[fit], shapes[fit])
+            good = np.flatnonzero(time_s <= threshold_s)
+            kept = fit[good]
+            found.append((rows[kept], shapes[kept], np.full(len(kept), number), time_s[good], peak[kept]))
+        return _candidates(found), priced, feasible
+
+    def _pair_memory(
+        self, rows: Int[np.ndarray, "pairs"], shapes: Int[np.ndarray, "pairs"]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
+        """Activations, transient, dense and expert parameters of the fullest workers of every pair."""
+        costs = self.costs
+        held, alive = self.held[shapes], self.alive[shapes]
+
+        def products(table: np.ndarray, counts: np.ndarray) -> np.ndarray:
+            return np.einsum("ni,nwi->nw", table[rows], counts, optimize=False)
+
+        present = held > 0
+
+        def largest(table: np.ndarray) -> np.ndarray:
+            return np.where(present, table[rows][:, None, :], 0.0).max(axis=2)
+
+        return (
+            products(costs.kept_bytes, alive),
+            largest(costs.transient_bytes),
+            products(costs.dense_parameters, held),
+            products(costs.expert_parameters, held),
+            (largest(costs.dense_parameters * self.whole), largest(costs.expert_parameters * self.whole)),
+        )
+
+    def _step_bound_s(
+        self, choice: Sharding, rows: Int[np.ndarray, "picked"], shapes: Int[np.ndarray, "picked"]
+    ) -> Float[np.ndarray, "picked"]:
+        """Pipeline bound with what the sharding adds to layers, and what worker 0 waits for around it."""
+        if choice.name in ("z0", "z1", "z2"):
+            terms, place = self._bare, rows
+        else:
+            used, place = np.unique(rows, return_inverse=True)
+            costs = self.costs.take(used)
+            sharding = self.sharding_columns(choice, used)
+            sync = sync_layers(costs, self.columns.take(used), sharding, self.hardware, self.workload, anything=True)
+            forward_s, backward_s = costs.forward_s + sync.forward_s, costs.backward_s + sync.backward_s
+            terms = self._terms(forward_s, backward_s, self.boundary.transfer_s[used])
+        groups = DataGroups(dense_stride=self.groups.dense_stride[rows], expert_stride=self.groups.expert_stride[rows])
+        picked = self.sharding_columns(choice, rows)
+        step = step_sync(
+            self._first_dense[rows, shapes][:, None],
+            self._first_experts[rows, shapes][:, None],
+            terms.first_forward_s[place, shapes][:, None],
+            terms.first_backward_s[place, shapes][:, None],
+            self.grid.m[rows][:, None].astype(float),
+            picked,
+            DataNetwork(picked, groups, self.hardware),
+            self.workload,
+        )
+        around = (step.gradients_s + step.gather_s + step.optimizer_s + step.offload_s)[:, 0]
+        return terms.pipeline_s[place, shapes] + around + self.boundary.tied_s[rows]
+
+
+def _candidates(found: list[tuple[np.ndarray, ...]]) -> Candidates:
+    if not found:
+        none = np.zeros(0, dtype=np.int64)
+        return Candidates(row=none, shape=none, sharding=none, bound_s=np.zeros(0), peak_bytes=np.zeros(0))
+    row, shape, sharding, bound_s, peak_bytes = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return Candidates(row=row, shape=shape, sharding=sharding, bound_s=bound_s, peak_bytes=peak_bytes)

@@ -1,0 +1,190 @@
+"""Lower bounds for whole blocks: no plan of a row can be faster, or need less memory, whatever its settings.
+
+Layer costs factor: the dense part of a layer depends on (tp, cp, mbs, overlap), the expert part on (tokens, ep, etp).
+Each factor is priced once per distinct value and gathered, so a million rows cost what a few thousand do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshwright.estimate.hardware import Hardware
+from meshwright.estimate.layout import ModelLayout
+from meshwright.estimate.memory import FRAGMENTATION
+from meshwright.estimate.work import price_work
+from meshwright.ops.layers import edge_work, layer_work
+from meshwright.ops.op import LayerWork
+from meshwright.search.grid import Grid
+from meshwright.shapes import Float, Int
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.workload import OPTIMIZER_MOMENTS, Workload
+
+Rows = Float[np.ndarray, "rows"]
+EXPERT_MODULES = ("moe", "moe_act")
+
+
+@dataclass(frozen=True, slots=True)
+class PartCosts:
+    """Forward and backward seconds and parameters of one layer kind or edge, per row; nothing recomputed."""
+
+    forward_s: Rows
+    backward_s: Rows
+    dense_parameters: Rows
+    expert_parameters: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class RowBounds:
+    """What bounds every plan of a row."""
+
+    time_s: Rows
+    peak_bytes: Rows
+
+
+def _distinct(*keys: Int[np.ndarray, "rows"]) -> tuple[Int[np.ndarray, "distinct"], Int[np.ndarray, "rows"]]:
+    """First row of every distinct combination, and each row's combination."""
+    code = np.zeros(len(keys[0]), dtype=np.int64)
+    for key in keys:
+        values, inverse = _ranks(key)
+        code = code * len(values) + inverse
+    size = int(code.max()) + 1 if len(code) else 0
+    if size <= 4 * len(code) + 1024:
+        # Codes are dense enough for a table, which is quicker than sorting.
+        first = np.full(size, -1, dtype=np.int64)
+        first[code[::-1]] = np.arange(len(code) - 1, -1, -1)
+        used = np.flatnonzero(first >= 0)
+        place = np.zeros(size, dtype=np.int64)
+        place[used] = np.arange(len(used))
+        return first[used], place[code]
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    return first, inverse.reshape(-1)
+
+
+def _ranks(key: Int[np.ndarray, "rows"]) -> tuple[Int[np.ndarray, "values"], Int[np.ndarray, "rows"]]:
+    """Distinct values of a column and the rank of each row's value."""
+    top = int(key.max()) if len(key) else 0
+    if top > 1 << 22:
+        # A table up to the largest value would not fit the cache, or the memory.
+        values, inverse = np.unique(key, return_inverse=True)
+        return values, inverse.reshape(-1)
+    present = np.zeros(top + 1, dtype=bool)
+    present[key] = True
+    values = np.flatnonzero(present)
+    rank = np.zeros(top + 1, dtype=np.int64)
+    rank[values] = np.arange(len(values))
+    return values, rank[key]
+
+
+class Factored:
+    """Prices layers of a grid factor by factor."""
+
+    def __init__(self, grid: Grid, hardware: Hardware, workload: Workload) -> None:
+        self.grid, self.hardware, self.workload = grid, hardware, workload
+        self.dense_rows, self.dense_of = _distinct(
+            grid.tp, grid.cp_a2a, grid.cp_p2p, grid.cp_ag, grid.mbs, grid.overlap
+        )
+        self.expert_rows, self.expert_of = _distinct(grid.mbs * (1 << 20) // (grid.cp * grid.tp), grid.ep, grid.etp)
+
+    def part(self, work: LayerWork, *, quantised: bool = True) -> PartCosts:
+        """One layer kind or edge."""
+        experts = tuple(op for op in work.ops if op.module in EXPERT_MODULES)
+        dense = tuple(op for op in work.ops if op.module not in EXPERT_MODULES)
+        costs = self._price(replace(work, ops=dense, kept=()), self.dense_rows, self.dense_of, quantised=quantised)
+        if not experts:
+            return costs
+        more = self._price(replace(work, ops=experts, kept=()), self.expert_rows, self.expert_of, quantised=quantised)
+        return PartCosts(
+            costs.forward_s + more.forward_s,
+            costs.backward_s + more.backward_s,
+            costs.dense_parameters + more.dense_parameters,
+            costs.expert_parameters + more.expert_parameters,
+        )
+
+    def _price(
+        self, work: LayerWork, rows: Int[np.ndarray, "distinct"], of: Int[np.ndarray, "rows"], *, quantised: bool
+    ) -> PartCosts:
+        columns = self.grid.take(rows).strategies(self.workload)
+        seconds = price_work(work, columns, self.hardware, self.workload, quantised=quantised)
+        forward, backward = (
+            side.compute_s + side.tp_s + side.cp_s + side.ep_s for side in (seconds.forward, seconds.backward)
+        )
+        return PartCosts(forward[of], backward[of], seconds.dense_parameters[of], seconds.expert_parameters[of])
+
+
+def row_bounds(grid: Grid, model: ModelSpec, hardware: Hardware, workload: Workload) -> RowBounds:
+    """Bounds of time and memory for every row, over all its schedules, chunks, recompute modes and shardings.
+
+    Time: each worker runs m micro-batches, so a step takes at least m times the mean work of the workers; and at least
+    what the last worker waits for (the first forwards upstream), its own work, and the last backwards upstream; least
+    over the chunk counts. Memory: states sharded over every rank that can share them, mean over workers, no more.
+
+    Args:
+        grid: rows.
+        model: the model.
+        hardware: the device and its links.
+        workload: the step.
+
+    Returns:
+        Seconds and bytes per row.
+    """
+    factored = Factored(grid, hardware, workload)
+    kinds = model.kinds()
+    parts = [factored.part(layer_work(kind, model.hidden, workload.attention_kernel)) for kind in kinds]
+    counts = [model.kind_counts()[kind] for kind in kinds]
+    embedding = factored.part(edge_work(model, "embedding"), quantised=False)
+    head = factored.part(edge_work(model, "head"), quantised=False)
+    head_work_s = head.forward_s + head.backward_s
+    if model.mtp_layers:
+        last = parts[kinds.index(model.last_layer())]
+        head_work_s = head_work_s + model.mtp_layers * (head_work_s + last.forward_s + last.backward_s)
+
+    work_s = [part.forward_s + part.backward_s for part in parts]
+    training = 1.0 if workload.training else 0.0
+    if not training:
+        work_s = [part.forward_s for part in parts]
+        head_work_s = head.forward_s
+    total_s = sum(count * work for count, work in zip(counts, work_s, strict=True)) + head_work_s
+    total_s = total_s + embedding.forward_s + training * embedding.backward_s
+    mean_s = grid.m * total_s / grid.pp
+    time_s = np.maximum(mean_s, _last_worker_s(grid, model, workload, work_s, head_work_s))
+
+    dense = sum(count * part.dense_parameters for count, part in zip(counts, parts, strict=True))
+    dense = dense + head.dense_parameters + (0.0 if model.tied_embeddings else embedding.dense_parameters)
+    experts = sum(count * part.expert_parameters for count, part in zip(counts, parts, strict=True))
+    stage = grid.tp * grid.cp * grid.dp
+    precision = workload.precision
+    least = precision.bytes_of("weights")
+    if workload.training:
+        moments = OPTIMIZER_MOMENTS[workload.optimizer] * precision.bytes_of("moments")
+        main = max(precision.bytes_of("master"), precision.bytes_of("weights"))
+        least = min(2 * main, precision.bytes_of("weights") + precision.bytes_of("gradients") + main) + moments
+    shards = np.maximum(stage // (grid.ep * grid.etp), 1)
+    states = least * (dense / (grid.cp * grid.dp) + experts / shards) / grid.pp
+    return RowBounds(time_s, states * (1.0 + FRAGMENTATION) + hardware.efficiency.context_bytes)
+
+
+def _last_worker_s(grid: Grid, model: ModelSpec, workload: Workload, work_s: list[Rows], head_work_s: Rows) -> Rows:
+    """Upstream once, m times the last worker's own work; the least over the numbers of chunks a pipeline may have."""
+    layout = ModelLayout.of(model, workload.seq_len)
+    bound = np.zeros(grid.rows)
+    for pp in np.unique(grid.pp).tolist():
+        rows = np.flatnonzero(grid.pp == pp)
+        if pp == 1:
+            continue
+        works = [work[rows] for work in work_s]
+        least = np.full(len(rows), np.inf)
+        for chunks in range(1, model.num_layers // pp + 1):
+            # Chunks beyond one need at least as many micro-batches as workers.
+            legal = np.ones(len(rows), dtype=bool) if chunks == 1 else grid.m[rows] >= pp
+            if not legal.any():
+                break
+            ranges = np.array(layout.ranges(pp, chunks))
+            before = layout.kinds_before[ranges[-1, 0, 0]]
+            own = layout.counts(ranges[-1, :, 0], ranges[-1, :, 1] + 1).sum(axis=0)
+            once = sum(count * work for count, work in zip(before.tolist(), works, strict=True))
+            each = sum(count * work for count, work in zip(own.tolist(), works, strict=True)) + head_work_s[rows]
+            least = np.minimum(least, np.where(legal, once + grid.m[rows] * each, np.inf))
+        bound[rows] = least
+    return bound

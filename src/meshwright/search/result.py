@@ -1,0 +1,64 @@
+"""What a search found and what it can prove about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.estimate.result import StepEstimate
+from meshwright.specs.plan import ExecutionPlan
+from meshwright.specs.row import PlanRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """How many plans there were and why the others need not be looked at."""
+
+    space: int
+    """Legal plans of the space."""
+    priced: int
+    """Plans whose time and memory were computed."""
+    feasible: int
+    """Priced plans that fit the device memory."""
+    simulated: int
+    """Plans run through the event simulator."""
+    pruned: tuple[tuple[str, int], ...]
+    """Plans skipped by rule; with `priced` they sum to `space`."""
+    optimal: bool
+    """No plan of the space is faster than the best one, in simulated time."""
+    bound_step_time_s: float | None
+    """No plan of the space is faster than this; None if none fits."""
+    search_s: float
+
+    def to_dict(self) -> dict[str, object]:
+        """The `search` entry of a plan set, timing apart."""
+        return {
+            "space": self.space,
+            "priced": self.priced,
+            "feasible": self.feasible,
+            "simulated": self.simulated,
+            "pruned": dict(self.pruned),
+            "optimal": self.optimal,
+            "bound_step_time_s": self.bound_step_time_s,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPlan:
+    """One plan of the answer."""
+
+    row: PlanRow | None
+    """None where the plan needs more than one line."""
+    plan: ExecutionPlan
+    estimate: StepEstimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """Best plans first, one per layout (tp, cp, ep, etp, pp, dp), each with its best settings."""
+
+    plans: tuple[FoundPlan, ...]
+    pareto: tuple[FoundPlan, ...]
+    """Plans no other plan beats in time and memory at once."""
+    certificate: Certificate
+    relaxed: bool
+    """Nothing left the usual reserve free, so plans with less than 8% headroom were admitted."""

@@ -1,0 +1,242 @@
+"""The one search: exhaustive over the space, pruned by bounds that cannot lose the best plan, decided by the simulator.
+
+    rows     every legal (tp, cp, ep, etp, pp, dp, mbs, overlap), each with a lower bound over all its settings
+    blocks   rows of one (pp, m) x shapes (schedule, chunks, recompute) x shardings, bounded by broadcasting
+    plans    those whose bound is below the best simulated plans are simulated, in the order of their bounds
+
+A row, pair or plan is dropped only if its bound is above the time of plans already simulated, or it cannot fit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from meshwright.estimate.hardware import Hardware, hardware_of
+from meshwright.estimate.layout import expand
+from meshwright.estimate.memory import TIGHT_SHARE
+from meshwright.estimate.price import estimate_plan
+from meshwright.search.block import Block, shardings_for
+from meshwright.search.bound import row_bounds
+from meshwright.search.geometry import Shape, ShapeFactory
+from meshwright.search.grid import Grid, build_grid
+from meshwright.search.queue import Queue, Simulated
+from meshwright.search.recompute import refine_recompute
+from meshwright.search.result import Certificate, FoundPlan, SearchResult
+from meshwright.search.space import Space
+from meshwright.shapes import Float, Int
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.row_of import row_of
+from meshwright.specs.workload import Workload
+
+FIRST_ROWS = 512
+"""Rows priced before anything is known, to find a first time to beat; twice as many each time after."""
+CHUNK_ROWS = 4096
+"""Most rows priced together: their tables fit the cache, and a better time to beat is used soon."""
+REFINED_GAIN = 0.005
+"""A plan with recompute chosen per layer is worth showing if it is this much quicker."""
+FRONT_SLACK = 1.1
+"""The front of time and memory reaches to plans this much slower than the best."""
+
+
+def search(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    workload: Workload,
+    space: Space | None = None,
+    *,
+    top: int = 5,
+    pareto: bool = False,
+    refine: bool = True,
+) -> SearchResult:
+    """The best plans of a homogeneous cluster, with a certificate.
+
+    Args:
+        model: the model.
+        cluster: one group of equal nodes; every device is used.
+        workload: the step.
+        space: axes to hold; the whole default space if not given.
+        top: how many layouts to return, each with its best settings.
+        pareto: also find the front of time and memory, to plans 10% slower than the best.
+        refine: choose the recompute of every layer anew where the best plans recompute.
+
+    Returns:
+        Plans, front and certificate; no plans if nothing fits.
+
+    Raises:
+        UnsupportedError: the device cannot compute in the workload's precision.
+    """
+    started = time.perf_counter()
+    space = space or Space()
+    result = _Search(model, cluster, workload, space, top, pareto=pareto).run(started)
+    if not result.plans and not space.tight:
+        # Nothing leaves the usual reserve free: better a tight plan that says so than none.
+        relaxed = _Search(model, cluster, workload, replace(space, tight=True), top, pareto=pareto).run(started)
+        return replace(relaxed, relaxed=bool(relaxed.plans))
+    if refine and result.plans and space.pinned("recompute") is None:
+        plans = _refined(result.plans, model, cluster, workload)[:top]
+        # A plan whose layers recompute one by one lies outside the space; nothing inside is quicker than it either.
+        bound_s = min(result.certificate.bound_step_time_s or np.inf, plans[0].estimate.step_time_s)
+        result = replace(result, plans=plans, certificate=replace(result.certificate, bound_step_time_s=bound_s))
+    return result
+
+
+def _refined(
+    plans: tuple[FoundPlan, ...], model: ModelSpec, cluster: ClusterSpec, workload: Workload
+) -> tuple[FoundPlan, ...]:
+    """The plans, and before them those that choosing recompute layer by layer makes quicker; quickest first."""
+    found = list(plans)
+    for plan in plans:
+        if plan.row is None or plan.row.recompute == "none":
+            continue
+        refined = refine_recompute(plan.row, model, cluster, workload)
+        if refined is None or refined[1].fits != "yes":
+            continue
+        execution, estimate = refined
+        if estimate.step_time_s < plan.estimate.step_time_s * (1.0 - REFINED_GAIN):
+            found.append(FoundPlan(row=row_of(execution, model), plan=execution, estimate=estimate))
+    return tuple(sorted(found, key=lambda plan: plan.estimate.step_time_s))
+
+
+class _Search:
+    """One run over one space."""
+
+    def __init__(
+        self, model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: Space, top: int, *, pareto: bool
+    ) -> None:
+        self.model, self.cluster, self.workload, self.space = model, cluster, workload, space
+        self.hardware: Hardware = hardware_of(cluster.groups[0], workload.precision)
+        self.factory = ShapeFactory.of(model, workload.seq_len, space)
+        self.queue = Queue(top, FRONT_SLACK if pareto else 1.0)
+        self.limit_bytes = self.hardware.memory_bytes * (1.0 if space.tight else 1.0 - TIGHT_SHARE)
+        self.shapes: dict[tuple[int, int], list[Shape]] = {}
+        self.priced = self.feasible = 0
+        self.pruned: Counter[str] = Counter()
+
+    def run(self, started: float) -> SearchResult:
+        """Search; `started` is when the clock of the certificate began."""
+        grid = build_grid(self.model, self.workload, self.cluster.devices, self.space)
+        space_size = 0
+        if grid.rows:
+            plans_of_row = self._plans_of_row(grid)
+            space_size = int(plans_of_row.sum())
+            bounds = row_bounds(grid, self.model, self.hardware, self.workload)
+            hopeless = bounds.peak_bytes > self.limit_bytes
+            self.pruned["row: states exceed memory"] += int(plans_of_row[hopeless].sum())
+            order = np.flatnonzero(~hopeless & (plans_of_row > 0))
+            order = order[np.argsort(bounds.time_s[order], kind="stable")]
+            self._price_rows(grid, order, bounds.time_s[order], plans_of_row)
+        self.queue.simulate()
+        return self._result(space_size, started)
+
+    def _plans_of_row(self, grid: Grid) -> Int[np.ndarray, "rows"]:
+        """How many plans each row stands for: shapes of its (pp, m) times shardings of its (dp, cp)."""
+        shapes = _per_pair(grid.pp, grid.m, self.factory.count)
+        shardings = _per_pair(grid.dp, grid.cp, lambda dp, cp: len(shardings_for(dp, cp, self.space)))
+        return shapes * shardings
+
+    def _price_rows(
+        self,
+        grid: Grid,
+        order: Int[np.ndarray, "hopeful"],
+        bound_s: Float[np.ndarray, "hopeful"],
+        plans_of_row: Int[np.ndarray, "rows"],
+    ) -> None:
+        """Price rows in the order of their bounds, a few first, until no row's bound is below the time to beat."""
+        position, size = 0, FIRST_ROWS
+        while position < len(order):
+            good = int(np.searchsorted(bound_s, self.queue.threshold_s, side="right"))
+            if position >= good:
+                break
+            picked = order[position : min(position + size, good)]
+            self._price(grid.take(picked))
+            position += len(picked)
+            size = min(2 * size, CHUNK_ROWS)
+        self.pruned["row: time bound above the best"] += int(plans_of_row[order[position:]].sum())
+
+    def _price(self, grid: Grid) -> None:
+        """Price rows, and simulate the best of them."""
+        for block in self.blocks(grid):
+            self._price_block(block)
+        self.queue.simulate(rounds=2)
+
+    def blocks(self, grid: Grid) -> Iterator[Block]:
+        """The rows as blocks of one (pp, m)."""
+        code = grid.pp * (1 << 32) + grid.m
+        for value in np.unique(code):
+            rows = grid.take(code == value)
+            key = int(rows.pp[0]), int(rows.m[0])
+            if key not in self.shapes:
+                self.shapes[key] = self.factory.shapes(*key)
+            if self.shapes[key]:
+                yield Block(rows, self.factory, self.shapes[key], self.model, self.hardware, self.workload, self.space)
+
+    def _price_block(self, block: Block) -> None:
+        threshold_s = self.queue.threshold_s
+        wanted = block.bounds_s() <= threshold_s
+        found, priced, feasible = block.price(wanted, threshold_s)
+        self.priced += priced
+        self.feasible += feasible
+        self.pruned["shape: time bound above the best"] += block.plans() - priced
+        self.queue.add(block, found)
+
+    def _result(self, space_size: int, started: float) -> SearchResult:
+        plans = tuple(self._found(plan) for plan in self.queue.best())
+        front = tuple(self._found(plan) for plan in self.queue.front) if self.queue.slack > 1.0 else ()
+        certificate = Certificate(
+            space=space_size,
+            priced=self.priced,
+            feasible=self.feasible,
+            simulated=self.queue.simulated,
+            pruned=tuple(sorted((rule, count) for rule, count in self.pruned.items() if count)),
+            optimal=bool(plans),
+            bound_step_time_s=plans[0].estimate.step_time_s if plans else None,
+            search_s=time.perf_counter() - started,
+        )
+        return SearchResult(plans=plans, pareto=front, certificate=certificate, relaxed=False)
+
+    def _found(self, plan: Simulated) -> FoundPlan:
+        execution = expand(plan.row, self.model, self.workload.seq_len)
+        estimate = estimate_plan(execution, self.model, self.cluster, self.workload)
+        return FoundPlan(row=plan.row, plan=execution, estimate=estimate)
+
+
+def price_all(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: Space | None = None, *, rows: int | None = None
+) -> tuple[int, float]:
+    """Price a space without pruning, for measuring: every plan's time bound and memory.
+
+    Args:
+        model: the model.
+        cluster: one group of equal nodes.
+        workload: the step.
+        space: the whole default space if not given.
+        rows: only this many rows, evenly spread over the space.
+
+    Returns:
+        Plans priced and seconds taken.
+    """
+    run = _Search(model, cluster, workload, space or Space(tight=True), 1, pareto=False)
+    started = time.perf_counter()
+    grid = build_grid(model, workload, cluster.devices, run.space)
+    if rows is not None and rows < grid.rows:
+        grid = grid.take(np.linspace(0, grid.rows - 1, rows).astype(np.int64))
+    for block in run.blocks(grid):
+        _, priced, _ = block.price(np.ones((block.grid.rows, len(block.shapes)), dtype=bool), np.inf)
+        run.priced += priced
+    return run.priced, time.perf_counter() - started
+
+
+def _per_pair(
+    left: Int[np.ndarray, "rows"], right: Int[np.ndarray, "rows"], count: Callable[[int, int], int]
+) -> Int[np.ndarray, "rows"]:
+    """A number that depends on two columns, computed once per distinct pair."""
+    code = left * (1 << 32) + right
+    values, inverse = np.unique(code, return_inverse=True)
+    counts = np.array([count(int(value) >> 32, int(value) & 0xFFFFFFFF) for value in values], dtype=np.int64)
+    return counts[inverse.reshape(-1)]

@@ -1,0 +1,278 @@
+"""A space of Calculon executions for tuners: one point an execution, the same executions the exact search covers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from meshwright.calculon.axes import EVERY, Need
+from meshwright.calculon.executions import ExecutionColumns
+from meshwright.calculon.inputs import Execution
+from meshwright.calculon.legality import MEMORY_TIER1, MEMORY_TIER2, reason
+from meshwright.calculon.model import price_for_search
+from meshwright.calculon.search import search
+from meshwright.calculon.space import Space
+from meshwright.errors import InfeasibleError
+from meshwright.search.tuners.base import (
+    Axis,
+    Forbidden,
+    Optimum,
+    Outcome,
+    Point,
+    Rules,
+    Value,
+    When,
+    boxes_outside,
+    without_single,
+)
+
+SHOWN_FLAGS = (
+    "optimizer_sharding", "seq_par_ag_redo", "data_par_overlap",
+    "weight_offload", "activations_offload", "optimizer_offload",
+)  # fmt: skip
+"""Flags that the name of an execution mentions."""
+_WHY = {
+    "data_par": "tensor_par x data_par divides the processors, and what is left, pipeline_par, is at most the blocks",
+    "pipeline_interleaving": "chunks divide the blocks of a stage, and one stage has one chunk",
+    "microbatch_size": "the micro-batch divides the samples of a replica",
+    "microbatches": "the batch is at most the given one",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalculonSpace:
+    """Executions of one application on so many processors of one system.
+
+    The axes are the keys of an execution file. pipeline_par is what tensor_par and data_par leave of the processors; in
+    the full space the axis `microbatches` stands for the batch: batch_size = data_par x microbatch_size x microbatches.
+    """
+
+    space: Space
+    fixed: bool = False
+    """Price with the model's known errors mended."""
+
+    def __getstate__(self) -> dict[str, object]:
+        """Only the question travels to other processes; tables are made again where they are needed."""
+        return {"space": self.space, "fixed": self.fixed}
+
+    @property
+    def name(self) -> str:
+        """Application, processors, system and batch."""
+        space = self.space
+        where = f"{space.app.name or 'application'} on {space.num_procs} of {space.system.name or 'system'}"
+        return f"{where}, batch {space.batch}, {space.axes.name}{', fixed' if self.fixed else ''}"
+
+    @property
+    def objective(self) -> str:
+        """Seconds per sample: the batch may vary."""
+        return "sample_time_s"
+
+    @property
+    def size(self) -> int:
+        """Executions of the space."""
+        return self.space.size
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The keys that have more than one value."""
+        return self._tables[0]
+
+    @property
+    def forbidden(self) -> tuple[Forbidden, ...]:
+        """What ties degrees and settings to each other."""
+        return self._tables[1]
+
+    @property
+    def _single(self) -> Point:
+        return self._tables[2]
+
+    @cached_property
+    def _tables(self) -> tuple[tuple[Axis, ...], tuple[Forbidden, ...], Point]:
+        self.space.require_executions()
+        axes, rules = self._degrees()
+        self._settings(axes, rules)
+        single = {axis.name: axis.values[0] for axis in axes.values() if len(axis.values) == 1}
+        kept, left = without_single(tuple(axes.values()), tuple(rules))
+        return kept, left, single
+
+    def _degrees(self) -> tuple[dict[str, Axis], list[Forbidden]]:
+        """Axes of whole numbers and what they must divide."""
+        names = ("tensor_par", "data_par", "pipeline_interleaving", "microbatch_size", "microbatches")
+        splits: set[tuple[Value, ...]] = set()
+        chunks: set[tuple[Value, ...]] = set()
+        batches: dict[int, tuple[list[int], list[int], list[int]]] = {}
+        for degrees in self.space.degrees:
+            split = (degrees.tensor_par, degrees.data_par)
+            splits.add(split)
+            chunks |= {(*split, way) for way in degrees.interleavings}
+            if degrees.data_par not in batches:
+                size, low, high = (column.tolist() for column in degrees.counts())
+                batches[degrees.data_par] = (size, low, high)
+        every = self.space.axes.batches == EVERY
+        sizes: set[tuple[Value, ...]] = {(data, size) for data, (found, _, _) in batches.items() for size in found}
+        axes = {
+            name: _numbers(name, values)
+            for name, values in (
+                ("tensor_par", (split[0] for split in splits)),
+                ("data_par", (split[1] for split in splits)),
+                ("pipeline_interleaving", (chunk[2] for chunk in chunks)),
+                ("microbatch_size", (size for _, size in sizes)),
+            )
+        }
+        rules = boxes_outside(names[:2], splits, axes, (), _WHY["data_par"])
+        rules += boxes_outside(names[:3], chunks, axes, rules, _WHY["pipeline_interleaving"])
+        rules += boxes_outside(("data_par", "microbatch_size"), sizes, axes, rules, _WHY["microbatch_size"])
+        if every:
+            counts: set[tuple[Value, ...]] = {
+                (data, size, number)
+                for data, cells in batches.items()
+                for size, low, high in zip(*cells, strict=True)
+                for number in range(low, high + 1)
+            }
+            axes["microbatches"] = _numbers("microbatches", (count[2] for count in counts))
+            rules += boxes_outside(
+                ("data_par", "microbatch_size", "microbatches"), counts, axes, rules, _WHY["microbatches"]
+            )
+        return axes, rules
+
+    def _settings(self, axes: dict[str, Axis], rules: list[Forbidden]) -> None:
+        """Categorical axes: a need for another key's value is a condition, one for a degree above 1 a rule."""
+        one_stage = [(d.tensor_par, d.data_par) for d in self.space.degrees if d.pipeline_par == 1]
+        for axis in self.space.axes.settings:
+            when = [self._when(need, axes) for need in axis.needs if need.key != "pipeline_par"]
+            axes[axis.key] = Axis(
+                name=axis.key,
+                values=tuple(axis.values),
+                default=axis.plain,
+                when=tuple(condition for condition in when if condition is not None),
+            )
+            others = tuple(value for value in axis.values if value != axis.plain)
+            if any(need.key == "pipeline_par" for need in axis.needs) and others:
+                for tensor, data in one_stage:
+                    where = (("tensor_par", (tensor,)), ("data_par", (data,)), (axis.key, others))
+                    rules.append(Forbidden(where=where, why=f"{axis.key} leaves {axis.plain} only in a pipeline"))
+            pinned = self.space.axes.pinned(axis.key)
+            if pinned is not None and axis.plain not in pinned:
+                rules += [
+                    _outside(axes, condition, f"{axis.key} is held to {' or '.join(map(str, pinned))}")
+                    for condition in axes[axis.key].when
+                ]
+        rules[:] = [rule for rule in rules if all(values for _, values in rule.where)]
+
+    def _when(self, need: Need, axes: dict[str, Axis]) -> When | None:
+        if need.values:
+            return When(axis=need.key, values=tuple(need.values))
+        above = tuple(value for value in axes[need.key].values if int(value) > 1)
+        return When(axis=need.key, values=above)
+
+    @cached_property
+    def _rules(self) -> Rules:
+        return Rules.of(self)
+
+    def sample(self, generator: random.Random) -> Point:
+        """An execution, every one as likely as any other, by its number."""
+        number = np.array([generator.randrange(self.space.size)])
+        return self.point(self.space.take(number).row(0))
+
+    def point(self, execution: Execution) -> Point:
+        """The point of an execution of the space."""
+        point: Point = {axis.name: getattr(execution, axis.name) for axis in self.axes if axis.name != "microbatches"}
+        point["microbatches"] = execution.batch_size // (execution.data_par * execution.microbatch_size)
+        return self._rules.completed(point)
+
+    def execution(self, point: Point) -> Execution:
+        """The execution of a point."""
+        return self._columns(point).row(0)
+
+    def _columns(self, point: Point) -> ExecutionColumns:
+        whole: Point = {**self._single, **point}
+        tensor, data = int(whole["tensor_par"]), int(whole["data_par"])
+        micro = int(whole["microbatch_size"])
+        batch = self.space.batch // data * data
+        if "microbatches" in whole:
+            batch = data * micro * int(whole["microbatches"])
+        pipeline = self.space.num_procs // (tensor * data)
+        values = {axis.key: whole.get(axis.key, axis.plain) for axis in self.space.axes.settings}
+        return ExecutionColumns.of(
+            {
+                **values,
+                "num_procs": self.space.num_procs,
+                "tensor_par": tensor,
+                "pipeline_par": pipeline,
+                "data_par": data,
+                "pipeline_interleaving": int(whole["pipeline_interleaving"]),
+                "microbatch_size": micro,
+                "batch_size": batch,
+                "training": True,
+            }
+        )
+
+    def evaluate(self, point: Point) -> Outcome:
+        """Seconds per sample of an execution; infeasible where a memory or a network does not suffice."""
+        columns = self._columns(point)
+        app, system = self.space.app, self.space.system
+        priced = price_for_search(app, system, columns, fixed=self.fixed)
+        execution = columns.row(0)
+        name = _named(execution)
+        total_s = float(priced.total_time_s[0])
+        value = total_s / execution.batch_size if np.isfinite(total_s) else None
+        if bool(priced.ok[0]):
+            return Outcome(status="ok", value=value, name=name)
+        code = int(priced.reason[0])
+        tiers = (float(priced.tier1_bytes[0]), float(priced.tier2_bytes[0]))
+        problem = reason(app, system, execution, code, tier1_bytes=tiers[0], tier2_bytes=tiers[1])
+        excess = 0.0
+        if code in (MEMORY_TIER1, MEMORY_TIER2):
+            capacity = (system.mem1, system.mem2)[code - MEMORY_TIER1].capacity_bytes
+            excess = min(tiers[code - MEMORY_TIER1] / capacity - 1.0, 1e6) if capacity else 1e6
+        text = f"{problem.why}: {problem.what}"
+        return Outcome(status="infeasible", value=value, name=name, reason=text, excess=excess)
+
+    def bound(self, point: Point) -> float | None:
+        """None: pricing an execution takes no longer than bounding it."""
+        return None
+
+    def optimum(self) -> Optimum | None:
+        """The best execution of the space by the exact search."""
+        try:
+            found = search(self.space, top=1, front=False, fixed=self.fixed)
+        except InfeasibleError:
+            return None
+        if not found.best:
+            return None
+        best, certificate = found.best[0], found.certificate
+        return Optimum(
+            value=1.0 / best.sample_rate,
+            name=_named(best.execution),
+            space=certificate.space,
+            search_s=certificate.search_s,
+        )
+
+
+def _numbers(name: str, values: Iterable[Value]) -> Axis:
+    ordered = tuple(sorted({int(value) for value in values}))
+    return Axis(name=name, values=ordered, default=ordered[0], ordered=True)
+
+
+def _outside(axes: dict[str, Axis], condition: When, why: str) -> Forbidden:
+    """The rule that a condition must hold."""
+    rest = tuple(value for value in axes[condition.axis].values if value not in condition.values)
+    return Forbidden(where=((condition.axis, rest),), why=why)
+
+
+def _named(execution: Execution) -> str:
+    """Degrees, batch and what is not plain, on one line."""
+    parts = [
+        f"t{execution.tensor_par} p{execution.pipeline_par} d{execution.data_par}",
+        f"v{execution.pipeline_interleaving} b{execution.microbatch_size} batch {execution.batch_size}",
+        execution.activation_recompute,
+        execution.tensor_par_comm_type,
+    ]
+    if execution.tensor_par_overlap != "none":
+        parts.append(execution.tensor_par_overlap)
+    parts += [flag.replace("_", " ") for flag in SHOWN_FLAGS if getattr(execution, flag)]
+    return ", ".join(parts)

@@ -1,0 +1,176 @@
+"""Axes, conditions and rules of the plan space, read off the table of its legal rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from meshwright.search.block import shardings_for
+from meshwright.search.geometry import ShapeFactory
+from meshwright.search.grid import Grid
+from meshwright.search.space import Space
+from meshwright.search.tuners.base import Axis, Forbidden, Value, When, boxes_outside, without_single
+from meshwright.specs.row import SHARDINGS
+from meshwright.strategies.base import OVERLAPS
+
+QUARTERS = (1, 2, 3)
+"""Parts of the largest chunk that `block` recomputes."""
+RECOMPUTES = ("none", "sel", "block", "full")
+
+_WHY = {
+    "cp": "tp x cp cuts heads and sequence, and divides the devices",
+    "pp": "tp x cp x pp divides the devices, and what is left, dp, divides the batch; a stage holds a layer",
+    "mbs": "the micro-batch divides the sequences of a data-parallel rank",
+    "cp_kind": "an all-to-all level divides the heads that a rank holds; the zigzag cuts the sequence into 2 cp parts",
+    "ep": "ep x etp divides the devices of a stage",
+    "etp": "ep x etp divides the devices of a stage",
+    "vpp": "the schedule needs whole rounds of micro-batches, and every chunk a layer",
+    "schedule": "one worker has no pipeline, and a schedule needs enough micro-batches",
+    "recompute": "a chunk has no quarter of its layers",
+    "block_quarters": "other quarters come to the same number of layers",
+    "sharding": "there is nobody to share states with",
+    "hsdp_ranks": "a shard group is a proper part of the data ranks",
+}
+"""Sentence of the rules whose last axis this is."""
+
+
+def quarter_layers(factory: ShapeFactory, pp: int, vpp: int) -> dict[int, int]:
+    """Layers that each quarter of the largest chunk comes to; quarters that come to the same are named once."""
+    largest = max(factory.layout.split(pp * vpp))
+    found: dict[int, int] = {}
+    for quarter in QUARTERS:
+        layers = math.ceil(largest * quarter / 4)
+        if layers not in (0, largest) and layers not in found.values():
+            found[quarter] = layers
+    return found
+
+
+def kind_of(a2a: int, p2p: int, ag: int) -> str:
+    """One word for the levels of a context degree."""
+    if a2a > 1 and p2p > 1:
+        return f"a2a{a2a}+p2p"
+    return "a2a" if a2a > 1 else "ag" if ag > 1 else "p2p"
+
+
+def levels_of(kind: str, cp: int) -> tuple[tuple[str, int], ...]:
+    """The word as levels, innermost first."""
+    if cp == 1:
+        return ()
+    if "+" in kind:
+        inner = int(kind.removeprefix("a2a").removesuffix("+p2p"))
+        return (("a2a", inner), ("p2p", cp // inner))
+    return ((kind, cp),)
+
+
+Table = set[tuple[Value, ...]]
+
+
+def tables_of(grid: Grid, factory: ShapeFactory, space: Space) -> tuple[tuple[Axis, ...], tuple[Forbidden, ...]]:
+    """Axes and rules that leave exactly the plans of the rows.
+
+    Args:
+        grid: all legal rows that have a plan.
+        factory: pipeline shapes of the model.
+        space: pinned axes.
+
+    Returns:
+        Axes with more than one value, parents first, and the rules between them.
+    """
+    legal = _legal_combinations(grid, factory, space)
+    axes = [
+        _numbers("tp", legal),
+        _numbers("cp", legal),
+        _numbers("pp", legal),
+        _numbers("mbs", legal),
+        _words("cp_kind", legal, _above_one("cp", legal)),
+        _numbers("ep", legal),
+        _numbers("etp", legal),
+        _words("tp_overlap", legal, _above_one("tp", legal), order=OVERLAPS),
+        _numbers("vpp", legal),
+        _words("schedule", legal, (When(axis="vpp", values=(1,)),)),
+        _words("recompute", legal, order=RECOMPUTES),
+        _numbers("block_quarters", legal, (When(axis="recompute", values=("block",)),)),
+        _words("sharding", legal, order=SHARDINGS),
+        _numbers("hsdp_ranks", legal, (When(axis="sharding", values=("hsdp",)),)),
+    ]
+    named = {axis.name: axis for axis in axes if axis.values}
+    rules: list[Forbidden] = []
+    for names, table in legal.items():
+        if len(names) > 1 and all(name in named for name in names):
+            rules += boxes_outside(names, table, named, rules, _WHY[names[-1]])
+    return without_single(tuple(named.values()), tuple(rules))
+
+
+def _legal_combinations(grid: Grid, factory: ShapeFactory, space: Space) -> dict[tuple[str, ...], Table]:
+    """Combinations of values that legal plans have, by the axes that decide together; smaller tables first."""
+    names = (
+        *(("tp",), ("cp",), ("pp",), ("mbs",), ("ep",), ("etp",), ("tp_overlap",)),
+        *(("cp_kind",), ("vpp",), ("schedule",), ("recompute",), ("block_quarters",), ("sharding",), ("hsdp_ranks",)),
+        *(("tp", "cp"), ("tp", "cp", "pp"), ("tp", "cp", "pp", "mbs"), ("tp", "cp", "cp_kind")),
+        *(("pp", "ep"), ("tp", "cp", "pp", "ep"), ("pp", "ep", "etp"), ("tp", "cp", "pp", "ep", "etp")),
+        *(("pp", "vpp"), ("tp", "cp", "pp", "mbs", "vpp"), ("pp", "schedule"), ("tp", "cp", "pp", "mbs", "schedule")),
+        *(("pp", "vpp", "recompute"), ("pp", "vpp", "block_quarters")),
+        *(("tp", "pp", "sharding"), ("tp", "cp", "pp", "sharding"), ("tp", "cp", "pp", "hsdp_ranks")),
+    )
+    found: dict[tuple[str, ...], Table] = {key: set() for key in names}
+    by_axis: dict[str, list[tuple[str, ...]]] = {}
+    for key in names:
+        by_axis.setdefault(key[-1], []).append(key)
+
+    def put(axis: str, value: Value, **context: Value) -> None:
+        for key in by_axis[axis]:
+            found[key].add((*(context[name] for name in key[:-1]), value))
+
+    columns = [grid.tp, grid.cp, grid.pp, grid.dp, grid.mbs, grid.m]
+    for tp, cp, pp, dp, mbs, m in {*zip(*(column.tolist() for column in columns), strict=True)}:
+        row: dict[str, Value] = {"tp": tp, "cp": cp, "pp": pp, "mbs": mbs}
+        for axis, value in row.items():
+            put(axis, value, **row)
+        for schedule, vpp in factory.pipelines(pp, m):
+            if not factory.recomputes(pp, vpp):
+                continue
+            put("vpp", vpp, **row)
+            if vpp == 1:
+                put("schedule", schedule.name, **row)
+            quarters = quarter_layers(factory, pp, vpp)
+            for recompute, _ in factory.recomputes(pp, vpp):
+                put("recompute", recompute, vpp=vpp, **row)
+                if recompute == "block":
+                    for quarter in quarters:
+                        put("block_quarters", quarter, vpp=vpp, **row)
+        for choice in shardings_for(dp, cp, space):
+            put("sharding", choice.name, **row)
+            if choice.name == "hsdp":
+                put("hsdp_ranks", choice.shard, **row)
+    columns = [grid.tp, grid.cp, grid.pp, grid.ep, grid.etp]
+    for tp, cp, pp, ep, etp in {*zip(*(column.tolist() for column in columns), strict=True)}:
+        put("ep", ep, tp=tp, cp=cp, pp=pp)
+        put("etp", etp, tp=tp, cp=cp, pp=pp, ep=ep)
+    columns = [grid.tp, grid.overlap, grid.cp_a2a, grid.cp_p2p, grid.cp_ag]
+    for tp, overlap, a2a, p2p, ag in {*zip(*(column.tolist() for column in columns), strict=True)}:
+        if tp > 1:
+            put("tp_overlap", OVERLAPS[overlap])
+        if a2a * p2p * ag > 1:
+            put("cp_kind", kind_of(a2a, p2p, ag), tp=tp, cp=a2a * p2p * ag)
+    return found
+
+
+def _numbers(name: str, legal: dict[tuple[str, ...], Table], when: tuple[When, ...] = ()) -> Axis:
+    values = tuple(sorted(int(value) for (value,) in legal[name,]))
+    return Axis(name=name, values=values, default=values[0] if values else 0, ordered=True, when=when)
+
+
+def _words(
+    name: str, legal: dict[tuple[str, ...], Table], when: tuple[When, ...] = (), order: tuple[str, ...] = ()
+) -> Axis:
+    rank: Callable[[str], tuple[int, int, str]] = lambda word: (  # noqa: E731
+        order.index(word) if word in order else len(order),
+        len(word),
+        word,
+    )
+    values = tuple(sorted((str(value) for (value,) in legal[name,]), key=rank))
+    return Axis(name=name, values=values, default=values[0] if values else "", when=when)
+
+
+def _above_one(axis: str, legal: dict[tuple[str, ...], Table]) -> tuple[When, ...]:
+    return (When(axis=axis, values=tuple(sorted(int(value) for (value,) in legal[axis,] if int(value) > 1))),)

@@ -1,0 +1,243 @@
+"""The space of `plan` for tuners: the same legal plans the exact search covers, one point a plan."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from meshwright.errors import InfeasibleError, Problem
+from meshwright.estimate.hardware import Hardware, hardware_of
+from meshwright.estimate.layout import expand
+from meshwright.estimate.memory import TIGHT_SHARE
+from meshwright.estimate.price import estimate_plan
+from meshwright.search.block import Sharding, shardings_for
+from meshwright.search.bound import row_bounds
+from meshwright.search.geometry import ShapeFactory
+from meshwright.search.grid import Grid, build_grid
+from meshwright.search.search import search
+from meshwright.search.space import Space
+from meshwright.search.tuners.base import Axis, Forbidden, Optimum, Outcome, Point, Rules
+from meshwright.search.tuners.plan_axes import kind_of, levels_of, quarter_layers, tables_of
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.row import PlanRow, default_schedule
+from meshwright.specs.workload import Workload
+from meshwright.strategies.base import OVERLAPS
+from meshwright.units import gib
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanSpace:
+    """Homogeneous plans of a model on one kind of node.
+
+    | axis | values | matters where |
+    |---|---|---|
+    | tp, cp, pp, mbs, vpp | legal degrees; dp is what is left of the devices | always |
+    | cp_kind | p2p, a2a, ag, `a2aN+p2p` for an inner degree N | cp > 1 |
+    | ep, etp | legal expert degrees | the model has experts |
+    | tp_overlap | bulk, ring | tp > 1 |
+    | schedule | of one chunk per worker | pp > 1 and vpp = 1 |
+    | recompute | none, sel, block, full | always |
+    | block_quarters | 1, 2, 3 quarters of the largest chunk | recompute = block |
+    | sharding | z0 ... hsdp | always |
+    | hsdp_ranks | data ranks of a shard group | sharding = hsdp |
+    """
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    workload: Workload
+    space: Space = field(default_factory=Space)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Only the question travels to other processes; tables are made again where they are needed."""
+        return {name: self.__dict__[name] for name in ("model", "cluster", "workload", "space")}
+
+    @property
+    def name(self) -> str:
+        """Model, devices and batch."""
+        work = self.workload
+        return f"{self.model.name} on {self.cluster.name}, {work.global_batch} x {work.seq_len}"
+
+    @property
+    def objective(self) -> str:
+        """Seconds of a step."""
+        return "step_time_s"
+
+    @cached_property
+    def _factory(self) -> ShapeFactory:
+        return ShapeFactory.of(self.model, self.workload.seq_len, self.space)
+
+    @cached_property
+    def _hardware(self) -> Hardware:
+        return hardware_of(self.cluster.groups[0], self.workload.precision)
+
+    @cached_property
+    def _rows(self) -> tuple[Grid, list[int]]:
+        """Legal rows with at least one plan, and how many plans there are up to each of them."""
+        grid = build_grid(self.model, self.workload, self.cluster.devices, self.space)
+        pairs = zip(grid.pp.tolist(), grid.m.tolist(), grid.dp.tolist(), grid.cp.tolist(), strict=True)
+        plans = np.array([self._shapes(pp, m) * self._groups(dp, cp) for pp, m, dp, cp in pairs], dtype=np.int64)
+        if not plans.any():
+            what = f"no plan of {self.model.name} on {self.cluster.devices} devices is legal"
+            fix = "`meshwright plan` with the same options says which rule empties the space"
+            raise InfeasibleError(Problem(what=what, fix=fix, field="gpus"), code="MW301")
+        return grid.take(plans > 0), np.cumsum(plans[plans > 0]).tolist()
+
+    @cached_property
+    def _shape_counts(self) -> dict[tuple[int, int], int]:
+        return {}
+
+    def _shapes(self, pp: int, m: int) -> int:
+        if (pp, m) not in self._shape_counts:
+            self._shape_counts[pp, m] = self._factory.count(pp, m)
+        return self._shape_counts[pp, m]
+
+    @cached_property
+    def _group_counts(self) -> dict[tuple[int, int], int]:
+        return {}
+
+    def _groups(self, dp: int, cp: int) -> int:
+        if (dp, cp) not in self._group_counts:
+            self._group_counts[dp, cp] = len(shardings_for(dp, cp, self.space))
+        return self._group_counts[dp, cp]
+
+    @property
+    def size(self) -> int:
+        """Legal plans, as many as the exact search counts."""
+        return self._rows[1][-1]
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes that have more than one value."""
+        return self._tables[0]
+
+    @property
+    def forbidden(self) -> tuple[Forbidden, ...]:
+        """What ties the degrees to the model, the devices, the batch and each other."""
+        return self._tables[1]
+
+    @cached_property
+    def _tables(self) -> tuple[tuple[Axis, ...], tuple[Forbidden, ...]]:
+        return tables_of(self._rows[0], self._factory, self.space)
+
+    @cached_property
+    def _single(self) -> Point:
+        """Values of what is no axis because it has one value."""
+        grid = self._rows[0]
+        schedule, _ = self._factory.pipelines(int(grid.pp[0]), int(grid.m[0]))[0]
+        recompute = self._factory.recomputes(int(grid.pp[0]), 1)
+        choice = shardings_for(int(grid.dp[0]), int(grid.cp[0]), self.space)[0]
+        return {
+            **{name: int(getattr(grid, name)[0]) for name in ("tp", "cp", "pp", "ep", "etp", "mbs")},
+            "cp_kind": kind_of(int(grid.cp_a2a.max()), int(grid.cp_p2p.max()), int(grid.cp_ag.max())),
+            "tp_overlap": OVERLAPS[int(grid.overlap.max())],
+            "vpp": self._factory.pipelines(int(grid.pp[0]), int(grid.m[0]))[0][1],
+            "schedule": schedule.name,
+            "recompute": recompute[0][0] if recompute else "none",
+            "block_quarters": 1,
+            "sharding": choice.name,
+            "hsdp_ranks": choice.shard or 1,
+        }
+
+    def sample(self, generator: random.Random) -> Point:
+        """A legal plan, every one as likely as any other: a row by its number of plans, then shape and sharding."""
+        grid, upto = self._rows
+        row = bisect_right(upto, generator.randrange(upto[-1]))
+        pp, m, dp, cp = (int(column[row]) for column in (grid.pp, grid.m, grid.dp, grid.cp))
+        shapes = [(s.name, v, *r) for s, v in self._factory.pipelines(pp, m) for r in self._factory.recomputes(pp, v)]
+        schedule, vpp, recompute, layers = generator.choice(shapes)
+        choice: Sharding = generator.choice(shardings_for(dp, cp, self.space))
+        point: Point = {name: int(getattr(grid, name)[row]) for name in ("tp", "cp", "pp", "ep", "etp", "mbs")}
+        point |= {
+            "cp_kind": kind_of(int(grid.cp_a2a[row]), int(grid.cp_p2p[row]), int(grid.cp_ag[row])),
+            "tp_overlap": OVERLAPS[int(grid.overlap[row])],
+            "vpp": vpp,
+            "schedule": schedule,
+            "recompute": recompute,
+            "sharding": choice.name,
+        }
+        if recompute == "block":
+            quarters = quarter_layers(self._factory, pp, vpp)
+            point["block_quarters"] = next(q for q, k in quarters.items() if k == layers)
+        if choice.name == "hsdp":
+            point["hsdp_ranks"] = choice.shard
+        return self._rules.completed(point)
+
+    @cached_property
+    def _rules(self) -> Rules:
+        return Rules.of(self)
+
+    def row(self, point: Point) -> PlanRow:
+        """The plan of a point."""
+        whole: Point = {**self._single, **point}
+        number = {name: int(whole[name]) for name in ("tp", "cp", "pp", "ep", "etp", "mbs", "vpp", "hsdp_ranks")}
+        tp, cp, pp, vpp = (number[name] for name in ("tp", "cp", "pp", "vpp"))
+        recompute, sharding = str(whole["recompute"]), str(whole["sharding"])
+        quarters = quarter_layers(self._factory, pp, vpp) if recompute == "block" else {}
+        return PlanRow(
+            tp=tp,
+            tp_overlap="ring" if tp > 1 and whole["tp_overlap"] == "ring" else "bulk",
+            cp=levels_of(str(whole["cp_kind"]), cp),
+            pp=pp,
+            vpp=vpp,
+            ep=number["ep"],
+            etp=number["etp"],
+            dp=self.cluster.devices // (tp * cp * pp),
+            sharding=sharding,
+            shard_group=number["hsdp_ranks"] * cp if sharding == "hsdp" else 0,
+            mbs=number["mbs"],
+            gbs=self.workload.global_batch,
+            schedule=str(whole["schedule"]) if vpp == 1 else default_schedule(vpp),
+            recompute=recompute,
+            recompute_layers=quarters[int(whole["block_quarters"])] if quarters else 0,
+        )
+
+    def evaluate(self, point: Point) -> Outcome:
+        """Simulated step time of a plan; infeasible where a stage does not fit, as in the exact search."""
+        row = self.row(point)
+        plan = expand(row, self.model, self.workload.seq_len)
+        estimate = estimate_plan(plan, self.model, self.cluster, self.workload)
+        full = max(estimate.stages, key=lambda stage: stage.peak_memory_bytes / stage.capacity_bytes)
+        limit_bytes = full.capacity_bytes * (1.0 if self.space.tight else 1.0 - TIGHT_SHARE)
+        value, name = estimate.step_time_s, row.format()
+        if full.peak_memory_bytes <= limit_bytes:
+            return Outcome(status="ok", value=value, name=name)
+        kept = "" if self.space.tight else f", of which {TIGHT_SHARE:.0%} stay free"
+        need = f"{gib(full.peak_memory_bytes)} of {gib(full.capacity_bytes)}{kept}"
+        return Outcome(
+            status="infeasible",
+            value=value,
+            name=name,
+            reason=f"memory: stage {full.stage} needs {need}",
+            excess=full.peak_memory_bytes / limit_bytes - 1.0,
+        )
+
+    def bound(self, point: Point) -> float | None:
+        """No plan with these degrees and this micro-batch is faster, whatever its schedule, recompute and sharding."""
+        row = self.row(point)
+        level = dict(row.cp)
+        values = {
+            **{name: getattr(row, name) for name in ("tp", "ep", "etp", "pp", "dp", "mbs")},
+            "overlap": OVERLAPS.index(row.tp_overlap),
+            **{f"cp_{kind}": level.get(kind, 1) for kind in ("a2a", "p2p", "ag")},
+            "m": row.micro_batches,
+        }
+        grid = Grid(**{name: np.array([value], dtype=np.int64) for name, value in values.items()})
+        return float(row_bounds(grid, self.model, self._hardware, self.workload).time_s[0])
+
+    def optimum(self) -> Optimum | None:
+        """The best plan of the space, found by the exact search; recompute layer by layer is not in the space."""
+        found = search(self.model, self.cluster, self.workload, self.space, top=1, refine=False)
+        if not found.plans or found.relaxed:
+            return None
+        best = found.plans[0]
+        return Optimum(
+            value=best.estimate.step_time_s,
+            name=best.row.format() if best.row else "",
+            space=found.certificate.space,
+            search_s=found.certificate.search_s,
+        )

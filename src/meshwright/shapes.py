@@ -1,0 +1,30 @@
+"""Array types with shapes in them: `Float[np.ndarray, "rows"]`.
+
+With jaxtyping installed (a development dependency) the shapes are real types that the tests check at run time;
+without it they are plain `np.ndarray`, so that users install and import nothing for them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+else:
+    try:
+        import sys
+
+        if "pytest" not in sys.modules:
+            raise ImportError
+        from jaxtyping import Bool, Float, Int
+    except ImportError:
+
+        class _Shaped:
+            """Stands in for a jaxtyping type: subscripting gives the array type back."""
+
+            def __class_getitem__(cls, item: Any) -> Any:
+                return item[0] if isinstance(item, tuple) else item
+
+        Bool = Float = Int = _Shaped
+
+__all__ = ["Bool", "Float", "Int"]

@@ -1,0 +1,46 @@
+"""Gather every problem of a spec, then raise once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from meshwright.errors import InputError, Problem
+
+
+@dataclass(slots=True)
+class Check:
+    """Collects the problems of one noun; `done` raises them together."""
+
+    noun: str
+    problems: list[Problem] = field(default_factory=list)
+
+    def that(self, holds: bool, name: str, value: object, rule: str, fix: str = "") -> bool:
+        """Record a problem of field `name` unless `holds`."""
+        if not holds:
+            self.problems.append(Problem(what=f"{self.noun}: {name} is {value!r}", why=rule, fix=fix, field=name))
+        return holds
+
+    def whole(self, name: str, value: object, low: int = 1) -> bool:
+        """`value` is an integer of at least `low`."""
+        good = isinstance(value, int) and not isinstance(value, bool) and value >= low
+        return self.that(good, name, value, f"must be a whole number of at least {low}")
+
+    def positive(self, name: str, value: object, *, zero: bool = False) -> bool:
+        """`value` is a finite number above zero (or at least zero)."""
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        good = number and (value >= 0 if zero else value > 0)  # type: ignore[operator]
+        return self.that(bool(good), name, value, "must be a finite number " + ("of at least 0" if zero else "above 0"))
+
+    def one_of(self, name: str, value: object, known: tuple[str, ...]) -> bool:
+        """`value` is one of the known words."""
+        return self.that(value in known, name, value, f"must be one of {', '.join(known)}")
+
+    def done(self) -> None:
+        """Raise all problems together.
+
+        Raises:
+            InputError: if there are any.
+        """
+        if self.problems:
+            raise InputError(self.problems)

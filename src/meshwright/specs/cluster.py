@@ -1,0 +1,161 @@
+"""Where it runs: groups of equal nodes, nested domains inside each, links between groups.
+
+A domain is a set of consecutive devices joined by one kind of link; an NVLink domain is not a node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from meshwright.specs.check import Check
+from meshwright.specs.device import Basis, DeviceSpec
+
+MAX_DEVICES = 1_048_576
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DomainSpec:
+    """One level of the network, innermost first in a group."""
+
+    name: str
+    size: int
+    """Consecutive devices inside one such domain."""
+    bandwidth_bytes_per_s: float
+    """Nominal, per device and direction."""
+    efficiency: float
+    """Large-message share of the nominal bandwidth that collectives reach."""
+    latency_s: float
+    """Per step of a ring or tree."""
+    in_switch_efficiency: float = 0.0
+    """Share of the nominal bandwidth that a reduction in the switches reaches (NVLink SHARP, Quantum SHARP); 0 where
+    they do not add."""
+    topology: Literal["switch", "mesh", "torus"] = "switch"
+    basis: Basis = "datasheet"
+
+    def __post_init__(self) -> None:
+        check = Check(f"domain {self.name}")
+        check.whole("size", self.size)
+        check.positive("bandwidth_bytes_per_s", self.bandwidth_bytes_per_s)
+        if check.positive("efficiency", self.efficiency):
+            check.that(self.efficiency <= 1, "efficiency", self.efficiency, "cannot exceed 1")
+        check.positive("latency_s", self.latency_s, zero=True)
+        check.done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGroup:
+    """Equal nodes."""
+
+    name: str
+    device: DeviceSpec
+    nodes: int
+    devices_per_node: int
+    domains: tuple[DomainSpec, ...]
+    """Innermost first; sizes grow; the last one holds the whole group."""
+    zone: str | None = None
+    price_per_device_hour: float | None = None
+
+    def __post_init__(self) -> None:
+        check = Check(f"group {self.name}")
+        good = check.whole("nodes", self.nodes) & check.whole("devices_per_node", self.devices_per_node)
+        sizes = [domain.size for domain in self.domains]
+        check.that(bool(sizes), "domains", sizes, "a group needs at least one domain")
+        check.that(sizes == sorted(sizes), "domains", sizes, "must be listed innermost first, sizes growing")
+        if good and sizes:
+            check.that(
+                sizes[-1] >= self.devices,
+                "domains",
+                sizes,
+                f"the outermost must hold all {self.devices} devices of the group",
+            )
+        check.done()
+
+    @property
+    def devices(self) -> int:
+        """Devices in the group."""
+        return self.nodes * self.devices_per_node
+
+    @property
+    def price_per_hour(self) -> float | None:
+        """Price of one device and hour, the group's own before the device's list price."""
+        return self.price_per_device_hour if self.price_per_device_hour is not None else self.device.price_per_hour
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSpec:
+    """What joins two groups or zones, both directions."""
+
+    between: tuple[str, str]
+    bandwidth_bytes_per_s: float
+    """Per device of the smaller side and direction."""
+    latency_s: float
+    basis: Basis = "assumed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    """All devices of a job, groups in rank order."""
+
+    name: str
+    groups: tuple[NodeGroup, ...]
+    links: tuple[LinkSpec, ...] = ()
+
+    def __post_init__(self) -> None:
+        check = Check("cluster")
+        check.that(bool(self.groups), "groups", [], "must hold at least one group of nodes")
+        names = [group.name for group in self.groups]
+        check.that(len(set(names)) == len(names), "groups", names, "names of groups must differ")
+        check.that(
+            self.devices <= MAX_DEVICES,
+            "devices",
+            self.devices,
+            f"at most {MAX_DEVICES:,} devices can be planned",
+            "plan one replica and scale its data-parallel degree",
+        )
+        check.done()
+
+    @property
+    def devices(self) -> int:
+        """Devices of all groups."""
+        return sum(group.devices for group in self.groups)
+
+    @property
+    def homogeneous(self) -> bool:
+        """One group: every device is like every other."""
+        return len(self.groups) == 1
+
+    def describe(self) -> dict[str, object]:
+        """The `cluster` entry of a plan set."""
+        return {
+            "name": self.name,
+            "devices": self.devices,
+            "groups": [
+                {
+                    "name": group.name,
+                    "device": group.device.name,
+                    "nodes": group.nodes,
+                    "devices_per_node": group.devices_per_node,
+                    "memory_bytes": group.device.memory_bytes,
+                    "domains": [
+                        {
+                            "name": domain.name,
+                            "size": domain.size,
+                            "bandwidth_bytes_per_s": domain.bandwidth_bytes_per_s,
+                            "basis": domain.basis,
+                        }
+                        for domain in group.domains
+                    ],
+                }
+                for group in self.groups
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Island:
+    """Devices alike in compute, memory and connectivity: a part of one group."""
+
+    group: NodeGroup
+    first_device: int
+    devices: int

@@ -1,0 +1,145 @@
+"""One accelerator: peaks, memory, efficiency of its kernels, each number with its basis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from meshwright.specs.check import Check
+from meshwright.specs.dtypes import PEAK_DTYPE
+
+Basis = Literal["datasheet", "literature", "fitted", "measured", "assumed", "extrapolated"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where a number comes from."""
+
+    basis: Basis
+    source: str
+    date: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelEfficiency:
+    """How near a device's kernels come to its peaks; one record per architecture generation, with its source."""
+
+    gemm_fraction: float
+    """Best large GEMM over the dense peak at 16-bit, power limit included."""
+    gemm_fraction_fp8: float
+    gemm_fraction_fp32: float
+    tile_m: int
+    tile_n: int
+    k_half: float
+    """Contraction length at which a GEMM reaches half of its large-K rate."""
+    flash_forward_fraction: float
+    """Best fused attention, forward, over the 16-bit dense peak, causal pairs counted once."""
+    flash_backward_fraction: float
+    flash_keys_half: float
+    """Keys per query at which fused attention reaches half of its best rate."""
+    flash_dim_half: float
+    """Head dim at which fused attention reaches half of its best rate: exponentials cost the same for any head."""
+    flash_tile: int
+    """Queries in one block of fused attention."""
+    memory_fraction: float
+    """Achieved over nominal memory bandwidth in streaming kernels."""
+    launch_s: float
+    """Time a kernel needs beyond its work: launch latency and tail, back to back in one stream."""
+    dispatch_s: float
+    """Host time to issue one operator; layers whose kernels are quicker wait for the host."""
+    overlap_slowdown: float
+    """How much slower compute runs while a collective shares the device."""
+    context_bytes: float
+    """Driver context, libraries' workspaces."""
+    source: str
+    basis: Basis = "literature"
+
+    def __post_init__(self) -> None:
+        check = Check("kernel efficiency")
+        for name in (
+            "gemm_fraction",
+            "gemm_fraction_fp8",
+            "gemm_fraction_fp32",
+            "flash_forward_fraction",
+            "flash_backward_fraction",
+            "memory_fraction",
+        ):
+            value = getattr(self, name)
+            if check.positive(name, value):
+                check.that(value <= 1, name, value, "is a fraction of the peak and cannot exceed 1")
+        for name in ("launch_s", "dispatch_s", "k_half", "flash_keys_half", "flash_dim_half", "context_bytes"):
+            check.positive(name, getattr(self, name), zero=True)
+        check.whole("tile_m", self.tile_m)
+        check.whole("tile_n", self.tile_n)
+        check.that(self.overlap_slowdown >= 1, "overlap_slowdown", self.overlap_slowdown, "must be at least 1")
+        check.done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSpec:
+    """One accelerator as frameworks see it (one rank)."""
+
+    name: str
+    vendor: str
+    year: int
+    peak_flop_per_s: tuple[tuple[str, float], ...]
+    """Dense peaks by dtype, as pairs."""
+    memory_bytes: float
+    memory_bandwidth_bytes_per_s: float
+    units: int
+    """Streaming multiprocessors, compute units or cores: what a wave of tiles fills."""
+    host_bandwidth_bytes_per_s: float
+    """Device to host memory, per direction."""
+    efficiency: KernelEfficiency
+    aliases: tuple[str, ...] = ()
+    power_w: float | None = None
+    price_per_hour: float | None = None
+    provenance: tuple[tuple[str, Provenance], ...] = ()
+    """Source and basis by field name."""
+    notes: str = ""
+    node: NodeDefaults | None = None
+
+    def __post_init__(self) -> None:
+        check = Check(f"device {self.name}")
+        for dtype, peak in self.peak_flop_per_s:
+            check.positive(f"peak_flop_per_s.{dtype}", peak)
+        for name in ("memory_bytes", "memory_bandwidth_bytes_per_s", "host_bandwidth_bytes_per_s"):
+            check.positive(name, getattr(self, name))
+        check.whole("units", self.units)
+        check.that(bool(self.peak_flop_per_s), "peak_flop_per_s", {}, "must hold at least one dtype")
+        check.done()
+
+    def peak(self, dtype: str) -> float | None:
+        """Dense FLOP/s in a dtype, or None where the device cannot compute in it."""
+        return dict(self.peak_flop_per_s).get(PEAK_DTYPE.get(dtype, dtype))
+
+    def basis_of(self, field_name: str) -> Provenance:
+        """Where a field's number comes from."""
+        known = dict(self.provenance)
+        return known.get(field_name) or Provenance(basis="assumed", source="not stated")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDefaults:
+    """The node a device usually comes in, used where the cluster does not say."""
+
+    devices_per_node: int
+    scaleup_domain: int
+    """Devices joined by the scale-up link; may exceed the node (NVL72) or be less (PCIe cards: 1)."""
+    scaleup_name: str
+    scaleup_bytes_per_s: float
+    """Nominal, per device and direction."""
+    scaleup_efficiency: float
+    scaleup_latency_s: float
+    scaleup_in_switch_efficiency: float
+    """Share of the nominal bandwidth that a reduction in the switch reaches (NVLink SHARP); 0 where it does not add."""
+    scaleup_topology: Literal["switch", "mesh", "torus"] = "switch"
+    host_name: str
+    host_bytes_per_s: float
+    """Between devices of one node outside the scale-up domain."""
+    fabric_name: str
+    fabric_bytes_per_s: float
+    """Nominal, per device and direction."""
+    fabric_efficiency: float
+    fabric_latency_s: float
+    provenance: tuple[tuple[str, Provenance], ...] = field(default=())

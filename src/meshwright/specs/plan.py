@@ -1,0 +1,203 @@
+"""The one plan: pipelines of workers of chunks of layer runs. A homogeneous plan is one pipeline of equal workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from meshwright.specs.check import Check
+from meshwright.specs.strategy import LayerStrategy
+
+ParameterValue = int | float | str | bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """The order of a pipeline: a catalogue name with parameters, or an inline table."""
+
+    name: str = "1f1b"
+    parameters: tuple[tuple[str, ParameterValue], ...] = ()
+    orders: tuple[tuple[str, ...], ...] = ()
+    """One list of tasks such as `F0.3` per worker; empty for a named schedule."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyRun:
+    """Consecutive layers of a chunk under one strategy, by index into the plan's table."""
+
+    layers: int
+    strategy: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """One virtual stage: the layers that run between two transfers."""
+
+    virtual_stage: int
+    layers: tuple[tuple[int, int], ...]
+    """Inclusive ranges; more than one where blocks are scattered (FTPipe)."""
+    runs: tuple[StrategyRun, ...]
+    embedding: bool = False
+    head: bool = False
+    """Final norm, projection and loss, and multi-token-prediction modules."""
+    copy: Literal["primary", "replica", "redundant"] = "primary"
+    """`replica`: a second full-right copy (bidirectional pipelines); `redundant`: kept against failures (Bamboo)."""
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of all ranges."""
+        return sum(last - first + 1 for first, last in self.layers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """The devices that hold one stage, all its data-parallel ranks together."""
+
+    devices: tuple[tuple[int, int], ...]
+    """Inclusive ranges of device numbers in the cluster's order."""
+    chunks: tuple[Chunk, ...]
+    rank_order: str = "tp-cp-ep-dp"
+    """Innermost first."""
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of all ranges."""
+        return sum(last - first + 1 for first, last in self.devices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """One chain of workers that trains whole sequences."""
+
+    micro_batch: int
+    """Sequences per micro-batch and data-parallel rank of the first layer; layers of another data degree split the same
+    sequences among their own ranks."""
+    num_micro_batches: int
+    workers: tuple[Worker, ...]
+    schedule: Schedule = Schedule()
+    shapes: tuple[tuple[int, int], ...] = ()
+    """(sequences, padded length) of each micro-batch where they differ (DynaPipe); empty when all are alike."""
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All chunks, worker by worker."""
+        for worker in self.workers:
+            yield from worker.chunks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionPlan:
+    """How one step is executed, on any cluster."""
+
+    strategies: tuple[LayerStrategy, ...]
+    pipelines: tuple[Pipeline, ...]
+
+    def __post_init__(self) -> None:
+        check = Check("plan")
+        check.that(bool(self.pipelines), "pipelines", [], "must hold at least one pipeline")
+        counts = set()
+        taken: list[tuple[int, int]] = []
+        for number, pipeline in enumerate(self.pipelines):
+            here = f"pipelines[{number}]"
+            check.whole(f"{here}.micro_batch", pipeline.micro_batch)
+            check.whole(f"{here}.num_micro_batches", pipeline.num_micro_batches)
+            check.that(
+                len(pipeline.shapes) in (0, pipeline.num_micro_batches),
+                f"{here}.shapes",
+                len(pipeline.shapes),
+                f"must be empty or one for each of the {pipeline.num_micro_batches} micro-batches",
+            )
+            check.that(bool(pipeline.workers), f"{here}.workers", [], "must hold at least one worker")
+            counts.add(self._check_layers(check, here, pipeline))
+            for index, worker in enumerate(pipeline.workers):
+                self._check_worker(check, f"{here}.workers[{index}]", worker)
+                taken.extend(worker.devices)
+        check.that(len(counts) <= 1, "pipelines", sorted(counts), "all pipelines must hold the same number of layers")
+        taken.sort()
+        for (_, last), (first, _) in pairwise(taken):
+            check.that(first > last, "devices", first, "a device belongs to one worker only")
+        check.done()
+
+    def _check_layers(self, check: Check, here: str, pipeline: Pipeline) -> int:
+        ranges = sorted(r for chunk in pipeline.chunks() if chunk.copy == "primary" for r in chunk.layers)
+        expected = 0
+        for first, last in ranges:
+            if not check.that(
+                first == expected and last >= first,
+                f"{here}.layers",
+                [first, last],
+                f"the layers of the primary copies must be 0, 1, 2 ... once each; expected {expected} here",
+            ):
+                break
+            expected = last + 1
+        for chunk in pipeline.chunks():
+            covered = sum(run.layers for run in chunk.runs)
+            check.that(
+                covered == chunk.num_layers,
+                f"{here}.runs",
+                covered,
+                f"must cover the chunk's {chunk.num_layers} layers",
+            )
+        return expected
+
+    def _check_worker(self, check: Check, here: str, worker: Worker) -> None:
+        for first, last in worker.devices:
+            check.that(0 <= first <= last, f"{here}.devices", [first, last], "must be a range first <= last from 0 on")
+        for chunk in worker.chunks:
+            for run in chunk.runs:
+                known = 0 <= run.strategy < len(self.strategies)
+                if not check.that(
+                    known, f"{here}.strategy", run.strategy, f"must index {len(self.strategies)} strategies"
+                ):
+                    continue
+                strategy = self.strategies[run.strategy]
+                check.that(
+                    strategy.devices == worker.num_devices,
+                    f"{here}.devices",
+                    worker.num_devices,
+                    f"must be tp {strategy.tp} x cp {strategy.cp} x dp {strategy.dp} = {strategy.devices}",
+                )
+                expert = strategy.expert.ep * strategy.expert.etp
+                check.that(
+                    strategy.devices % expert == 0,
+                    f"{here}.strategy.expert",
+                    expert,
+                    f"ep {strategy.expert.ep} x etp {strategy.expert.etp} must divide the {strategy.devices} devices",
+                )
+
+    def strategy_index(self, pipeline: Pipeline, worker: Worker, chunk: Chunk | None = None) -> int:
+        """The strategy of a chunk's first layers; of the worker's, or the pipeline's, where it holds none itself."""
+        near = [chunk] if chunk is not None else []
+        for candidate in (*near, *worker.chunks, *pipeline.chunks()):
+            if candidate.runs:
+                return candidate.runs[0].strategy
+        return 0
+
+    @property
+    def num_layers(self) -> int:
+        """Layers every pipeline holds."""
+        return sum(chunk.num_layers for chunk in self.pipelines[0].chunks() if chunk.copy == "primary")
+
+    @property
+    def devices(self) -> int:
+        """Devices in use."""
+        return sum(worker.num_devices for pipeline in self.pipelines for worker in pipeline.workers)
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences per step over all pipelines: micro-batch x micro-batches x data degree."""
+        return sum(
+            self.data_degree(p) * (sum(sequences for sequences, _ in p.shapes) or p.micro_batch * p.num_micro_batches)
+            for p in self.pipelines
+        )
+
+    def data_degree(self, pipeline: Pipeline) -> int:
+        """Data degree of a pipeline's first layer, by which its micro-batch is counted."""
+        runs = (run for chunk in sorted(pipeline.chunks(), key=_first_layer) for run in chunk.runs)
+        return next((self.strategies[run.strategy].dp for run in runs), 1)
+
+
+def _first_layer(chunk: Chunk) -> tuple[bool, int]:
+    """Sorts chunks by their first layer, primary copies before others."""
+    return chunk.copy != "primary", chunk.layers[0][0] if chunk.layers else -1

@@ -1,0 +1,271 @@
+"""A homogeneous plan as one row of degrees, and its one-line form `tp8.pp4.vpp2.dp16.z1.mbs1.gbs1024.rc-sel`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from meshwright.errors import InputError, Problem, nearest
+from meshwright.specs.strategy import (
+    ContextParallel,
+    DataParallel,
+    ExpertParallel,
+    LayerStrategy,
+    Offload,
+    Recompute,
+    Tensor1D,
+    TensorOverlap,
+)
+
+SHARDINGS = ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep", "hsdp")
+RECOMPUTES = ("none", "sel", "full", "block", "uni")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRow:
+    """One homogeneous plan: every stage has these degrees; layers are spread evenly by weight."""
+
+    tp: int = 1
+    sp: bool = True
+    tp_overlap: TensorOverlap = "bulk"
+    cp: tuple[tuple[str, int], ...] = ()
+    """Levels (kind, degree), innermost first."""
+    pp: int = 1
+    vpp: int = 1
+    ep: int = 1
+    etp: int = 1
+    dp: int = 1
+    sharding: str = "z0"
+    shard_group: int = 0
+    """Ranks of one HSDP shard group; 0 otherwise."""
+    mbs: int = 1
+    gbs: int = 1
+    schedule: str = "1f1b"
+    recompute: str = "none"
+    recompute_layers: int = 0
+    """K of `block` (first K layers of each chunk) and `uni` (groups of K)."""
+    offload: str = ""
+    """Letters of what is offloaded: w, a, o."""
+    dp_overlap: bool = True
+
+    @property
+    def cp_degree(self) -> int:
+        """Context degree over all levels."""
+        degree = 1
+        for _, level in self.cp:
+            degree *= level
+        return degree
+
+    @property
+    def devices(self) -> int:
+        """tp x cp x pp x dp."""
+        return self.tp * self.cp_degree * self.pp * self.dp
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches per data-parallel rank and step."""
+        return self.gbs // (self.dp * self.mbs)
+
+    @property
+    def layout(self) -> tuple[int, ...]:
+        """The degrees that decide where ranks sit; plans of one layout differ in settings only."""
+        return (self.tp, self.cp_degree, self.ep, self.etp, self.pp, self.dp)
+
+    def identity(self) -> str:
+        """The degrees multiplied out: `64 = tp8 x pp4 x dp2`."""
+        parts = [("tp", self.tp), ("cp", self.cp_degree), ("pp", self.pp), ("dp", self.dp)]
+        shown = [f"{name}{degree}" for name, degree in parts if degree > 1 or name == "dp"]
+        return f"{self.devices} = {' x '.join(shown)}"
+
+    def format(self) -> str:
+        """The one-line form; defaults are left out, batch and data degree are always there."""
+        tokens = []
+        if self.tp > 1:
+            tokens.append(f"tp{self.tp}")
+            if not self.sp:
+                tokens.append("nosp")
+        if self.cp_degree > 1:
+            tokens.append(_format_cp(self.cp))
+        tokens += [f"{name}{degree}" for name in ("pp", "vpp", "ep", "etp") if (degree := getattr(self, name)) > 1]
+        tokens.append(f"dp{self.dp}")
+        if self.sharding == "hsdp":
+            tokens.append(f"hsdp{self.shard_group}")
+        elif self.sharding != "z0":
+            tokens.append(self.sharding)
+        tokens += [f"mbs{self.mbs}", f"gbs{self.gbs}"]
+        if self.schedule != default_schedule(self.vpp):
+            tokens.append(self.schedule)
+        if self.recompute in ("block", "uni"):
+            tokens.append(f"rc-{self.recompute}{self.recompute_layers}")
+        elif self.recompute != "none":
+            tokens.append(f"rc-{self.recompute}")
+        if self.offload:
+            tokens.append(f"off-{self.offload}")
+        if self.tp > 1 and self.tp_overlap == "ring":
+            tokens.append("tpov")
+        if not self.dp_overlap:
+            tokens.append("nodpov")
+        return ".".join(tokens)
+
+    def strategy(self, *, recomputed: bool | None = None) -> LayerStrategy:
+        """The strategy of a layer; `recomputed` says on which side of a `block` boundary the layer is."""
+        if self.recompute == "block":
+            recompute = Recompute(kind="full") if recomputed else Recompute()
+        elif self.recompute == "uni":
+            recompute = Recompute(kind="grouped", group=self.recompute_layers)
+        elif self.recompute == "sel":
+            recompute = Recompute(kind="selective", modules=("core_attn",))
+        else:
+            recompute = Recompute(kind="full" if self.recompute == "full" else "none")
+        return LayerStrategy(
+            tensor=Tensor1D(degree=self.tp, sequence_parallel=self.sp, overlap=self.tp_overlap),
+            context=tuple(ContextParallel(kind=kind, degree=degree) for kind, degree in self.cp),  # type: ignore[arg-type]
+            expert=ExpertParallel(ep=self.ep, etp=self.etp),
+            data=self.data(),
+            recompute=recompute,
+            offload=Offload(
+                weights=float("w" in self.offload),
+                activations=float("a" in self.offload),
+                optimizer=float("o" in self.offload),
+            ),
+        )
+
+    def data(self) -> DataParallel:
+        """The data-parallel record of the row.
+
+        States are sharded over data x context ranks, so an HSDP group of N holds N / cp data ranks.
+        """
+        overlap = self.dp_overlap
+        if self.sharding == "z0":
+            return DataParallel(replicate=self.dp, shard=1, zero=0, overlap=overlap)
+        if self.sharding in ("z1", "z2", "z3"):
+            return DataParallel(shard=self.dp, zero=int(self.sharding[1]), overlap=overlap)
+        if self.sharding == "hsdp":
+            shard = max(1, self.shard_group // self.cp_degree)
+            return DataParallel(replicate=max(1, self.dp // shard), shard=shard, zero=3, family="fsdp", overlap=overlap)
+        return DataParallel(shard=self.dp, zero=3, family="fsdp", reshard=self.sharding == "fsdp", overlap=overlap)
+
+
+def default_schedule(vpp: int) -> str:
+    """What a plan runs when no schedule is named."""
+    return "interleaved" if vpp > 1 else "1f1b"
+
+
+def _format_cp(levels: tuple[tuple[str, int], ...]) -> str:
+    degree = 1
+    for _, level in levels:
+        degree *= level
+    if len(levels) == 1:
+        kind = levels[0][0]
+        return f"cp{degree}" if kind == "p2p" else f"cp{degree}-{kind}"
+    return f"cp{degree}-" + "x".join(f"{kind}{level}" for kind, level in levels)
+
+
+_COUNTED = re.compile(r"^(tp|pp|vpp|ep|etp|dp|mbs|gbs)([0-9]{1,9})$")
+_CP = re.compile(r"^cp([0-9]{1,9})(?:-(p2p|a2a|ag|a2a([0-9]{1,9})xp2p([0-9]{1,9})))?$")
+_RECOMPUTE = re.compile(r"^rc-(none|sel|full|block([0-9]{1,9})|uni([0-9]{1,9}))$")
+_HSDP = re.compile(r"^hsdp([0-9]{1,9})$")
+_OFFLOAD = re.compile(r"^off-([wao]{1,3})$")
+_WORDS = ("nosp", "tpov", "nodpov", "z0", "z1", "z2", "z3", "fsdp", "fsdp-keep")
+_EXAMPLES = (
+    *_WORDS,
+    "rc-none",
+    "rc-sel",
+    "rc-full",
+    "rc-block4",
+    "rc-uni4",
+    "off-o",
+    "tp8",
+    "cp2",
+    "pp4",
+    "vpp2",
+    "ep8",
+)
+
+
+def parse_row(text: str, *, devices: int, global_batch: int, schedules: tuple[str, ...]) -> PlanRow:
+    """Read the one-line form of a plan.
+
+    Args:
+        text: tokens joined by dots, any order.
+        devices: devices of the cluster; `dp` is what is left of them when it is not said.
+        global_batch: sequences per step when `gbs` is not said.
+        schedules: names that may stand as a schedule token.
+
+    Returns:
+        The row, degrees checked against the devices but not yet against a model.
+
+    Raises:
+        InputError: all unknown, repeated and contradictory tokens together.
+    """
+    fields: dict[str, Any] = {}
+    problems: list[Problem] = []
+
+    def put(name: str, value: object, token: str) -> None:
+        if name in fields:
+            problems.append(Problem(what=f"plan {text!r}: {token!r} says {name} a second time", fix="keep one of them"))
+        fields[name] = value
+
+    for token in (part.strip() for part in text.strip().split(".")):
+        if match := _COUNTED.match(token):
+            put(match[1], int(match[2]), token)
+        elif match := _CP.match(token):
+            put("cp", _parse_cp(match, text, problems), token)
+        elif match := _RECOMPUTE.match(token):
+            put("recompute", re.sub(r"\d+$", "", match[1]), token)
+            if match[2] or match[3]:
+                fields["recompute_layers"] = int(match[2] or match[3])
+        elif match := _HSDP.match(token):
+            put("sharding", "hsdp", token)
+            fields["shard_group"] = int(match[1])
+        elif match := _OFFLOAD.match(token):
+            put("offload", "".join(letter for letter in "wao" if letter in match[1]), token)
+        elif token in SHARDINGS[:-1]:
+            put("sharding", token, token)
+        elif token == "nosp":
+            put("sp", False, token)
+        elif token == "tpov":
+            put("tp_overlap", "ring", token)
+        elif token == "nodpov":
+            put("dp_overlap", False, token)
+        elif token in schedules:
+            put("schedule", token, token)
+        else:
+            close = nearest(token, (*_EXAMPLES, *schedules))
+            fix = (
+                f"did you mean {' or '.join(close)}?" if close else "tokens look like tp8.pp4.vpp2.dp16.z1.mbs1.rc-sel"
+            )
+            problems.append(Problem(what=f"plan {text!r}: unknown token {token!r}", fix=fix, field="plan"))
+    zero = [
+        name for name, value in fields.items() if isinstance(value, int) and not isinstance(value, bool) and value < 1
+    ]
+    problems += [Problem(what=f"plan {text!r}: {name} is 0", why="degrees and batches are at least 1") for name in zero]
+    if problems:
+        raise InputError(problems, code="MW210")
+
+    fields.setdefault("gbs", global_batch)
+    row = PlanRow(**fields)
+    if "schedule" not in fields:
+        row = replace(row, schedule=default_schedule(row.vpp))
+    model_parallel = row.tp * row.cp_degree * row.pp
+    if "dp" not in fields:
+        row = replace(row, dp=max(1, devices // model_parallel))
+    return row
+
+
+def _parse_cp(match: re.Match[str], text: str, problems: list[Problem]) -> tuple[tuple[str, int], ...]:
+    degree = int(match[1])
+    if not match[3]:
+        return ((match[2] or "p2p", degree),) if degree != 1 else ()
+    inner, outer = int(match[3]), int(match[4])
+    if inner * outer != degree:
+        problems.append(
+            Problem(
+                what=f"plan {text!r}: cp{degree} is not a2a{inner} x p2p{outer}",
+                why=f"{inner} x {outer} = {inner * outer}",
+                fix=f"write cp{inner * outer}-a2a{inner}xp2p{outer}",
+            )
+        )
+    levels = (("a2a", inner), ("p2p", outer))
+    return tuple(level for level in levels if level[1] > 1)

@@ -1,0 +1,257 @@
+"""Who computes a layer: one tagged record per run of layers.
+
+Each family (tensor, context, expert, data, recompute, offload) is an object of its own; a method of the literature is a
+choice of their fields. What a field costs is said in `strategies`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from meshwright.specs.by_kind import BY_KIND
+from meshwright.specs.check import Check
+from meshwright.specs.workload import Precision
+
+TensorOverlap = Literal["none", "bulk", "ring"]
+ContextKind = Literal["p2p", "a2a", "ag"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor1D:
+    """Column- then row-split matrices (Megatron-LM), optionally with sequence parallelism."""
+
+    kind: Literal["1d"] = "1d"
+    degree: int = 1
+    sequence_parallel: bool = True
+    """Norms and residual stream sharded along the sequence; without effect at degree 1."""
+    overlap: TensorOverlap = "bulk"
+    """`bulk`: backward collectives hide behind the other gradient's GEMM, as Megatron-LM does unasked; `ring`: forward
+    and backward collectives cut in chunks and run beside the GEMM they feed; `none`: all exposed."""
+
+    def __post_init__(self) -> None:
+        check = Check("tensor 1d")
+        check.whole("degree", self.degree)
+        check.done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor2D:
+    """SUMMA on a q x q grid (Optimus)."""
+
+    kind: Literal["2d"] = "2d"
+    q: int
+
+    @property
+    def degree(self) -> int:
+        """Devices of one tensor group."""
+        return self.q**2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor2p5D:
+    """SUMMA grids stacked `depth` deep with replicated weights (Tesseract)."""
+
+    kind: Literal["2.5d"] = "2.5d"
+    q: int
+    depth: int
+
+    @property
+    def degree(self) -> int:
+        """Devices of one tensor group."""
+        return self.q**2 * self.depth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor3D:
+    """A q x q x q cube (Colossal-AI, arXiv 2105.14450)."""
+
+    kind: Literal["3d"] = "3d"
+    q: int
+
+    @property
+    def degree(self) -> int:
+        """Devices of one tensor group."""
+        return self.q**3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorPerOperator:
+    """Every operator sharded its own way on a logical mesh, kept in a table elsewhere (Alpa, nnScaler)."""
+
+    kind: Literal["per-operator"] = "per-operator"
+    mesh: tuple[int, ...]
+    reference: str
+    """Content hash or file of the sharding table."""
+
+    @property
+    def degree(self) -> int:
+        """Devices of the logical mesh."""
+        return math.prod(self.mesh)
+
+
+Tensor = Tensor1D | Tensor2D | Tensor2p5D | Tensor3D | TensorPerOperator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextParallel:
+    """One level of context parallelism, innermost first: `(a2a, 2), (p2p, 4)` is the hierarchical form."""
+
+    kind: ContextKind
+    """`p2p` ring of keys and values (zigzag), `a2a` heads for sequence (Ulysses), `ag` gathered keys and values."""
+    degree: int
+    layout: Literal["zigzag", "striped", "contiguous"] = "zigzag"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertParallel:
+    """Who holds the experts and how tokens reach them; folds over tensor, context and data ranks."""
+
+    ep: int = 1
+    etp: int = 1
+    """Tensor degree inside an expert."""
+    dispatcher: Literal["alltoall", "allgather", "hierarchical", "deduplicated", "move-experts"] = "alltoall"
+    capacity_factor: float | None = None
+    """None drops no token."""
+    expert_shards: int = 1
+    """Expert-data shards the experts' own parameters are gathered from (Tutel's r = 0, FSDP experts)."""
+    overlap_degree: int = 1
+    """Chunks in which dispatch, experts and combine are pipelined."""
+    shadowed: int = 0
+    """Hot experts copied to every rank (FasterMoE)."""
+    placement: tuple[int, ...] = ()
+    """Rank of each expert, empty for blocks in order (SmartMoE)."""
+    drop_duplicates: bool = False
+    """Drop the copies tensor ranks hold before dispatch (DeepSpeed-TED)."""
+    stash_collectives: bool = False
+    """Keep dispatched tokens so that recompute repeats no exchange (DeepSpeed-TED)."""
+    prioritised: bool = False
+    """Exchanges cut in micro-operations that go before gradient traffic (Lina)."""
+    locality: float | None = None
+    """Largest share of tokens that may leave the node; changes routing (FasterMoE)."""
+
+    def __post_init__(self) -> None:
+        check = Check("expert")
+        for name in ("ep", "etp", "overlap_degree", "expert_shards"):
+            check.whole(name, getattr(self, name))
+        if self.capacity_factor is not None:
+            check.positive("capacity_factor", self.capacity_factor)
+        check.done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataParallel:
+    """Replicas of the layer and what they shard between them (over data x context ranks)."""
+
+    replicate: int = 1
+    """Groups that hold the same shards."""
+    shard: int = 1
+    """Ranks one copy of the sharded states is spread over; replicate x shard = dp."""
+    zero: int = 0
+    """What is sharded: 0 nothing, 1 optimizer, 2 + gradients, 3 + weights."""
+    family: Literal["zero", "fsdp"] = "zero"
+    """`fsdp` keeps the fp32 shard itself as the main copy."""
+    reshard: bool = True
+    """Free gathered weights after forward (zero 3 only)."""
+    overlap: bool = True
+    gather_dtype: str | None = None
+    """Format in which weights cross the network; None for the precision's weights (ZeRO++ qwZ: int8)."""
+    reduce_dtype: str | None = None
+    """Format in which gradients cross; None for the precision's (ZeRO++ qgZ: int4)."""
+    secondary_shard: int = 0
+    """Ranks of a second weight copy for backward (ZeRO++ hpZ); 0 for none."""
+    averaging: Literal["synchronous", "elastic"] = "synchronous"
+    """`elastic`: replicas drift and are pulled to a reference copy (AvgPipe)."""
+
+    def __post_init__(self) -> None:
+        check = Check("data")
+        check.whole("replicate", self.replicate)
+        check.whole("shard", self.shard)
+        check.one_of("zero", str(self.zero), ("0", "1", "2", "3"))
+        check.done()
+
+    @property
+    def degree(self) -> int:
+        """Data-parallel degree."""
+        return self.replicate * self.shard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recompute:
+    """What backward computes again."""
+
+    kind: Literal["none", "selective", "full", "grouped", "optimal"] = "none"
+    """`selective` repeats the named modules, `full` the layer from its input, `grouped` runs of `group` layers from one
+    kept input, `optimal` follows a table (Checkmate)."""
+    modules: tuple[str, ...] = ()
+    """For `selective`: core_attn, mlp, moe, moe_act, layernorm, mla_up_proj, shared_experts."""
+    group: int = 1
+    reference: str = ""
+
+    def __post_init__(self) -> None:
+        check = Check("recompute")
+        known = RECOMPUTE_MODULES
+        for module in self.modules:
+            check.one_of("modules", module, known)
+        check.whole("group", self.group)
+        check.done()
+
+
+RECOMPUTE_MODULES = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offload:
+    """Shares of each kind of state that live outside device memory between uses."""
+
+    weights: float = 0.0
+    activations: float = 0.0
+    optimizer: float = 0.0
+    tier: Literal["host", "nvme"] = "host"
+    delayed_update: bool = False
+    """The optimizer on the host runs one step behind (ZeRO-Offload DPU)."""
+
+    def __post_init__(self) -> None:
+        check = Check("offload")
+        for name in ("weights", "activations", "optimizer"):
+            value = getattr(self, name)
+            if check.positive(name, value, zero=True):
+                check.that(value <= 1, name, value, "is a share and cannot exceed 1")
+        check.done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerStrategy:
+    """How one run of layers is spread over the devices of its worker."""
+
+    tensor: Annotated[Tensor, BY_KIND] = Tensor1D()
+    context: tuple[ContextParallel, ...] = ()
+    expert: ExpertParallel = ExpertParallel()
+    data: DataParallel = DataParallel()
+    recompute: Recompute = Recompute()
+    offload: Offload = Offload()
+    precision: Precision | None = None
+    """None for the workload's."""
+    optimizer_tile: int = 0
+    """Parameters updated at a time, 0 for all (DeepSpeed-TED)."""
+
+    @property
+    def tp(self) -> int:
+        """Tensor degree."""
+        return self.tensor.degree
+
+    @property
+    def cp(self) -> int:
+        """Context degree."""
+        return math.prod(level.degree for level in self.context)
+
+    @property
+    def dp(self) -> int:
+        """Data degree."""
+        return self.data.degree
+
+    @property
+    def devices(self) -> int:
+        """Devices a worker with this strategy has: tp x cp x dp."""
+        return self.tp * self.cp * self.dp

@@ -1,0 +1,148 @@
+"""What every strategy speaks: columns of degrees in, local operators and collectives out.
+
+A strategy rewrites an operator of the whole layer into what one device does (`LocalGemm`, `LocalAttention`) and the
+collectives around it (`Call`). It knows sizes, never seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+import numpy as np
+
+from meshwright.shapes import Bool, Float, Int
+from meshwright.specs.strategy import TensorOverlap
+
+Column = Float[np.ndarray, "rows"] | Int[np.ndarray, "rows"] | float
+"""A number per row, or one for all rows."""
+
+Phase = Literal["forward", "input_gradient", "weight_gradient"]
+Category = Literal["tp", "cp", "ep"]
+Kind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send"]
+
+OVERLAPS: tuple[TensorOverlap, ...] = ("none", "bulk", "ring")
+"""Codes of `StrategyColumns.tp_overlap`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyColumns:
+    """One strategy per row. Rows of any origin: a grid of the search, or the distinct strategies of one plan."""
+
+    tp: Int[np.ndarray, "rows"]
+    sp: Bool[np.ndarray, "rows"]
+    tp_overlap: Int[np.ndarray, "rows"]
+    """Index into OVERLAPS."""
+    cp_a2a: Int[np.ndarray, "rows"]
+    """Heads-for-sequence level, innermost."""
+    cp_p2p: Int[np.ndarray, "rows"]
+    cp_ag: Int[np.ndarray, "rows"]
+    ep: Int[np.ndarray, "rows"]
+    etp: Int[np.ndarray, "rows"]
+    mbs: Int[np.ndarray, "rows"]
+    capacity: Float[np.ndarray, "rows"]
+    """Capacity factor, NaN where no token is dropped."""
+    ep_chunks: Int[np.ndarray, "rows"]
+    """Pieces in which dispatch, experts and combine are pipelined."""
+    offload_weights: Float[np.ndarray, "rows"]
+    offload_activations: Float[np.ndarray, "rows"]
+    seq_len: int
+    imbalance: float
+    """Tokens of the fullest expert rank over the mean."""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self.tp)
+
+    @property
+    def cp(self) -> Int[np.ndarray, "rows"]:
+        """Context degree over all levels."""
+        return self.cp_a2a * self.cp_p2p * self.cp_ag
+
+    @property
+    def tokens(self) -> Float[np.ndarray, "rows"]:
+        """Tokens of one micro-batch on one context rank: mbs * seq / cp."""
+        return self.mbs * self.seq_len / self.cp
+
+    @property
+    def sequence_tokens(self) -> Float[np.ndarray, "rows"]:
+        """Tokens in the sequence region: cut by tp with sequence parallelism."""
+        return self.tokens / np.where(self.sp, self.tp, 1)
+
+    def received(self, top_k: int) -> Float[np.ndarray, "rows"]:
+        """Token copies at the fullest rank's experts: T k times imbalance, or capacity's padding, times etp.
+
+        With capacity c every expert computes c times its balanced share whatever it gets.
+        """
+        load = np.where(np.isnan(self.capacity), self.imbalance, self.capacity)
+        return self.sequence_tokens * top_k * load * self.etp
+
+    def take(self, index: Int[np.ndarray, "picked"]) -> StrategyColumns:
+        """The rows of this index."""
+        columns = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name not in ("seq_len", "imbalance")}
+        return replace(self, **columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One collective of one phase."""
+
+    kind: Kind
+    category: Category
+    phase: Literal["forward", "backward"]
+    group: Literal["tp", "cp_a2a", "cp_p2p", "cp_ag", "ep", "etp"]
+    payload_bytes: Column
+    """S of kernels.collectives, per row."""
+    repeats: Column = 1.0
+    beside: Phase | None = None
+    """The compute of the same operator that may hide it; None exposes it."""
+    beside_share: Column = 1.0
+    """Part of that compute that is there to hide it."""
+    head_share: Column = 0.0
+    """Part of the communication that starts before or ends after that compute and stays exposed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalGemm:
+    """A matrix product on one device, [m, k] by [k, n], `groups` times; backward follows from the sizes."""
+
+    m: Column
+    n: Column
+    k: Column
+    groups: Column
+    parameters: Column
+    expert: bool
+    calls: tuple[Call, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalAttention:
+    """Core attention on one device."""
+
+    batch: Column
+    heads: Column
+    kv_heads: Column
+    query_len: Column
+    key_len: Column
+    pairs: Column
+    """Attended pairs of one sequence and head that fall to this rank."""
+    calls: tuple[Call, ...] = ()
+
+
+def local_units(units: int, degree: Int[np.ndarray, "rows"]) -> Float[np.ndarray, "rows"]:
+    """Units such as heads on one of `degree` ranks: their share, at least one where more ranks than units share it."""
+    return np.maximum(np.ceil(units / degree), 1.0)
+
+
+def local_width(parts: tuple[tuple[int, int], ...], degree: Int[np.ndarray, "rows"]) -> Float[np.ndarray, "rows"]:
+    """Width of a tensor of (units, width) parts on one of `degree` ranks."""
+    width = np.zeros(len(degree))
+    for units, unit_width in parts:
+        width = width + local_units(units, degree) * unit_width
+    return width
+
+
+def full_width(parts: tuple[tuple[int, int], ...]) -> float:
+    """Width of the whole tensor."""
+    return float(sum(units * width for units, width in parts))

@@ -1,0 +1,115 @@
+"""Data parallelism: what a rank keeps of each parameter, and what crosses the network for it.
+
+    z0          everything replicated; gradients all-reduced
+    z1          optimizer sharded; gradients reduce-scattered, weights gathered once per step
+    z2          + gradients sharded; reduce-scattered every micro-batch
+    z3, fsdp    + weights sharded; gathered per layer and micro-batch, forward and backward
+    fsdp-keep   weights gathered once per step and kept
+    hsdp        fsdp inside groups, gradients all-reduced between them
+
+`fsdp` kinds keep the fp32 shard itself as main copy (torch FSDP2); `z` kinds keep the weights beside it (Megatron,
+ZeRO).
+Source: Rajbhandari et al. 2020 (arXiv 1910.02054); Zhao et al. 2023 (arXiv 2304.11277); Zhang et al. 2022, MiCS.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.shapes import Bool, Float, Int
+from meshwright.specs.workload import OPTIMIZER_MOMENTS, Precision
+
+Z0, Z1, Z2, Z3 = 0, 1, 2, 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardingColumns:
+    """One data-parallel choice per row."""
+
+    zero: Int[np.ndarray, "..."]
+    fsdp: Bool[np.ndarray, "..."]
+    """The fp32 shard is the main copy."""
+    reshard: Bool[np.ndarray, "..."]
+    shard: Int[np.ndarray, "..."]
+    """Ranks over which dense states are sharded: data x context ranks of one shard group."""
+    replicate: Int[np.ndarray, "..."]
+    """Shard groups."""
+    expert_shard: Int[np.ndarray, "..."]
+    """The same for expert parameters, over expert-data ranks."""
+    expert_replicate: Int[np.ndarray, "..."]
+    overlap: Bool[np.ndarray, "..."]
+    offload_optimizer: Float[np.ndarray, "..."]
+
+    @property
+    def gathers_layers(self) -> Bool[np.ndarray, "..."]:
+        """Whether weights are gathered again for every layer and micro-batch."""
+        return (self.zero == Z3) & self.reshard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateBytes:
+    """Bytes per parameter that one rank keeps, by kind."""
+
+    weights: Float[np.ndarray, "..."]
+    gradients: Float[np.ndarray, "..."]
+    optimizer: Float[np.ndarray, "..."]
+    """Main copy and moments, less what lives on the host."""
+
+    @property
+    def total(self) -> Float[np.ndarray, "..."]:
+        """All kinds."""
+        return self.weights + self.gradients + self.optimizer
+
+
+def state_bytes(
+    sharding: ShardingColumns, shards: Int[np.ndarray, "..."], precision: Precision, optimizer: str, *, training: bool
+) -> StateBytes:
+    """Bytes per parameter on one rank.
+
+    bf16 with Adam: 18 replicated, 6 + 12/d for z1, 2 + 16/d for z2, 18/d for z3, 16/d for fsdp.
+
+    Args:
+        sharding: the choice, per row.
+        shards: ranks that share the states of these parameters, per row.
+        precision: formats of the roles.
+        optimizer: name in OPTIMIZER_MOMENTS.
+        training: False keeps weights only.
+
+    Returns:
+        Bytes per parameter by kind, per row.
+
+    Source: the formulas of memory accounting in Rajbhandari et al. 2020, section 3, and Megatron-LM's distributed
+    optimizer.
+    """
+    weight = precision.bytes_of("weights")
+    master = precision.bytes_of("master")
+    one = np.ones(np.shape(shards))
+    by_zero = [np.where(sharding.zero >= level, 1.0 / shards, one) for level in (Z1, Z2, Z3)]
+    fsdp_weight = max(master, weight)
+    weights = np.where(
+        sharding.fsdp,
+        fsdp_weight * by_zero[2] + np.where(sharding.reshard, 0.0, weight),
+        (weight + precision.weight_cache_bytes) * by_zero[2],
+    )
+    if not training:
+        zero = np.zeros(np.shape(shards))
+        return StateBytes(weights=np.where(sharding.fsdp, weight * by_zero[2], weights), gradients=zero, optimizer=zero)
+    gradient = precision.bytes_of("gradients") + (4.0 if precision.master_gradient_copy else 0.0)
+    gradients = np.where(sharding.fsdp, fsdp_weight * by_zero[2], gradient * by_zero[1])
+    moments = OPTIMIZER_MOMENTS[optimizer] * precision.bytes_of("moments")
+    states = (moments + np.where(sharding.fsdp, 0.0, master)) * by_zero[0]
+    return StateBytes(weights=weights, gradients=gradients, optimizer=states * (1.0 - sharding.offload_optimizer))
+
+
+def optimizer_traffic_bytes(
+    sharding: ShardingColumns, shards: Int[np.ndarray, "..."], precision: Precision, optimizer: str
+) -> Float[np.ndarray, "..."]:
+    """Device memory traffic of one update per parameter of the rank: read gradient twice (norm, update), read and write
+    main copy and moments, write weights; over the share the rank updates."""
+    master = precision.bytes_of("master") or precision.bytes_of("weights")
+    moments = OPTIMIZER_MOMENTS[optimizer] * precision.bytes_of("moments")
+    touched = 2 * precision.bytes_of("gradients") + 2 * (master + moments) + precision.bytes_of("weights")
+    updated = np.where(sharding.zero >= Z1, 1.0 / shards, 1.0)
+    return touched * updated * (1.0 - sharding.offload_optimizer)

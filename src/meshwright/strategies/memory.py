@@ -1,0 +1,60 @@
+"""What stays on the device between forward and backward, under recompute and offload."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshwright.ops.op import Kept, LayerWork
+from meshwright.shapes import Float
+from meshwright.specs.strategy import Recompute
+from meshwright.specs.workload import Precision
+from meshwright.strategies.base import StrategyColumns
+from meshwright.strategies.tensor_1d import region_scale
+
+
+def kept_bytes(
+    work: LayerWork, columns: StrategyColumns, precision: Precision, recompute: Recompute
+) -> Float[np.ndarray, "rows"]:
+    """Bytes one layer keeps from forward to backward of one micro-batch, on one rank.
+
+    Args:
+        work: the layer.
+        columns: strategies, one per row.
+        precision: formats of the roles.
+        recompute: `none` keeps everything, `selective` drops what its modules make again, `full` keeps the layer's
+            input, `grouped` keeps one input per group.
+
+    Returns:
+        Bytes per row. GPT layer in 16 bits with dropout: s b h (10 + 24/t + 5 a s / (h t)), or / t throughout with
+        sequence parallelism.
+
+    Source: Korthikanti et al. 2022, section 4.
+    """
+    if recompute.kind in ("full", "grouped", "optimal"):
+        share = 1.0 / recompute.group if recompute.kind == "grouped" else 1.0
+        return columns.sequence_tokens * (work.input_width * precision.bytes_of("activations") * share)
+    freed = set(recompute.modules) if recompute.kind == "selective" else set()
+    return tensor_bytes([kept for kept in work.kept if not freed & set(kept.freed_by)], work, columns, precision)
+
+
+def tensor_bytes(
+    tensors: Sequence[Kept], work: LayerWork, columns: StrategyColumns, precision: Precision
+) -> Float[np.ndarray, "rows"]:
+    """Bytes of these tensors on one rank, per row."""
+    per_region: dict[tuple[str, bool], float] = {}
+    for kept in tensors:
+        size = {
+            "activation": precision.bytes_of("activations"),
+            "input": min(precision.bytes_of("activations"), precision.bytes_of("compute")),
+            "mask": 1.0,
+            "fp32": 4.0,
+        }[kept.role]
+        key = (kept.region, kept.per_key)
+        per_region[key] = per_region.get(key, 0.0) + kept.elements * size
+    total = np.zeros(columns.rows)
+    for (region, per_key), size in per_region.items():
+        keys = float(columns.seq_len) if per_key else 1.0
+        total = total + region_scale(region, columns, work.top_k) * (size * keys)  # type: ignore[arg-type]
+    return total

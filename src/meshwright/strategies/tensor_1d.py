@@ -1,0 +1,146 @@
+"""1D tensor parallelism (Megatron-LM), with and without sequence parallelism.
+
+    column   Y_i = X W_i      forward: gather X        backward: reduce-scatter dX, gather X again for dW
+    row      Y = sum X_i W_i  forward: reduce-scatter  backward: gather dY
+
+Without sequence parallelism each gather/reduce-scatter pair is one all-reduce: forward after the row split, backward
+after the column split.
+Source: Shoeybi et al. 2019 (arXiv 1909.08053); Korthikanti et al. 2022 (arXiv 2205.05198, section 4.2).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from meshwright.ops.op import Linear, Region, Vector
+from meshwright.shapes import Bool, Float
+from meshwright.strategies.base import Call, Kind, LocalGemm, Phase, StrategyColumns, full_width, local_width
+
+NONE, BULK, RING = 0, 1, 2
+
+
+def shard_linear(op: Linear, columns: StrategyColumns, activation_bytes: float) -> LocalGemm:
+    """A dense linear operator on one of tp ranks.
+
+    Args:
+        op: the whole operator; its split says which of its widths is cut.
+        columns: strategies, one per row.
+        activation_bytes: per element sent.
+
+    Returns:
+        The local product and its collectives. A `replicated` operator works on the rank's own tokens of the sequence
+        region, with all weights on every rank.
+    """
+    bias = float(op.bias)
+    if op.split == "replicated":
+        whole_in, whole_out = full_width(op.inputs), full_width(op.outputs)
+        parameters = whole_in * whole_out + bias
+        return LocalGemm(
+            m=columns.sequence_tokens, n=whole_out, k=whole_in, groups=1.0, parameters=parameters, expert=False
+        )
+    if op.split == "column":
+        whole_in, local_out = full_width(op.inputs), local_width(op.outputs, columns.tp)
+        return LocalGemm(
+            m=columns.tokens,
+            n=local_out,
+            k=whole_in,
+            groups=1.0,
+            parameters=whole_in * local_out + bias * local_out / full_width(op.outputs),
+            expert=False,
+            calls=_column_calls(op.gather, columns, activation_bytes) if op.gather else (),
+        )
+    local_in, whole_out = local_width(op.inputs, columns.tp), full_width(op.outputs)
+    return LocalGemm(
+        m=columns.tokens,
+        n=whole_out,
+        k=local_in,
+        groups=1.0,
+        parameters=local_in * whole_out + bias,
+        expert=False,
+        calls=_row_calls(op.reduce, columns, activation_bytes) if op.reduce else (),
+    )
+
+
+def _column_calls(width: int, columns: StrategyColumns, activation_bytes: float) -> tuple[Call, ...]:
+    """Forward, the input is gathered. Backward, its gradient is reduced while the gradient of the weight is computed,
+    and the input is gathered again while the gradient of the input is computed."""
+    sharded, whole = _payloads(width, columns, activation_bytes)
+    ring, hidden = columns.tp_overlap == RING, columns.tp_overlap != NONE
+    return (
+        _call("all_gather", "forward", sharded, columns, beside="forward", where=ring),
+        _call("reduce_scatter", "backward", sharded, columns, beside="weight_gradient", where=hidden),
+        _call("all_gather", "backward", sharded, columns, beside="input_gradient", where=hidden),
+        _call("all_reduce", "backward", whole, columns, beside="weight_gradient", where=hidden),
+    )
+
+
+def _row_calls(width: int, columns: StrategyColumns, activation_bytes: float) -> tuple[Call, ...]:
+    """Forward, partial sums are reduced. Backward, the gradient of the output is gathered before anything else can run,
+    so only a ring hides it."""
+    sharded, whole = _payloads(width, columns, activation_bytes)
+    ring = columns.tp_overlap == RING
+    return (
+        _call("reduce_scatter", "forward", sharded, columns, beside="forward", where=ring),
+        _call("all_reduce", "forward", whole, columns, beside="forward", where=ring),
+        _call("all_gather", "backward", sharded, columns, beside="input_gradient", where=ring),
+    )
+
+
+def _payloads(
+    width: int, columns: StrategyColumns, activation_bytes: float
+) -> tuple[Float[np.ndarray, "rows"], Float[np.ndarray, "rows"]]:
+    """Bytes of the whole tensor on rows with sequence parallelism, and on rows without; 0 on the others."""
+    payload = columns.tokens * width * activation_bytes * (columns.tp > 1)
+    return payload * columns.sp, payload * ~columns.sp
+
+
+def _call(
+    kind: Kind,
+    phase: Literal["forward", "backward"],
+    payload_bytes: Float[np.ndarray, "rows"],
+    columns: StrategyColumns,
+    *,
+    beside: Phase,
+    where: Bool[np.ndarray, "rows"],
+) -> Call:
+    """A collective hidden beside a product on some rows and exposed on the others; a ring exposes one of tp pieces."""
+    first_piece = np.where(columns.tp_overlap == RING, 1.0 / columns.tp, 0.0)
+    return Call(
+        kind=kind,
+        category="tp",
+        phase=phase,
+        group="tp",
+        payload_bytes=payload_bytes,
+        beside=beside,
+        beside_share=where.astype(float),
+        head_share=np.where(where, first_piece, 1.0),
+    )
+
+
+def vector_calls(op: Vector, columns: StrategyColumns, activation_bytes: float) -> tuple[Call, ...]:
+    """The collectives of a memory-bound operator whose table is split over tensor ranks.
+
+    Partial sums are reduced forward and the gradient gathered backward, as for a row split.
+    """
+    return _row_calls(op.reduce, columns, activation_bytes) if op.reduce else ()
+
+
+def region_scale(region: Region, columns: StrategyColumns, top_k: int) -> Float[np.ndarray, "rows"]:
+    """What multiplies a tensor's elements per token to give its elements on one rank.
+
+    Args:
+        region: how tensor parallelism cuts the tensor (see ops.op).
+        columns: strategies, one per row.
+        top_k: experts a token visits, for the expert regions.
+
+    Returns:
+        Tokens times the share of the width, per row.
+    """
+    if region == "sequence":
+        return columns.sequence_tokens
+    if region == "tensor":
+        return columns.tokens / columns.tp
+    received = columns.received(top_k)
+    return received if region == "expert-in" else received / columns.etp

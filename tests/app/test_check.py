@@ -1,0 +1,119 @@
+"""`check`: legal, fits, beaten; and the mends it names do mend."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from meshwright.app.check import check
+from meshwright.app.estimate import estimate
+from meshwright.app.plan import plan
+from meshwright.errors import InputError, UnsupportedError, ViolationError
+from tests.app.questions import BATCH, GPUS, MODEL, best_plans
+
+
+def test_the_best_plan_is_fine() -> None:
+    report = check(None, best_plans()[0])
+    assert report.ok
+    assert report.legal
+    assert report.exit_code == 0
+    assert report.better is None
+    report.raise_violations()
+
+
+def test_a_slow_plan_is_beaten_but_no_violation() -> None:
+    report = check(MODEL, "tp8.rc-full", GPUS, global_batch=BATCH)
+    assert report.ok
+    assert report.better is not None
+    assert report.better.gain > 0.02
+    assert report.better.step_time_s == pytest.approx(best_plans()[0].estimate.step_time_s)
+    assert "faster" in report.text
+
+
+def test_a_plan_too_large_names_stage_and_mends() -> None:
+    report = check(MODEL, "tp1.z0.mbs8", GPUS, search=False)
+    assert report.exit_code == 5
+    violation = report.violations[0]
+    assert (violation.code, violation.stage) == ("MEM_STAGE", 0)
+    assert violation.need_bytes is not None
+    assert violation.have_bytes is not None
+    assert violation.need_bytes > violation.have_bytes
+    assert report.mends
+    for mend in report.mends:
+        again = estimate(MODEL, mend.name, gpus=GPUS)[0].estimate
+        assert again.fits != "no"
+        assert again.step_time_s == pytest.approx(mend.step_time_s)
+    assert [m.step_time_s for m in report.mends if m.fits == "yes"] == sorted(
+        m.step_time_s for m in report.mends if m.fits == "yes"
+    )
+    with pytest.raises(ViolationError, match="stage 0"):
+        report.raise_violations()
+
+
+@pytest.mark.parametrize("row", ["tp3", "tp2.dp2", "pp8.vpp5.z1", "ep4.z1", "mbs3.z1.gbs1024", "tp6.pp3"])
+def test_an_illegal_plan_has_a_mend_that_is_legal(row: str) -> None:
+    report = check(MODEL, row, GPUS, search=False)
+    assert not report.legal
+    assert {violation.code for violation in report.violations} == {"LEGAL"}
+    assert report.mends
+    assert estimate(MODEL, report.mends[0].name, gpus=GPUS)[0].estimate.fits != "no"
+
+
+def test_a_repair_that_changes_the_batch_says_so() -> None:
+    report = check(MODEL, "dp8.z1.mbs1.gbs12", GPUS, search=False)
+    changed = [mend for mend in report.mends if mend.changes_training]
+    assert all("gbs" in mend.change for mend in changed)
+    kept = [mend for mend in report.mends if not mend.changes_training]
+    assert report.mends[: len(kept)] == tuple(kept)
+
+
+def test_the_document() -> None:
+    document = check(MODEL, "z0.mbs8", GPUS, global_batch=BATCH).to_dict()
+    assert document["schema"] == "meshwright.check/1"
+    assert document["exit_code"] == 5
+    assert document["violations"][0]["need_bytes"] > document["violations"][0]["have_bytes"]
+    json.dumps(document, allow_nan=False)
+
+
+def test_a_launch_script_is_the_plan_it_was_written_from(tmp_path: Path) -> None:
+    best = next(entry for entry in best_plans() if entry.name)
+    best.export("megatron", tmp_path / "run")
+    report = check(MODEL, cluster=GPUS, source=tmp_path / "run" / "train.sh")
+    assert report.ok, report.violations
+    assert report.name == best.name
+    assert report.estimate == best.estimate
+
+
+def test_a_launch_script_for_another_model_is_a_violation(tmp_path: Path) -> None:
+    best = next(entry for entry in best_plans() if entry.name)
+    script = dict(best.export("megatron").files)["train.sh"].replace("--hidden-size 4096", "--hidden-size 5120")
+    report = check(MODEL, cluster=GPUS, source=script, search=False)
+    assert "MODEL" in {violation.code for violation in report.violations}
+
+
+def test_options_nobody_knows_are_violations() -> None:
+    script = "torchrun --nproc_per_node 8 pretrain_gpt.py \\\n --micro-batch-size 1 --tensor-model-paralel-size 2\n"
+    report = check(MODEL, cluster=GPUS, source=script, search=False)
+    assert report.exit_code == 5
+    assert "OPTIONS" in {violation.code for violation in report.violations}
+
+
+def test_what_cannot_be_checked_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="neither"):
+        check(MODEL, cluster=GPUS)
+    with pytest.raises(InputError, match="and a launch script"):
+        check(MODEL, "tp2", GPUS, source="x.sh")
+    with pytest.raises(InputError, match="no such file"):
+        check(MODEL, cluster=GPUS, source=tmp_path / "absent.sh")
+    with pytest.raises(UnsupportedError, match="megatron"):
+        check(MODEL, cluster=GPUS, source="x\ny", source_format="megatrn")
+
+
+def test_a_launch_script_is_held_against_plans_its_framework_can_run() -> None:
+    script = plan("llama-3-8b", gpus="2xH100", global_batch=16, target="megatron")[0].export("megatron")
+    report = check("llama-3-8b", source=dict(script.files)["train.sh"], gpus="2xH100")
+    assert report.ok
+    assert report.better is None
+    assert not any("MEGATRON" in text for text in report.warnings)

@@ -1,0 +1,61 @@
+"""`compare`: where the seconds and bytes of two plans differ."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from meshwright.app.compare import Difference, compare
+from meshwright.app.estimate import estimate
+from tests.app.questions import GPUS, MODEL, best_plans
+
+
+def test_parts_sum_to_both_steps_and_peaks() -> None:
+    a, b = (estimate(MODEL, row, gpus=GPUS)[0] for row in ("tp2.z1", "tp8.rc-full"))
+    found = compare(a, b)
+    assert sum(d.first for d in found.seconds) == pytest.approx(a.estimate.step_time_s)
+    assert sum(d.second for d in found.seconds) == pytest.approx(b.estimate.step_time_s)
+    assert sum(d.change for d in found.bytes) == pytest.approx(
+        b.estimate.fullest.peak_memory_bytes - a.estimate.fullest.peak_memory_bytes
+    )
+    assert ("tp", "2", "8") in found.settings
+    assert ("recompute", "none", "full") in found.settings
+    assert found.text.startswith("the second is ")
+    assert "slower" in found.text
+
+
+def test_a_plan_ties_with_itself() -> None:
+    best = best_plans()[0]
+    found = compare(best, best)
+    assert found.text.startswith("a tie")
+    assert not found.settings
+    assert all(d.change == 0 for d in (*found.seconds, *found.bytes))
+
+
+def test_turning_it_round_turns_the_changes() -> None:
+    a, b = best_plans()[0], best_plans()[2]
+    forth, back = compare(a, b), compare(b, a)
+    assert [d.change for d in forth.seconds] == [-d.change for d in back.seconds]
+
+
+def test_other_workloads_are_compared_by_tokens() -> None:
+    a = estimate(MODEL, "tp2.z1", gpus=GPUS, seq_len=4096)[0]
+    b = estimate(MODEL, "tp2.z1", gpus=GPUS, seq_len=8192, global_batch=1024)[0]
+    found = compare(a, b)
+    assert "tokens/s" in found.text
+    assert any("compare tokens/s" in note for note in found.notes)
+
+
+def test_plan_files_of_a_set(tmp_path: Path) -> None:
+    file = tmp_path / "plans.json"
+    file.write_text(json.dumps(best_plans().to_dict()))
+    found = compare(f"{file}#1", f"{file}#2")
+    assert found.titles == (best_plans()[0].title, best_plans()[1].title)
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_rounding_is_no_difference() -> None:
+    assert Difference(name="pp", first=0.3, second=0.1 + 0.2).change == 0.0
+    assert Difference(name="pp", first=0.3, second=0.4).change > 0.0

@@ -1,0 +1,99 @@
+"""`explain`: every rung and neighbour is a plan that was really priced."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from meshwright.app.changes import neighbours, with_rest
+from meshwright.app.estimate import estimate
+from meshwright.app.explain import explain
+from meshwright.errors import InputError
+from meshwright.library import models
+from meshwright.specs.row import PlanRow
+from tests.app.questions import GPUS, MODEL, best_plans
+
+
+def test_the_ladder_climbs_from_plain_data_parallelism_to_the_plan() -> None:
+    chosen = estimate("llama-3-70b", "tp8.pp4.vpp2.z1.rc-sel.tpov", gpus="64xH100")[0]
+    found = explain(chosen)
+    changes = [step.change for step in found.ladder]
+    assert changes == [
+        "start: plain data parallelism",
+        "add z1",
+        "add tp8",
+        "add pp4",
+        "add rc-sel",
+        "add vpp2",
+        "add tpov",
+    ]
+    assert found.ladder[0].outcome == "no"
+    assert "does not fit (" in found.ladder[0].text
+    assert found.ladder[-1].name == chosen.name
+    assert found.ladder[-1].step_time_s == chosen.estimate.step_time_s
+
+
+def test_rungs_are_priced_as_estimate_prices_them() -> None:
+    for step in explain(best_plans()[1]).ladder:
+        again = estimate(MODEL, step.name, gpus=GPUS)[0].estimate
+        assert step.step_time_s == pytest.approx(again.step_time_s)
+        assert step.peak_memory_bytes == pytest.approx(again.fullest.peak_memory_bytes)
+
+
+def test_no_neighbour_of_the_best_plan_fits_and_is_faster() -> None:
+    best = best_plans()[0]
+    for step in explain(best).neighbours:
+        if step.outcome == "fits" and "off-" not in step.name:
+            assert step.step_time_s is not None
+            assert step.step_time_s >= best.estimate.step_time_s * (1 - 1e-9), step
+
+
+def test_neighbours_say_why_they_lose() -> None:
+    found = explain(estimate(MODEL, "tp2.pp2.z1.mbs2", gpus=GPUS)[0])
+    by_outcome = {step.outcome: step for step in found.neighbours}
+    assert "does not fit" in by_outcome["no"].text if "no" in by_outcome else True
+    slower = [step for step in found.neighbours if "slower" in step.text]
+    assert slower
+    assert all("%" in step.text for step in slower)
+
+
+def test_the_sensitivities_are_ordered_and_point_the_right_way() -> None:
+    effects = best_plans()[0].explain().sensitivity
+    assert effects
+    spans = [effect.step_time_worse_s - effect.step_time_better_s for effect in effects]
+    assert spans == sorted(spans, reverse=True)
+    assert all(span > 0 for span in spans)
+    assert "16-bit products" in effects[0].name
+
+
+def test_a_plan_file_is_enough(tmp_path: Path) -> None:
+    file = best_plans()[0].save(tmp_path / "plan.json")
+    found = explain(file)
+    assert found.estimate == best_plans()[0].estimate
+    json.dumps(found.to_dict(), allow_nan=False)
+    assert "start: plain data parallelism" in str(found)
+
+
+def test_the_one_line_form_alone_is_not_enough() -> None:
+    with pytest.raises(InputError, match="no plan file"):
+        explain("tp8.pp4")
+
+
+def test_experts_are_a_rung_of_their_own() -> None:
+    chosen = estimate("mixtral-8x7b", "tp2.ep8.z1", gpus="16xH100")[0]
+    assert "add ep8" in [step.change for step in explain(chosen).ladder]
+
+
+def test_neighbours_use_all_devices_and_differ() -> None:
+    model = models.resolve(MODEL)
+    row = with_rest(PlanRow(tp=2, pp=2, vpp=4, gbs=64, schedule="interleaved", sharding="z1"), 8)
+    found = list(neighbours(row, model, 8))
+    rows = [change.row for change in found]
+    assert len(set(rows)) == len(rows)
+    assert row not in rows
+    assert all(change.row.devices <= 8 or change.row.dp == 1 for change in found)
+    assert {"tp", "pp", "cp", "mbs", "vpp", "recompute", "sharding", "tp_overlap", "offload"} <= {
+        c.lever for c in found
+    }

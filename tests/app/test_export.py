@@ -1,0 +1,117 @@
+"""A plan as files of a target: all of them or none, nothing dropped."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from meshwright.app.export import TARGETS, export
+from meshwright.app.plan import plan
+from meshwright.app.writing import write_file, write_folder
+from meshwright.errors import InputError, UnsupportedError
+from meshwright.estimate.layout import expand
+from meshwright.formats.megatron import read_flags
+from meshwright.formats.plan_json import read_job, write_job
+from meshwright.library.clusters import resolve_gpus
+from meshwright.library.models import resolve
+from meshwright.schedules import SCHEDULES
+from meshwright.specs.job import Job
+from meshwright.specs.row import parse_row
+from meshwright.specs.workload import Workload
+
+
+def job(text: str = "tp4.pp2.dp1.z1.mbs1.gbs64.rc-sel") -> Job:
+    model = resolve("llama-3-8b")
+    cluster = resolve_gpus("8xH100")
+    row = parse_row(text, devices=8, global_batch=64, schedules=tuple(SCHEDULES))
+    workload = Workload(seq_len=4096, global_batch=row.gbs)
+    return Job(model=model, cluster=cluster, workload=workload, plan=expand(row, model, 4096), name=row.format())
+
+
+def test_a_launch_script_reads_back_as_the_plan(tmp_path: Path) -> None:
+    written = export(job(), "megatron", tmp_path / "launch")
+    script = (tmp_path / "launch" / "train.sh").read_text()
+    assert sorted(path.name for path in (tmp_path / "launch").iterdir()) == ["plan.json", "train.sh"]
+    assert dict(written.files)["train.sh"] == script
+    row = read_flags(script).row
+    assert row is not None
+    assert row.format() == written.name
+    assert (tmp_path / "launch" / "train.sh").stat().st_mode & stat.S_IXUSR
+    assert read_job(tmp_path / "launch" / "plan.json").job == job()
+    assert "predicted: step" in script
+
+
+def test_from_a_file_and_without_writing(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(write_job(job()))
+    written = export(tmp_path / "plan.json")
+    assert written.directory is None
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+    assert written.files == export(job()).files
+
+
+def test_what_the_target_cannot_express_is_refused_and_nothing_written(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError) as raised:
+        export(job("tp4.pp2.dp1.gbs64.off-w"), "megatron", tmp_path / "launch")
+    assert raised.value.exit_code == 4
+    assert "offload" in str(raised.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_target_names_the_known() -> None:
+    with pytest.raises(UnsupportedError, match="megatron"):
+        export(job(), "megatrn")
+    assert set(TARGETS) == {"megatron"}
+
+
+def test_a_plan_that_does_not_fit_is_written_with_a_warning() -> None:
+    written = export(job("tp1.pp1.dp8.mbs4.gbs64"))
+    assert any("does not fit" in warning for warning in written.warnings)
+
+
+def test_a_folder_with_files_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("keep")
+    with pytest.raises(InputError, match="--force"):
+        export(job(), "megatron", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    export(job(), "megatron", tmp_path, force=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.txt", "plan.json", "train.sh"]
+    assert (tmp_path / "mine.txt").read_text() == "keep"
+
+
+def test_an_empty_folder_and_a_new_one_deep_down(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "empty", tmp_path / "a" / "b"):
+        write_folder(folder, {"one.txt": "1"})
+        assert [path.name for path in folder.iterdir()] == ["one.txt"]
+        assert [path.name for path in folder.parent.iterdir() if path.name.endswith(".part")] == []
+
+
+def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(InputError, match="cannot be written"):
+            write_folder(path, {"one.txt": "1"})
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    write_file(tmp_path / "plans.json", "{}\n")
+    write_file(tmp_path / "plans.json", "[]\n")
+    assert (tmp_path / "plans.json").read_text() == "[]\n"
+    for path in (tmp_path, tmp_path / "absent" / "plans.json", "", "nul\0"):
+        with pytest.raises(InputError, match="cannot be written"):
+            write_file(path, "{}")
+    with pytest.raises(InputError, match="cannot be written"):
+        write_file(tmp_path / "text.json", "\ud800")
+    assert [path.name for path in tmp_path.iterdir()] == ["plans.json"]
+
+
+def test_recompute_layer_by_layer_is_refused_with_the_mend() -> None:
+    plans = plan("llama-3-8b", gpus="2xH100", global_batch=16)
+    with pytest.raises(UnsupportedError) as caught:
+        plans[0].export("megatron")
+    assert len(caught.value.problems) == 1
+    assert "--target megatron" in caught.value.problems[0].fix
+    assert "(" + "'" not in caught.value.problems[0].what

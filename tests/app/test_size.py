@@ -1,0 +1,90 @@
+"""`size`: the fewest devices that are enough, and fewer are not."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import pytest
+
+from meshwright.app.plan import plan
+from meshwright.app.size import SizeAnswer, size
+from meshwright.errors import InfeasibleError, InputError, UnsupportedError
+from tests.app.questions import MODEL
+
+EASY = {"pin": ("sharding=z1", "recompute=none", "tp=1"), "forbid": ("vpp", "cp"), "global_batch": 256}
+
+
+@cache
+def quick_enough() -> SizeAnswer:
+    """For 3 seconds a step."""
+    return size(MODEL, "H100", step_time=3.0, **EASY)
+
+
+def test_enough_and_no_fewer() -> None:
+    answer = quick_enough()
+    times = {point.devices: point.step_time_s for point in answer.curve}
+    chosen = times[answer.devices]
+    assert chosen is not None
+    assert chosen <= 3.0
+    for devices, time_s in times.items():
+        assert (time_s is not None and time_s <= 3.0) == (devices >= answer.devices)
+
+
+def test_the_plan_is_that_of_plan() -> None:
+    answer = quick_enough()
+    direct = plan(MODEL, gpus=f"{answer.devices}xH100", **EASY)
+    assert answer.plans[0].plan == direct[0].plan
+    assert answer.plans[0].estimate == direct[0].estimate
+
+
+def test_a_deadline_counts_the_tokens() -> None:
+    answer = size(MODEL, "H100", days=60, tokens="1T", **EASY)
+    point = next(point for point in answer.curve if point.devices == answer.devices)
+    assert point.days is not None
+    assert point.days <= 60
+    assert "60 days" in answer.text
+
+
+def test_a_budget() -> None:
+    answer = size(MODEL, "H100", max_price=100_000, tokens="1T", price=2.0, **EASY)
+    point = next(point for point in answer.curve if point.devices == answer.devices)
+    assert point.price is not None
+    assert point.price <= 100_000
+    with pytest.raises(InfeasibleError, match="cheapest"):
+        size(MODEL, "H100", max_price=1_000, tokens="1T", price=2.0, **EASY)
+
+
+def test_goals_out_of_reach_say_what_is_reached() -> None:
+    with pytest.raises(InfeasibleError, match="peak speed"):
+        size(MODEL, "H100", step_time=1e-5, **EASY)
+
+
+def test_the_document() -> None:
+    document = quick_enough().to_dict()
+    assert document["schema"] == "meshwright.size/1"
+    assert document["plan_set"]["schema"] == "meshwright.plan-set/1"
+    json.dumps(document, allow_nan=False)
+
+
+def test_problems_come_together() -> None:
+    with pytest.raises(InputError, match="no goal"):
+        size(MODEL, "H100")
+    with pytest.raises(InputError) as caught:
+        size(MODEL, "H100", days=-1, max_price=float("nan"))
+    assert len(caught.value.problems) == 4
+    with pytest.raises(InputError, match="no price"):
+        size(MODEL, "RTX-3090", max_price=1e9, tokens="1B")
+    with pytest.raises(UnsupportedError, match="H1000"):
+        size(MODEL, "H1000", step_time=1)
+
+
+def test_a_count_that_divides_badly_does_not_hide_a_lower_one() -> None:
+    """560 devices are slower than 512 and than 576."""
+    answer = size(
+        "llama-3.1-70b", "H100", days=30, tokens="2T", global_batch=1024, pin=("mbs=1", "recompute=none,sel,full")
+    )
+    assert answer.devices == 576
+    assert [point.meets for point in answer.curve] == [False] * (len(answer.curve) - 1) + [True]
+    assert "made of 2, 3, 5 and 7" in answer.considered
+    assert "ruled out" in answer.considered

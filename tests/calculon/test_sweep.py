@@ -1,0 +1,181 @@
+"""Sweeps: the file holds what searches find, is valid whenever writing stops, and is gone on with exactly."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright.app.calculon_search import calculon_search
+from meshwright.app.calculon_sweep import CalculonSweep, calculon_sweep
+from meshwright.calculon.sweep import designs_of, portable, tasks_of
+from meshwright.calculon.sweep_file import read_sweep
+from meshwright.errors import InputError, StoppedError
+from tests.calculon.spaces import SMALL, WIDE, a100, space_of
+
+QUESTION: dict[str, Any] = {
+    "apps": [SMALL, WIDE], "systems": [a100(8.0)], "procs": [8, 16], "batches": [8], "pin": "tensor_par=2,4",
+}  # fmt: skip
+
+
+def swept(path: Path, **options: Any) -> CalculonSweep:
+    return calculon_sweep(**{**QUESTION, "output": path, "top": 5, **options})
+
+
+def test_rows_are_the_best_and_the_front_of_each_design(tmp_path: Path) -> None:
+    found = swept(tmp_path / "s.parquet")
+    rows = list(read_sweep(tmp_path / "s.parquet"))
+    assert found.to_dict()["rows"] == len(rows)
+    for design in found.designs:
+        app = SMALL if design["app"] == "small" else WIDE
+        alone = calculon_search(app, a100(8.0), procs=design["num_procs"], batch=8, top=5, pin=QUESTION["pin"])
+        own = [row for row in rows if row["design"] == design["design"]]
+        ranked = sorted((row for row in own if row["rank"]), key=lambda row: row["rank"])
+        assert [row["sample_rate"] for row in ranked] == [one.sample_rate for one in alone.result.best]
+        assert sum(row["on_front"] for row in own) == len(alone.result.front)
+        assert all(
+            row[key] == value for key, value in alone.to_dict()["best"][0]["execution"].items() for row in ranked[:1]
+        )
+        assert design["search"]["space"] == alone.result.certificate.space
+
+
+def test_all_rows_are_every_accepted_execution(tmp_path: Path) -> None:
+    found = swept(tmp_path / "s.parquet", apps=[SMALL], procs=[4], batches=[2], every=True)
+    rows = list(read_sweep(tmp_path / "s.parquet"))
+    assert len(rows) == found.designs[0]["search"]["feasible"] == found.designs[0]["rows"]
+    assert max(row["sample_rate"] for row in rows) == found.designs[0]["sample_rate"]
+    assert sorted(row["rank"] for row in rows if row["rank"]) == [1, 2, 3, 4, 5]
+
+
+def test_an_interrupted_sweep_is_valid_and_goes_on(tmp_path: Path) -> None:
+    path, whole = tmp_path / "s.parquet", tmp_path / "whole.parquet"
+
+    def stop_after_two(progress: Any) -> None:
+        if progress.designs == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(StoppedError, match="after 2 of 4 designs") as caught:
+        swept(path, told=stop_after_two)
+    assert caught.value.exit_code == 130
+    assert {row["design"] for row in read_sweep(path)} == {0, 1}
+
+    again: list[int] = []
+    found = swept(path, resume=True, told=lambda progress: again.append(progress.designs))
+    assert again == [3, 4]
+    assert found.before == 2
+    expected = swept(whole)
+    assert list(read_sweep(path)) == list(read_sweep(whole))
+    assert found.designs == expected.designs
+    assert not list(tmp_path.glob(".*part"))
+
+
+def test_rows_of_an_incomplete_design_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from meshwright.app import calculon_sweep as module
+
+    path = tmp_path / "s.parquet"
+    whole = module.every_execution
+
+    def broken(design: Any, *, fixed: bool) -> Any:
+        for place, part in enumerate(whole(design, fixed=fixed)):
+            if design.number == 1 and place == 0:
+                yield part
+                raise KeyboardInterrupt
+            yield part
+
+    monkeypatch.setattr(module, "every_execution", broken)
+    with pytest.raises(StoppedError):
+        swept(path, apps=[SMALL], procs=[2, 4], batches=[2], every=True)
+    monkeypatch.undo()
+    swept(path, apps=[SMALL], procs=[2, 4], batches=[2], every=True, resume=True)
+    rows = list(read_sweep(path))
+    assert len({(row["design"], row["number"]) for row in rows}) == len(rows)
+
+
+def test_resuming_without_a_file_begins_and_an_existing_file_is_not_lost(tmp_path: Path) -> None:
+    path = tmp_path / "s.parquet"
+    swept(path, apps=[SMALL], procs=[4], resume=True)
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="exists") as caught:
+        swept(path, apps=[SMALL], procs=[4])
+    assert "--resume" in caught.value.problems[0].fix
+    assert path.read_bytes() == before
+    swept(path, apps=[SMALL], procs=[8], force=True)
+    assert {row["num_procs"] for row in read_sweep(path)} == {8}
+
+
+@pytest.mark.parametrize("harm", ["truncated", "corrupt", "text", "empty", "another question", "no sweep"])
+def test_a_file_that_cannot_be_gone_on_with_is_refused_and_kept(tmp_path: Path, harm: str) -> None:
+    path = tmp_path / "s.parquet"
+    asked: dict[str, Any] = {"apps": [SMALL], "procs": [4, 8]}
+    swept(path, **asked)
+    data = path.read_bytes()
+    if harm == "truncated":
+        path.write_bytes(data[: len(data) // 2])
+    elif harm == "corrupt":
+        middle = len(data) // 3
+        path.write_bytes(data[:middle] + bytes(255 - byte for byte in data[middle : 2 * middle]) + data[2 * middle :])
+    elif harm in ("text", "empty"):
+        path.write_bytes(b"design,app\n" if harm == "text" else b"")
+    elif harm == "another question":
+        asked["procs"] = [4, 16]
+    else:
+        import pyarrow
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), path)
+    harmed = path.read_bytes()
+    with pytest.raises(InputError, match="cannot be used"):
+        swept(path, **asked, resume=True)
+    assert path.read_bytes() == harmed
+    assert not list(tmp_path.glob(".*part"))
+
+
+def test_all_problems_of_a_sweep_are_told_together(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        calculon_sweep(
+            ["gpt4"], ["a100_80"], procs=[0], batches=[2**40], output=tmp_path / "no" / "s.parquet", space="ful",
+            dtype="float17", pin=["tensor=3", "tensor_par=x"],
+        )  # fmt: skip
+    text = caught.value.render()
+    for word in ("gpt4", "a100_80", "--procs", "--batch", "ful", "float17", "'tensor'", "tensor_par=x", "no folder"):
+        assert word in text
+
+
+def test_empty_and_hopeless_designs_say_why(tmp_path: Path) -> None:
+    found = swept(tmp_path / "s.parquet", apps=[WIDE], procs=[7, 16], systems=[a100(0.001)])
+    assert [design["rows"] for design in found.designs] == [0, 0]
+    assert all(design["why_not"] for design in found.designs)
+
+
+def test_tasks_cut_a_design_along_its_splits() -> None:
+    space = space_of(SMALL, a100(8.0), 16, 16, "optimal-execution")
+    design = portable(designs_of([SMALL], [a100(8.0)], [16], [16], lambda system: space.axes)[0])
+    tasks = tasks_of(design, 50_000)
+    assert len(tasks) > 2
+    assert [task.block[0] for task in tasks[1:]] == [task.block[1] for task in tasks[:-1]]
+    assert (tasks[0].block[0], tasks[-1].block[1]) == (0, len(space.degrees))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_stops_with_130_and_a_valid_file(tmp_path: Path, number: int) -> None:
+    path = tmp_path / "s.parquet"
+    procs = ",".join(str(count) for count in range(64, 4096, 64))
+    arguments = ["calculon", "sweep", "gpt3-175B", "a100_80g", "--procs", procs, "--batch", "2048", "-o", str(path)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "meshwright", *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "NO_COLOR": "1"},
+    ) as process:  # fmt: skip
+        deadline = time.monotonic() + 60
+        while not any(part.stat().st_size > 1000 for part in tmp_path.glob(".*part")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(number)
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == 130, error
+    assert "is valid and holds them" in error
+    assert 0 in {row["design"] for row in read_sweep(path)}

@@ -1,0 +1,95 @@
+"""What people see: every verb prints its answer on stdout, with the identities and the defaults that shaped it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from meshwright.cli import main
+from meshwright.schedules import SCHEDULES
+from meshwright.specs.row import parse_row
+from tests.cli.conftest import Run
+
+PLAN_SET = "plan gpt2 --gpus 2xH100 --gbs 8 --top 2 --quiet --output"
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("plans") / "plans.json"
+    assert main([*PLAN_SET.split(), str(path)]) == 0
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("plan gpt2 --gpus 2xH100 --gbs 8", ("gpt2 on 2 H100", "per step", "dp", "Assumed", "seq_len", "layers 12")),
+        ("estimate gpt2 --gpus 2xH100 --gbs 8 --plan tp2", ("2 = tp2 x dp1", "Memory", "Assumed")),
+        ("check gpt2 --gpus 2xH100 --gbs 8 --plan tp2", ("ok", "gpt2 on 2 H100")),
+        ("explain PLANS#1", ("From plain data parallelism", "One change away")),
+        ("compare PLANS#1 PLANS#2", ("Settings that differ", "Seconds of a step", "total")),
+        ("size gpt2 --device H100 --gbs 8 --step-time 1", ("are the fewest for 1 s per step",)),
+        ("schedule list", ("1f1b", "gpipe", "interleaved", "dapple")),
+        ("schedule 1f1b --p 4 --m 8", ("3 |", "33 s", "27.3%", "4, 3, 2, 1")),
+        ("models list", ("llama-3.1-70b", "any other: pass the path")),
+        ("models show llama-3.1-70b", ("70,553,706,496", "80 x grouped attention")),
+        ("gpus list", ("H100", "A100-80")),
+        ("gpus show H100", ("989.4 TFLOP/s, dense", "datasheet")),
+        ("doctor", ("everything planning needs is here",)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_answer_is_on_stdout(run: Run, plans: str, line: str, words: tuple[str, ...]) -> None:
+    ran = run(*line.replace("PLANS", plans).split())
+    assert ran.code == 0, ran.err
+    assert not [word for word in words if word not in ran.out], ran.out
+    assert "\x1b" not in ran.out
+    assert max(len(text) for text in ran.out.splitlines()) <= 120
+    assert "\\[" not in ran.out
+
+
+def test_a_plan_is_printed_so_that_it_can_be_pasted(run: Run) -> None:
+    table = run("plan", "gpt2", "--gpus", "2xH100", "--gbs", "8").out
+    line = next(text for text in table.splitlines() if text.startswith("1  "))
+    row = parse_row(line.split()[1], devices=2, global_batch=8, schedules=tuple(SCHEDULES))
+    assert run("estimate", "gpt2", "--gpus", "2xH100", "--plan", row.format()).code == 0
+
+
+def test_what_was_written_is_said_on_stderr_and_quiet_is_quiet(run: Run, tmp_path: Path) -> None:
+    words = ("estimate", "gpt2", "--gpus", "2xH100", "--gbs", "8", "--plan", "tp2", "-o")
+    assert "written to one.json" in run(*words, "one.json").err
+    assert run(*words, "two.json", "-q").err == ""
+    assert (tmp_path / "one.json").read_text() == (tmp_path / "two.json").read_text()
+
+
+def test_from_plan_to_launch_script_and_back(run: Run, tmp_path: Path) -> None:
+    assert run(*PLAN_SET.split(), "plans.json", "--target", "megatron").code == 0
+    exported = run("export", "plans.json#1", "--to", "megatron", "-o", "launch")
+    assert exported.code == 0
+    assert "train.sh" in exported.out
+    again = run("check", "gpt2", "--from", "megatron", "launch/train.sh", "--gpus", "2xH100")
+    assert again.code == 0, again.out + again.err
+    refused = run("export", "plans.json#1", "--to", "megatron", "-o", "launch")
+    assert refused.code == 2
+    assert "--force" in refused.err
+    assert run("export", "plans.json#1", "--to", "megatron", "-o", "launch", "--force").code == 0
+
+
+def test_a_launch_script_with_faults_exits_5(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text("torchrun pretrain_gpt.py --tensor-model-paralel-size 8 --num-layers many\n")
+    ran = run("check", "gpt2", "--from", "megatron", "train.sh", "--gpus", "2xH100")
+    assert ran.code == 5
+    assert "--tensor-model-parallel-size" in ran.out
+    assert "Traceback" not in ran.err
+
+
+def test_your_own_device_and_model_are_used(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = (
+        'name = "my-gpu"\ngeneration = "hopper"\nbf16_tflops = 500\nmemory_gib = 60\nmemory_gb_s = 2000\nunits = 100\n'
+    )
+    (tmp_path / "my-gpu.toml").write_text(device)
+    assert run("gpus", "add", "my-gpu.toml", "--library", "lib").code == 0
+    monkeypatch.setenv("MESHWRIGHT_LIBRARY", str(tmp_path / "lib"))
+    assert "my-gpu" in run("gpus", "list").out
+    assert "gpt2 on 2 my-gpu" in run("estimate", "gpt2", "--gpus", "2xmy-gpu", "--gbs", "8", "--plan", "dp2").out

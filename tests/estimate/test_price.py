@@ -1,0 +1,184 @@
+"""Plans that cannot be priced are refused in words; many rows are priced as each alone."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwright.errors import InputError, UnsupportedError
+from meshwright.estimate.hardware import hardware_of
+from meshwright.estimate.items import Item, ItemCosts, item_costs, items_of
+from meshwright.estimate.layout import expand
+from meshwright.estimate.memory import TIGHT_SHARE
+from meshwright.estimate.price import estimate_plan, model_flop_per_token, strategy_columns, weakest_basis
+from meshwright.estimate.result import RANGE_BY_BASIS
+from meshwright.estimate.step import fits
+from meshwright.library.clusters import resolve_gpus
+from meshwright.library.models import spec
+from meshwright.specs import ModelSpec, PlanRow, Workload
+from meshwright.specs.plan import ExecutionPlan, StrategyRun
+from meshwright.specs.strategy import Recompute, Tensor2D
+from meshwright.specs.workload import precision
+from tests.estimate.cases import DENSE, MIXED, MODELS, TIED, case, part
+
+NONE, FULL = Recompute(), Recompute(kind="full")
+
+
+def plan(**fields: object) -> ExecutionPlan:
+    return expand(PlanRow(**fields), DENSE, 4096)  # type: ignore[arg-type]
+
+
+def test_what_does_not_belong_together_is_said_at_once() -> None:
+    with pytest.raises(InputError) as caught:
+        estimate_plan(plan(dp=16, gbs=16), TIED, resolve_gpus("8xH100"), Workload(seq_len=4096, global_batch=32))
+    assert {problem.field for problem in caught.value.problems} == {"layers", "devices", "gbs"}
+    assert all(problem.fix for problem in caught.value.problems)
+
+
+def test_two_kinds_of_nodes_are_refused() -> None:
+    workload = Workload(seq_len=4096, global_batch=16)
+    with pytest.raises(UnsupportedError, match="2 groups of nodes"):
+        estimate_plan(plan(dp=16, gbs=16), DENSE, resolve_gpus("8xA100-80,8xH100"), workload)
+
+
+def test_a_tensor_strategy_without_a_price_is_refused_by_name() -> None:
+    (pipeline,) = plan(tp=4, gbs=1).pipelines
+    strategy = replace(PlanRow(tp=4).strategy(), tensor=Tensor2D(q=2))
+    other = ExecutionPlan(strategies=(strategy,), pipelines=(pipeline,))
+    with pytest.raises(UnsupportedError, match="'2d' cannot be priced"):
+        estimate_plan(other, DENSE, resolve_gpus("4xH100"), Workload(seq_len=4096, global_batch=1))
+
+
+@pytest.mark.parametrize(
+    ("other", "refused"),
+    [
+        ({"sharding": "z1"}, True),
+        ({"offload": "w"}, True),
+        ({"tp": 1, "dp": 4}, True),
+        ({"recompute": "full"}, False),
+        ({"tp_overlap": "ring"}, False),
+    ],
+)
+def test_layers_of_a_pipeline_share_what_is_priced_for_all(other: dict[str, object], refused: bool) -> None:
+    """A plan may name them, and layers may differ in what is priced layer by layer."""
+    row = PlanRow(tp=2, dp=2, gbs=4)
+    (pipeline,) = expand(row, DENSE, 4096).pipelines
+    (worker,) = pipeline.workers
+    (chunk,) = worker.chunks
+    runs = (StrategyRun(layers=6, strategy=0), StrategyRun(layers=6, strategy=1))
+    mixed = ExecutionPlan(
+        strategies=(row.strategy(), replace(row, **other).strategy()),  # type: ignore[arg-type]
+        pipelines=(replace(pipeline, workers=(replace(worker, chunks=(replace(chunk, runs=runs),)),)),),
+    )
+    where, workload = resolve_gpus("4xH100"), Workload(seq_len=4096, global_batch=4)
+    if refused:
+        with pytest.raises(UnsupportedError, match="2 sets of degrees and shards"):
+            estimate_plan(mixed, DENSE, where, workload)
+        return
+    one, two = (
+        estimate_plan(expand(each, DENSE, 4096), DENSE, where, workload) for each in (row, replace(row, **other))
+    )  # type: ignore[arg-type]
+    low, high = sorted((one.step_time_s, two.step_time_s))
+    assert low < estimate_plan(mixed, DENSE, where, workload).step_time_s < high
+
+
+def test_a_format_the_device_lacks_is_refused() -> None:
+    workload = Workload(seq_len=4096, global_batch=8, precision=precision("fp8"))
+    with pytest.raises(UnsupportedError, match="A100-80 does not compute in fp8"):
+        estimate_plan(plan(dp=8, gbs=8), DENSE, resolve_gpus("8xA100-80"), workload)
+
+
+rows = st.builds(
+    PlanRow,
+    tp=st.sampled_from([1, 2, 4]),
+    tp_overlap=st.sampled_from(["bulk", "ring"]),
+    cp=st.sampled_from([(), (("p2p", 2),), (("a2a", 2), ("p2p", 2)), (("ag", 4),)]),
+    ep=st.sampled_from([1, 2, 4]),
+    etp=st.sampled_from([1, 2]),
+    offload=st.sampled_from(["", "a", "w"]),
+)
+
+
+@settings(max_examples=settings.default.max_examples // 3)
+@given(model=st.sampled_from(MODELS), many=st.lists(rows, min_size=2, max_size=4), mbs=st.integers(1, 3))
+def test_many_rows_cost_what_each_costs_alone(model: ModelSpec, many: list[PlanRow], mbs: int) -> None:
+    if not model.is_moe:
+        many = [replace(row, ep=1, etp=1) for row in many]
+    workload = Workload(seq_len=4096, global_batch=8)
+    hardware = hardware_of(resolve_gpus("32xH100").groups[0], workload.precision)
+    items = items_of(model, (NONE, FULL))
+
+    def costs(*picked: PlanRow) -> ItemCosts:
+        columns = strategy_columns([row.strategy() for row in picked], mbs, workload)
+        return item_costs(items, columns, model, hardware, workload)
+
+    together, alone = costs(*many), [costs(row) for row in many]
+    for item in fields(ItemCosts):
+        each = np.concatenate([getattr(one, item.name) for one in alone])
+        np.testing.assert_allclose(getattr(together, item.name), each, rtol=1e-12, atol=0)
+
+
+def test_items_are_layers_by_mode_then_edges() -> None:
+    items = items_of(MIXED, (NONE, FULL))
+    assert [item.part for item in items] == 4 * ["layer"] + ["embedding", "head", "tie", "copy"] + 2 * ["mtp"]
+    assert [item.recompute.kind for item in items[:4]] == ["none", "none", "full", "full"]
+    assert items[0] == Item("layer", MIXED.kinds()[0], NONE)
+
+
+def test_repeating_the_experts_repeats_their_activation_too() -> None:
+    workload = Workload(seq_len=4096, global_batch=8)
+    hardware = hardware_of(resolve_gpus("8xH100").groups[0], workload.precision)
+    columns = strategy_columns([PlanRow(dp=8, ep=8).strategy()], 1, workload)
+
+    def again(*modules: str) -> float:
+        items = (Item("layer", MIXED.last_layer(), Recompute(kind="selective", modules=modules)),)
+        return float(item_costs(items, columns, MIXED, hardware, workload).recompute_s[0, 0])
+
+    assert again("moe") == again("moe", "moe_act") > again("moe_act") > 0
+    assert again("moe", "core_attn") == pytest.approx(again("moe") + again("core_attn"))
+    assert again("mlp") == 0
+
+
+def test_a_shared_table_is_held_once_on_one_worker_and_twice_on_two() -> None:
+    table = TIED.vocab * TIED.hidden * 2
+    one, two = (case(TIED, "4xH100", pp=pp, dp=4 // pp, gbs=4).estimate() for pp in (1, 2))
+    held = [sum(dict(stage.memory_bytes)["weights"] for stage in estimate.stages) for estimate in (one, two)]
+    assert held[1] - held[0] == pytest.approx(table, rel=1e-9)
+    assert part(two, "dp") > 0
+
+
+@pytest.mark.parametrize(
+    ("share", "verdict"), [(0.5, "yes"), (1 - TIGHT_SHARE, "yes"), (0.95, "tight"), (1.0, "tight"), (1.01, "no")]
+)
+def test_verdicts(share: float, verdict: str) -> None:
+    assert fits(share * 80e9, 80e9) == verdict
+
+
+def test_ranges_follow_the_weakest_basis() -> None:
+    group = resolve_gpus("8xH100").groups[0]
+    assert weakest_basis(group) == "datasheet"
+    guessed = replace(group, domains=tuple(replace(domain, basis="assumed") for domain in group.domains))
+    assert weakest_basis(guessed) == "assumed"
+    widths = [sum(RANGE_BY_BASIS[basis]) for basis in ("measured", "fitted", "datasheet", "assumed", "extrapolated")]  # type: ignore[index]
+    assert widths == sorted(widths)
+
+
+def test_model_flop_of_a_token() -> None:
+    """6 N and half the square of attention three times: Llama-3-8B at 8192 needs 6 x 8.03e9 + 12 L h s / 2."""
+    model = spec("llama-3-8b")
+    expected = 6 * model.parameters + 3 * 4 * 32 * 4096 * (8192 + 1) / 2
+    assert model_flop_per_token(model, 8192, training=True) == pytest.approx(expected, rel=1e-12)
+    assert model_flop_per_token(model, 8192, training=False) == pytest.approx(expected / 3, rel=1e-12)
+
+
+def test_experts_count_in_time_as_visited_not_as_held() -> None:
+    wide = replace(MIXED.last_layer().mlp, experts=64)  # type: ignore[arg-type]
+    runs = (MIXED.runs[0], replace(MIXED.runs[1], layers=(replace(MIXED.last_layer(), mlp=wide),)))
+    more = replace(MIXED, runs=runs)
+    assert more.parameters > 2 * MIXED.parameters
+    few, many = (model_flop_per_token(model, 4096, training=True) for model in (MIXED, more))
+    assert many == pytest.approx(few, rel=0.01)  # the router is wider

@@ -1,0 +1,193 @@
+"""Data parallelism around a step: what is sent, what hides it, what stays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwright.estimate.hardware import Hardware, hardware_of
+from meshwright.estimate.sync import (
+    BUCKET_PARAMETERS,
+    DataGroups,
+    DataNetwork,
+    LayerSync,
+    StepSync,
+    layer_sync,
+    step_sync,
+)
+from meshwright.library.clusters import resolve_gpus
+from meshwright.specs import Workload
+from meshwright.specs.workload import precision
+from tests.strategies.columns import sharding
+
+BF16 = precision("bf16")
+NAMES = ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep", "hsdp")
+
+
+def hardware(gpus: str = "64xH100") -> Hardware:
+    return hardware_of(resolve_gpus(gpus).groups[0], BF16)
+
+
+def network(name: str, ranks: int, *, groups: int = 1, gpus: str = "64xH100", offload: float = 0.0) -> DataNetwork:
+    choice = sharding(name, ranks, groups=groups, offload=offload)
+    strides = DataGroups(dense_stride=np.array([1]), expert_stride=np.array([1]))
+    return DataNetwork(choice, strides, hardware(gpus))
+
+
+def column(value: float) -> np.ndarray:
+    return np.array([float(value)])
+
+
+def around(
+    name: str,
+    ranks: int = 64,
+    *,
+    dense: float = 1e9,
+    experts: float = 0.0,
+    forward_s: float = 0.0,
+    backward_s: float = 0.0,
+    m: int = 1,
+    groups: int = 1,
+    offload: float = 0.0,
+    training: bool = True,
+    overlap: bool = True,
+) -> StepSync:
+    choice = replace(sharding(name, ranks, groups=groups, offload=offload), overlap=np.array([overlap]))
+    strides = DataGroups(dense_stride=np.array([1]), expert_stride=np.array([1]))
+    return step_sync(
+        column(dense),
+        column(experts),
+        column(forward_s),
+        column(backward_s),
+        column(m),
+        choice,
+        DataNetwork(choice, strides, hardware()),
+        Workload(seq_len=4096, global_batch=64, training=training),
+    )
+
+
+def seconds(value: np.ndarray) -> float:
+    return float(np.asarray(value).reshape(-1)[0])
+
+
+def test_reduced_and_gathered_bytes_with_nothing_to_hide_them() -> None:
+    """Gradients in fp32 are reduced and weights in bf16 gathered; in one bucket, at once."""
+    few = BUCKET_PARAMETERS
+    net = network("z1", 64)
+    z1 = around("z1", dense=few)
+    assert seconds(z1.gradients_s) == pytest.approx(seconds(net.scatter_s(column(4 * few), expert=False)))
+    assert seconds(z1.gather_s) == pytest.approx(seconds(net.gather_s(column(2 * few), expert=False)))
+    replicated = network("z0", 64, groups=64)
+    z0 = around("z0", dense=few, groups=64)
+    assert seconds(z0.gradients_s) == pytest.approx(seconds(replicated.replica_sum_s(column(4 * few), expert=False)))
+    assert seconds(z0.gather_s) == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_rank_waits_for_nobody(name: str) -> None:
+    sync = around(name, 1)
+    assert (seconds(sync.gradients_s), seconds(sync.gather_s), seconds(sync.copies_s)) == (0, 0, 0)
+    assert seconds(sync.optimizer_s) > 0
+
+
+@given(
+    name=st.sampled_from(NAMES),
+    dense=st.floats(1e8, 1e11),
+    experts=st.sampled_from([0.0, 1e9, 1e11]),
+    shorter=st.floats(0.0, 1.0),
+    longer=st.floats(0.0, 1.0),
+    m=st.integers(1, 8),
+    offload=st.sampled_from([0.0, 1.0]),
+)
+def test_quicker_compute_never_makes_a_step_longer(
+    name: str, dense: float, experts: float, shorter: float, longer: float, m: int, offload: float
+) -> None:
+    """What compute no longer hides is never more than what it saves, though several transfers hide behind it."""
+
+    def total(backward_s: float) -> float:
+        sync = around(name, dense=dense, experts=experts, backward_s=backward_s, m=m, offload=offload)
+        return m * backward_s + seconds(sync.gradients_s) + seconds(sync.copies_s)
+
+    low, high = sorted((shorter, longer))
+    assert total(low) <= total(high) * (1 + 1e-9)
+
+
+def test_dense_and_expert_gradients_do_not_hide_behind_the_same_compute_twice() -> None:
+    alone = seconds(around("z1", dense=2e10).gradients_s)
+    hidden = seconds(around("z1", dense=2e10, backward_s=alone).gradients_s)
+    both = seconds(around("z1", dense=2e10, experts=2e10, backward_s=alone).gradients_s)
+    assert hidden < 0.2 * alone
+    assert both > 0.9 * alone
+
+
+def test_no_overlap_exposes_everything() -> None:
+    hidden, shown = (around("z1", dense=2e10, backward_s=9.0, forward_s=9.0, overlap=o) for o in (True, False))
+    assert seconds(hidden.gradients_s) < 0.5 * seconds(shown.gradients_s)
+    assert seconds(hidden.gather_s) < 0.5 * seconds(shown.gather_s)
+
+
+def test_zero_2_scatters_every_micro_batch() -> None:
+    one, eight = (seconds(around("z2", dense=2e10, m=m).gradients_s) for m in (1, 8))
+    assert eight == pytest.approx(8 * one)
+    assert seconds(around("z1", dense=2e10, m=8).gradients_s) == pytest.approx(one)
+
+
+def test_forward_only_gathers_what_is_sharded_and_sums_nothing() -> None:
+    for name in NAMES:
+        sync = around(name, groups=8 if name == "hsdp" else 1, training=False)
+        assert (seconds(sync.gradients_s), seconds(sync.optimizer_s), seconds(sync.offload_s)) == (0, 0, 0)
+        assert (seconds(sync.gather_s) > 0) == (name == "fsdp-keep")
+
+
+def layer(name: str, *, forward_s: float = 0.0, backward_s: float = 0.0, groups: int = 1) -> LayerSync:
+    choice = sharding(name, 64, groups=groups)
+    return layer_sync(
+        column(1e9),
+        column(0.0),
+        column(forward_s),
+        column(backward_s),
+        choice,
+        network(name, 64, groups=groups),
+        Workload(seq_len=4096, global_batch=64),
+    )
+
+
+def test_sharded_weights_are_gathered_twice_and_gradients_scattered_once() -> None:
+    """3 (d-1)/d of the weights per micro-batch, the gradients in the format they are reduced in."""
+    net = network("z3", 64)
+    gather = seconds(net.gather_s(column(2e9), expert=False))
+    scatter = seconds(net.scatter_s(column(4e9), expert=False))
+    for name in ("z3", "fsdp"):
+        assert seconds(layer(name).forward_s) == pytest.approx(gather)
+        assert seconds(layer(name).backward_s) == pytest.approx(gather + scatter)
+    assert seconds(layer("fsdp-keep").forward_s) == 0
+    assert seconds(layer("fsdp-keep").backward_s) == pytest.approx(scatter)
+    for name in ("z0", "z1", "z2"):
+        assert (seconds(layer(name).forward_s), seconds(layer(name).backward_s)) == (0, 0)
+
+
+def test_long_layers_hide_their_gathers() -> None:
+    shown, hidden = layer("fsdp"), layer("fsdp", forward_s=1.0, backward_s=1.0)
+    assert seconds(hidden.forward_s) < 0.2 * seconds(shown.forward_s)
+    assert seconds(hidden.backward_s) < 0.2 * seconds(shown.backward_s)
+
+
+def test_groups_inside_a_node_gather_over_its_links() -> None:
+    """And sum a shard of the gradients between nodes once per step."""
+    whole, inside = layer("fsdp"), layer("hsdp", groups=8)
+    assert seconds(inside.forward_s) < seconds(whole.forward_s)
+    assert seconds(around("hsdp", groups=8).gradients_s) > 0
+    assert seconds(around("fsdp").gradients_s) == 0
+
+
+def test_an_optimizer_on_the_host_is_fed_over_its_link() -> None:
+    away, here = (around("z1", 8, backward_s=1.0, offload=share) for share in (1.0, 0.0))
+    assert seconds(away.optimizer_s) == 0 < seconds(here.optimizer_s)
+    # 1e9 / 8 parameters: 1 ns each for Adam, 2 bytes each back; the copies there hide behind backward.
+    assert seconds(away.offload_s) == pytest.approx(1e9 / 8 * (1e-9 + 2 / hardware().host_bytes_per_s))
+    assert seconds(away.copies_s) == 0
+    assert seconds(around("z1", 8, offload=1.0).copies_s) >= 0

@@ -1,0 +1,400 @@
+"""Clusters from `--gpus` and from files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from meshwright.errors import InputError, MeshwrightError, UnsupportedError
+from meshwright.formats.cluster import assumptions, parse_gpus
+from meshwright.formats.cluster_file import cluster_from_table, read_cluster_file
+from meshwright.library.clusters import resolve_cluster_file, resolve_gpus
+from meshwright.library.devices import device, device_names
+from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec
+from meshwright.units import GIB
+
+names = st.sampled_from(device_names())
+junk = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=8),
+    st.lists(st.integers(), max_size=3),
+    st.dictionaries(st.text(max_size=5), st.integers(), max_size=2),
+)
+
+
+def domains(text: str) -> list[tuple[str, int]]:
+    return [(domain.name, domain.size) for domain in resolve_gpus(text).groups[0].domains]
+
+
+def refused(resolve: Callable[[], ClusterSpec]) -> MeshwrightError | None:
+    """The clear error of a refusal; any other exception fails the test."""
+    try:
+        resolve()
+    except MeshwrightError as error:
+        return error
+    return None
+
+
+def shape(text: str) -> list[tuple[str, int, int]]:
+    return [(group.name, group.nodes, group.devices_per_node) for group in resolve_gpus(text).groups]
+
+
+# --- the one-line form
+
+
+@pytest.mark.parametrize(
+    ("text", "groups"),
+    [
+        ("64xH100", [("H100", 8, 8)]),
+        ("4xH100", [("H100", 1, 4)]),
+        ("8x8xH100", [("H100", 8, 8)]),
+        (" 8 x 8 X h100-sxm ", [("H100", 8, 8)]),
+        ("12xH100", [("H100", 2, 6)]),
+        ("13x1xH100", [("H100", 13, 1)]),
+        ("64xGB200", [("GB200", 16, 4)]),
+        ("32xA100-80,64xH100", [("A100-80", 4, 8), ("H100", 8, 8)]),
+        ("8xH100,16xH100-80", [("H100", 1, 8), ("H100-2", 2, 8)]),
+        ("8xRTX-3090", [("RTX-3090", 1, 8)]),
+        ("8x4090", [("RTX-4090", 1, 8)]),
+        ("8xH100-SXM (96GB HBM2e, 2.4TB/s, 500W cap),8xH100", [("H100-96", 1, 8), ("H100", 1, 8)]),
+        ("1000000xH100", [("H100", 125_000, 8)]),
+        ("1048576xH100", [("H100", 131_072, 8)]),
+    ],
+)
+def test_shapes(text: str, groups: list[tuple[str, int, int]]) -> None:
+    assert shape(text) == groups
+
+
+@pytest.mark.parametrize(
+    ("text", "nested"),
+    [
+        ("64xH100", [("NVLink4", 8), ("InfiniBand NDR 400 Gb/s", 64)]),
+        ("8xH100", [("NVLink4", 8)]),
+        ("16x4xH100", [("NVLink4", 4), ("InfiniBand NDR 400 Gb/s", 64)]),
+        ("2x16xH100", [("NVLink4", 8), ("PCIe5 x16", 16), ("InfiniBand NDR 400 Gb/s", 32)]),
+        ("72xGB200", [("NVLink5", 72)]),
+        ("64xGB200", [("NVLink5", 64)]),
+        ("144xGB200", [("NVLink5", 72), ("InfiniBand NDR 400 Gb/s", 144)]),
+        ("128xGB200", [("NVLink5", 64), ("InfiniBand NDR 400 Gb/s", 128)]),
+        ("16xH100-NVL", [("NVLink bridge", 2), ("PCIe5 x16", 8), ("InfiniBand NDR, 4 x 400 Gb/s a node", 16)]),
+        ("8xL4", [("PCIe4 x16", 8)]),
+        ("1xH100", [("NVLink4", 1)]),
+        ("256xTPU-v5e", [("ICI 2D torus", 256)]),
+        ("512xTPU-v5e", [("ICI 2D torus", 256), ("data-center network", 512)]),
+    ],
+)
+def test_domains_are_nested_and_an_nvlink_domain_is_not_a_node(text: str, nested: list[tuple[str, int]]) -> None:
+    assert domains(text) == nested
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 300), st.integers(1, 64), names), min_size=1, max_size=5).filter(
+        lambda items: sum(nodes * count for nodes, count, _ in items) <= MAX_DEVICES
+    )
+)
+def test_explicit_shapes_come_back(items: list[tuple[int, int, str]]) -> None:
+    cluster = resolve_gpus(",".join(f"{nodes}x{count}x{name}" for nodes, count, name in items))
+    assert [(g.nodes, g.devices_per_node, g.device.name) for g in cluster.groups] == items
+    assert len(cluster.links) == len(items) * (len(items) - 1) // 2
+    for group in cluster.groups:
+        sizes = [domain.size for domain in group.domains]
+        assert sizes == sorted(set(sizes))
+        assert sizes[-1] == group.devices
+
+
+@given(st.integers(1, MAX_DEVICES), names)
+def test_a_plain_count_is_kept_or_refused_with_a_count_that_works(count: int, name: str) -> None:
+    error = refused(lambda: resolve_gpus(f"{count}x{name}"))
+    if error is None:
+        assert resolve_gpus(f"{count}x{name}").devices == count
+    else:
+        usual = device(name).node
+        assert usual is not None
+        assert count % usual.devices_per_node
+        assert f"{count}x1x{name}" in error.problems[0].fix
+
+
+@given(st.text(max_size=60))
+@example("8xH100," * 100)
+@example("9" * 5000 + "xH100")
+@example("²xH100")
+@example("٣xH100")
+@example("8xH100\n8xH100")
+@example("1xH100," + "x" * 100_000)
+def test_any_text_is_a_cluster_or_a_clear_error(text: str) -> None:
+    error = refused(lambda: resolve_gpus(text))
+    assert error is None or error.exit_code in (2, 4)
+    assert len(str(error)) < 10_000
+
+
+def test_all_problems_of_one_text_come_together() -> None:
+    with pytest.raises(InputError) as caught:
+        resolve_gpus("0xH100,-8xA100,8xB9000,junk,,8.5xH100,NaNxH100,99999999xH100")
+    text = str(caught.value)
+    assert caught.value.exit_code == 2
+    assert len(caught.value.problems) == 8
+    for fragment in ("0 devices", "-8 devices", "B9000", "'junk'", "entry ''", "8.5 devices", "NaNxH100", "1,048,576"):
+        assert fragment in text
+    assert "for example 64xH100" in text
+
+
+def test_unknown_devices_alone_exit_4() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        resolve_gpus("8xH10O,8xMI300,8xQ9")
+    assert [problem.what for problem in caught.value.problems] == ["unknown device 'H10O'", "unknown device 'Q9'"]
+    assert "H100" in caught.value.problems[0].fix
+
+
+def test_too_many_devices_together() -> None:
+    with pytest.raises(InputError, match="1,048,576"):
+        resolve_gpus("1000000xH100,1000000xH100")
+
+
+def test_defaults_are_told_with_their_basis() -> None:
+    told = {one.name: one for one in assumptions(resolve_gpus("12xA100-80,128xGB200"))}
+    assert told["A100-80 nodes"].value == "2 of 6 (usual: 8)"
+    assert told["A100-80 NVLink3"].basis == "datasheet"
+    assert "300 GB/s" in told["A100-80 NVLink3"].value
+    assert told["GB200 NVLink5 domain"].value == "64 of 72"
+    assert told["link A100-80 - GB200"].basis == "assumed"
+
+
+def test_groups_are_linked_at_the_slower_fabric() -> None:
+    (link,) = resolve_gpus("32xA100-80,64xH100").links
+    assert link.between == ("A100-80", "H100")
+    assert link.bandwidth_bytes_per_s == 25e9
+    assert link.basis == "assumed"
+
+
+def test_a_device_without_a_usual_node_gets_an_assumed_one() -> None:
+    bare = dataclasses.replace(device("H100"), node=None)
+    cluster = parse_gpus("16xthing", lambda _: bare)
+    assert [domain.size for domain in cluster.groups[0].domains] == [8, 16]
+    assert {domain.basis for domain in cluster.groups[0].domains} == {"assumed"}
+
+
+# --- files
+
+TWO = """
+[[group]]
+name = "new"
+device = "H100"
+nodes = 8
+devices_per_node = 8
+zone = "a"
+inter_gb_s = 40
+latency_us = 9
+price_per_device_hour = 2.5
+[[group]]
+name = "old"
+device = "A100-80"
+nodes = 4
+zone = "b"
+memory_gib = 60
+intra_gb_s = 200
+[[link]]
+between = ["new", "old"]
+gb_s = 12.5
+latency_us = 30
+"""
+
+
+def read(tmp_path: Path, text: str, name: str = "cluster.toml") -> ClusterSpec:
+    (tmp_path / name).write_text(text)
+    return resolve_cluster_file(tmp_path / name)
+
+
+def test_a_file_says_what_differs_from_the_usual_node(tmp_path: Path) -> None:
+    cluster = read(tmp_path, TWO)
+    new, old = cluster.groups
+    assert (cluster.name, cluster.devices, new.zone, new.price_per_hour) == ("cluster", 96, "a", 2.5)
+    assert [domain.bandwidth_bytes_per_s for domain in new.domains] == [450e9, 40e9]
+    assert [domain.latency_s for domain in new.domains] == pytest.approx([3.4e-6, 9e-6])
+    assert old.devices_per_node == 8
+    assert old.device.memory_bytes == 60 * GIB
+    assert old.domains[0].bandwidth_bytes_per_s == 200e9
+    (link,) = cluster.links
+    assert (link.bandwidth_bytes_per_s, link.latency_s, link.basis) == (12.5e9, pytest.approx(30e-6), "datasheet")
+    told = {one.name for one in assumptions(cluster)}
+    assert told == {"new NVLink4", "old InfiniBand HDR 200 Gb/s"}
+
+
+def test_json_and_toml_say_the_same(tmp_path: Path) -> None:
+    same = read(tmp_path, json.dumps(tomllib.loads(TWO)), "cluster.json")
+    assert same == read(tmp_path, TWO)
+
+
+def test_yaml_where_it_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(UnsupportedError, match="pip install pyyaml"):
+        read(tmp_path, "group: []", "cluster.yaml")
+
+
+def test_without_a_link_the_lower_inter_gb_s_counts(tmp_path: Path) -> None:
+    unlinked = TWO[: TWO.index("[[link]]")]
+    (link,) = read(tmp_path, unlinked).links
+    assert (link.bandwidth_bytes_per_s, link.basis) == (25e9, "assumed")
+    (slower,) = read(tmp_path, unlinked.replace("inter_gb_s = 40", "inter_gb_s = 3")).links
+    assert slower.bandwidth_bytes_per_s == 3e9
+
+
+def test_a_link_of_zones_holds_for_all_their_groups_and_a_link_of_groups_is_stronger(tmp_path: Path) -> None:
+    third = '[[group]]\nname = "third"\ndevice = "V100"\nnodes = 1\nzone = "b"\n'
+    zones = '[[link]]\nbetween = ["zone:a", "b"]\ngb_s = 1\n'
+    links = {link.between: link.bandwidth_bytes_per_s for link in read(tmp_path, third + TWO + zones).links}
+    assert links == {("third", "new"): 1e9, ("third", "old"): 6.25e9, ("new", "old"): 12.5e9}
+
+
+def test_nvlink_domain_and_intra_speed(tmp_path: Path) -> None:
+    def group(device: str, rest: str) -> list[tuple[int, float]]:
+        text = f'[[group]]\ndevice = "{device}"\nnodes = 36\n{rest}'
+        return [(d.size, d.bandwidth_bytes_per_s) for d in read(tmp_path, text).groups[0].domains]
+
+    assert group("GB200", "nvlink_domain = 36") == [(36, 900e9), (144, 50e9)]
+    assert group("GB200", "nvlink_domain = 4096") == [(144, 900e9)]
+    assert group("H100", "nvlink_domain = 4") == [(4, 450e9), (8, 63e9), (288, 50e9)]
+    assert group("L4", "intra_gb_s = 20") == [(8, 20e9), (288, 1.5625e9)]
+
+
+BAD = """
+nam = "x"
+[[group]]
+devcie = "H100"
+nodes = -1
+[[group]]
+device = "H10O"
+nodes = 0
+[[group]]
+device = "H100"
+nodes = "8"
+intra_gb_s = nan
+memory_gib = inf
+[[group]]
+device = "H100"
+nodes = 2
+nvlink_domain = 3
+[[link]]
+between = ["one"]
+gb_s = -1
+"""
+
+
+def test_all_problems_of_a_file_come_together(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, BAD)
+    text = str(caught.value)
+    for fragment in (
+        "unknown key 'nam'",
+        "did you mean name?",
+        "group[0].devcie",
+        "did you mean device",
+        "group[0].device is missing",
+        "group[0].nodes is -1",
+        "group[1].nodes is 0",
+        "unknown device 'H10O'",
+        "group[2].nodes is '8'",
+        "group[2].intra_gb_s is nan",
+        "group[2].memory_gib is inf",
+        "group[3]: nvlink_domain is 3",
+        "link[0].between is ['one']",
+        "link[0].gb_s is -1",
+    ):
+        assert fragment in text
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (('"old"]', '"olt"]'), "did you mean old"),
+        (('"old"]', '"new"]'), "two different groups"),
+        (('name = "old"', 'name = "new"'), "two groups are named 'new'"),
+        (('zone = "b"', 'zone = "new"'), 'write "group:new" or "zone:new"'),
+        (("nodes = 8", "nodes = 1048576"), "at most 1,048,576"),
+        (("[[link]]", '[[link]]\nbetween = ["old", "new"]\ngb_s = 1\n[[link]]'), "have two links"),
+    ],
+)
+def test_contradictions(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message.replace("[", r"\[")):
+        read(tmp_path, TWO.replace(*change))
+
+
+def test_an_unknown_device_alone_exits_4(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="H100"):
+        read(tmp_path, TWO.replace('"H100"', '"H10O"'))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("empty.toml", b"", "empty"),
+        ("blank.toml", b" \n\n", "empty"),
+        ("binary.toml", bytes(range(256)), "binary"),
+        ("zeros.json", b"{\0}", "binary"),
+        ("broken.toml", b"[[group]", "not valid TOML"),
+        ("broken.json", b"{", "not valid JSON"),
+        ("list.json", b"[1]", "holds a list"),
+        ("deep.json", b"[" * 100_000, "not valid JSON"),
+        ("deep.toml", b"a = " + b"[" * 100_000, "not valid TOML"),
+        ("digits.toml", b"a = " + b"9" * 5000, "not valid TOML"),
+        ("none.toml", b"link = []", "group is missing"),
+        ("zero.json", b'{"group": []}', r"group is \[\]"),
+        ("word.json", b'{"group": ["H100"]}', r"group\[0\] is 'H100'"),
+    ],
+)
+def test_files_that_are_no_cluster(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        resolve_cluster_file(tmp_path / name)
+
+
+def test_files_that_are_no_files(tmp_path: Path) -> None:
+    with (tmp_path / "huge.toml").open("wb") as stream:
+        stream.truncate(1024**3)
+    for path, message in (
+        (tmp_path, "folder"),
+        (tmp_path / "absent.toml", "no such file"),
+        (tmp_path / "huge.toml", "too large"),
+        (tmp_path / ("x" * 5000), "cannot be read"),
+        ("nul\0", "cannot be read"),
+        ("/dev/null", "not a regular file"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read_cluster_file(path, device)
+
+
+keys = st.sampled_from(
+    [
+        "name device nodes devices_per_node zone intra_gb_s inter_gb_s latency_us nvlink_domain memory_gib",
+        "price_per_device_hour between gb_s group link",
+    ]
+).flatmap(lambda words: st.sampled_from(words.split()))
+tables = st.dictionaries(keys, junk, max_size=4).map(lambda extra: {"device": "H100", "nodes": 2, **extra})
+
+
+@given(st.dictionaries(keys, st.one_of(junk, st.lists(st.one_of(junk, tables), max_size=3)), max_size=4))
+@example({"group": [{"device": "H100", "nodes": 10**30}]})
+@example({"group": [{"device": "H100", "nodes": 1, "intra_gb_s": 10**400}]})
+def test_any_table_is_a_cluster_or_a_clear_error(data: dict[str, object]) -> None:
+    error = refused(lambda: cluster_from_table(data, device))
+    assert error is None or error.exit_code in (2, 4)
+
+
+@given(st.integers(1, 50), st.integers(1, 16), st.integers(1, 800), names)
+def test_a_domain_that_nests_is_taken_as_said(nodes: int, per_node: int, domain: int, name: str) -> None:
+    assume(per_node % domain == 0 or domain % per_node == 0)
+    group = {"device": name, "nodes": nodes, "devices_per_node": per_node, "nvlink_domain": domain}
+    sizes = [one.size for one in cluster_from_table({"group": [group]}, device).groups[0].domains]
+    assert domain == 1 or sizes[0] == min(domain, nodes * per_node)
+    assert sizes[-1] == nodes * per_node

@@ -1,0 +1,187 @@
+"""Operators of a layer: they hold its parameters, keep what the papers say, and repeat what they free."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshwright.library.models import names, spec
+from meshwright.ops.layers import edge_work, layer_work
+from meshwright.ops.op import CoreAttention, Exchange, LayerWork, Linear, Vector
+from meshwright.specs import Attention, DenseMlp, LayerRun, LayerSpec, ModelSpec, MoeMlp
+from meshwright.specs.model import LatentAttention
+from meshwright.specs.strategy import RECOMPUTE_MODULES
+
+MODELS = sorted(names())
+BYTES = {"activation": 2, "input": 2, "mask": 1, "fp32": 4}
+
+
+def kept_per_token(work: LayerWork, seq_len: int) -> float:
+    """Bytes per token in 16 bits on one device; tokens at experts count once per expert they visit."""
+    return sum(
+        kept.elements
+        * BYTES[kept.role]
+        * (seq_len if kept.per_key else 1)
+        * (work.top_k if kept.region.startswith("expert") else 1)
+        for kept in work.kept
+    )
+
+
+def flop_per_token(work: LayerWork) -> float:
+    """Forward, without attention: 2 per weight that a token meets."""
+    return sum(
+        2 * (op.parameters - op.bias * max(1, op.experts)) * (work.top_k / op.experts if op.experts else 1)
+        for op in work.ops
+        if isinstance(op, Linear)
+    )
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_operators_hold_the_parameters_of_every_layer_kind(name: str) -> None:
+    model = spec(name)
+    for kind in model.kinds():
+        assert layer_work(kind, model.hidden, "flash").parameters == kind.parameters(model.hidden)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_layers_and_edges_add_up_to_the_model(name: str) -> None:
+    model = spec(name)
+    layers = sum(
+        count * layer_work(kind, model.hidden, "flash").parameters for kind, count in model.kind_counts().items()
+    )
+    shared = model.vocab * model.hidden if model.tied_embeddings else 0
+    edges = edge_work(model, "embedding").parameters + edge_work(model, "head").parameters - shared
+    assert layers + edges == model.parameters
+    assert edge_work(model, "embedding").parameters == model.embedding_parameters
+
+
+def test_a_prediction_module_is_a_layer_a_projection_and_three_norms() -> None:
+    model = spec("deepseek-v3")
+    layer = layer_work(model.last_layer(), model.hidden, "flash").parameters
+    # Its third norm is the head's; table and projection of the head are the model's own.
+    assert model.mtp_layers == 1
+    assert layer + edge_work(model, "mtp").parameters + model.hidden == model.mtp_parameters
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_products_count_the_weights_a_token_meets(name: str) -> None:
+    model = spec(name)
+    for kind in model.kinds():
+        work = layer_work(kind, model.hidden, "flash")
+        vectors = sum(op.parameters for op in work.ops if isinstance(op, Vector))
+        biases = sum(op.bias * (work.top_k if op.experts else 1) for op in work.ops if isinstance(op, Linear))
+        met = kind.active_parameters(model.hidden) - vectors - biases
+        assert flop_per_token(work) == pytest.approx(2 * met, rel=1e-12)
+
+
+@pytest.mark.parametrize("kernel", ["flash", "materialised"])
+@pytest.mark.parametrize("name", MODELS)
+def test_what_recompute_frees_its_operators_make_again(name: str, kernel: str) -> None:
+    model = spec(name)
+    for kind in model.kinds():
+        work = layer_work(kind, model.hidden, kernel)  # type: ignore[arg-type]
+        modules = {op.module for op in work.ops} - {""}
+        assert modules <= set(RECOMPUTE_MODULES)
+        for kept in work.kept:
+            assert set(kept.freed_by) <= modules, kept.name
+        assert all(kept.elements > 0 for kept in work.kept)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_layer_attends_once_and_experts_are_reached_and_left_once(name: str) -> None:
+    model = spec(name)
+    for kind in model.kinds():
+        ops = layer_work(kind, model.hidden, "flash").ops
+        exchanges = [op.direction for op in ops if isinstance(op, Exchange)]
+        assert sum(isinstance(op, CoreAttention) for op in ops) == 1
+        assert exchanges == (["dispatch", "combine"] if isinstance(kind.mlp, MoeMlp) else [])
+
+
+@pytest.mark.parametrize(("seq_len", "heads", "head_dim"), [(2048, 96, 128), (1024, 16, 64), (8192, 8, 256)])
+def test_gpt_layer_with_dropout_keeps_34_sbh_and_5_as(seq_len: int, heads: int, head_dim: int) -> None:
+    hidden = heads * head_dim
+    layer = LayerSpec(
+        attention=Attention(heads=heads, kv_heads=heads, head_dim=head_dim, qkv_bias=True, out_bias=True),
+        mlp=DenseMlp(ffn_hidden=4 * hidden, gated=False, bias=True),
+        norm="layernorm",
+        dropout=True,
+    )
+    assert kept_per_token(layer_work(layer, hidden, "materialised"), seq_len) == 34 * hidden + 5 * heads * seq_len
+    # Fused attention keeps one fp32 number per head and query in place of the scores.
+    assert kept_per_token(layer_work(layer, hidden, "flash"), seq_len) == 34 * hidden + 4 * heads
+
+
+def dense_kept(attention: Attention, mlp: DenseMlp, hidden: int, inputs: int) -> int:
+    """Bytes per token: residual and normed inputs, q, k, v, output, log-sum-exp, MLP up (twice if gated) and down."""
+    width = attention.query_width + 2 * attention.kv_width + attention.value_width
+    return 2 * (inputs * hidden + width + mlp.ffn_hidden * (3 if mlp.gated else 2)) + 4 * attention.heads
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_dense_layers_keep_their_closed_form(name: str) -> None:
+    model = spec(name)
+    for kind in model.kinds():
+        if kind.dropout or not isinstance(kind.mlp, DenseMlp) or isinstance(kind.attention, LatentAttention):
+            continue
+        inputs = 3 if kind.parallel_block else 4
+        expected = dense_kept(kind.attention, kind.mlp, model.hidden, inputs)
+        assert kept_per_token(layer_work(kind, model.hidden, "flash"), 4096) == expected
+
+
+def test_moe_layer_keeps_its_closed_form() -> None:
+    model = spec("mixtral-8x7b")
+    (kind,) = model.kinds()
+    assert isinstance(kind.mlp, MoeMlp)
+    assert isinstance(kind.attention, Attention)
+    h, k, f = model.hidden, kind.mlp.top_k, kind.mlp.ffn_hidden
+    attention = dense_kept(kind.attention, DenseMlp(ffn_hidden=1, gated=False), h, 3) - 2 * 2
+    # Router input, logits, maps; tokens at the experts, gate, up and their product; the combined output.
+    experts = 2 * h + 4 * kind.mlp.experts + 12 * k + k * (2 * h + 4 * f + 2 * f) + 2 * h
+    assert kept_per_token(layer_work(kind, h, "flash"), 4096) == attention + experts
+
+
+def test_latent_attention_keeps_latents_and_what_they_become() -> None:
+    model = spec("deepseek-v3")
+    attention = model.last_layer().attention
+    assert isinstance(attention, LatentAttention)
+    kept = {kept.name: kept.elements for kept in layer_work(model.last_layer(), model.hidden, "flash").kept}
+    assert kept["latents"] == 2 * (1536 + 512 + 64)
+    assert kept["queries"] == 128 * 192
+    assert kept["keys and values"] == 128 * (192 + 128)
+    assert kept["attention out input"] == 128 * 128
+
+
+def tiny(**changes: object) -> ModelSpec:
+    layer = LayerSpec(attention=Attention(heads=4, kv_heads=4, head_dim=8), mlp=DenseMlp(ffn_hidden=64, gated=True))
+    values: dict[str, object] = {
+        "name": "tiny",
+        "family": "llama",
+        "hidden": 32,
+        "vocab": 100,
+        "max_seq_len": 128,
+        "runs": (LayerRun(layers=(layer,), repeats=2),),
+        "tied_embeddings": False,
+        **changes,
+    }
+    return ModelSpec(**values)  # type: ignore[arg-type]
+
+
+def test_the_head_keeps_its_logits_in_fp32() -> None:
+    head = edge_work(tiny(), "head")
+    assert kept_per_token(head, 128) == 4 * 32 + 4 * 100
+    assert edge_work(tiny(), "embedding").kept == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "part", "more"),
+    [
+        ({"learned_positions": 128}, "embedding", 128 * 32),
+        ({"embedding_norm": True}, "embedding", 2 * 32),
+        ({"head_bias": True}, "head", 100),
+        ({"final_norm": "layernorm"}, "head", 32),
+        ({"final_norm": None}, "head", -32),
+    ],
+)
+def test_edges_hold_what_the_model_says(changes: dict[str, object], part: str, more: int) -> None:
+    plain, changed = edge_work(tiny(), part), edge_work(tiny(**changes), part)  # type: ignore[arg-type]
+    assert changed.parameters - plain.parameters == more
+    assert tiny(**changes).parameters - tiny().parameters == more

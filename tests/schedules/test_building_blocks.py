@@ -1,0 +1,35 @@
+"""V-Half and V-Min: reordering shortens the span and keeps the peak."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwright.schedules import Schedule, ScheduleTable, simulate
+from meshwright.schedules.base import live_vectors
+from meshwright.schedules.v_half import VHalf
+from meshwright.schedules.v_min import VMin
+
+
+def peak(table: ScheduleTable) -> int:
+    return max(int(vectors.sum(axis=1).max()) for vectors in live_vectors(table))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "p", "m", "span_s", "most"),
+    [(VHalf(), 4, 8, 26.5, 6), (VMin(), 4, 8, 29.5, 4), (VHalf(), 8, 24, 80.5, 10), (VMin(), 8, 24, 85.5, 8)],
+)
+def test_numbers_of_the_authors_code(schedule: Schedule, p: int, m: int, span_s: float, most: int) -> None:
+    table = schedule.table(p, m, 2)
+    assert simulate(table, schedule.equal_times(p, 2)).span_s == pytest.approx(span_s)
+    assert peak(table) == most
+
+
+@given(schedule=st.sampled_from([VHalf, VMin]), p=st.integers(1, 9), m=st.integers(1, 14))
+@settings(max_examples=20)
+def test_reordering_is_never_slower_and_never_larger(schedule: type, p: int, m: int) -> None:
+    raw, better = schedule(raw=True).table(p, m, 2), schedule().table(p, m, 2)
+    times = schedule().equal_times(p, 2)
+    assert simulate(better, times).makespan_s <= simulate(raw, times).makespan_s + 1e-9
+    assert peak(better) <= peak(raw)

@@ -1,0 +1,48 @@
+"""Chimera: published times, more pairs, constraints."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshwright.schedules import SCHEDULES, simulate
+from meshwright.schedules.base import live_vectors
+from meshwright.schedules.chimera import Chimera
+
+
+def test_first_worker_of_four() -> None:
+    order = SCHEDULES["chimera"].table(4, 4).entries()[0]
+    assert order == ["F0.0", "F0.1", "F1.0", "B1.0", "F1.1", "B1.1", "B0.0", "B0.1"]
+
+
+@pytest.mark.parametrize(("backward_s", "makespan_s", "bubble"), [(1.0, 10.0, 0.2), (2.0, 16.0, 0.25)])
+def test_published_time_of_four_workers(backward_s: float, makespan_s: float, bubble: float) -> None:
+    chimera = SCHEDULES["chimera"]
+    timeline = simulate(chimera.table(4, 4), chimera.equal_times(4, backward_s=backward_s))
+    assert timeline.makespan_s == makespan_s
+    assert timeline.bubble_makespan == pytest.approx(bubble)
+    assert [int(live.sum(axis=1).max()) for live in live_vectors(timeline.table)] == [3, 4, 4, 3]
+
+
+def test_concatenation_loses_to_1f1b_with_many_micro_batches() -> None:
+    assert SCHEDULES["chimera"].closed_form_s(8, 32, 1, 1.0, 2.0) == 126
+    assert SCHEDULES["1f1b"].closed_form_s(8, 32, 1, 1.0, 2.0) == 117
+
+
+def test_more_pairs_shorten_the_bubble_and_take_more_copies() -> None:
+    times = [Chimera(pairs=pairs).closed_form_s(8, 8, 1, 1.0, 2.0) for pairs in (1, 2, 4)]
+    assert times == [36, 28, 24]
+    assert Chimera(pairs=4).worker_weight_copies(8, 8) == (8,) * 8
+
+
+@pytest.mark.parametrize(
+    ("pairs", "p", "m", "v", "fixes"),
+    [
+        (1, 3, 4, 1, {"p": "p = 2 or 4"}),
+        (1, 4, 10, 1, {"m": "m = 8 or 12"}),
+        (1, 4, 1, 2, {"m": "m = 2", "v": "v = 1"}),
+        (3, 8, 8, 1, {"pairs": "pairs = 2 or 4"}),
+        (2, 8, 3, 1, {"m": "m = 4"}),
+    ],
+)
+def test_constraints(pairs: int, p: int, m: int, v: int, fixes: dict[str, str]) -> None:
+    assert {found.field: found.fix for found in Chimera(pairs=pairs).problems(p, m, v)} == fixes

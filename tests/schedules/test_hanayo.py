@@ -1,0 +1,29 @@
+"""Hanayo: published times of its waves, constraints."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshwright.schedules import simulate
+from meshwright.schedules.hanayo import Hanayo
+
+
+@pytest.mark.parametrize(
+    ("ticks", "waves", "backward_s", "makespan_s"), [(1, 1, 1.0, 11.0), (2, 1, 2.0, 18.0), (1, 2, 1.0, 9.5)]
+)
+def test_times_of_four_workers(ticks: int, waves: int, backward_s: float, makespan_s: float) -> None:
+    hanayo = Hanayo(waves=waves, backward_ticks=ticks)
+    times = hanayo.equal_times(4, 2 * waves, backward_s=backward_s)
+    assert simulate(hanayo.table(4, 4, 2 * waves), times).makespan_s == makespan_s
+
+
+def test_a_wave_turns_on_its_worker() -> None:
+    assert Hanayo().placement(3, 4).worker.tolist() == [0, 1, 2, 2, 1, 0, 0, 1, 2, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("waves", "v", "field", "fix"),
+    [(None, 3, "v", "v = 2 or 4"), (None, 1, "v", "v = 2"), (2, 2, "v", "v = 4"), (0, 2, "waves", "waves = 1")],
+)
+def test_constraints(waves: int | None, v: int, field: str, fix: str) -> None:
+    assert [(found.field, found.fix) for found in Hanayo(waves=waves).problems(4, 8, v)] == [(field, fix)]

@@ -1,0 +1,112 @@
+"""Brute force for small spaces: every row written out, each priced on its own as a plan."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+from meshwright.estimate.layout import ModelLayout, expand
+from meshwright.estimate.legality import row_problems
+from meshwright.estimate.price import estimate_plan
+from meshwright.specs import ClusterSpec, ModelSpec, PlanRow, Workload
+
+
+def divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def context_levels(cp: int) -> list[tuple[tuple[str, int], ...]]:
+    if cp == 1:
+        return [()]
+    plain = [(("p2p", cp),), (("a2a", cp),), (("ag", cp),)]
+    return plain + [(("a2a", inner), ("p2p", cp // inner)) for inner in divisors(cp)[1:-1]]
+
+
+def shardings(dp: int, cp: int) -> list[tuple[str, int]]:
+    if dp * cp == 1:
+        return [("z0", 0)]
+    plain = [(name, 0) for name in ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep")]
+    return plain + [("hsdp", shard * cp) for shard in divisors(dp)[:-1] if shard * cp > 1]
+
+
+def recomputes(layout: ModelLayout, pp: int, vpp: int) -> list[tuple[str, int]]:
+    largest = max(layout.split(pp * vpp))
+    quarters = {math.ceil(largest * quarter / 4) for quarter in (1, 2, 3)} - {largest}
+    return [("none", 0), ("sel", 0), ("full", 0), *(("block", k) for k in sorted(quarters))]
+
+
+def all_rows(model: ModelSpec, workload: Workload, devices: int) -> Iterator[PlanRow]:
+    """Every legal row of the default space, by nested loops and the legality rules alone."""
+    experts = [layer.mlp for layer in model.kinds() if layer.mlp.kind == "moe"]
+    eps = divisors(experts[0].experts) if experts else [1]
+    etps = [d for d in divisors(experts[0].ffn_hidden) if d <= devices] if experts else [1]
+    layout = ModelLayout.of(model, workload.seq_len)
+    for tp, cp, pp in itertools.product(divisors(devices), repeat=3):
+        dp, rest = divmod(devices, tp * cp * pp)
+        if rest or dp == 0 or pp > model.num_layers or workload.global_batch % dp:
+            continue
+        for mbs, levels, ep, etp, overlap in itertools.product(
+            divisors(workload.global_batch // dp),
+            context_levels(cp),
+            eps,
+            etps,
+            ("bulk", "ring") if tp > 1 else ("bulk",),
+        ):
+            for schedule, vpp in [("1f1b", 1), ("gpipe", 1)] + [
+                ("interleaved", v) for v in range(2, model.num_layers + 1)
+            ]:
+                if pp == 1 and schedule != "1f1b":
+                    continue
+                degrees = {
+                    "tp": tp,
+                    "cp": levels,
+                    "pp": pp,
+                    "vpp": vpp,
+                    "ep": ep,
+                    "etp": etp,
+                    "dp": dp,
+                    "mbs": mbs,
+                    "gbs": workload.global_batch,
+                    "schedule": schedule,
+                    "tp_overlap": overlap,
+                }
+                if row_problems(PlanRow(**degrees), model, workload.seq_len, devices):
+                    continue
+                for (sharding, group), (recompute, layers) in itertools.product(
+                    shardings(dp, cp), recomputes(layout, pp, vpp)
+                ):
+                    yield PlanRow(
+                        **degrees,
+                        sharding=sharding,
+                        shard_group=group,
+                        recompute=recompute,
+                        recompute_layers=layers,
+                    )
+
+
+def price_everything(model: ModelSpec, cluster: ClusterSpec, workload: Workload) -> list[dict[str, object]]:
+    """Every plan of the space: its text, time, peak and verdict."""
+    found = []
+    for row in all_rows(model, workload, cluster.devices):
+        estimate = estimate_plan(expand(row, model, workload.seq_len), model, cluster, workload)
+        found.append(
+            {
+                "row": row.format(),
+                "time_s": estimate.step_time_s,
+                "peak_bytes": estimate.peak_memory_bytes,
+                "fits": estimate.fits,
+            }
+        )
+    return found
+
+
+if __name__ == "__main__":
+    # A process of its own prices some twenty times quicker than one in which every array's shape is checked.
+    import json
+    import sys
+
+    from tests.search.spaces import SPACES
+
+    space = SPACES[int(sys.argv[1])]
+    json.dump(price_everything(space.model, space.cluster, space.workload), sys.stdout)

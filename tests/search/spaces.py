@@ -1,0 +1,77 @@
+"""Small models and clusters whose whole space brute force can price."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from meshwright.library.clusters import resolve_gpus
+from meshwright.specs import (
+    Attention,
+    ClusterSpec,
+    DenseMlp,
+    LayerRun,
+    LayerSpec,
+    ModelSpec,
+    MoeMlp,
+    Workload,
+)
+from meshwright.units import GIB
+
+ATTENTION = Attention(heads=4, kv_heads=2, head_dim=128)
+DENSE = LayerSpec(attention=ATTENTION, mlp=DenseMlp(ffn_hidden=2048, gated=True))
+WINDOWED = LayerSpec(attention=replace(ATTENTION, window=256), mlp=DenseMlp(ffn_hidden=2048, gated=True))
+MOE = LayerSpec(
+    attention=ATTENTION,
+    mlp=MoeMlp(experts=2, top_k=1, ffn_hidden=1024, gated=True, shared_ffn_hidden=512),
+)
+
+
+def model(*runs: LayerRun, tied: bool = False, mtp: int = 0) -> ModelSpec:
+    return ModelSpec(
+        name="small",
+        family="llama",
+        hidden=512,
+        vocab=32000,
+        max_seq_len=8192,
+        runs=runs,
+        tied_embeddings=tied,
+        mtp_layers=mtp,
+    )
+
+
+def cluster(gpus: str, memory_gib: float | None = None) -> ClusterSpec:
+    found = resolve_gpus(gpus)
+    if memory_gib is None:
+        return found
+    group = found.groups[0]
+    return replace(found, groups=(replace(group, device=replace(group.device, memory_bytes=memory_gib * GIB)),))
+
+
+@dataclass(frozen=True)
+class SmallSpace:
+    name: str
+    model: ModelSpec
+    cluster: ClusterSpec
+    workload: Workload
+
+
+SPACES = (
+    SmallSpace(
+        "dense",
+        model(LayerRun(layers=(DENSE,), repeats=3)),
+        cluster("4xH100"),
+        Workload(seq_len=1024, global_batch=4),
+    ),
+    SmallSpace(
+        "short of memory, two nodes",
+        model(LayerRun(layers=(DENSE, WINDOWED), repeats=2), tied=True),
+        cluster("2x2xA100-80", 4.0),
+        Workload(seq_len=4096, global_batch=4),
+    ),
+    SmallSpace(
+        "experts and a prediction module",
+        model(LayerRun(layers=(DENSE,), repeats=1), LayerRun(layers=(MOE,), repeats=1), mtp=1),
+        cluster("4xH100", 5.0),
+        Workload(seq_len=512, global_batch=2),
+    ),
+)

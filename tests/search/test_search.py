@@ -1,0 +1,164 @@
+"""The pruned search against brute force, and what its certificate says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from meshwright.estimate.hardware import hardware_of
+from meshwright.library.models import spec
+from meshwright.schedules import SCHEDULES
+from meshwright.search.bound import row_bounds
+from meshwright.search.grid import build_grid
+from meshwright.search.queue import FRONT_STEP
+from meshwright.search.search import FRONT_SLACK, price_all, search
+from meshwright.search.space import Space
+from meshwright.specs import PlanRow, Workload
+from meshwright.specs.row import parse_row
+from meshwright.strategies.base import OVERLAPS
+from tests.search.spaces import SPACES, SmallSpace, cluster
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Priced:
+    """One plan of a space as brute force prices it."""
+
+    row: PlanRow
+    time_s: float
+    peak_bytes: float
+    fits: str
+
+
+@cache
+def everything(number: int) -> list[Priced]:
+    command = [sys.executable, "-m", "tests.search.brute", str(number)]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    small = SPACES[number]
+    return [
+        Priced(
+            row=parse_row(
+                entry["row"],
+                devices=small.cluster.devices,
+                global_batch=small.workload.global_batch,
+                schedules=tuple(SCHEDULES),
+            ),
+            time_s=entry["time_s"],
+            peak_bytes=entry["peak_bytes"],
+            fits=entry["fits"],
+        )
+        for entry in json.loads(printed)
+    ]
+
+
+spaces = pytest.mark.parametrize("number", range(len(SPACES)), ids=[small.name for small in SPACES])
+
+
+def run(small: SmallSpace, **options: object):
+    return search(small.model, small.cluster, small.workload, **options)  # type: ignore[arg-type]
+
+
+@spaces
+def test_the_best_plan_of_every_layout_is_the_one_brute_force_finds(number: int) -> None:
+    best: dict[tuple[int, ...], float] = {}
+    for plan in everything(number):
+        if plan.fits == "yes":
+            best[plan.row.layout] = min(best.get(plan.row.layout, np.inf), plan.time_s)
+    found = run(SPACES[number], top=4, refine=False)
+    assert [plan.estimate.step_time_s for plan in found.plans] == pytest.approx(sorted(best.values())[:4], rel=1e-9)
+
+
+@spaces
+def test_the_space_is_counted_exactly_and_every_plan_is_accounted_for(number: int) -> None:
+    certificate = run(SPACES[number], top=2).certificate
+    assert certificate.space == len(everything(number))
+    assert certificate.priced + sum(count for _, count in certificate.pruned) == certificate.space
+    assert certificate.feasible <= certificate.priced
+
+
+@spaces
+def test_no_plan_beats_the_front_in_time_and_memory(number: int) -> None:
+    found = run(SPACES[number], top=1, pareto=True)
+    limit_s = found.plans[0].estimate.step_time_s * FRONT_SLACK
+    front = [(plan.estimate.step_time_s, plan.estimate.peak_memory_bytes) for plan in found.pareto]
+    for plan in everything(number):
+        if plan.fits == "yes" and plan.time_s <= limit_s:
+            assert any(
+                time_s <= plan.time_s * (1 + 1e-9) and peak * (1 - FRONT_STEP) <= plan.peak_bytes * (1 + 1e-9)
+                for time_s, peak in front
+            ), plan.row.format()
+    memory = [peak for _, peak in front]
+    assert memory == sorted(memory, reverse=True)
+
+
+@spaces
+def test_no_plan_is_quicker_or_smaller_than_the_bounds_of_its_row(number: int) -> None:
+    small = SPACES[number]
+    grid = build_grid(small.model, small.workload, small.cluster.devices, Space())
+    hardware = hardware_of(small.cluster.groups[0], small.workload.precision)
+    bounds = row_bounds(grid, small.model, hardware, small.workload)
+    names = ("tp", "overlap", "cp_a2a", "cp_p2p", "cp_ag", "ep", "etp", "pp", "dp", "mbs")
+    place = {tuple(int(getattr(grid, name)[i]) for name in names): i for i in range(grid.rows)}
+    for plan in everything(number):
+        row, level = plan.row, dict(plan.row.cp)
+        overlap = OVERLAPS.index(row.tp_overlap)
+        key = (row.tp, overlap, level.get("a2a", 1), level.get("p2p", 1), level.get("ag", 1))
+        index = place[(*key, row.ep, row.etp, row.pp, row.dp, row.mbs)]
+        assert bounds.time_s[index] <= plan.time_s * (1 + 1e-9)
+        assert bounds.peak_bytes[index] <= plan.peak_bytes * (1 + 1e-9)
+
+
+def test_pinned_axes_are_held() -> None:
+    found = run(SPACES[0], space=Space(pins=(("tp", (2,)), ("recompute", ("full",)))), top=3)
+    assert found.plans
+    assert {plan.row.tp for plan in found.plans if plan.row} == {2}
+    assert {plan.row.recompute for plan in found.plans if plan.row} == {"full"}
+
+
+def test_the_estimate_of_a_found_plan_uses_every_device() -> None:
+    for plan in run(SPACES[1], top=5).plans:
+        assert plan.plan.devices == SPACES[1].cluster.devices
+        assert plan.plan.num_layers == SPACES[1].model.num_layers
+
+
+def test_where_only_tight_plans_fit_they_are_found_and_said_to_be_tight() -> None:
+    small = SPACES[0]
+    smallest = min(plan.peak_bytes for plan in everything(0))
+    roomy = search(small.model, cluster("4xH100", smallest / 2**30 * 1.02), small.workload)
+    assert roomy.relaxed
+    assert {plan.estimate.fits for plan in roomy.plans} == {"tight"}
+
+
+def test_where_nothing_fits_nothing_is_found() -> None:
+    found = search(SPACES[0].model, cluster("4xH100", 1.0), SPACES[0].workload)
+    assert not found.plans
+    assert found.certificate.bound_step_time_s is None
+    assert not found.certificate.optimal
+
+
+def test_a_search_is_repeatable() -> None:
+    one, two = (run(SPACES[2], top=5, pareto=True) for _ in range(2))
+    assert [plan.row for plan in one.plans] == [plan.row for plan in two.plans]
+    assert one.pareto == two.pareto
+    assert replace(one.certificate, search_s=0) == replace(two.certificate, search_s=0)
+
+
+def test_a_batch_that_no_data_degree_divides_is_still_planned() -> None:
+    """61 devices and a batch of 64: no degree but dp = 1 divides both."""
+    model = spec("llama-3-8b")
+    found = search(model, cluster("31x1xH100"), Workload(seq_len=4096, global_batch=64))
+    assert all(plan.plan.devices == 31 for plan in found.plans)
+
+
+def test_pricing_without_pruning_prices_the_whole_space() -> None:
+    small = SPACES[0]
+    count, _ = price_all(small.model, small.cluster, small.workload)
+    assert count == len(everything(0))

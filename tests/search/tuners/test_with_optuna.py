@@ -1,0 +1,61 @@
+"""Optuna, the real one: legal proposals, constraints, pruning, a storage its dashboard opens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from meshwright.search.tuners.run import run_study
+from tests.search.tuners.toy import BEST, Toy, check_rows
+
+optuna = pytest.importorskip("optuna")
+
+
+@pytest.mark.parametrize("algorithm", ["tpe", "gp", "nsga2", "random"])
+def test_every_sampler_makes_legal_trials_and_finds_something_good(algorithm: str) -> None:
+    if algorithm == "gp":
+        pytest.importorskip("torch")
+    study = run_study(Toy(), "optuna", algorithm=algorithm, trials=40)
+    check_rows(Toy(), study.trials, 40)
+    assert study.best is not None
+    assert study.best.outcome.value is not None
+    assert study.best.outcome.value <= BEST + 3
+
+
+def test_the_pruner_stops_trials_by_their_bound() -> None:
+    study = run_study(Toy(), "optuna", scheduler="median", trials=40)
+    check_rows(Toy(), study.trials, 40)
+    stopped = [trial for trial in study.trials if trial.outcome.status == "stopped"]
+    assert stopped
+    assert all("lower bound" in trial.outcome.reason for trial in stopped)
+
+
+def test_the_storage_is_a_study_of_optuna(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path / 'trials.db'}"
+    ours = run_study(Toy(), "optuna", trials=12, storage=storage)
+    name = optuna.get_all_study_names(storage=storage)[0]
+    theirs = optuna.load_study(study_name=name, storage=storage)
+    assert len(theirs.trials) == 12
+    for trial, row in zip(theirs.trials, ours.trials, strict=True):
+        assert trial.params == row.point
+        assert trial.user_attrs["status"] == row.outcome.status
+        if row.outcome.status == "error":
+            assert trial.state.name == "FAIL"
+        else:
+            assert trial.value == row.outcome.value
+            assert trial.constraints == {"over the limit": row.outcome.excess}
+    assert ours.best is not None
+    assert theirs.best_value == ours.best.outcome.value
+
+
+def test_a_trial_left_running_is_closed_and_the_study_goes_on(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path / 'trials.db'}"
+    run_study(Toy(), "optuna", trials=6, storage=storage)
+    name = optuna.get_all_study_names(storage=storage)[0]
+    optuna.load_study(study_name=name, storage=storage).ask()
+    study = run_study(Toy(), "optuna", trials=10, storage=storage, resume=True)
+    check_rows(Toy(), study.trials, 10)
+    states = [trial.state for trial in optuna.load_study(study_name=name, storage=storage).trials]
+    assert len(states) == 11
+    assert all(state.is_finished() for state in states)

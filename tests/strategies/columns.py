@@ -1,0 +1,68 @@
+"""Strategy columns by name, for tests that look at one field at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from meshwright.strategies.base import OVERLAPS, StrategyColumns
+from meshwright.strategies.data import ShardingColumns
+
+GIB = 2**30
+MIB = 2**20
+
+
+def columns(
+    *,
+    tp: int | list[int] = 1,
+    sp: bool = False,
+    overlap: str = "none",
+    a2a: int = 1,
+    p2p: int = 1,
+    ag: int = 1,
+    ep: int | list[int] = 1,
+    etp: int = 1,
+    mbs: int = 1,
+    seq_len: int = 4096,
+    capacity: float = np.nan,
+    chunks: int = 1,
+    imbalance: float = 1.0,
+) -> StrategyColumns:
+    """One row, or one for each degree of a list."""
+    rows = max(len(x) if isinstance(x, list) else 1 for x in (tp, ep))
+
+    def whole(value: int | list[int]) -> np.ndarray:
+        return np.broadcast_to(np.array(value), (rows,)).copy()
+
+    return StrategyColumns(
+        tp=whole(tp),
+        sp=np.full(rows, sp),
+        tp_overlap=whole(OVERLAPS.index(overlap)),  # type: ignore[arg-type]
+        cp_a2a=whole(a2a),
+        cp_p2p=whole(p2p),
+        cp_ag=whole(ag),
+        ep=whole(ep),
+        etp=whole(etp),
+        mbs=whole(mbs),
+        capacity=np.full(rows, capacity),
+        ep_chunks=whole(chunks),
+        offload_weights=np.zeros(rows),
+        offload_activations=np.zeros(rows),
+        seq_len=seq_len,
+        imbalance=imbalance,
+    )
+
+
+def sharding(name: str, ranks: int = 1, *, groups: int = 1, offload: float = 0.0) -> ShardingColumns:
+    """One data-parallel choice over so many ranks in so many groups."""
+    fsdp = "fsdp" in name or name == "hsdp"
+    return ShardingColumns(
+        zero=np.array([3 if fsdp else int(name[1])]),
+        fsdp=np.array([fsdp]),
+        reshard=np.array([name != "fsdp-keep"]),
+        shard=np.array([ranks // groups]),
+        replicate=np.array([groups]),
+        expert_shard=np.array([ranks // groups]),
+        expert_replicate=np.array([groups]),
+        overlap=np.array([True]),
+        offload_optimizer=np.array([offload]),
+    )

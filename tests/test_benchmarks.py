@@ -1,0 +1,50 @@
+"""The measured pages of the documentation can be made, and say what they are."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import __main__ as speed
+from benchmarks import accuracy, machine, version
+
+SAMPLE = Path(__file__).parent / "app" / "data" / "measured_sample.csv"
+
+
+def test_the_accuracy_page_shows_every_scored_run(tmp_path: Path) -> None:
+    shutil.copy(SAMPLE, tmp_path / "throughput.csv")
+    parts = accuracy.read_parts(tmp_path)
+    assert [part.name for part in parts] == ["throughput.csv"]
+    text = accuracy.page(parts)
+    assert "| throughput.csv | time | 7 | 6 (86%) |" in text
+    assert "1 x schedule 'ZB-2p' is not priced" in text
+    assert "| gpt3-175B, 64 x A100-SXM (" in text
+    assert version() in text
+    assert machine() in text
+
+
+def test_the_measured_folder_is_the_one_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(accuracy.VARIABLE, raising=False)
+    assert accuracy.find_folder(str(tmp_path)) is None
+    shutil.copy(SAMPLE, tmp_path / "throughput.csv")
+    assert accuracy.find_folder(str(tmp_path)) == tmp_path
+    monkeypatch.setenv(accuracy.VARIABLE, str(tmp_path))
+    assert accuracy.find_folder(None) == tmp_path
+
+
+def test_a_process_is_measured_whole() -> None:
+    found = speed.run([sys.executable, "-c", "print('done')"])
+    assert (found.code, found.output) == (0, "done\n")
+    assert found.wall_s > 0
+    assert found.peak_bytes > 1e6
+    assert speed.median_run([sys.executable, "-c", "raise SystemExit(3)"], 1) is None
+
+
+def test_the_speed_page_says_what_was_not_measured() -> None:
+    lines = [speed.Line("a", 0.125, 0.25, "s"), speed.Line("b", None, 130, "MB", note="`--install`")]
+    text = speed.page(lines, 5)
+    assert "| a | 0.125 s | at most 0.25 s | 0.50 |  |" in text
+    assert "| b | not measured | at most 130 MB | - | `--install` |" in text

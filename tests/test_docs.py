@@ -1,0 +1,136 @@
+"""Every command in README and guides runs, and prints what the page says it prints.
+
+A block ```console holds commands after `$ ` and what they print; a line `...` stands for any lines. A command without
+output below it must only succeed. Run with MESHWRIGHT_UPDATE_DOCS=1 to write the present output into the pages.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+UPDATE = bool(os.environ.get("MESHWRIGHT_UPDATE_DOCS"))
+
+
+@dataclass(frozen=True)
+class Example:
+    """One command of a page."""
+
+    page: Path
+    command: str
+    expected: tuple[str, ...]
+
+
+def examples(page: Path) -> list[Example]:
+    found = []
+    for block in re.findall(r"^```console\n(.*?)^```", page.read_text(), re.M | re.S):
+        for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
+            command, *output = part.rstrip("\n").split("\n")
+            found.append(Example(page, command, tuple(line for line in output if line.strip() or output)))
+    return found
+
+
+def commands_in_tables() -> list[Example]:
+    """Commands quoted in tables and sentences: `meshwright VERB ...`."""
+    found = {
+        command: Example(page, command, ())
+        for page in PAGES
+        for command in re.findall(r"`(meshwright (?!VERB)[^`]+)`", page.read_text())
+    }
+    return list(found.values())
+
+
+ALL = [example for page in PAGES for example in examples(page) if example.command.startswith("meshwright ")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that the pages' commands read."""
+    where = tmp_path_factory.mktemp("docs")
+    run("meshwright plan llama-3.1-70b --gpus 64xH100 -o plans.json", where)
+    run("meshwright export plans.json --to megatron -o launched", where)
+    (where / "launch.sh").write_bytes((where / "launched" / "train.sh").read_bytes())
+    for name in ("plan.json", "a.json", "b.json"):
+        (where / name).write_bytes((where / "launched" / "plan.json").read_bytes())
+    return where
+
+
+def run(command: str, where: Path) -> subprocess.CompletedProcess[str]:
+    program, *arguments = shlex.split(command)
+    assert program == "meshwright"
+    return subprocess.run(
+        [sys.executable, "-m", "meshwright", *arguments],
+        cwd=where,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "120"},
+    )
+
+
+def matches(expected: tuple[str, ...], printed: list[str]) -> bool:
+    """Whether the output is what the page says; `...` stands for any lines."""
+    pattern = "\n".join("(?s:.*)" if line.strip() == "..." else re.escape(line.rstrip()) for line in expected)
+    return re.fullmatch(pattern, "\n".join(line.rstrip() for line in printed)) is not None
+
+
+@pytest.mark.parametrize("example", ALL, ids=lambda example: f"{example.page.name}: {example.command}")
+def test_a_command_prints_what_its_page_says(example: Example, folder: Path) -> None:
+    result = run(example.command, folder)
+    assert "Traceback" not in result.stderr
+    assert result.returncode == 0, result.stderr
+    printed = result.stdout.rstrip("\n").split("\n")
+    if not example.expected:
+        return
+    if UPDATE and not matches(example.expected, printed):
+        update(example, printed)
+        return
+    assert matches(example.expected, printed), result.stdout
+
+
+@pytest.mark.parametrize("example", commands_in_tables(), ids=lambda example: example.command)
+def test_a_quoted_command_exists_and_runs(example: Example, folder: Path) -> None:
+    if re.search(r"\b(FILE|DIR|PLAN|NAME|MODEL)\b|mine\.toml|\./config\.json|\.\.\.|<", example.command):
+        pytest.skip("a form with placeholders, not a command")
+    if re.fullmatch(r"meshwright [a-z -]+", example.command) and "list" not in example.command:
+        pytest.skip("the name of a verb")
+    result = run(example.command, folder)
+    assert "Traceback" not in result.stderr
+    assert result.returncode in (0, 5), f"{example.command}\n{result.stderr}"
+
+
+def update(example: Example, printed: list[str]) -> None:
+    """Write the present output below the command, cut where the page cuts it."""
+    text = example.page.read_text()
+    old = "\n".join([f"$ {example.command}", *example.expected])
+    lines = printed
+    if "..." in (line.strip() for line in example.expected):
+        cut = [line.strip() for line in example.expected].index("...")
+        lines = [*printed[:cut], "..."]
+    example.page.write_text(text.replace(old, "\n".join([f"$ {example.command}", *(line.rstrip() for line in lines)])))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    named = set(re.findall(r"`((?:src/meshwright|tests|docs|benchmarks)/[^`\s]+)`", page.read_text()))
+    missing = {path for path in named if "NAME" not in path and not (ROOT / path).exists()}
+    assert not missing
+
+
+def test_the_pages_hold_examples() -> None:
+    assert ALL
+    assert any(example.expected for example in ALL)
+
+
+def test_output_that_differs_is_noticed() -> None:
+    assert matches(("a", "...", "d"), ["a", "b", "c", "d"])
+    assert not matches(("a", "b"), ["a", "c"])

@@ -1,0 +1,77 @@
+"""Planning starts light, and what is shipped speaks only of itself."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import meshwright
+
+ROOT = Path(__file__).parents[1]
+HEAVY = {"jax", "torch", "ray", "scipy", "pandas"}
+
+SHIPPED = sorted(
+    path
+    for pattern in (
+        *("src/**/*", "benchmarks/**/*", "examples/**/*", "docs/**/*"),
+        *(".ci/*", "*.md", "*.toml", "*.yml", "Makefile", "NOTICE"),
+    )
+    for path in ROOT.glob(pattern)
+    if path.is_file() and path.suffix not in {".pyc", ".gz", ".png", ".ico"}
+)
+
+# What must not be in a shipped file, and what to write instead.
+FOREIGN = {
+    r"\.\./shared": "cite the public source",
+    r"(?<![\w.])/work(?![\w])": "no absolute path",
+    r"(?<![\w.])/(?:home|root|tmp|opt)/": "no absolute path",
+    r"pypi\.org|pythonhosted\.org|anaconda\.org|--(?:extra-)?index-url|--find-links": "no registry: pip knows its own",
+}
+
+
+def modules_after(statement: str) -> set[str]:
+    """The top-level modules that a fresh interpreter holds after `statement`."""
+    code = f"{statement}\nimport json, sys\nprint(json.dumps(sorted({{name.split('.')[0] for name in sys.modules}})))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return set(json.loads(result.stdout.splitlines()[-1]))
+
+
+def test_import_loads_no_accelerator_stack() -> None:
+    loaded = modules_after("import meshwright")
+    assert "meshwright" in loaded
+    assert not loaded & HEAVY
+
+
+def test_no_module_of_the_package_loads_an_accelerator_stack() -> None:
+    walk = (
+        "import importlib, pkgutil, meshwright\n"
+        "names = [m.name for m in pkgutil.walk_packages(meshwright.__path__, 'meshwright.')]\n"
+        "assert 'meshwright.units' in names\n"
+        "[importlib.import_module(name) for name in names]"
+    )
+    assert not modules_after(walk) & HEAVY
+
+
+def test_a_plan_loads_no_accelerator_stack() -> None:
+    if not hasattr(meshwright, "plan"):
+        pytest.skip("meshwright.plan is not there yet")
+    loaded = modules_after("import meshwright\nassert len(meshwright.plan('llama-3-8b', cluster='8xH100')) > 0")
+    assert "numpy" in loaded
+    assert not loaded & HEAVY
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_shipped_file_names_no_place_but_public_ones(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    found = [
+        f"line {text.count(chr(10), 0, match.start()) + 1}: {match.group()!r}: {instead}"
+        for pattern, instead in FOREIGN.items()
+        for match in re.finditer(pattern, text)
+    ]
+    assert not found, found
