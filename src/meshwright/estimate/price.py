@@ -14,7 +14,7 @@ from meshwright.estimate.layout import token_flop
 from meshwright.estimate.memory import MEMORY_KINDS
 from meshwright.estimate.pipeline import Placed, boundary_columns, data_groups, pipeline_columns, sync_layers
 from meshwright.estimate.result import BASIS_ORDER, RANGE_BY_BASIS, StageEstimate, StepEstimate
-from meshwright.estimate.step import StepColumns, fits, step_columns
+from meshwright.estimate.step import PipelineColumns, StepColumns, fits, step_columns
 from meshwright.estimate.sync import LayerSync
 from meshwright.estimate.work import require_priceable
 from meshwright.ops.layers import layer_work
@@ -120,11 +120,23 @@ def estimate_plan(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, w
         InputError: plan, model, workload and cluster do not belong together.
         UnsupportedError: the plan needs something nobody prices yet.
     """
+    columns, hardware = plan_columns(plan, model, cluster, workload)
+    step = step_columns(columns, hardware, workload)
+    return _result(plan, plan.pipelines[0], step, model, cluster.groups[0], hardware, workload)
+
+
+def plan_columns(
+    plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, workload: Workload
+) -> tuple[PipelineColumns, Hardware]:
+    """The one row of columns that a plan's step is composed from, and what it runs on; arguments as `estimate_plan`.
+
+    Raises:
+        InputError: plan, model, workload and cluster do not belong together.
+        UnsupportedError: the plan needs something nobody prices yet.
+    """
     _check_together(plan, model, cluster, workload)
-    pipeline, group = plan.pipelines[0], cluster.groups[0]
-    hardware = hardware_of(group, workload.precision)
-    step = _price_pipeline(plan, pipeline, model, hardware, workload)
-    return _result(plan, pipeline, step, model, group, hardware, workload)
+    hardware = hardware_of(cluster.groups[0], workload.precision)
+    return _pipeline_row(plan, plan.pipelines[0], model, hardware, workload), hardware
 
 
 def _check_together(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, workload: Workload) -> None:
@@ -198,9 +210,9 @@ def _of_all_layers(strategy: LayerStrategy) -> tuple[object, ...]:
     return (strategy.tp, strategy.cp, expert.ep, expert.etp, strategy.data, offload.weights, offload.optimizer)
 
 
-def _price_pipeline(
+def _pipeline_row(
     plan: ExecutionPlan, pipeline: Pipeline, model: ModelSpec, hardware: Hardware, workload: Workload
-) -> StepColumns:
+) -> PipelineColumns:
     """Cost table of strategies x items, flattened to one row, and the counts of its cells in every chunk."""
     used = sorted({run.strategy for chunk in pipeline.chunks() for run in chunk.runs})
     strategies = [plan.strategies[index] for index in used]
@@ -242,7 +254,7 @@ def _price_pipeline(
     per_worker = ShardingColumns(
         **{f.name: getattr(sharding, f.name)[row_of_worker, 0][None, :] for f in fields(ShardingColumns)}
     )
-    shape = pipeline_columns(
+    return pipeline_columns(
         schedule=schedule_named(pipeline.schedule.name),
         micro_batches=pipeline.num_micro_batches,
         counts=counts.reshape(len(pipeline.workers), chunks_of, -1),
@@ -254,7 +266,6 @@ def _price_pipeline(
         groups=data_groups(first),
         offload_weights=np.array([strategies[0].offload.weights]),
     )
-    return step_columns(shape, hardware, workload)
 
 
 def _layer_rows(chunk: Chunk, used: list[int]) -> list[tuple[int, int]]:

@@ -91,7 +91,7 @@ def step_columns(
     """
     m = columns.m
     end_s = _run(columns, columns.transfer_s)
-    sync = _sync(columns, hardware, workload)
+    sync = exposed_sync(columns, hardware, workload)
     ready_s = end_s + sync.gradients_s + sync.copies_s
     last_s = ready_s.max(axis=1)
     busy_s = m * (columns.forward_s + columns.backward_s).sum(axis=2)
@@ -142,16 +142,20 @@ def step_columns(
 
 
 def _run(columns: PipelineColumns, transfer_s: Float[np.ndarray, "plans"]) -> Float[np.ndarray, "plans workers"]:
-    busy = columns.forward_s.shape
-    times = Times(
+    return columns.schedule.end_s(columns.p, columns.m, columns.v, task_times(columns, transfer_s))
+
+
+def task_times(columns: PipelineColumns, transfer_s: Float[np.ndarray, "plans"]) -> Times:
+    """Durations of the tasks of every plan's pipeline, as the simulator takes them."""
+    return Times(
         forward_s=columns.forward_s,
         backward_s=columns.backward_s,
-        transfer_s=np.broadcast_to(transfer_s[:, None, None], busy),
+        transfer_s=np.broadcast_to(transfer_s[:, None, None], columns.forward_s.shape),
     )
-    return columns.schedule.end_s(columns.p, columns.m, columns.v, times)
 
 
-def _sync(columns: PipelineColumns, hardware: Hardware, workload: Workload) -> StepSync:
+def exposed_sync(columns: PipelineColumns, hardware: Hardware, workload: Workload) -> StepSync:
+    """What every worker waits for around its pipeline: gradients, optimizer, gathered weights."""
     network = DataNetwork(columns.sharding, columns.groups, hardware)
     return step_sync(
         columns.dense_parameters,
