@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from meshwright.schedules import SCHEDULES, Schedule, Times
 from meshwright.schedules.avgpipe import AvgPipe
+from meshwright.schedules.breadth_first import BreadthFirst
 from meshwright.schedules.chimera import Chimera
 from meshwright.schedules.dynapipe import DynaPipe
 from meshwright.schedules.ftpipe import FTPipe
@@ -70,6 +71,7 @@ CASES = (
     Case(SCHEDULES["seq1f1b"], ((1, 2, 1), (2, 1, 1), (4, 8, 1), (7, 2, 1), (8, 24, 1)), tight=False),
     Case(Seq1F1B(segments=4), ((4, 1, 1), (4, 6, 1)), tight=False),
     Case(SCHEDULES["breadth-first"], ((2, 1, 2), (3, 2, 2), (4, 8, 2), (4, 4, 3), (6, 16, 2))),
+    Case(BreadthFirst(reverse=True), ((3, 2, 2), (4, 8, 2))),
     Case(SCHEDULES["pipedream-flush"], ((1, 3, 1), (4, 3, 1), (4, 8, 1), (8, 24, 1))),
     Case(SCHEDULES["varuna"], ((1, 3, 1), (2, 1, 1), (2, 4, 1), (4, 8, 1), (5, 17, 1), (8, 24, 1)), tight=False),
     Case(SCHEDULES["chimera"], ((2, 2, 1), (4, 2, 1), (4, 4, 1), (4, 12, 1), (8, 5, 1), (8, 16, 1)), tight=False),

@@ -23,6 +23,9 @@ class BreadthFirst(Schedule):
     Source: Lamy-Poirier, "Breadth-First Pipeline Parallelism", MLSys 2023.
     """
 
+    reverse: bool = False
+    """Whether the backwards take the last micro-batch first, as PyTorch's ScheduleLoopedBFS does."""
+
     name = "breadth-first"
     aliases: ClassVar[tuple[str, ...]] = ("bfs", "looped-bfs")
     title = "breadth-first: chunk after chunk, all micro-batches each"
@@ -42,13 +45,14 @@ class BreadthFirst(Schedule):
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
         worker = np.repeat(np.arange(p, dtype=np.int32), 2 * m * v)
         chunks = np.repeat(np.arange(v, dtype=np.int32), m)
+        units = np.tile(np.arange(m, dtype=np.int32), v)
         return ScheduleTable(
             placement=self.placement(p, v),
             micro_batches=(m,),
             worker=worker,
             kind=np.tile(np.repeat(np.array([Kind.F, Kind.B], np.int32), m * v), p),
             stage=np.tile(np.concatenate([chunks, v - 1 - chunks]), p) * p + worker,
-            micro_batch=np.tile(np.arange(m, dtype=np.int32), 2 * v * p),
+            micro_batch=np.tile(np.concatenate([units, m - 1 - units if self.reverse else units]), p),
         )
 
     def _in_flight(self, p: int, m: int, v: int) -> tuple[Int[np.ndarray, "vectors chunks"], ...]:
