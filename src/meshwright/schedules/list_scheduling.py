@@ -1,0 +1,327 @@
+"""List scheduling over the task language: a worker that is free takes the task that a rule ranks first.
+
+One engine serves every order that is found rather than written down: the fixed rules of Hanayo, MixPipe, FTPipe and
+Bamboo (`list_order`), and the searches for given stage times and memory (`zb_auto`, `scheduler`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from meshwright.schedules.lists import Task
+from meshwright.schedules.table import Kind, Placement
+
+NEVER = float("inf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What is to be scheduled: virtual stages with their times, and what may live on each worker."""
+
+    placement: Placement
+    micro_batches: tuple[int, ...]
+    """That enter each chain."""
+    forward_s: Sequence[float]
+    """By virtual stage, as all times here."""
+    gradient_s: Sequence[float]
+    """Input gradient, or the whole backward where it is not split."""
+    weight_s: Sequence[float] | None = None
+    """Weight gradient; None: the backward is not split."""
+    latency_s: Sequence[float] | None = None
+    """Behind each virtual stage; None: transfers are free."""
+    stage_bytes: Sequence[float] | None = None
+    """Activation of one micro-batch, from F to B or W; None: not counted. For one chain only."""
+    room_bytes: Sequence[float] | None = None
+    """Activations that fit each worker; at least those of one micro-batch on all its stages."""
+
+    def __post_init__(self) -> None:
+        assert self.room_bytes is None or self.placement.chains == 1
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks."""
+        units = sum(self.micro_batches[chain] for chain in self.placement.chain.tolist())
+        return units * (2 if self.weight_s is None else 3)
+
+
+@dataclass(slots=True)
+class Desk:
+    """One worker while its order is made: what it may run next."""
+
+    stages: list[int]
+    """Its virtual stages."""
+    free_s: float = 0.0
+    live_bytes: float = 0.0
+    forwards: int = 0
+    """Run so far, on all its stages; `gradients` likewise."""
+    gradients: int = 0
+    owed: deque[tuple[int, int]] = field(default_factory=deque)
+    """Stage and micro-batch of the weight gradients that may run, in the order of their input gradients."""
+
+
+class State:
+    """All workers while their orders are made; every stage runs its micro-batches in order, each kind for itself."""
+
+    def __init__(self, work: Work) -> None:
+        placement = work.placement
+        self.work = work
+        self.worker_of: list[int] = placement.worker.tolist()
+        self.following: list[int] = placement.following.tolist()
+        self.preceding: list[int] = placement.preceding.tolist()
+        self.desks = [Desk([]) for _ in range(placement.p)]
+        for stage, worker in enumerate(self.worker_of):
+            self.desks[worker].stages.append(stage)
+        count = placement.stages
+        self.units = [work.micro_batches[chain] for chain in placement.chain.tolist()]
+        self.latency_s = [0.0] * count if work.latency_s is None else list(work.latency_s)
+        self.bytes_of = [0.0] * count if work.stage_bytes is None else list(work.stage_bytes)
+        self.room_bytes = [NEVER] * placement.p if work.room_bytes is None else list(work.room_bytes)
+        self.seconds = {Kind.F: list(work.forward_s), Kind.I: list(work.gradient_s), Kind.W: list(work.weight_s or ())}
+        self.split = work.weight_s is not None
+        # Per stage: tasks run, and when the inputs of all that can run arrived, in the order of the micro-batches.
+        self.done = {Kind.F: [0] * count, Kind.I: [0] * count}
+        self.arrived_s: dict[Kind, list[list[float]]] = {
+            Kind.F: [[0.0] * self.units[s] if self.preceding[s] < 0 else [] for s in range(count)],
+            Kind.I: [[] for _ in range(count)],
+        }
+
+    def arrival_s(self, kind: Kind, stage: int) -> float:
+        """When the input of the next task of a stage is there; infinite if nobody has decided to make it yet."""
+        unit, arrived = self.done[kind][stage], self.arrived_s[kind][stage]
+        return arrived[unit] if unit < len(arrived) else NEVER
+
+    def fits(self, desk: Desk, stage: int, live: float, size: Sequence[float], most: float) -> bool:
+        """Whether the next forward of a stage leaves room for its worker's oldest micro-batch to get through.
+
+        The oldest micro-batch that lacks a forward on the worker may use all the room; younger ones leave it what its
+        other stages need. So the oldest micro-batch of the whole step always fits behind those that have ended, and
+        workers never wait for each other's memory.
+
+        Args:
+            desk: of the worker.
+            stage: of the forward.
+            live: what lives on the worker, in the unit of `size`.
+            size: of one micro-batch, by stage.
+            most: room of the worker.
+        """
+        if most == NEVER:
+            return True
+        forwards = self.done[Kind.F]
+        oldest = forwards[desk.stages[-1]]
+        after = live + size[stage]
+        if forwards[stage] > oldest:
+            after += sum(size[own] for own in desk.stages if forwards[own] <= oldest)
+        return after <= most
+
+    def run(self, worker: int, start_s: float, kind: Kind, stage: int) -> tuple[Task, int]:
+        """Run the next task of a stage; which worker (maybe the same) may have got new work by that."""
+        desk = self.desks[worker]
+        if kind is Kind.W:
+            stage, unit = desk.owed.popleft()
+            desk.free_s = start_s + self.seconds[Kind.W][stage]
+            desk.live_bytes -= self.bytes_of[stage]
+            return Task(Kind.W, stage, unit), worker
+        unit = self.done[kind][stage]
+        self.done[kind][stage] = unit + 1
+        desk.free_s = end_s = start_s + self.seconds[kind][stage]
+        if kind is Kind.F:
+            desk.forwards += 1
+            desk.live_bytes += self.bytes_of[stage]
+            after = self.following[stage]
+            if after < 0:
+                self.arrived_s[Kind.I][stage].append(end_s)
+                return Task(Kind.F, stage, unit), worker
+            self.arrived_s[Kind.F][after].append(end_s + self.latency_s[stage])
+            return Task(Kind.F, stage, unit), self.worker_of[after]
+        desk.gradients += 1
+        if self.split:
+            desk.owed.append((stage, unit))
+        else:
+            desk.live_bytes -= self.bytes_of[stage]
+        before = self.preceding[stage]
+        task = Task(Kind.I if self.split else Kind.B, stage, unit)
+        if before < 0:
+            return task, worker
+        self.arrived_s[Kind.I][before].append(end_s + self.latency_s[before])
+        return task, self.worker_of[before]
+
+
+Choice = tuple[float, Kind, int]
+"""When a task starts, its kind and its stage; the start is infinite while the worker waits for others."""
+
+
+class Rule(ABC):
+    """Which task a worker takes."""
+
+    @abstractmethod
+    def choose(self, state: State, worker: int) -> Choice:
+        """The next task of a worker, as far as is decided what reaches it when."""
+
+    def relax(self) -> bool:
+        """Ask less when nobody can go on by the rule; whether that may help."""
+        return False
+
+
+def list_schedule(work: Work, rule: Rule) -> tuple[list[list[Task]], float]:
+    """Orders of all workers and the makespan: whoever can start first takes the task its rule ranks first.
+
+    Args:
+        work: what is to be scheduled.
+        rule: which task a worker takes.
+    """
+    state = State(work)
+    workers = range(work.placement.p)
+    lists: list[list[Task]] = [[] for _ in workers]
+    choices = [rule.choose(state, worker) for worker in workers]
+    queue = [(choice[0], worker) for worker, choice in enumerate(choices) if choice[0] < NEVER]
+    heapq.heapify(queue)
+    left = work.tasks
+    while left:
+        if not queue:
+            relaxed = rule.relax()
+            assert relaxed, "a worker waits for memory that nobody frees"
+            choices = [rule.choose(state, worker) for worker in workers]
+            queue = [(choice[0], worker) for worker, choice in enumerate(choices) if choice[0] < NEVER]
+            heapq.heapify(queue)
+            continue
+        start_s, worker = heapq.heappop(queue)
+        chosen = choices[worker]
+        if chosen[0] != start_s:
+            continue
+        # An entry that stands twice in the queue is taken once: the worker's choice changes as soon as it is run.
+        task, reached = state.run(worker, *chosen)
+        lists[worker].append(task)
+        left -= 1
+        for changed in (worker,) if reached == worker else (worker, reached):
+            choices[changed] = choice = rule.choose(state, changed)
+            if choice[0] < NEVER:
+                heapq.heappush(queue, (choice[0], changed))
+    return lists, max(desk.free_s for desk in state.desks)
+
+
+class Ranked(Rule):
+    """A worker never idles on purpose; of what it can run next it takes the task with the lowest rank."""
+
+    def __init__(self, rank: Callable[[Kind, int, int], object], caps: Sequence[int | None] | None = None) -> None:
+        """Keep the rule.
+
+        Args:
+            rank: of a task by kind, virtual stage and micro-batch; anything that compares.
+            caps: by virtual stage, most micro-batches between the start of F and the end of B; None for any number.
+        """
+        self.rank = rank
+        self.caps = caps
+
+    def choose(self, state: State, worker: int) -> Choice:
+        desk = state.desks[worker]
+        done, free_s = state.done, desk.free_s
+        gradient = Kind.I if state.split else Kind.B
+        found: list[tuple[float, object, Kind, int]] = []
+        for stage in desk.stages:
+            arrival_s = state.arrival_s(Kind.I, stage)
+            if arrival_s < NEVER:
+                rank = self.rank(gradient, stage, done[Kind.I][stage])
+                found.append((max(free_s, arrival_s), rank, Kind.I, stage))
+            arrival_s = state.arrival_s(Kind.F, stage)
+            most = None if self.caps is None else self.caps[stage]
+            held = most is not None and done[Kind.F][stage] - done[Kind.I][stage] >= most
+            if (
+                arrival_s < NEVER
+                and not held
+                and state.fits(desk, stage, desk.live_bytes, state.bytes_of, state.room_bytes[worker])
+            ):
+                rank = self.rank(Kind.F, stage, done[Kind.F][stage])
+                found.append((max(free_s, arrival_s), rank, Kind.F, stage))
+        if desk.owed:
+            stage, unit = desk.owed[0]
+            found.append((free_s, self.rank(Kind.W, stage, unit), Kind.W, stage))
+        if not found:
+            return NEVER, Kind.F, desk.stages[0]
+        start_s, _, kind, stage = min(found)
+        return start_s, kind, stage
+
+
+class Greedy(Rule):
+    """Warm-up forwards, then gradients as they come, forwards in between, weight gradients where a worker would idle.
+
+    Source: the heuristic of Qi et al., "Zero Bubble (Almost) Pipeline Parallelism", ICLR 2024, section 3.1, for any
+    placement and unsplit backwards too; options and tie rules are this reconstruction's own.
+    """
+
+    def __init__(self, warmups: Sequence[int], wait: float = 0.0, *, eager: bool = False, group: int | None = None):
+        """Keep the options.
+
+        Args:
+            warmups: forwards of each worker before its first gradient, and the most without a gradient behind them.
+            wait: share of a weight gradient that a worker rather idles for a forward or an input gradient.
+            eager: whether a forward goes before a gradient that is ready too, as many as fit the room.
+            group: micro-batches that pass a worker's stages together; None: a later stage goes first.
+        """
+        self.warmups = warmups
+        self.wait = wait
+        self.eager = eager
+        self.group = group
+        self.warming = True
+        self.ones: Sequence[float] = ()
+
+    def relax(self) -> bool:
+        """Gradients no longer wait for the end of the warm-up."""
+        relaxed, self.warming = self.warming, False
+        return relaxed
+
+    def choose(self, state: State, worker: int) -> Choice:
+        desk = state.desks[worker]
+        stages, free_s = desk.stages, desk.free_s
+        warmup = self.warmups[worker]
+        forward, forward_at = self._forward(state, worker, desk)
+        gradient, gradient_at = NEVER, stages[0]
+        if not (self.warming and desk.gradients == 0 and desk.forwards < warmup and self._may_forward(state, desk)):
+            best = NEVER
+            for place, stage in enumerate(stages):
+                arrival_s = state.arrival_s(Kind.I, stage)
+                if arrival_s == NEVER:
+                    continue
+                start_s = arrival_s if arrival_s > free_s else free_s
+                unit = state.done[Kind.I][stage]
+                turn = unit if self.group is None else unit // self.group * len(stages) + len(stages) - 1 - place
+                if start_s < gradient or (start_s == gradient and turn < best):
+                    gradient, gradient_at, best = start_s, stage, turn
+        if forward < gradient or (self.eager and forward == gradient < NEVER):
+            start_s, kind, at = forward, Kind.F, forward_at
+        else:
+            start_s, kind, at = gradient, Kind.I, gradient_at
+        if desk.owed and start_s > free_s + self.wait * state.seconds[Kind.W][desk.owed[0][0]]:
+            return free_s, Kind.W, desk.owed[0][0]
+        return start_s, kind, at
+
+    def _forward(self, state: State, worker: int, desk: Desk) -> tuple[float, int]:
+        """Start and stage of the forward that the worker may run first."""
+        stages, free_s = desk.stages, desk.free_s
+        if not self.ones:
+            self.ones = [1] * len(state.worker_of)
+        forward, at, best = NEVER, stages[0], NEVER
+        for place, stage in enumerate(stages):
+            arrival_s = state.arrival_s(Kind.F, stage)
+            if arrival_s == NEVER:
+                continue
+            start_s = arrival_s if arrival_s > free_s else free_s
+            if start_s > forward:
+                continue
+            turn = -place if self.group is None else state.done[Kind.F][stage] // self.group * len(stages) + place
+            if start_s == forward and turn >= best:
+                continue
+            if not state.fits(desk, stage, desk.live_bytes, state.bytes_of, state.room_bytes[worker]):
+                continue
+            open_units = desk.forwards - desk.gradients
+            if not self.eager and not state.fits(desk, stage, open_units, self.ones, self.warmups[worker]):
+                continue
+            forward, at, best = start_s, stage, turn
+        return forward, at
+
+    def _may_forward(self, state: State, desk: Desk) -> bool:
+        """Whether a stage of the worker has forwards left."""
+        return any(state.done[Kind.F][stage] < state.units[stage] for stage in desk.stages)

@@ -1,0 +1,71 @@
+"""Lower bounds that hold for every order of given work, whatever a schedule decides.
+
+`bounds` follows the paths of one schedule; here nothing but the chain, the workers and their memory is fixed, so that
+the distance to a bound says how much any scheduler could still gain.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from meshwright.schedules.list_scheduling import Work
+from meshwright.shapes import Float
+
+
+def order_lower_bound_s(work: Work, busy_s: Float[np.ndarray, " workers"] | None = None) -> float:
+    """Seconds that any order takes at least.
+
+    The largest, over the workers, of
+    * head + all its tasks + tail: head is the shortest way down to one of its stages; tail the shortest way back from
+      one, none where the last task may be a weight gradient;
+    * head + forwards and input gradients + the way back of the last input gradient and one weight gradient;
+    * head + sum over its stages of bytes * lifetime * micro-batches / room + tail: an activation lives at least while
+      its micro-batch runs to the end of the chain and back, and no more than the room lives at a time;
+    and the time of one micro-batch alone.
+
+    Args:
+        work: what is to be scheduled.
+        busy_s: seconds per step that each worker spends on tasks that `work` does not name, recomputation say.
+    """
+    placement = work.placement
+    stages, p = placement.stages, placement.p
+    forward, gradient = np.asarray(work.forward_s, float), np.asarray(work.gradient_s, float)
+    weight = np.zeros(stages) if work.weight_s is None else np.asarray(work.weight_s, float)
+    latency = np.zeros(stages) if work.latency_s is None else np.asarray(work.latency_s, float)
+    latency = np.where(placement.following < 0, 0.0, latency)
+    units = np.asarray(work.micro_batches)[placement.chain]
+    down, back = np.zeros(stages), np.zeros(stages)
+    for stage in range(stages):
+        before = int(placement.preceding[stage])
+        if before >= 0:
+            down[stage] = down[before] + forward[before] + latency[before]
+            back[stage] = back[before] + gradient[before] + latency[before]
+    ends = placement.following < 0
+    # Of one micro-batch from the start of its forward on a stage to the end of its gradient there.
+    whole_down = (down + forward)[ends][placement.chain]
+    whole_back = (back + gradient)[ends][placement.chain]
+    lifetime = whole_down - down + whole_back - back
+
+    alone = float((whole_down + whole_back + weight[placement.preceding < 0][placement.chain]).max())
+    bounds = [alone]
+    for worker in range(p):
+        own = placement.worker == worker
+        head, tail = down[own].min(), back[own].min()
+        first_weight = weight[placement.preceding < 0].min() if work.weight_s is not None else 0.0
+        more = 0.0 if busy_s is None else float(busy_s[worker])
+        both = float((units * (forward + gradient))[own].sum())
+        if work.weight_s is None:
+            bounds.append(head + both + more + tail)
+        else:
+            bounds.append(head + both + more + float((units * weight)[own].sum()))
+            bounds.append(head + both + tail + first_weight)
+            tail = 0.0
+        if work.stage_bytes is None or work.room_bytes is None:
+            continue
+        held = np.asarray(work.stage_bytes, float)[own]
+        room = float(work.room_bytes[worker])
+        if np.isfinite(room) and held.sum() > 0:
+            if own.sum() == 1:
+                room = np.floor(room / held[0] * (1 + 1e-9)) * held[0]
+            bounds.append(head + float((held * units[own] * (lifetime + weight)[own]).sum()) / room + tail)
+    return (1.0 - 1e-12) * float(max(bounds))

@@ -1,0 +1,218 @@
+"""The search for an order: many greedy rules, screened on a shortened step, the best ones run in full and improved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+
+from meshwright.schedules.list_scheduling import Greedy, Ranked, Work, list_schedule
+from meshwright.schedules.lists import Task
+from meshwright.schedules.table import Kind
+
+SCREENED_TASKS = 250_000
+"""Tasks of shortened steps that a search may place: about 1.5 s."""
+FULL_TASKS = 100_000
+"""Tasks of full steps likewise, beside the two best rules and their improvement."""
+IMPROVEMENTS = 4
+"""Rounds of improvement at most."""
+IMPROVED = ", improved"
+"""Behind the words for a rule whose order was improved."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What `Greedy` is told; `warmups` by worker."""
+
+    warmups: tuple[int, ...]
+    wait: float
+    eager: bool
+    group: int | None = None
+
+    def rule(self) -> Greedy:
+        """The rule itself, for one run."""
+        return Greedy(self.warmups, self.wait, eager=self.eager, group=self.group)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """One order that was found."""
+
+    work: Work
+    lists: list[list[Task]]
+    makespan_s: float
+    rule: str
+    """In words, for reports."""
+
+
+def search_orders(works: Sequence[Work], options: Sequence[Sequence[Options]], least_s: float = 0.0) -> Order:
+    """The fastest order of any of these ways to lay the same step out; the first of equals.
+
+    If there are too many tasks to place, all pairs of a work and its options (the first ones of each, most promising
+    first) are screened on a step of p micro-batches; only the best run in full.
+
+    Args:
+        works: the same micro-batches on different placements, split or not.
+        options: of each work, most promising first.
+        least_s: a lower bound; an order that reaches it ends the search.
+    """
+    pairs = [(work, choice) for work, own in zip(works, options, strict=True) for choice in own]
+    if sum(work.tasks for work, _ in pairs) > FULL_TASKS:
+        pairs = _screened(works, options)
+    best: Order | None = None
+    placed = 0
+    for number, (work, choice) in enumerate(pairs):
+        if number >= 2 and placed > FULL_TASKS:
+            break
+        lists, makespan_s = list_schedule(work, choice.rule())
+        placed += work.tasks
+        if best is None or makespan_s < best.makespan_s:
+            best = Order(work=work, lists=lists, makespan_s=makespan_s, rule=_words(choice))
+        if best.makespan_s <= least_s * (1 + 1e-12):
+            break
+    assert best is not None
+    return best if best.makespan_s <= least_s * (1 + 1e-12) else improved(best)
+
+
+def improved(order: Order) -> Order:
+    """The order made again with the latest starts of its own timeline as ranks, as long as that makes it faster.
+
+    A task that could start late without delaying the end gives way to one that could not: the forward-backward
+    improvement of project scheduling, within the same memory.
+    Source: Li and Willis, "An iterative scheduling technique for resource-constrained project scheduling", 1992.
+
+    Args:
+        order: to start from.
+    """
+    for _ in range(IMPROVEMENTS):
+        again = _by_latest_start(order)
+        if again.makespan_s >= order.makespan_s * (1 - 1e-9):
+            break
+        order = again
+    return order
+
+
+def warmup_options(work: Work, extras: Sequence[float]) -> Iterator[tuple[int, ...]]:
+    """Forwards before each worker's first gradient: as many as cover the way of a micro-batch to the end and back.
+
+    A worker that is not to wait holds lifetime / pace micro-batches per stage, where the lifetime lasts from the start
+    of F to the start of the gradient, and the pace is the time of the busiest worker per micro-batch; 1F1B's p - r
+    with equal stages. Each extra e asks for 1 + e times the micro-batches in flight beyond the first; then as many as
+    there are.
+
+    Args:
+        work: what is to be scheduled.
+        extras: to try.
+    """
+    placement = work.placement
+    forward, gradient = np.asarray(work.forward_s, float), np.asarray(work.gradient_s, float)
+    weight = np.zeros_like(forward) if work.weight_s is None else np.asarray(work.weight_s, float)
+    latency = np.zeros_like(forward) if work.latency_s is None else np.asarray(work.latency_s, float)
+    pace = max(float(np.bincount(placement.worker, weights=forward + gradient + weight).max()), 1e-300)
+    reach = np.zeros(placement.stages)
+    for stage in reversed(range(placement.stages)):
+        after = int(placement.following[stage])
+        reach[stage] = forward[stage]
+        if after >= 0:
+            reach[stage] += 2 * latency[stage] + reach[after] + gradient[after]
+    own = np.bincount(placement.worker)
+    most = np.bincount(placement.worker, weights=np.asarray(work.micro_batches)[placement.chain]).astype(int)
+    for extra in extras:
+        held = np.maximum(np.ceil((1 + extra) * (reach - forward) / pace * (1 - 1e-9)), 0) + 1
+        together = np.bincount(placement.worker, weights=held).astype(int)
+        yield tuple(np.clip(together, own, np.maximum(most, own)).tolist())
+    yield tuple(np.maximum(most, own).tolist())
+
+
+def greedy_options(
+    warmups: Iterable[tuple[int, ...]], *, split: bool, groups: Sequence[int | None] = (None,)
+) -> list[Options]:
+    """All rules for these warm-up depths; without weight gradients there is nothing to wait for.
+
+    Args:
+        warmups: forwards of each worker before its first gradient.
+        split: whether the backward is split.
+        groups: micro-batches that pass a worker's stages together.
+    """
+    waits = (0.0, 0.5, 1.0) if split else (0.0,)
+    return [
+        Options(warmups=warmup, wait=wait, eager=eager, group=group)
+        for warmup, wait, eager, group in product(dict.fromkeys(warmups), waits, (False, True), groups)
+    ]
+
+
+def _screened(works: Sequence[Work], options: Sequence[Sequence[Options]]) -> list[tuple[Work, Options]]:
+    """Pairs of a work and its options, best first on a short step."""
+    short = [
+        replace(work, micro_batches=tuple(min(count, work.placement.p) for count in work.micro_batches))
+        for work in works
+    ]
+    scores: list[tuple[float, int, int]] = []
+    placed = 0
+    for turn in range(max(len(own) for own in options)):
+        for at, own in enumerate(options):
+            if turn >= len(own) or (turn >= 2 and placed > SCREENED_TASKS):
+                continue
+            scores.append((list_schedule(short[at], own[turn].rule())[1], at, turn))
+            placed += short[at].tasks
+    return [(works[at], options[at][turn]) for _, at, turn in sorted(scores)]
+
+
+def _by_latest_start(order: Order) -> Order:
+    """List scheduling with the latest starts of an order as ranks."""
+    latest = _latest_starts(order)
+    rule = order.rule.removesuffix(IMPROVED) + IMPROVED
+    lists, makespan_s = list_schedule(order.work, Ranked(lambda *task: latest[task]))
+    return Order(work=order.work, lists=lists, makespan_s=makespan_s, rule=rule)
+
+
+def _latest_starts(order: Order) -> dict[tuple[Kind, int, int], float]:
+    """By kind, stage and micro-batch, how late each task could start in this order without a later end."""
+    work = order.work
+    placement = work.placement
+    following, preceding = placement.following.tolist(), placement.preceding.tolist()
+    latency = [0.0] * placement.stages if work.latency_s is None else list(work.latency_s)
+    seconds = {
+        Kind.F: list(work.forward_s), Kind.I: list(work.gradient_s), Kind.B: list(work.gradient_s),
+        Kind.W: list(work.weight_s or ()),
+    }  # fmt: skip
+    gradient = Kind.B if work.weight_s is None else Kind.I
+    latest: dict[tuple[Kind, int, int], float] = {}
+    left = [list(tasks) for tasks in order.lists]
+    free = [order.makespan_s] * placement.p
+    ready = list(range(placement.p))
+    waiting: dict[tuple[Kind, int, int], int] = {}
+    while ready:
+        worker = ready.pop()
+        own = left[worker]
+        while own:
+            kind, stage, unit, _ = own[-1]
+            end = free[worker]
+            if kind is Kind.F:
+                after = following[stage]
+                user, lag = ((gradient, stage, unit), 0.0) if after < 0 else ((Kind.F, after, unit), latency[stage])
+            elif kind is Kind.W or preceding[stage] < 0:
+                user, lag = None, 0.0
+            else:
+                user, lag = (gradient, preceding[stage], unit), latency[preceding[stage]]
+            if user is not None:
+                if user not in latest:
+                    waiting[user] = worker
+                    break
+                end = min(end, latest[user] - lag)
+            own.pop()
+            free[worker] = latest[kind, stage, unit] = end - seconds[kind][stage]
+            woken = waiting.pop((kind, stage, unit), None)
+            if woken is not None and woken != worker:
+                ready.append(woken)
+    return latest
+
+
+def _words(choice: Options) -> str:
+    """The options as users read them."""
+    together = "" if choice.group is None else f", groups of {choice.group}"
+    first = ", forwards first" if choice.eager else ""
+    waits = f", waits {choice.wait:g} of a weight gradient" if choice.wait else ""
+    return f"warm-up {choice.warmups[0]}..{choice.warmups[-1]}{together}{first}{waits}"
