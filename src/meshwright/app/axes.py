@@ -10,7 +10,7 @@ from dataclasses import replace
 from meshwright.errors import InputError, Problem, UnsupportedError, nearest, unknown_name
 from meshwright.estimate.legality import model_rules, row_degrees
 from meshwright.formats.megatron import translate
-from meshwright.schedules import ALIASES, PLAN_SCHEDULES
+from meshwright.schedules import ALIASES, DEFAULT_SCHEDULES
 from meshwright.search.grid import divisors
 from meshwright.search.space import Space
 from meshwright.specs.job import Job
@@ -23,7 +23,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "sharding": SHARDINGS,
     "recompute": ("none", "sel", "block", "full"),
     "tp_overlap": ("bulk", "ring"),
-    "schedule": tuple(PLAN_SCHEDULES),
+    "schedule": tuple(DEFAULT_SCHEDULES),
     "cp_kind": ("p2p", "a2a", "ag", "a2a+p2p"),
 }
 AXES = (*COUNTED, *WORDS)
@@ -38,7 +38,7 @@ _NEUTRAL: dict[str, object] = {
 _TOKENS: dict[str, tuple[str, str]] = {
     **{name: ("sharding", name) for name in SHARDINGS},
     **{f"rc-{name}": ("recompute", name) for name in WORDS["recompute"]},
-    **{name: ("schedule", name) for name in PLAN_SCHEDULES},
+    **{name: ("schedule", name) for name in DEFAULT_SCHEDULES},
     "tpov": ("tp_overlap", "ring"),
 }
 """Tokens of the one-line form that say one axis."""
@@ -219,11 +219,11 @@ def _schedules(said: str | Iterable[str], problems: list[Problem]) -> list[str]:
     for text in [said] if isinstance(said, str) else said:
         for name in (part.strip().lower() for part in str(text).split(",") if part.strip()):
             if name == "all":
-                names += list(PLAN_SCHEDULES)
-            elif ALIASES.get(name, name) in PLAN_SCHEDULES:
+                names += list(DEFAULT_SCHEDULES)
+            elif ALIASES.get(name, name) in DEFAULT_SCHEDULES:
                 names.append(ALIASES.get(name, name))
             else:
-                problems.append(unknown_name("schedule", name[:40], [*PLAN_SCHEDULES, *ALIASES]))
+                problems.append(unknown_name("schedule", name[:40], [*DEFAULT_SCHEDULES, *ALIASES]))
     return list(dict.fromkeys(names))
 
 

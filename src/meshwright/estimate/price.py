@@ -19,7 +19,7 @@ from meshwright.estimate.sync import LayerSync
 from meshwright.estimate.work import require_priceable
 from meshwright.ops.layers import layer_work
 from meshwright.ops.op import CoreAttention
-from meshwright.schedules import PLAN_SCHEDULES, schedule_named
+from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.device import Basis
 from meshwright.specs.model import ModelSpec
@@ -179,12 +179,12 @@ def _check_together(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec,
             code="MW407",
         )
     schedule = schedule_named(plan.pipelines[0].schedule.name)
-    if not schedule.in_plans:
+    if schedule.name not in DEFAULT_SCHEDULES:
         raise UnsupportedError(
             Problem(
                 what=f"schedule {schedule.name!r} in a plan",
                 why="this version prices plans of schedules with whole backwards and one copy of the weights",
-                fix=f"use {', '.join(PLAN_SCHEDULES)}",
+                fix=f"use {', '.join(DEFAULT_SCHEDULES)}",
                 field="schedule",
             ),
             code="MW407",

@@ -69,8 +69,11 @@ SCHEDULES: dict[str, Schedule] = {
 }
 """Every schedule by its name."""
 
-PLAN_SCHEDULES: tuple[str, ...] = tuple(name for name, schedule in SCHEDULES.items() if schedule.in_plans)
+PLAN_SCHEDULES: tuple[str, ...] = tuple(name for name, schedule in SCHEDULES.items() if not schedule.not_in_plans)
 """Those that plans may run."""
+
+DEFAULT_SCHEDULES: tuple[str, ...] = ("gpipe", "1f1b", "interleaved")
+"""Those a search tries unless told otherwise: exact, and in every framework with pipelines."""
 
 ALIASES: dict[str, str] = {alias: name for name, schedule in SCHEDULES.items() for alias in schedule.aliases}
 """Other names of schedules."""
@@ -93,6 +96,7 @@ def schedule_named(name: str) -> Schedule:
 
 __all__ = [
     "ALIASES",
+    "DEFAULT_SCHEDULES",
     "PLAN_SCHEDULES",
     "SCHEDULES",
     "Kind",

@@ -35,6 +35,8 @@ class AvgPipe(Schedule):
     """Replicas of the model on the same workers; a divisor of m."""
 
     name = "avgpipe"
+    # Each step the replica and the reference model are read and written to pull them together.
+    weight_passes = 4
     title = "AvgPipe: 1F1B with advanced forwards, averaged replicas"
     source = "Chen et al., Elastic Averaging for Efficient Pipelined DNN Training, PPoPP 2023"
     exact_semantics = False

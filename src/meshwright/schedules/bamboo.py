@@ -28,6 +28,8 @@ class Bamboo(Schedule):
     """
 
     name = "bamboo"
+    kinds = frozenset({Kind.F, Kind.R, Kind.B})
+    shadows = True
     title = "Bamboo: 1F1B with redundant forwards of the next stage"
     source = "Thorpe et al., Bamboo, NSDI 2023"
     weight_copies = 2

@@ -39,8 +39,18 @@ class Schedule(ABC):
     """Paper, page or repository the order comes from."""
     exact_semantics: ClassVar[bool] = True
     """Whether one step computes exactly the gradient of its global batch with one version of the weights."""
-    in_plans: ClassVar[bool] = False
-    """Whether plans may run it: its tasks are forwards and whole backwards, and one copy of the weights serves it."""
+    kinds: ClassVar[frozenset[Kind]] = frozenset({Kind.F, Kind.B})
+    """Kinds of tasks that its tables may hold."""
+    flushes: ClassVar[bool] = True
+    """Whether a step drains the pipeline; without a flush, steps follow each other and share fill and drain."""
+    updates_each: ClassVar[bool] = False
+    """Whether the weights are updated behind every micro-batch instead of once per step."""
+    shadows: ClassVar[bool] = False
+    """Whether each worker holds the next one's stage too and runs its forward as task R."""
+    weight_passes: ClassVar[int] = 0
+    """Times that a step reads or writes all weights of a worker besides running and updating them."""
+    not_in_plans: ClassVar[str] = ""
+    """Why plans cannot run it; empty if they can."""
     weight_copies: ClassVar[int] = 1
     """Copies (or versions) of the weights that a worker holds, at most."""
     traffic: ClassVar[str] = ""
@@ -191,6 +201,17 @@ class Schedule(ABC):
             for seconds in (forward_s, backward_s, weight_s, recompute_s)
         ]
         return (1.0 - ROUNDING) * bound.end_s(m, whole[0], whole[1], latency, whole[2], whole[3])
+
+    def sections(self) -> int:
+        """Parts that each micro-batch is cut into along its sequence; a task runs one of them."""
+        return 1
+
+    def parked(self, p: int, m: int) -> Int[np.ndarray, "workers 2"]:
+        """Most activations of its own that each worker keeps, and those of worker p - 1 - r that lie on worker r.
+
+        Only schedules that move activations between workers limit the first (m otherwise) or have the second.
+        """
+        return np.tile([m, 0], (p, 1))
 
     def in_flight(self, p: int, m: int, v: int = 1) -> tuple[Int[np.ndarray, "vectors chunks"], ...]:
         """Activations that live at the same time: per worker the largest vectors of counts by chunk.

@@ -34,7 +34,6 @@ class BPipe(OneFOneB):
     """
 
     name = "bpipe"
-    in_plans = False
     aliases = ("balanced-1f1b",)
     title = "BPipe: 1F1B with activations parked at the last workers"
     source = "Kim et al., BPipe, ICML 2023"
@@ -77,11 +76,16 @@ class BPipe(OneFOneB):
             p: workers.
             m: micro-batches.
         """
-        peaks = np.minimum(np.minimum(m, p - np.arange(p)), self.limit(p))
+        return self.parked(p, m).sum(axis=1)
+
+    def parked(self, p: int, m: int) -> Int[np.ndarray, "workers 2"]:
+        """At most `limit` of its own on each worker, and what `exchanges` puts on the partner."""
+        guests = [0] * p
         for worker in range(p // 2):
             moves = [1 if exchange.away else -1 for exchange in self.exchanges(p, m, worker)]
-            peaks[p - 1 - worker] += max(np.cumsum(moves), default=0)
-        return peaks
+            guests[p - 1 - worker] = max(np.cumsum(moves), default=0)
+        own = np.minimum(np.minimum(m, p - np.arange(p)), self.limit(p))
+        return np.stack([own, np.array(guests, dtype=own.dtype)], axis=1)
 
     def exchanges_hide(
         self, forward_s: float, backward_s: float, activation_bytes: float, link_bytes_per_s: float

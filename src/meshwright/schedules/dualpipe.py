@@ -9,8 +9,8 @@ from meshwright.errors import Problem
 from meshwright.schedules.dual_order import dual_order
 from meshwright.schedules.lists import table_of_lists
 from meshwright.schedules.one_f_one_b import one_chunk_problems
-from meshwright.schedules.table import Placement, ScheduleTable
-from meshwright.schedules.zero_bubble import ListedSchedule, few_micro_batches
+from meshwright.schedules.table import Kind, Placement, ScheduleTable
+from meshwright.schedules.zero_bubble import SPLIT, ListedSchedule, few_micro_batches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,7 @@ class DualPipe(ListedSchedule):
     """
 
     name = "dualpipe"
+    kinds = SPLIT | {Kind.B}
     title = "DualPipe: both directions at once, forward of one with backward of the other"
     source = "DeepSeek-AI, DeepSeek-V3 Technical Report, 2024"
     weight_copies: ClassVar[int] = 2

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from meshwright.errors import Problem
 from meshwright.schedules.dual_order import dual_order
 from meshwright.schedules.lists import table_of_lists
-from meshwright.schedules.table import ScheduleTable
-from meshwright.schedules.zero_bubble import TwoChunkV, few_micro_batches, two_chunk_problems
+from meshwright.schedules.table import Kind, ScheduleTable
+from meshwright.schedules.zero_bubble import SPLIT, TwoChunkV, few_micro_batches, two_chunk_problems
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +21,7 @@ class DualPipeV(TwoChunkV):
     """
 
     name = "dualpipev"
+    kinds = SPLIT | {Kind.B}
     title = "DualPipeV: forward of one chunk with backward of the other, one copy of the weights"
     source = "DeepSeek-AI, DualPipe repository (DualPipeV), 2025"
 

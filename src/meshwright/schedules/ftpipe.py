@@ -28,6 +28,8 @@ class FTPipe(Schedule):
     """Worker of each virtual stage along the chain, v of them on the worker that has most; None: a loop."""
 
     name = "ftpipe"
+    flushes = False
+    updates_each = True
     title = "FTPipe: blocks that are not neighbours on one worker"
     source = "Eliad et al., FTPipe, USENIX ATC 2021"
     exact_semantics = False

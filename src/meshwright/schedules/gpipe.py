@@ -27,7 +27,6 @@ class GPipe(Schedule):
     """
 
     name = "gpipe"
-    in_plans = True
     title = "GPipe: all forwards, then all backwards"
     source = "Huang et al., GPipe, NeurIPS 2019"
 

@@ -28,7 +28,6 @@ class Interleaved(Schedule):
     """Micro-batches per group, at least p; None: p. The last group may be shorter, but not shorter than p."""
 
     name = "interleaved"
-    in_plans = True
     title = "interleaved 1F1B (Megatron): several chunks per worker"
     source = "Narayanan et al., Megatron-LM, SC 2021"
 

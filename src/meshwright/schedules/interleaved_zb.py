@@ -9,7 +9,7 @@ from meshwright.schedules.critical_paths import generic_path_bound
 from meshwright.schedules.interleaved import Interleaved
 from meshwright.schedules.lists import table_of_lists
 from meshwright.schedules.table import ScheduleTable
-from meshwright.schedules.zero_bubble import split_alternating
+from meshwright.schedules.zero_bubble import SPLIT, split_alternating
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class InterleavedZeroBubble(Interleaved):
     """
 
     name = "interleaved-zb"
-    in_plans = False
+    kinds = SPLIT
     title = "interleaved 1F1B with split backward (ZB1P)"
     source = "Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024; torch.distributed.pipelining"
 

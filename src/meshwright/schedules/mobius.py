@@ -20,6 +20,10 @@ class Mobius(BreadthFirst):
     """
 
     name = "mobius"
+    not_in_plans = (
+        "its stages take turns on the device, paged from host memory one after the other, but plans price copies to "
+        "and from the host layer by layer"
+    )
     aliases = ("paged-breadth-first",)
     title = "Mobius: stages paged from host memory"
     source = "Feng et al., Mobius, ASPLOS 2023"

@@ -38,7 +38,6 @@ class OneFOneB(Schedule):
     """
 
     name = "1f1b"
-    in_plans = True
     aliases = ("dapple",)
     title = "1F1B: one forward, one backward in turn"
     source = "Fan et al., DAPPLE, PPoPP 2021; Narayanan et al., PipeDream-Flush, ICML 2021"

@@ -19,7 +19,8 @@ class PipeDream(OneFOneB):
     """
 
     name = "pipedream"
-    in_plans = False
+    flushes = False
+    updates_each = True
     aliases = ("weight-stashing",)
     title = "PipeDream: no flush, stashed weights"
     source = "Narayanan et al., PipeDream, SOSP 2019"

@@ -20,7 +20,7 @@ class PipeDream2BW(OneFOneB):
     """
 
     name = "pipedream-2bw"
-    in_plans = False
+    flushes = False
     aliases = ("2bw",)
     title = "PipeDream-2BW: no flush, two versions of the weights"
     source = "Narayanan et al., Memory-Efficient Pipeline-Parallel DNN Training, ICML 2021"

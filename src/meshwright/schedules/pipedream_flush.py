@@ -16,7 +16,6 @@ class PipeDreamFlush(OneFOneB):
     """
 
     name = "pipedream-flush"
-    in_plans = False
     aliases = ("1f1b-flush",)
     title = "PipeDream-Flush: 1F1B with a flush per step"
     source = "Narayanan et al., Memory-Efficient Pipeline-Parallel DNN Training, ICML 2021"

@@ -42,6 +42,10 @@ class Seq1F1B(ListedSchedule):
         """Segments of a micro-batch, taken as equal in work."""
         return self.segments
 
+    def sections(self) -> int:
+        """Segments."""
+        return self.segments
+
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
         found = one_chunk_problems(self.name, v)
         if self.segments < 1:

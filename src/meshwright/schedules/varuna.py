@@ -27,6 +27,7 @@ class Varuna(Schedule):
     """
 
     name = "varuna"
+    kinds = frozenset({Kind.F, Kind.R, Kind.B})
     title = "Varuna: recomputation just ahead of the gradient"
     source = "Athlur et al., Varuna, EuroSys 2022"
 

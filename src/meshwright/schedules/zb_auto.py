@@ -15,7 +15,7 @@ from meshwright.schedules.simulate import Times, makespans
 from meshwright.schedules.table import Kind, ScheduleTable
 from meshwright.schedules.zb_h1 import ZeroBubbleH1
 from meshwright.schedules.zb_h2 import ZeroBubbleH2
-from meshwright.schedules.zero_bubble import ListedSchedule
+from meshwright.schedules.zero_bubble import SPLIT, ListedSchedule
 
 UNIT_S = 1.0
 """Time of every task of a stage for which none is given."""
@@ -45,6 +45,7 @@ class ZeroBubbleAuto(ListedSchedule):
     """Micro-batches whose activations may live on a worker; None: 2p - 1, where more does not help equal stages."""
 
     name = "zb-auto"
+    kinds = SPLIT
     title = "zero-bubble search for unequal stages under a memory limit"
     source = "Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024"
 

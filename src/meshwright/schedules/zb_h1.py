@@ -8,7 +8,7 @@ from meshwright.errors import Problem
 from meshwright.schedules.lists import table_of_lists
 from meshwright.schedules.one_f_one_b import one_chunk_problems
 from meshwright.schedules.table import ScheduleTable
-from meshwright.schedules.zero_bubble import ListedSchedule, split_alternating
+from meshwright.schedules.zero_bubble import SPLIT, ListedSchedule, split_alternating
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +21,7 @@ class ZeroBubbleH1(ListedSchedule):
     """
 
     name = "zb-h1"
+    kinds = SPLIT
     title = "ZB-H1: weight gradients fill the bubbles of 1F1B, at its memory"
     source = "Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024"
 

@@ -8,7 +8,7 @@ from meshwright.errors import Problem
 from meshwright.schedules.lists import Task, table_of_lists
 from meshwright.schedules.one_f_one_b import one_chunk_problems
 from meshwright.schedules.table import Kind, ScheduleTable
-from meshwright.schedules.zero_bubble import ListedSchedule, few_micro_batches
+from meshwright.schedules.zero_bubble import SPLIT, ListedSchedule, few_micro_batches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,7 @@ class ZeroBubbleH2(ListedSchedule):
     """
 
     name = "zb-h2"
+    kinds = SPLIT
     title = "ZB-H2: no bubble inside a step, at twice the activations of 1F1B"
     source = "Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024"
 

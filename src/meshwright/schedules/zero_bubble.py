@@ -9,6 +9,9 @@ from meshwright.schedules.critical_paths import generic_path_bound
 from meshwright.schedules.lists import Task, v_placement
 from meshwright.schedules.table import Kind, Placement
 
+SPLIT = frozenset({Kind.F, Kind.I, Kind.W})
+"""Kinds of tasks where every backward is split."""
+
 
 class ListedSchedule(Schedule):
     """A schedule whose bound comes from the critical paths of its own table."""
@@ -29,6 +32,8 @@ class ListedSchedule(Schedule):
 
 class TwoChunkV(ListedSchedule):
     """A schedule on the V placement: two chunks per worker, the chain turns at the last worker."""
+
+    kinds = SPLIT
 
     def placement(self, p: int, v: int = 2) -> Placement:
         """Virtual stages r and 2p - 1 - r on worker r."""

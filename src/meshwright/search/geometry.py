@@ -12,7 +12,7 @@ import numpy as np
 
 from meshwright.estimate.items import FULL, NONE, SELECTIVE, Item, items_of
 from meshwright.estimate.layout import ModelLayout
-from meshwright.schedules import PLAN_SCHEDULES, SCHEDULES, Schedule
+from meshwright.schedules import DEFAULT_SCHEDULES, SCHEDULES, Schedule
 from meshwright.search.space import Space
 from meshwright.shapes import Float
 from meshwright.specs.model import ModelSpec
@@ -65,7 +65,7 @@ class ShapeFactory:
         found = []
         wanted = self.space.pinned("schedule")
         chunk_counts = self.space.pinned("vpp")
-        for name in PLAN_SCHEDULES:
+        for name in DEFAULT_SCHEDULES:
             schedule = SCHEDULES[name]
             if wanted is not None and name not in wanted and p > 1:
                 continue
