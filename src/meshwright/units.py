@@ -9,7 +9,7 @@ KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
 KILO, MEGA, GIGA, TERA = 1e3, 1e6, 1e9, 1e12
-MICRO = 1e-6
+MILLI, MICRO = 1e-3, 1e-6
 DAY_S = 86_400.0
 
 

@@ -331,7 +331,7 @@ class _Sizing:
         except InputError as error:
             self.unusable = self.unusable or error
             return None
-        hardware = hardware_of(where.groups[0], workload.precision)
+        hardware = hardware_of(where.groups[0], workload.precision, workload.software)
         grid = build_grid(model, workload, devices, space)
         if not grid.rows:
             return None

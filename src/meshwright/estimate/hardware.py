@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.kernels.collectives import LevelRates
+from meshwright.library.software import software
 from meshwright.specs.cluster import DomainSpec, NodeGroup
 from meshwright.specs.device import KernelEfficiency
 from meshwright.specs.dtypes import DTYPE_BYTES
+from meshwright.specs.software import DEFAULT_SOFTWARE, Software
 from meshwright.specs.workload import Precision
 
 # Base latency of one NCCL collective (ring: 8.4 us in the simple protocol, 6.6 us in the low-latency ones) and of the
@@ -38,6 +40,7 @@ class Hardware:
     host_bytes_per_s: float
     units: int
     efficiency: KernelEfficiency
+    software: Software
     domain_sizes: tuple[int, ...]
     rates: tuple[LevelRates, ...]
     price_per_hour: float | None
@@ -47,28 +50,40 @@ class Hardware:
         """What streaming kernels reach."""
         return self.memory_bytes_per_s * self.efficiency.memory_fraction
 
+    @property
+    def operator_s(self) -> float:
+        """Host time per operator: the framework's and the driver's."""
+        return self.software.operator_s + self.efficiency.dispatch_s
 
-def level_rates(domain: DomainSpec) -> LevelRates:
-    """The links of a domain as kernels take them."""
+    @property
+    def flash_share(self) -> float:
+        """Rate of the framework's fused attention kernels over the best the device has."""
+        efficiency = self.efficiency
+        return {"fa1": efficiency.flash_fa1_share, "fa2": efficiency.flash_fa2_share, "best": 1.0}[self.software.flash]
+
+
+def level_rates(domain: DomainSpec, link_share: float = 1.0) -> LevelRates:
+    """The links of a domain as kernels take them, at a share of what a benchmark of collectives reaches."""
     return LevelRates(
         bandwidth_bytes_per_s=domain.bandwidth_bytes_per_s,
-        efficiency=domain.efficiency,
+        efficiency=domain.efficiency * link_share,
         latency_s=domain.latency_s,
         base_latency_s=BASE_LATENCY_S,
         mesh_peers=domain.size - 1 if domain.topology == "mesh" else 0,
         in_switch=domain.in_switch_efficiency > 0,
-        in_switch_efficiency=domain.in_switch_efficiency,
+        in_switch_efficiency=domain.in_switch_efficiency * link_share,
         in_switch_latency_s=IN_SWITCH_LATENCY_S,
     )
 
 
-def hardware_of(group: NodeGroup, precision: Precision) -> Hardware:
-    """Unpack a node group for a precision.
+def hardware_of(group: NodeGroup, precision: Precision, framework: str | Software = DEFAULT_SOFTWARE) -> Hardware:
+    """Unpack a node group for a precision and a framework.
 
     Raises:
-        UnsupportedError: if the device cannot compute in the format asked for.
+        UnsupportedError: if the device cannot compute in the format asked for, or nobody knows the framework.
     """
     device, efficiency = group.device, group.device.efficiency
+    driver = framework if isinstance(framework, Software) else software(framework)
     fraction = {
         8.0: efficiency.gemm_fraction_fp32,
         4.0: efficiency.gemm_fraction_fp32,
@@ -93,16 +108,17 @@ def hardware_of(group: NodeGroup, precision: Precision) -> Hardware:
     compute_bytes, wide_bytes = DTYPE_BYTES[precision.compute], DTYPE_BYTES[precision.activations]
     return Hardware(
         gemm_flop_per_s=peak(precision.compute),
-        gemm_fraction=fraction.get(compute_bytes, efficiency.gemm_fraction_fp8),
+        gemm_fraction=fraction.get(compute_bytes, efficiency.gemm_fraction_fp8) * driver.product_share,
         attention_flop_per_s=peak(precision.activations),
         head_flop_per_s=peak(precision.activations),
-        head_fraction=fraction.get(wide_bytes, efficiency.gemm_fraction),
+        head_fraction=fraction.get(wide_bytes, efficiency.gemm_fraction) * driver.product_share,
         memory_bytes=device.memory_bytes,
         memory_bytes_per_s=device.memory_bandwidth_bytes_per_s,
         host_bytes_per_s=device.host_bandwidth_bytes_per_s,
         units=device.units,
         efficiency=efficiency,
+        software=driver,
         domain_sizes=tuple(domain.size for domain in group.domains),
-        rates=tuple(level_rates(domain) for domain in group.domains),
+        rates=tuple(level_rates(domain, driver.link_share) for domain in group.domains),
         price_per_hour=group.price_per_hour,
     )

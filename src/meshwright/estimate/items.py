@@ -168,18 +168,17 @@ def _add_item(
     forward_s = seconds.forward.compute_s + seconds.forward.tp_s + seconds.forward.cp_s + seconds.forward.ep_s
     backward_s = backward.compute_s + backward.tp_s + backward.cp_s + backward.ep_s
     recompute_s, recompute_flop = np.zeros(columns.rows), np.zeros(columns.rows)
-    kernels = backward.kernels
+    operators = backward.operators
     for module in repeated:
         recompute_s = recompute_s + module.compute_s
         recompute_flop = recompute_flop + module.flop
         backward_s = backward_s + module.compute_s + module.tp_s + module.cp_s + module.ep_s
-        kernels += module.kernels
+        operators = operators + module.operators
         for name in comm:
             comm[name] = comm[name] + getattr(module, name)
 
-    dispatch_s = hardware.efficiency.dispatch_s
-    host_forward_s = np.maximum(seconds.forward.kernels * dispatch_s - forward_s, 0.0)
-    host_backward_s = np.maximum(kernels * dispatch_s - backward_s, 0.0)
+    host_forward_s = np.maximum(seconds.forward.operators * hardware.operator_s - forward_s, 0.0)
+    host_backward_s = np.maximum(operators * hardware.operator_s - backward_s, 0.0)
     forward_s, backward_s = forward_s + host_forward_s, backward_s + host_backward_s
 
     kept = kept_bytes(work, columns, workload.precision, recompute) * training

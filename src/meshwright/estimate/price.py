@@ -104,7 +104,13 @@ def sharding_columns(strategies: Sequence[LayerStrategy]) -> ShardingColumns:
     )
 
 
-def estimate_plan(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, workload: Workload) -> StepEstimate:
+def estimate_plan(
+    plan: ExecutionPlan,
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    workload: Workload,
+    hardware: Hardware | None = None,
+) -> StepEstimate:
     """Time and memory of one plan.
 
     Args:
@@ -112,6 +118,7 @@ def estimate_plan(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, w
         model: must have as many layers as the plan.
         cluster: one group of equal nodes, with at least the plan's devices.
         workload: must have the plan's global batch.
+        hardware: the cluster's group with other numbers than the library's.
 
     Returns:
         The estimate.
@@ -120,13 +127,17 @@ def estimate_plan(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, w
         InputError: plan, model, workload and cluster do not belong together.
         UnsupportedError: the plan needs something nobody prices yet.
     """
-    columns, hardware = plan_columns(plan, model, cluster, workload)
+    columns, hardware = plan_columns(plan, model, cluster, workload, hardware)
     step = step_columns(columns, hardware, workload)
     return _result(plan, plan.pipelines[0], step, model, cluster.groups[0], hardware, workload)
 
 
 def plan_columns(
-    plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, workload: Workload
+    plan: ExecutionPlan,
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    workload: Workload,
+    hardware: Hardware | None = None,
 ) -> tuple[PipelineColumns, Hardware]:
     """The one row of columns that a plan's step is composed from, and what it runs on; arguments as `estimate_plan`.
 
@@ -135,7 +146,8 @@ def plan_columns(
         UnsupportedError: the plan needs something nobody prices yet.
     """
     _check_together(plan, model, cluster, workload)
-    hardware = hardware_of(cluster.groups[0], workload.precision)
+    if hardware is None:
+        hardware = hardware_of(cluster.groups[0], workload.precision, workload.software)
     return _pipeline_row(plan, plan.pipelines[0], model, hardware, workload), hardware
 
 

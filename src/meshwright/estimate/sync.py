@@ -122,9 +122,10 @@ def layer_sync(
     slowdown = network.hardware.efficiency.overlap_slowdown
     hidden = sharding.overlap.astype(float)
     sharded = (sharding.zero == Z3).astype(float)
-    forward = exposed_s(gather, forward_s * hidden, slowdown) * again
+    on_time = network.hardware.software.overlap
+    forward = _late_s(gather, forward_s * hidden, slowdown, on_time) * again
     training = 1.0 if workload.training else 0.0
-    backward = exposed_s(gather * again + scatter, backward_s * hidden, slowdown) * sharded * training
+    backward = _late_s(gather * again + scatter, backward_s * hidden, slowdown, on_time) * sharded * training
     return LayerSync(forward_s=np.asarray(forward), backward_s=np.asarray(backward))
 
 
@@ -159,7 +160,7 @@ def step_sync(
     precision, hardware = workload.precision, network.hardware
     reduce, weight = precision.bytes_of("reduce"), precision.bytes_of("weights")
     zero = sharding.zero
-    slowdown = hardware.efficiency.overlap_slowdown
+    slowdown, on_time = hardware.efficiency.overlap_slowdown, hardware.software.overlap
     hidden = sharding.overlap.astype(float)
     training = float(workload.training)
     none: Array = np.zeros(1)
@@ -190,9 +191,10 @@ def step_sync(
         gathered = network.gather_s(piece * weight, expert=expert) * kept
         first = first + gathered
         behind = behind + gathered * (buckets - 1)
-    gradients_s = exposed_s(beside, backward_s * hidden, slowdown) + last
-    gradients_s = gradients_s + exposed_s(each, backward_s * hidden, slowdown) * (micro_batches - 1) * (zero == Z2)
-    gather_s = exposed_s(behind, forward_s * hidden, slowdown) + first
+    gradients_s = _late_s(beside, backward_s * hidden, slowdown, on_time) + last
+    gradients_s = gradients_s + _late_s(each, backward_s * hidden, slowdown, on_time) * (micro_batches - 1) * (zero == Z2)
+    gather_s = _late_s(behind, forward_s * hidden, slowdown, on_time) + first
+    optimizer_s = optimizer_s + hardware.software.step_s * training
     copies_s = np.maximum(copied_s - backward_s - gradients_s, 0.0)
     shape = np.broadcast_shapes(np.shape(gradients_s), np.shape(gather_s), np.shape(forward_s))
     return StepSync(
@@ -202,3 +204,8 @@ def step_sync(
         optimizer_s=np.broadcast_to(optimizer_s, shape),
         offload_s=np.broadcast_to(host_s, shape),
     )
+
+
+def _late_s(comm_s: Array, compute_s: Array, slowdown: float, on_time: float) -> Array:
+    """Exposed seconds where only a share of the communication is issued early enough to run beside the compute."""
+    return np.asarray(comm_s * (1.0 - on_time) + exposed_s(comm_s * on_time, compute_s, slowdown))

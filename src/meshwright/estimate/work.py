@@ -40,7 +40,8 @@ class ModuleSeconds:
     ep_s: Rows
     flop: Rows
     """Multiply-adds twice."""
-    kernels: float = 0.0
+    operators: Rows | float = 0.0
+    """Operators the host issues."""
 
     @classmethod
     def nothing(cls, rows: int) -> ModuleSeconds:
@@ -180,6 +181,7 @@ class _Pricing:
             self.experts = self.experts + local.parameters
         else:
             self.dense = self.dense + local.parameters
+        self._cast(local, module)
         self._count(module, 2.0 * local.m * local.n * local.k * local.groups)
         moved = local.m * local.groups * (local.n + local.k) * self.activation_bytes
         self.transient = np.maximum(self.transient, moved)
@@ -208,6 +210,15 @@ class _Pricing:
         )
         return seconds + self.zero
 
+    def _cast(self, local: LocalGemm, module: ModuleSeconds) -> None:
+        """Inputs of 8-bit products are scaled, converted and transposed: `cast_passes` over each, in 16 bits and 8."""
+        if not self.quantised or self.precision.bytes_of("compute") >= self.activation_bytes:
+            return
+        passes = self.hardware.software.cast_passes / self.hardware.achieved_memory_bytes_per_s
+        inputs = self.zero + local.m * local.k * local.groups * passes
+        gradients = self.zero + local.m * local.n * local.groups * passes
+        self._add(module, inputs, gradients, self.zero)
+
     def attention(self, op: CoreAttention, module: ModuleSeconds) -> None:
         columns = self.columns
         materialised = self.workload.attention_kernel == "materialised"
@@ -217,7 +228,10 @@ class _Pricing:
         local = context.shard_attention(op, columns, pairs, self.activation_bytes, materialised=materialised)
         forward = self._core(op, local, backward=False, materialised=materialised)
         backward = self._core(op, local, backward=True, materialised=materialised)
-        self._add(module, forward, backward, self.zero)
+        # Scores, softmax, dropout, values; with their gradients two products each. Fused: one kernel, and a second
+        # backward that sums rows first.
+        issued = (4.0, 6.0) if materialised else (1.0, 2.0)
+        self._add(module, forward, backward, self.zero, issued)
         self.calls(local.calls, {"forward": forward, "input_gradient": backward}, module)
         self._count(module, 2.0 * local.batch * local.heads * local.pairs * (op.head_dim + op.value_dim))
         if materialised:
@@ -256,7 +270,7 @@ class _Pricing:
             v_dim=op.value_dim,
             backward=backward,
             peak_flop_per_s=hardware.attention_flop_per_s,
-            max_fraction=fraction,
+            max_fraction=fraction * hardware.flash_share,
             dim_half=efficiency.flash_dim_half,
             keys_half=efficiency.flash_keys_half,
             tile_query=efficiency.flash_tile,
@@ -272,8 +286,9 @@ class _Pricing:
         scale = tensor_1d.region_scale(op.region, columns, top_k) * size
         launch = hardware.efficiency.launch_s
         bandwidth = hardware.achieved_memory_bytes_per_s
-        forward = scale * (op.forward_elements / bandwidth) + launch
-        backward = scale * (op.backward_elements / bandwidth) + launch
+        passes = hardware.software.vector_passes
+        forward = scale * (op.forward_elements * passes / bandwidth) + launch
+        backward = scale * (op.backward_elements * passes / bandwidth) + launch
         self._add(module, forward, backward, self.zero)
         self.calls(tensor_1d.vector_calls(op, columns, self.activation_bytes), {}, module)
         self.dense = self.dense + float(op.parameters)
@@ -281,14 +296,22 @@ class _Pricing:
             rows, width = op.table
             self.dense = self.dense + local_units(rows, columns.tp) * width
 
-    def _add(self, module: ModuleSeconds, forward: Rows, input_gradient: Rows, weight_gradient: Rows) -> None:
+    def _add(
+        self,
+        module: ModuleSeconds,
+        forward: Rows,
+        input_gradient: Rows,
+        weight_gradient: Rows,
+        issued: tuple[float, float] | None = None,
+    ) -> None:
         self.forward.compute_s = self.forward.compute_s + forward
         self.backward.compute_s = self.backward.compute_s + input_gradient + weight_gradient
         self.weight_gradient_s = self.weight_gradient_s + weight_gradient
         module.compute_s = module.compute_s + forward
-        self.forward.kernels += 1
-        self.backward.kernels += 1 + bool(weight_gradient.any())
-        module.kernels += 1
+        ahead, back = issued or (1.0, 2.0 if weight_gradient is not self.zero else 1.0)
+        self.forward.operators = self.forward.operators + ahead
+        self.backward.operators = self.backward.operators + back
+        module.operators = module.operators + ahead
 
     def _count(self, module: ModuleSeconds, flop: Rows | float) -> None:
         self.forward.flop = self.forward.flop + flop
@@ -306,12 +329,16 @@ class _Pricing:
                 beside = phases.get(call.beside, self.zero) * call.beside_share
                 hidden = seconds * (1.0 - call.head_share)
                 slowdown = self.hardware.efficiency.overlap_slowdown
-                exposed = seconds * call.head_share + exposed_s(hidden, beside, slowdown)
+                late = 1.0 - self.hardware.software.overlap
+                exposed = seconds * call.head_share + hidden * late + exposed_s(hidden * (1.0 - late), beside, slowdown)
+            issued = np.greater(call.payload_bytes, 0) * np.minimum(call.repeats, 8.0)
             target = self.forward if call.phase == "forward" else self.backward
+            target.operators = target.operators + issued
             name = f"{call.category}_s"
             setattr(target, name, getattr(target, name) + exposed)
             if call.phase == "forward":
                 setattr(module, name, getattr(module, name) + exposed)
+                module.operators = module.operators + issued
 
 
 def require_priceable(kind: str) -> None:

@@ -85,7 +85,8 @@ def kernel_efficiency(generation: str) -> KernelEfficiency:
     """
     if generation not in generations():
         raise UnsupportedError(unknown_name("generation", generation[:80], generations()), code="MW403")
-    return efficiency_record(tomllib.loads((_DATA / "efficiency" / f"{generation}.toml").read_text("utf-8")))
+    data = tomllib.loads((_DATA / "efficiency" / f"{generation}.toml").read_text("utf-8"))
+    return replace(efficiency_record(data), generation=generation)
 
 
 @lru_cache(maxsize=1)

@@ -169,7 +169,7 @@ def _costs(
         Item("head"),
     )
     columns = strategy_columns([row.strategy()], row.mbs, workload)
-    hardware = hardware_of(cluster.groups[0], workload.precision)
+    hardware = hardware_of(cluster.groups[0], workload.precision, workload.software)
     return item_costs(items, columns, model, hardware, workload), {item: i for i, item in enumerate(items)}
 
 

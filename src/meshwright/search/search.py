@@ -110,7 +110,7 @@ class _Search:
         self, model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: Space, top: int, *, pareto: bool
     ) -> None:
         self.model, self.cluster, self.workload, self.space = model, cluster, workload, space
-        self.hardware: Hardware = hardware_of(cluster.groups[0], workload.precision)
+        self.hardware: Hardware = hardware_of(cluster.groups[0], workload.precision, workload.software)
         self.factory = ShapeFactory.of(model, workload.seq_len, space)
         self.queue = Queue(top, FRONT_SLACK if pareto else 1.0)
         self.limit_bytes = self.hardware.memory_bytes * (1.0 if space.tight else 1.0 - TIGHT_SHARE)

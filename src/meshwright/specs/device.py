@@ -46,13 +46,19 @@ class KernelEfficiency:
     launch_s: float
     """Time a kernel needs beyond its work: launch latency and tail, back to back in one stream."""
     dispatch_s: float
-    """Host time to issue one operator; layers whose kernels are quicker wait for the host."""
+    """Host time of the driver to launch one kernel; frameworks add their own (`Software.operator_s`)."""
     overlap_slowdown: float
     """How much slower compute runs while a collective shares the device."""
     context_bytes: float
     """Driver context, libraries' workspaces."""
     source: str
     basis: Basis = "literature"
+    generation: str = ""
+    """Name of the architecture generation."""
+    flash_fa1_share: float = 1.0
+    """Rate of the first generation of fused kernels (FlashAttention 1, Triton of its time) over the best."""
+    flash_fa2_share: float = 1.0
+    """Rate of the second generation over the best."""
 
     def __post_init__(self) -> None:
         check = Check("kernel efficiency")
@@ -63,6 +69,8 @@ class KernelEfficiency:
             "flash_forward_fraction",
             "flash_backward_fraction",
             "memory_fraction",
+            "flash_fa1_share",
+            "flash_fa2_share",
         ):
             value = getattr(self, name)
             if check.positive(name, value):

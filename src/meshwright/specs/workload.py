@@ -8,6 +8,7 @@ from typing import Literal
 from meshwright.errors import Problem, UnsupportedError, unknown_name
 from meshwright.specs.check import Check
 from meshwright.specs.dtypes import DTYPE_BYTES
+from meshwright.specs.software import DEFAULT_SOFTWARE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +131,8 @@ class Workload:
     optimizer: str = "adam"
     training: bool = True
     attention_kernel: Literal["flash", "materialised"] = "flash"
+    software: str = DEFAULT_SOFTWARE
+    """The framework, by its name in the library."""
     expert_imbalance: float = 1.0
     """Tokens of the fullest expert rank over the mean."""
     tokens: float | None = None

@@ -18,6 +18,8 @@ class Generation:
     """What a framework of a time does unless told otherwise."""
 
     name: str
+    software: str
+    """Name of the framework in the library."""
     sharding: str
     recompute: str
     """`none` as long as the prediction fits, or `full`."""
@@ -47,6 +49,7 @@ def generation(framework: str, year: int) -> Generation:
     text = framework.lower()
     core = Generation(
         name="Megatron-Core",
+        software="megatron-core",
         sharding="z1",
         recompute="none",
         flash=True,
@@ -59,15 +62,19 @@ def generation(framework: str, year: int) -> Generation:
     if "megatron-core" in text or "mcore" in text:
         return core
     if "deepspeed" in text:
-        old = replace(core, name="Megatron-DeepSpeed", sharding="z0", flash=False, sequence_parallel=False)
+        old = replace(core, name="Megatron-DeepSpeed", software="megatron-deepspeed", sharding="z0", flash=False, sequence_parallel=False)
         return replace(old, tp_overlap="none", dp_overlap=False)
     if "megatron" in text and year < 2022:
-        first = replace(core, name="Megatron-LM before 2022", sharding="z0", recompute="full", flash=False)
+        first = replace(core, name="Megatron-LM before 2022", software="megatron-lm", sharding="z0", recompute="full", flash=False)
         return replace(first, sequence_parallel=False, tp_overlap="none", dp_overlap=False)
     if "megatron" in text:
-        return replace(core, name="Megatron-LM", sharding="z0", flash=False, dp_overlap=False)
-    if any(word in text for word in ("fsdp", "torch", "composer", "maxtext", "jax")):
-        return replace(core, name="PyTorch or JAX", sharding="fsdp")
+        return replace(core, name="Megatron-LM", software="megatron-lm", sharding="z0", flash=False, dp_overlap=False)
+    if any(word in text for word in ("maxtext", "jax", "xla")):
+        return replace(core, name="JAX", software="xla", sharding="fsdp")
+    if any(word in text for word in ("fsdp", "torch", "composer", "hugging", "deepspeed", "accelerate")):
+        compiled = "titan" in text or "compile" in text or (year >= 2024 and "torch" in text)
+        software = "pytorch-compiled" if compiled else "pytorch-eager"
+        return replace(core, name="PyTorch", software=software, sharding="fsdp")
     modern = year >= 2022
     return replace(
         core,

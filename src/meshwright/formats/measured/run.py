@@ -165,6 +165,7 @@ class _Reader:
             global_batch=batch,
             precision=precision,
             attention_kernel="flash" if flash else "materialised",
+            software=self.generation.software,
         )
 
     def plans(self, devices: int, batch: int, model: ModelSpec) -> tuple[PossiblePlan, ...]:

@@ -1,0 +1,42 @@
+"""The frameworks known by name, and what drives a step under them."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import lru_cache
+from pathlib import Path
+
+from meshwright.errors import UnsupportedError, unknown_name
+from meshwright.specs.software import DEFAULT_SOFTWARE, Software
+from meshwright.units import MICRO, MILLI
+
+_FILE = Path(__file__).parent / "data" / "software.toml"
+
+
+@lru_cache(maxsize=64)
+def software(name: str = DEFAULT_SOFTWARE) -> Software:
+    """A framework by name.
+
+    Raises:
+        UnsupportedError: nobody knows this name.
+    """
+    if name not in _table():
+        raise UnsupportedError(unknown_name("software", name[:80], tuple(_table())), code="MW403")
+    data = dict(_table()[name])
+    for key, field, scale in (
+        ("operator_us", "operator_s", MICRO),
+        ("micro_batch_us", "micro_batch_s", MICRO),
+        ("step_ms", "step_s", MILLI),
+    ):
+        data[field] = data.pop(key) * scale
+    return Software(name=name, **data)
+
+
+def software_names() -> tuple[str, ...]:
+    """All frameworks, the default first."""
+    return tuple(_table())
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[str, dict[str, object]]:
+    return tomllib.loads(_FILE.read_text("utf-8"))

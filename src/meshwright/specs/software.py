@@ -1,0 +1,54 @@
+"""The framework that drives the devices: how much of a step is its own doing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from meshwright.specs.check import Check
+from meshwright.specs.device import Basis
+
+FlashKernel = Literal["fa1", "fa2", "best"]
+
+DEFAULT_SOFTWARE = "megatron-core"
+"""What a workload runs under unless it says otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Software:
+    """One framework of one time."""
+
+    name: str
+    operator_s: float
+    """Host time to issue one operator beyond the driver's launch: interpreter, modules, autograd. A layer whose kernels
+    are quicker waits for it."""
+    vector_passes: float
+    """Memory traffic of elementwise operators over that of fully fused ones, 1 or more."""
+    product_share: float
+    """Rate of matrix products over the best the device reaches, 0-1: layouts, libraries, clocks lowered by neighbours."""
+    flash: FlashKernel
+    """Generation of the fused attention kernels."""
+    cast_passes: float
+    """Passes over the inputs of an 8-bit product to scale, convert and transpose them."""
+    link_share: float
+    """Bandwidth that collectives reach over what the link gives to a benchmark, 0-1."""
+    overlap: float
+    """Share of the communication meant to be hidden that has compute beside it in time, 0-1."""
+    micro_batch_s: float
+    """Host time per micro-batch and stage: schedule, waits of sends and receives, loss."""
+    step_s: float
+    """Per step outside of forward and backward: data, clipping, logging, many small optimizer kernels."""
+    source: str
+    basis: Basis = "assumed"
+
+    def __post_init__(self) -> None:
+        check = Check(f"software {self.name}")
+        for name in ("operator_s", "micro_batch_s", "step_s", "cast_passes"):
+            check.positive(name, getattr(self, name), zero=True)
+        for name in ("product_share", "link_share"):
+            if check.positive(name, getattr(self, name)):
+                check.that(getattr(self, name) <= 1, name, getattr(self, name), "is a share and cannot exceed 1")
+        check.positive("vector_passes", self.vector_passes)
+        check.positive("overlap", self.overlap, zero=True)
+        check.one_of("flash", self.flash, ("fa1", "fa2", "best"))
+        check.done()
