@@ -13,6 +13,7 @@ from meshwright.schedules.bounds import PathBound
 from meshwright.schedules.bpipe import BPipe
 from meshwright.schedules.breadth_first import BreadthFirst
 from meshwright.schedules.chimera import Chimera
+from meshwright.schedules.communication import with_communication
 from meshwright.schedules.dualpipe import DualPipe
 from meshwright.schedules.dualpipev import DualPipeV
 from meshwright.schedules.dynapipe import DynaPipe
@@ -109,4 +110,5 @@ __all__ = [
     "makespans",
     "schedule_named",
     "simulate",
+    "with_communication",
 ]

@@ -208,7 +208,7 @@ def task_seconds(
     problems = []
     if kinds & {Kind.I, Kind.W} and times.weight_s is None:
         problems.append(_missing("weight_s", "I and W"))
-    if Kind.R in kinds and times.recompute_s is None:
+    if kinds & {Kind.R, Kind.X} and times.recompute_s is None:
         problems.append(_missing("recompute_s", "R"))
     given = {"forward_s": forward, "backward_s": backward}
     weight = recompute = np.zeros((p, v))
@@ -231,7 +231,7 @@ def task_seconds(
     lead = np.broadcast_shapes(*(array.shape[:-2] for array in given.values()))
     latency = edge_latency_s(placement, times.transfer_s, lead)
     by_kind = {
-        Kind.F: forward, Kind.B: backward, Kind.I: backward - weight, Kind.W: weight, Kind.R: recompute
+        Kind.F: forward, Kind.B: backward, Kind.I: backward - weight, Kind.W: weight, Kind.R: recompute, Kind.X: recompute
     }  # fmt: skip
     if Kind.I in kinds and (by_kind[Kind.I] < 0).any():
         raise InputError(
@@ -242,7 +242,7 @@ def task_seconds(
             )
         )
     shape = (*lead, p, v)
-    stacked = np.stack([np.broadcast_to(by_kind[kind], shape).reshape(-1, p * v) for kind in Kind])
+    stacked = np.stack([np.broadcast_to(by_kind.get(kind, weight * 0.0), shape).reshape(-1, p * v) for kind in Kind])
     return stacked.transpose(0, 2, 1).reshape(len(Kind) * p * v, -1), latency.reshape(-1, p * v).T
 
 
