@@ -1,5 +1,5 @@
 # Needs make and Python >= 3.11; everything else goes into .venv, and nothing is written outside this folder.
-# `make` alone lists the targets.
+# `make` alone lists the targets. PyTorch comes from where pip is told to look: a CPU wheel spares the CUDA libraries.
 
 PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,$(shell \
 	$(name) -c 'import sys; sys.version_info >= (3, 11) and print("$(name)")' 2>/dev/null)))
@@ -11,8 +11,9 @@ CORE := .venv/.core
 TEST := .venv/.test
 LINT := .venv/.lint
 DOCS := .venv/.docs
+TORCH := .venv/.torch
 
-.PHONY: help demo test test-full lint format bench accuracy docs clean
+.PHONY: help demo test test-full test-torch lint format bench accuracy docs clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /\1 - /'
@@ -20,11 +21,14 @@ help:  ## this list
 demo: $(CORE)  ## the main job, offline: the best plan for Llama-3.1-70B on 64 H100
 	$(BIN)/meshwright plan llama-3.1-70b --gpus 64xH100
 
-test: $(TEST)  ## every test but the long products of cases
-	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"
+test: $(TEST)  ## every test but the long products of cases and those against PyTorch
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" --ignore=tests/torch
 
-test-full: $(TEST)  ## every test, with ten times the generated examples
-	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -q -n $(WORKERS)
+test-full: $(TEST)  ## every test but those against PyTorch, with ten times the generated examples
+	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -q -n $(WORKERS) --ignore=tests/torch
+
+test-torch: $(TEST) $(TORCH)  ## pipeline schedules against PyTorch itself, which is a large download
+	$(BIN)/python -m pytest -q tests/torch
 
 lint: $(LINT)  ## format, rules, types, import contracts
 	$(BIN)/ruff format --check .
@@ -56,6 +60,6 @@ $(CORE): pyproject.toml | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
-$(TEST) $(LINT) $(DOCS): .venv/.%: pyproject.toml | .venv/bin/python
+$(TEST) $(LINT) $(DOCS) $(TORCH): .venv/.%: pyproject.toml | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$*]'
 	@touch $@

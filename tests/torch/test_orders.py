@@ -1,0 +1,73 @@
+"""Our orders are PyTorch's own, task by task, and its files read back as our tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed import destroy_process_group, init_process_group
+from torch.distributed.pipelining import (
+    PipelineStage,
+    ScheduleDualPipeV,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleLoopedBFS,
+    ScheduleZBVZeroBubble,
+)
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from meshwright.formats.torch_csv import read_actions, write_actions
+from meshwright.schedules import SCHEDULES, Schedule
+from meshwright.schedules.breadth_first import BreadthFirst
+from meshwright.schedules.interleaved import Interleaved
+from meshwright.schedules.interleaved_zb import InterleavedZeroBubble
+from meshwright.schedules.torch_actions import from_actions, to_actions
+
+pytestmark = pytest.mark.torch
+
+LOOPED = ((2, 4, 2), (4, 4, 2), (4, 8, 2), (4, 12, 3), (3, 9, 4), (8, 16, 2))
+FOLDED = ((1, 2), (2, 4), (4, 8), (4, 12), (6, 13), (8, 21))
+CASES = (
+    *((ScheduleInterleaved1F1B, Interleaved(), *shape) for shape in LOOPED),
+    # PyTorch parts the micro-batches into m // p equal groups.
+    *((ScheduleInterleaved1F1B, Interleaved(group=g), *shape) for g, shape in ((5, (4, 10, 2)), (6, (4, 6, 2)))),
+    *((ScheduleInterleavedZeroBubble, InterleavedZeroBubble(), *shape) for shape in LOOPED),
+    *((ScheduleLoopedBFS, BreadthFirst(reverse=True), *shape) for shape in (*LOOPED, (4, 3, 3), (4, 1, 2))),
+    *((ScheduleZBVZeroBubble, SCHEDULES["zb-v"], p, m, 2) for p, m in (*FOLDED, (3, 5))),
+    # With fewer micro-batches than fill the pipeline.
+    *((ScheduleZBVZeroBubble, SCHEDULES["zb-v"], p, m, 2) for p, m in ((2, 1), (4, 3), (8, 9))),
+    *((ScheduleDualPipeV, SCHEDULES["dualpipev"], p, m, 2) for p, m in (*FOLDED, (3, 7))),
+)
+
+
+def name(value: object) -> str | None:
+    if isinstance(value, Schedule):
+        return value.name
+    return None if isinstance(value, int) else value.__name__
+
+
+def built(kind: type[PipelineScheduleMulti], p: int, m: int, v: int) -> PipelineScheduleMulti:
+    """PyTorch's schedule as rank 0 of p builds it, which orders all ranks; nothing runs, so nobody else is there."""
+    init_process_group("fake", store=FakeStore(), rank=0, world_size=p)
+    try:
+        folded = kind in (ScheduleZBVZeroBubble, ScheduleDualPipeV)
+        held = [0, 2 * p - 1] if folded else range(0, p * v, p)
+        stages = [PipelineStage(nn.Identity(), stage, p * v, torch.device("cpu")) for stage in held]
+        return kind(stages, m, loss_fn=nn.functional.mse_loss)
+    finally:
+        destroy_process_group()
+
+
+@pytest.mark.parametrize(("kind", "schedule", "p", "m", "v"), CASES, ids=name)
+def test_orders_are_equal(
+    kind: type[PipelineScheduleMulti], schedule: Schedule, p: int, m: int, v: int, tmp_path: Path
+) -> None:
+    table = schedule.table(p, m, v)
+    theirs = built(kind, p, m, v)
+    ours = [line.split(",") for line in write_actions(to_actions(table)).splitlines()]
+    assert ours == [[str(action) for action in theirs.pipeline_order[rank] if action] for rank in range(p)]
+    theirs._dump_csv(str(tmp_path / "theirs.csv"), format="compute_only")
+    assert from_actions(read_actions(tmp_path / "theirs.csv")).entries() == table.entries()

@@ -1,0 +1,87 @@
+"""PyTorch loads our files and trains by them on real processes, to the losses and gradients of GPipe."""
+
+from __future__ import annotations
+
+import multiprocessing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch.multiprocessing import start_processes
+
+from meshwright.formats.torch_csv import write_actions
+from meshwright.schedules import SCHEDULES
+from meshwright.schedules.torch_actions import to_actions
+from tests.torch.training import TORCH_GPIPE, Run, Trained, Weights, serve_rank, train_alone
+
+pytestmark = pytest.mark.torch
+
+P, M = 4, 8
+NAMES = (
+    "gpipe", "1f1b", "pipedream-flush", "varuna", "bpipe", "dynapipe", "zb-h1", "zb-h2", "zb-auto",
+    "interleaved", "interleaved-zb", "breadth-first", "zb-v", "v-half", "v-min", "dualpipev", "hanayo", "mobius",
+)  # fmt: skip
+TWO_CHUNKS = NAMES[NAMES.index("interleaved") :]
+PAIRS = ((1, 3), (2, 2), (2, 5), (3, 3), (3, 4), (4, 4), (4, 8), (4, 11))
+"""Ranks and micro-batches of the watched 1F1B."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What all ranks leave behind."""
+
+    trained: dict[str, Trained]
+    """By schedule; weights and gradients of all stages, losses of the last."""
+    orders: dict[tuple[int, int], list[list[str]]]
+    """What each rank of PyTorch's 1F1B ran."""
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """All schedules on one set of processes."""
+    folder = tmp_path_factory.mktemp("ranks")
+    runs = [run for name in NAMES for run in written(name, folder)]
+    # The processes are forks of one that has loaded PyTorch and nothing else.
+    multiprocessing.set_forkserver_preload(["tests.torch.training"])
+    start_processes(serve_rank, (P, str(folder), runs, PAIRS), nprocs=P, start_method="forkserver")
+    ranks = [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(P)]
+    trained = {name: together([found[name] for found, _ in ranks]) for name in ranks[0][0]}
+    return Outcome(trained, {pair: [orders[pair] for _, orders in ranks[: pair[0]]] for pair in PAIRS})
+
+
+def written(name: str, folder: Path) -> list[Run]:
+    table = SCHEDULES[name].table(P, M, 2 if name in TWO_CHUNKS else 1)
+    stages = tuple(table.placement.worker.tolist())
+    file = folder / f"{name}.csv"
+    file.write_text(write_actions(to_actions(table)))
+    return [Run(f"{name}, compute_only", file, "compute_only", M, stages)]
+
+
+def together(ranks: list[Trained]) -> Trained:
+    weights: Weights = {}
+    gradients: Weights = {}
+    for rank in ranks:
+        assert not weights.keys() & rank.weights.keys()
+        weights |= rank.weights
+        gradients |= rank.gradients
+    return Trained([loss for rank in ranks for loss in rank.losses], weights, gradients)
+
+
+@pytest.mark.parametrize("name", [TORCH_GPIPE, *(f"{name}, compute_only" for name in NAMES)])
+def test_training_ends_where_training_in_one_process_does(outcome: Outcome, name: str) -> None:
+    expected, found = train_alone(M), outcome.trained[name]
+    assert len(set(expected.losses)) == len(expected.losses)
+    assert found.losses == pytest.approx(expected.losses, rel=1e-12)
+    assert found.losses == pytest.approx(outcome.trained[TORCH_GPIPE].losses, rel=1e-12)
+    for theirs, ours in ((expected.weights, found.weights), (expected.gradients, found.gradients)):
+        assert theirs.keys() == ours.keys()
+        for parameter, values in theirs.items():
+            assert values.abs().max() > 1e-6
+            assert (ours[parameter] - values).abs().max() < 1e-10 * values.abs().max(), parameter
+
+
+@pytest.mark.parametrize(("p", "m"), PAIRS)
+def test_pytorch_runs_our_order_of_1f1b(outcome: Outcome, p: int, m: int) -> None:
+    ours = write_actions(to_actions(SCHEDULES["1f1b"].table(p, m))).splitlines()
+    assert [",".join(order) for order in outcome.orders[p, m]] == ours
