@@ -11,7 +11,7 @@ import pytest
 import meshwright as mw
 
 NAMES = {
-    *("plan", "estimate", "check", "explain", "compare", "size", "PlanSet"),
+    *("plan", "estimate", "check", "explain", "compare", "size", "trace", "PlanSet"),
     *("Parallelizer", "Island", "ModelSlice", "PartialPlan", "__version__"),
 }
 

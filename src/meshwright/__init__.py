@@ -20,6 +20,7 @@ _HOMES = {
     "explain": "app.explain",
     "compare": "app.compare",
     "size": "app.size",
+    "trace": "app.trace",
     "PlanSet": "app.plan_set",
     "Parallelizer": "specs.seam",
     "Island": "specs.cluster",

@@ -5,6 +5,7 @@ from meshwright.app.explain import explain
 from meshwright.app.plan import plan
 from meshwright.app.plan_set import PlanSet
 from meshwright.app.size import size
+from meshwright.app.trace import trace
 from meshwright.specs.cluster import Island
 from meshwright.specs.seam import ModelSlice, Parallelizer, PartialPlan
 
@@ -23,4 +24,5 @@ __all__ = [
     "explain",
     "plan",
     "size",
+    "trace",
 ]

@@ -339,7 +339,7 @@ def test_a_capped_batch_is_said_in_full() -> None:
 
 
 def test_what_is_not_there_says_what_to_do_instead() -> None:
-    with pytest.raises(AttributeError, match="meshwright schedule"):
-        _ = best_plans()[0].trace
+    with pytest.raises(AttributeError, match="export"):
+        _ = best_plans()[0].apply
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = best_plans().nothing

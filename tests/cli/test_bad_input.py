@@ -101,7 +101,10 @@ COMMAND_LINE = [
     ("gpus lst", 2, "unknown verb 'lst'", "list"),
     ("validate", 2, "MEASURED.csv is missing"),
     ("schedule", 2, "NAME is missing", "--p is missing", "--m is missing"),
-    ("trace plan.json", 4, "this version has no verb 'trace'"),
+    ("trace", 2, "PLAN is missing"),
+    ("trace tp2", 2, "--model is missing"),
+    ("trace tp2 --model gpt2", 2, "no cluster is given"),
+    ("trace plan.json -o no/where.json --svg no/where.svg", 2, "no/where.json", "no/where.svg"),
     (f"{PLAN} --profiles dir", 4, "this version has no option --profiles", "gpus add"),
     (f"{PLAN} --replan-from p.json --lost 8xH100", 4, "--replan-from", "--lost"),
 ]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from meshwright.app.explain import Explanation
     from meshwright.app.export import Exported
+    from meshwright.app.trace import Trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -89,6 +90,12 @@ class RankedPlan:
         from meshwright.app.export import export
 
         return export(self.job, target, directory, force=force)
+
+    def trace(self, output: str | Path | None = None, *, svg: str | Path | None = None) -> Trace:
+        """One step, task by task, as a trace file for Perfetto and a figure; see `meshwright.app.trace.trace`."""
+        from meshwright.app.trace import trace
+
+        return trace(self.job, output, svg=svg)
 
     def save(self, path: str | Path) -> Path:
         """Write the plan file."""
@@ -156,6 +163,10 @@ class PlanSet(Sequence[RankedPlan]):
         """The best plan explained."""
         return self.best.explain()
 
+    def trace(self, output: str | Path | None = None, *, svg: str | Path | None = None) -> Trace:
+        """One step of the best plan; see `RankedPlan.trace`."""
+        return self.best.trace(output, svg=svg)
+
     def to_dict(self) -> dict[str, Any]:
         """As data: `meshwright.plan-set/1`. Equal questions give equal answers, `timing` apart."""
         document: dict[str, Any] = {
@@ -215,7 +226,6 @@ class PlanSet(Sequence[RankedPlan]):
 
 
 _LACKS = {
-    "trace": "the command `meshwright schedule NAME --p 4 --m 8` draws a schedule",
     "run": "export('megatron', 'launch') writes what starts a run",
     "apply": "export('megatron', 'launch') writes what starts a run",
 }

@@ -93,12 +93,12 @@ def check_file(path: str | Path) -> None:
         raise _refused(target, _reason(error), "name a file in a folder you can write to") from None
 
 
-def write_file(path: str | Path, text: str) -> None:
+def write_file(path: str | Path, content: str | bytes) -> None:
     """Write a file, whole or not at all.
 
     Args:
         path: the file; written over if it exists.
-        text: its content.
+        content: text, in UTF-8, or bytes.
 
     Raises:
         InputError: the path cannot be written.
@@ -108,8 +108,8 @@ def write_file(path: str | Path, text: str) -> None:
     temporary = None
     try:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}-", suffix=".part")
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content.encode("utf-8") if isinstance(content, str) else content)
         Path(temporary).chmod(0o644)
         Path(temporary).replace(target)
     except (OSError, ValueError) as error:

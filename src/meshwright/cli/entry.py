@@ -23,6 +23,7 @@ from meshwright.cli import (
     read,
     schedule,
     size,
+    trace,
     tune,
     validate,
 )
@@ -81,6 +82,7 @@ _command("estimate")(plans.estimate)
 _command("check")(plans.check)
 _command("explain")(read.explain)
 _command("compare")(read.compare)
+_command("trace")(trace.trace)
 _command("size")(size.size)
 _command("tune")(tune.tune)
 _command("export")(export.export)

@@ -9,7 +9,6 @@ from typing import Any
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, nearest
 
 ABSENT_VERBS = {
-    "trace": "`meshwright schedule NAME --p 4 --m 8` draws a schedule",
     "sweep": "`meshwright calculon sweep` sweeps Calculon's model; else run `meshwright plan ... --json` for each row",
     "calibrate": "`meshwright validate` compares predictions with measured runs",
     "profile": "`meshwright gpus add FILE` takes a device's numbers",

@@ -1,0 +1,234 @@
+"""One step of a plan drawn out: a trace for Perfetto and Chrome, a figure for papers, text for terminals."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from meshwright.app.job_inputs import Count
+from meshwright.app.plan_source import PlanLike, job_of, plan_question
+from meshwright.app.title import title
+from meshwright.app.writing import check_file, write_file
+from meshwright.estimate.timeline import StepTimeline, step_timeline
+from meshwright.report.picture import MemoryLine, Picture, Span, activation_line
+from meshwright.schedules.simulate import edge_latency_s
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.job import Job
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.plan import Worker
+from meshwright.specs.row import PlanRow
+from meshwright.specs.workload import Precision
+from meshwright.units import seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Trace:
+    """One step of a plan, task by task."""
+
+    job: Job
+    step: StepTimeline
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Model, plan, seconds."""
+        job = self.job
+        what = f"{job.model.name}, {title(job.plan, job.model, job.name)}"
+        return f"{what}: {seconds(self.step.estimate.step_time_s)} per step"
+
+    @cached_property
+    def picture(self) -> Picture:
+        """The step as every drawing takes it."""
+        return _picture(self)
+
+    def chrome(self, *, compress: bool = True) -> bytes:
+        """The trace file that Perfetto and Chrome open, gzipped unless told otherwise; equal steps give equal bytes."""
+        from meshwright.report.trace_events import trace_bytes
+
+        return trace_bytes(self.picture, compress=compress)
+
+    def svg(self) -> str:
+        """The figure."""
+        from meshwright.report.timeline_svg import timeline_svg
+
+        return timeline_svg([self.picture])
+
+    def to_dict(self) -> dict[str, object]:
+        """As data: `meshwright.trace/1`, the shares of every stage; the events are in the trace file."""
+        estimate = self.step.estimate
+        return {
+            "schema": "meshwright.trace/1",
+            "name": self.job.name,
+            "title": self.title,
+            "step_time_s": estimate.step_time_s,
+            "pipeline_s": self.step.timeline.makespan_s,
+            "bubble_makespan": self.step.timeline.bubble_makespan,
+            "bubble_span": self.step.timeline.bubble_span,
+            "tasks": self.step.timeline.table.tasks,
+            "transfers": len(self.picture.transfers.start_s),
+            "stages": self._stages(),
+            "warnings": list(self.warnings),
+        }
+
+    def _stages(self) -> list[dict[str, object]]:
+        """Where each stage's seconds of the step go: they sum to it."""
+        step_s = self.step.estimate.step_time_s
+        rows = []
+        for worker, name in enumerate(self.picture.workers):
+            own = [phase for phase in self.step.phases if phase.worker == worker]
+            shared_s = sum(phase.end_s - phase.start_s for phase in own if phase.communicates)
+            update_s = sum(phase.end_s - phase.start_s for phase in own if not phase.communicates)
+            busy_s = float(self.step.timeline.busy_s[worker])
+            memory = self.picture.memory[worker]
+            rows.append(
+                {
+                    "name": name,
+                    "busy_s": busy_s,
+                    "data_parallel_s": shared_s,
+                    "optimizer_s": update_s,
+                    "idle_s": max(step_s - busy_s - shared_s - update_s, 0.0),
+                    "peak_memory_bytes": memory.peak_bytes,
+                    "capacity_bytes": memory.capacity_bytes,
+                }
+            )
+        return rows
+
+    def __repr__(self) -> str:
+        return f"Trace({self.title}, {self.step.timeline.table.tasks:,} tasks)"
+
+    def __rich__(self) -> RenderableType:
+        from meshwright.report.trace_page import render_trace
+
+        return render_trace(self.to_dict(), self.picture)
+
+    def _repr_html_(self) -> str:
+        return self.svg()
+
+
+def trace(
+    plan: PlanLike | PlanRow,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    svg: str | os.PathLike[str] | None = None,
+    model: ModelSpec | str | os.PathLike[str] | None = None,
+    cluster: ClusterSpec | str | os.PathLike[str] | None = None,
+    gpus: str | None = None,
+    seq_len: Count | None = None,
+    global_batch: Count | None = None,
+    tokens_per_step: Count | None = None,
+    dtype: str | Precision | None = None,
+    optimizer: str | None = None,
+    attention_kernel: str | None = None,
+    expert_imbalance: float | None = None,
+) -> Trace:
+    """Simulate one step of a plan and write it down.
+
+    Args:
+        plan: a job, an entry of an answer, a plan file (`plans.json#2`), or the one-line form, which needs a model.
+        output: where to write the trace, gzipped if it ends in .gz; None writes none.
+        svg: where to write the figure; None writes none.
+        model: of a plan in its one-line form; a plan file carries its own.
+        cluster, gpus, seq_len, global_batch, tokens_per_step, dtype, optimizer, attention_kernel, expert_imbalance:
+            likewise, as `estimate` takes them.
+
+    Returns:
+        The step; `chrome()` and `svg()` give the files' content.
+
+    Raises:
+        InputError: the plan cannot be used, or a file cannot be written.
+        UnsupportedError: a plan that nobody prices.
+    """
+    for path in (output, svg):
+        if path is not None:
+            check_file(Path(path))
+    settings = {
+        "cluster": cluster,
+        "gpus": gpus,
+        "seq_len": seq_len,
+        "global_batch": global_batch,
+        "tokens_per_step": tokens_per_step,
+        "dtype": dtype,
+        "optimizer": optimizer,
+        "attention_kernel": attention_kernel,
+        "expert_imbalance": expert_imbalance,
+    }
+    question = plan_question(model, plan, **settings)  # type: ignore[arg-type]
+    found = trace_of(question.job, question.warnings)
+    if output is not None:
+        write_file(Path(output), found.chrome(compress=os.fspath(output).endswith(".gz")))
+    if svg is not None:
+        write_file(Path(svg), found.svg())
+    return found
+
+
+def trace_of(plan: PlanLike, warnings: Sequence[str] = ()) -> Trace:
+    """One step of a plan that carries its model, cluster and workload; arguments and errors as `trace`."""
+    job, more = job_of(plan)
+    step = step_timeline(job.plan, job.model, job.cluster, job.workload)
+    return Trace(job=job, step=step, warnings=(*warnings, *more))
+
+
+def _picture(found: Trace) -> Picture:
+    """The columns of a step with the names of what runs where."""
+    step, pipeline = found.step, found.job.plan.pipelines[0]
+    table = step.timeline.table
+    device = found.job.cluster.groups[0].device.name
+    memory = []
+    for worker, stage in enumerate(step.estimate.stages):
+        at_s, activations_bytes = activation_line(step.timeline, worker, step.kept_bytes[worker])
+        memory.append(
+            MemoryLine(
+                at_s=at_s,
+                activations_bytes=activations_bytes,
+                held_bytes=float(step.held_bytes[worker]),
+                transient_bytes=float(step.transient_bytes[worker]),
+                capacity_bytes=stage.capacity_bytes,
+            )
+        )
+    return Picture(
+        title=found.title,
+        timeline=step.timeline,
+        workers=tuple(
+            f"stage {number}: {_layers(worker)}, {worker.num_devices} x {device}"
+            for number, worker in enumerate(pipeline.workers)
+        ),
+        chunks=tuple(
+            tuple(_ranges(chunk.layers) for chunk in worker.chunks) + ("",) * (table.v - len(worker.chunks))
+            for worker in pipeline.workers
+        ),
+        transfer_s=edge_latency_s(table.placement, np.asarray(step.times.transfer_s), ()),
+        spans=tuple(
+            Span(
+                worker=phase.worker,
+                name=phase.name,
+                start_s=phase.start_s,
+                end_s=phase.end_s,
+                lane="data-parallel" if phase.communicates else "optimizer",
+            )
+            for phase in step.phases
+        ),
+        memory=tuple(memory),
+        noun="stage",
+    )
+
+
+def _layers(worker: Worker) -> str:
+    """`layers 0-19`, with all chunks of the worker."""
+    texts = [_ranges(chunk.layers) for chunk in worker.chunks if chunk.layers]
+    if not texts:
+        return "no layers"
+    shown = texts if len(texts) <= 4 else [*texts[:3], "..."]
+    return f"layers {', '.join(shown)}"
+
+
+def _ranges(layers: Sequence[tuple[int, int]]) -> str:
+    return "+".join(f"{first}-{last}" if last > first else str(first) for first, last in layers)

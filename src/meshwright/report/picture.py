@@ -1,0 +1,194 @@
+"""A simulated step as columns that every drawing of it shares: tasks, transfers, phases, memory.
+
+The trace, the SVG and the text for terminals differ only in how they write these down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from meshwright.schedules import Kind, Timeline
+from meshwright.shapes import Bool, Float, Int
+from meshwright.units import significant
+
+WORDS = {
+    Kind.F: "forward",
+    Kind.B: "backward",
+    Kind.I: "input gradient",
+    Kind.W: "weight gradient",
+    Kind.R: "recompute",
+}
+"""Kinds of tasks as a legend says them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """What a worker does behind its pipeline: sums of gradients, the optimizer."""
+
+    worker: int
+    name: str
+    start_s: float
+    end_s: float
+    lane: str
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Transfers:
+    """Tensors on their way from one worker to another, in order of their start."""
+
+    producer: Int[np.ndarray, " transfers"]
+    """Task that made it."""
+    consumer: Int[np.ndarray, " transfers"]
+    """Task that takes it."""
+    start_s: Float[np.ndarray, " transfers"]
+    end_s: Float[np.ndarray, " transfers"]
+    gradient: Bool[np.ndarray, " transfers"]
+    """A gradient on its way back; otherwise an activation."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class MemoryLine:
+    """Bytes on one worker: from each moment to the next."""
+
+    at_s: Float[np.ndarray, " changes"]
+    activations_bytes: Float[np.ndarray, " changes"]
+    held_bytes: float
+    """The same all the time: states, buffers, overhead."""
+    transient_bytes: float
+    """Working memory, counted all the time as the estimate does."""
+    capacity_bytes: float
+
+    @property
+    def peak_bytes(self) -> float:
+        """The most of all kinds together."""
+        return self.held_bytes + self.transient_bytes + float(self.activations_bytes.max(initial=0.0))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Picture:
+    """One step, ready to be drawn."""
+
+    title: str
+    timeline: Timeline
+    workers: tuple[str, ...]
+    """What each worker is: `stage 0: layers 0-19, 16 x H100`."""
+    chunks: tuple[tuple[str, ...], ...] = ()
+    """What each chunk of each worker holds; empty for a schedule of its own."""
+    transfer_s: Float[np.ndarray, "workers chunks"] | None = None
+    """Latency behind each virtual stage, by worker and chunk; None: transfers are free."""
+    spans: tuple[Span, ...] = ()
+    memory: tuple[MemoryLine, ...] = ()
+    """Of each worker; empty where bytes are not known."""
+
+    noun: str = "worker"
+    """What a row is called."""
+
+    @property
+    def end_s(self) -> float:
+        """End of the step."""
+        return max([self.timeline.makespan_s, *(span.end_s for span in self.spans)])
+
+    @cached_property
+    def transfers(self) -> Transfers:
+        """What crosses between workers, from the end of the task that made it."""
+        table = self.timeline.table
+        consumer = np.flatnonzero(table.needs[:, 0] >= 0)
+        producer = table.needs[consumer, 0]
+        crosses = table.worker[producer] != table.worker[consumer]
+        consumer, producer = consumer[crosses], producer[crosses]
+        gradient = table.kind[consumer] != Kind.F
+        upstream = np.where(gradient, consumer, producer)
+        latency_s = np.zeros((table.p, table.v)) if self.transfer_s is None else self.transfer_s
+        start_s = self.timeline.end_s[producer]
+        by_start = np.lexsort((producer, start_s))
+        return Transfers(
+            producer=producer[by_start],
+            consumer=consumer[by_start],
+            start_s=start_s[by_start],
+            end_s=(start_s + latency_s[table.worker[upstream], table.chunk[upstream]])[by_start],
+            gradient=gradient[by_start],
+        )
+
+    @cached_property
+    def joined(self) -> Bool[np.ndarray, " tasks"]:
+        """True for tasks that run together with the one before them."""
+        fused = self.timeline.table.fused
+        return np.zeros(self.timeline.table.tasks, bool) if fused is None else fused
+
+
+def schedule_picture(run: Mapping[str, Any], timeline: Timeline, transfer_s: float = 0.0) -> Picture:
+    """A schedule of its own as a picture.
+
+    Args:
+        run: a `meshwright.schedule/1`.
+        timeline: the same, simulated.
+        transfer_s: latency of a transfer.
+    """
+    bubble = f"{run['bubble_makespan']:.1%} idle"
+    return Picture(
+        title=f"{run['name']}, p {run['p']}, m {run['m']}, v {run['v']}: {significant(run['makespan_s'])} s, {bubble}",
+        timeline=timeline,
+        workers=tuple(f"worker {number}" for number in range(timeline.table.p)),
+        transfer_s=np.full((timeline.table.p, timeline.table.v), transfer_s),
+    )
+
+
+def activation_line(
+    timeline: Timeline, worker: int, kept_bytes: Float[np.ndarray, " chunks"]
+) -> tuple[Float[np.ndarray, " changes"], Float[np.ndarray, " changes"]]:
+    """Moments at which a worker's live activations change, and their bytes from then on.
+
+    They live from the start of a forward to the end of its backward (of its weight gradient, where that is split off).
+
+    Args:
+        timeline: when the tasks run.
+        worker: from 0.
+        kept_bytes: of one micro-batch in each chunk.
+    """
+    table = timeline.table
+    own = np.arange(table.first[worker], table.first[worker + 1])
+    kind, size = table.kind[own], kept_bytes[table.chunk[own]]
+    begins, ends = kind == Kind.F, (kind == Kind.B) | (kind == Kind.W)
+    changes = begins | ends
+    # A worker's tasks follow each other, so their order is exact where their times are equal but for rounding.
+    at_s = np.maximum.accumulate(np.where(begins, timeline.start_s[own], timeline.end_s[own])[changes])
+    return at_s, np.maximum(np.cumsum(np.where(begins, size, -size)[changes]), 0.0)
+
+
+def lanes_of(start: Int[np.ndarray, " spans"], end: Int[np.ndarray, " spans"]) -> Int[np.ndarray, " spans"]:
+    """The lane of each span, so that no two of one lane overlap: the lowest that is free.
+
+    Args:
+        start: in ascending order.
+        end: likewise numbered.
+    """
+    lane = np.zeros(len(start), np.int64)
+    if not np.any(start[1:] < np.maximum.accumulate(end)[:-1]):
+        return lane
+    free: list[int] = []
+    for at, (begin, stop) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
+        found = next((number for number, until in enumerate(free) if until <= begin), len(free))
+        if found == len(free):
+            free.append(stop)
+        free[found] = stop
+        lane[at] = found
+    return lane
+
+
+def time_unit(end_s: float) -> tuple[float, str]:
+    """The unit in which an axis of this length is labelled, in seconds, and its name."""
+    return next(((size, name) for size, name in ((1.0, "s"), (1e-3, "ms")) if end_s >= size), (1e-6, "µs"))
+
+
+def ticks(end: float, most: int = 12) -> list[float]:
+    """Round numbers from 0 to the end of an axis, at most so many after 0: multiples of 1, 2 or 5 and a power of 10."""
+    if end <= 0:
+        return [0.0]
+    power = 10.0 ** np.floor(np.log10(end / most))
+    step = float(next(power * round_ for round_ in (1, 2, 5, 10) if power * round_ * most >= end * (1 - 1e-9)))
+    return [step * number for number in range(int(end / step * (1 + 1e-9)) + 1)]

@@ -1,0 +1,48 @@
+"""The timeline of a plan ends when its estimate says, and keeps alive what the estimate counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshwright.app.estimate import estimate
+from meshwright.estimate.timeline import StepTimeline, step_timeline
+
+ROWS = [
+    ("llama-3-8b", "tp2.pp4.z1.mbs1.gbs32", "16xH100"),
+    ("llama-3-8b", "pp8.vpp2.z1.mbs1.rc-full.gbs64", "16xH100"),
+    ("llama-3-8b", "tp8.z3.mbs1.gbs32", "16xH100"),
+    ("llama-3-8b", "pp4.gpipe.z1.mbs1.gbs32.off-o", "8xH100"),
+    ("gpt2", "pp2.mbs1.gbs8", "4xA100-80"),
+]
+
+
+def timeline_of(model: str, row: str, gpus: str) -> StepTimeline:
+    job = estimate(model, row, gpus=gpus)[0].job
+    return step_timeline(job.plan, job.model, job.cluster, job.workload)
+
+
+@pytest.mark.parametrize(("model", "row", "gpus"), ROWS)
+def test_the_last_phase_ends_with_the_step(model: str, row: str, gpus: str) -> None:
+    step = timeline_of(model, row, gpus)
+    ends = [phase.end_s for phase in step.phases]
+    assert max([*ends, step.timeline.makespan_s]) == pytest.approx(step.estimate.step_time_s, rel=1e-12)
+    assert step.timeline.busy_s == pytest.approx([stage.busy_s for stage in step.estimate.stages], rel=1e-9)
+
+
+@pytest.mark.parametrize(("model", "row", "gpus"), ROWS)
+def test_phases_follow_the_pipeline_and_each_other(model: str, row: str, gpus: str) -> None:
+    step = timeline_of(model, row, gpus)
+    assert step.phases
+    for worker in range(step.timeline.table.p):
+        at_s = float(step.timeline.worker_end_s[worker])
+        for phase in (phase for phase in step.phases if phase.worker == worker):
+            assert phase.start_s >= at_s - 1e-12
+            assert phase.end_s > phase.start_s
+            at_s = phase.end_s
+
+
+def test_a_shared_table_is_summed_by_both_ends() -> None:
+    step = timeline_of("gpt2", "pp2.mbs1.gbs8", "4xA100-80")
+    tied = [phase for phase in step.phases if phase.name == "tied embeddings"]
+    assert [phase.worker for phase in tied] == [0, 1]
+    assert len({(phase.start_s, phase.end_s) for phase in tied}) == 1

@@ -1,0 +1,86 @@
+"""The figure: well-formed, everything inside it, every task drawn where and as long as it runs."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from meshwright.report.timeline_svg import COLOURS, LEFT, PLOT, timeline_svg
+from meshwright.schedules import Kind
+from tests.report.pictures import plan_trace, unequal_picture
+
+NAMESPACE = "{http://www.w3.org/2000/svg}"
+BOX = re.compile(r"M([\d.]+) ([\d.]+)h([\d.]+)v([\d.]+)h-[\d.]+z")
+
+
+def boxes(svg: str, colour: str) -> list[tuple[float, ...]]:
+    paths = re.findall(rf'<path fill="{colour}" d="([^"]*)"', svg)
+    return [tuple(map(float, box)) for path in paths for box in BOX.findall(path)]
+
+
+def test_tasks_stand_where_they_run() -> None:
+    picture = unequal_picture("1f1b", 4, 8)
+    found = boxes(timeline_svg([picture]), COLOURS[Kind.F])
+    table, scale = picture.timeline.table, PLOT / picture.end_s
+    forwards = table.kind == Kind.F
+    assert len(found) == forwards.sum() == 32
+    starts = sorted((LEFT + picture.timeline.start_s[forwards] * scale).tolist())
+    assert sorted(x for x, *_ in found) == pytest.approx(starts, abs=0.01)
+    lasting = sum(width for _, _, width, _ in found) / scale
+    seconds = (picture.timeline.end_s - picture.timeline.start_s)[forwards].sum()
+    assert lasting == pytest.approx(float(seconds), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "p", "m", "v"),
+    [("1f1b", 4, 8, 1), ("interleaved", 4, 8, 3), ("dualpipe", 4, 8, 1), ("seq1f1b", 4, 4, 1), ("gpipe", 64, 16, 1)],
+)
+def test_everything_lies_inside_and_nothing_overlaps(name: str, p: int, m: int, v: int) -> None:
+    svg = timeline_svg([unequal_picture(name, p, m, v)])
+    root = ET.fromstring(svg)
+    width, height = float(root.get("width", "0")), float(root.get("height", "0"))
+    drawn = [box for colour in re.findall(r'<path fill="(#\w+)" d="M', svg) for box in boxes(svg, colour)]
+    assert all(x >= 0 and x + w <= width and y >= 0 and y + h <= height for x, y, w, h in drawn)
+    texts = [(float(text.get("x", "0")), float(text.get("y", "0"))) for text in root.iter(f"{NAMESPACE}text")]
+    assert all(0 <= x <= width and 0 <= y <= height for x, y in texts)
+    rows = [text for text in root.iter(f"{NAMESPACE}text") if (text.text or "").startswith("worker ")]
+    at = sorted(float(row.get("y", "0")) for row in rows)
+    assert all(below - above >= 10 for above, below in itertools.pairwise(at))
+    assert len(at) == (p if p <= 16 else -(-p // 8))
+
+
+def test_fused_tasks_share_the_height_of_their_row() -> None:
+    svg = timeline_svg([unequal_picture("dualpipe", 4, 8)])
+    heights = {height for *_, height in boxes(svg, COLOURS[Kind.B])}
+    assert heights == {9.0, 18.0}
+
+
+def test_a_plan_shows_its_memory_under_the_capacity_and_its_phases() -> None:
+    svg = plan_trace().svg()
+    assert "data-parallel" in svg
+    assert "optimizer" in svg
+    assert "capacity 79.1 GiB" in svg
+    fullest = plan_trace().step.estimate.fullest
+    assert f"memory of stage {fullest.stage}, the fullest" in svg
+
+
+def test_two_steps_share_one_axis() -> None:
+    short, long = unequal_picture("zb-h1", 4, 8, transfer_s=0), unequal_picture("gpipe", 4, 8, transfer_s=0)
+    svg = timeline_svg([short, long])
+    scale = PLOT / max(short.end_s, long.end_s)
+    idle = boxes(svg, "#f3f3f3")
+    assert sorted({width for _, _, width, _ in idle}) == pytest.approx(
+        sorted(picture.end_s * scale for picture in (short, long)), abs=0.01
+    )
+    assert svg.count("time, ms") == 1
+    assert svg.count("GiB: at most") == 2
+
+
+def test_a_title_cannot_break_the_document() -> None:
+    picture = unequal_picture("1f1b", 2, 2)
+    object.__setattr__(picture, "title", "<a & b>")
+    assert "&lt;a &amp; b&gt;" in timeline_svg([picture])
+    ET.fromstring(timeline_svg([picture]))
