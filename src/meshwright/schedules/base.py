@@ -12,9 +12,11 @@ import numpy as np
 from meshwright.errors import InputError, Problem
 from meshwright.schedules.bounds import PathBound
 from meshwright.schedules.critical_paths import generic_path_bound
-from meshwright.schedules.program import Program, compile_table
-from meshwright.schedules.simulate import Times, edge_latency_s, worker_ends
+from meshwright.schedules.events import Events
+from meshwright.schedules.program import Program, compile_events
+from meshwright.schedules.simulate import makespans, worker_ends
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
+from meshwright.schedules.times import Times, edge_latency_s
 from meshwright.shapes import Float, Int
 
 STEADY_PERIODS = 5
@@ -90,6 +92,8 @@ class Schedule(ABC):
             v: chunks per worker.
             times: sets of durations along leading axes.
         """
+        if not times.plain:
+            return makespans(self.table(p, m, v), times)
         program, placement, kinds, periods = _cached_program(self, p, m, v)
         return worker_ends(program, placement, kinds, times, periods)
 
@@ -324,7 +328,7 @@ def _cached_in_flight(schedule: Schedule, p: int, m: int, v: int) -> tuple[Int[n
 @lru_cache(maxsize=256)
 def _cached_compiled(schedule: Schedule, p: int, m: int, v: int) -> tuple[Program, Placement, frozenset[Kind]]:
     table = schedule.table(p, m, v)
-    return compile_table(table), table.placement, frozenset(Kind(kind) for kind in np.unique(table.kind))
+    return compile_events(Events(table=table, serial=False)), table.placement, table.kinds
 
 
 def _cached_program(

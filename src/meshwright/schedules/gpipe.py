@@ -10,8 +10,8 @@ from meshwright.errors import Problem
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.bounds import PathBound, Paths
 from meshwright.schedules.one_f_one_b import one_chunk_problems
-from meshwright.schedules.simulate import Times, task_seconds
 from meshwright.schedules.table import Kind, ScheduleTable
+from meshwright.schedules.times import Times, class_seconds
 from meshwright.shapes import Float, Int
 
 ALL_PAIRS = 16
@@ -48,13 +48,14 @@ class GPipe(Schedule):
             times: sets of durations along leading axes.
         """
         self._check(p, m, v)
-        seconds, latency = task_seconds(self.placement(p), times, frozenset({Kind.F, Kind.B}))
-        forward_s, backward_s = seconds[:p], seconds[p : 2 * p]
+        if not times.plain:
+            return super().end_s(p, m, v, times)
+        seconds = class_seconds(self.placement(p), times, frozenset({Kind.F, Kind.B}), m)
+        forward_s, backward_s, latency = seconds.tasks[:p], seconds.tasks[p : 2 * p], seconds.edges[:p]
         turn_s = (forward_s + latency).sum(axis=0) + (m - 1) * forward_s.max(axis=0)
         below_s = np.cumsum((backward_s + latency)[::-1], axis=0)[::-1]
         slowest_s = np.maximum.accumulate(backward_s[::-1], axis=0)[::-1]
-        lead = np.broadcast_shapes(np.shape(times.forward_s)[:-2], np.shape(times.backward_s)[:-2])
-        return (turn_s + below_s + (m - 1) * slowest_s).T.reshape(*lead, p)
+        return (turn_s + below_s + (m - 1) * slowest_s).T.reshape(*seconds.lead, p)
 
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
         return one_chunk_problems(self.name, v)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.schedules.table import Kind, ScheduleTable
+from meshwright.schedules.events import Events
+from meshwright.schedules.kinds import Kind
 from meshwright.shapes import Float, Int
 
 PLAIN_NODES = 4096
@@ -56,17 +57,31 @@ class Program:
     segments: tuple[Segment, ...]
     gates: int
     """Reads per node: the task before it on its worker, and one or more other workers."""
-    position: Int[np.ndarray, " nodes"]
-    """Place of each of the table's nodes in level order."""
-    last: Int[np.ndarray, " workers"]
-    """Place of each worker's last node."""
+    last: Int[np.ndarray, " closing"]
+    """Places of the last nodes of every worker, worker after worker."""
+    last_first: Int[np.ndarray, " workers"]
+    """Where each worker's begin."""
     durations: Int[np.ndarray, "classes parts"]
-    """Durations that each weight class adds up: kind x (p*v) + worker x v + chunk, or the class of zero seconds."""
-    latency: Int[np.ndarray, " classes"]
-    """Latency that each weight class adds: worker x v + chunk of the upstream end, or p*v for none."""
-    stages: int
+    """Rows of `ClassSeconds.tasks` that each weight class adds up."""
+    edges: Int[np.ndarray, " classes"]
+    """Row of `ClassSeconds.edges` that each weight class adds."""
+    micro_batches: int
+    """Of the longest chain if durations differ by micro-batch, otherwise 1."""
+    serial: bool
+    """Whether messages occupy the workers."""
     per_micro_batch: int
     """Nodes that one more micro-batch in every chain adds."""
+
+    def weights(
+        self, tasks_s: Float[np.ndarray, "task_classes rows"], edges_s: Float[np.ndarray, "edge_classes rows"]
+    ) -> Float[np.ndarray, "classes rows"]:
+        """Seconds that each weight class adds: the durations of its node and the way of its edge.
+
+        Args:
+            tasks_s: as in `ClassSeconds`.
+            edges_s: likewise.
+        """
+        return tasks_s[self.durations].sum(axis=1) + edges_s[self.edges]
 
     def lookback(self, k: int) -> int:
         """Nodes before the end of segment k that its later periods or later segments still read."""
@@ -112,38 +127,21 @@ class Program:
         return self.durations[segment.weights[firsts], 0]
 
 
-def compile_table(table: ScheduleTable) -> Program:
-    """Level order, reads and phases of a table."""
-    p, v, node = table.p, table.v, table.node
-    count = int(node[-1]) + 1
-    head = np.searchsorted(node, np.arange(count))
-    worker = table.worker[head]
-    classes = p * v
-    cell = table.worker * v + table.chunk
-    duration = table.kind * classes + cell
-    zero = len(Kind) * classes
-    parts = int(np.bincount(node).max())
-    summed = np.full((count, parts), zero)
-    for part in range(parts):
-        index = head + part
-        index = index[index < table.tasks]
-        same = node[index] == np.arange(len(index))
-        summed[np.nonzero(same)[0], part] = duration[index[same]]
+def compile_events(events: Events, micro_batches: int = 1) -> Program:
+    """Level order, reads and phases of the events of a table.
 
-    before = np.where(np.append(True, worker[1:] != worker[:-1]), -1, np.arange(-1, count - 1))
-    producer = table.needs[:, 0]
-    crossing = np.nonzero((producer >= 0) & (table.worker[producer] != table.worker))[0]
-    # The edge between two stages belongs to the upstream one, in both directions.
-    forward = table.kind[crossing] == Kind.F
-    upstream = np.where(forward, cell[producer[crossing]], cell[crossing])
-    consumer = node[crossing]
-    rank = np.arange(len(consumer)) - np.searchsorted(consumer, consumer)
-    gates = 1 + (int(rank.max()) + 1 if len(rank) else 0)
-    reads = np.full((count, gates), -1)
-    lags = np.full((count, gates), classes)
-    reads[:, 0] = before
-    reads[consumer, 1 + rank] = node[producer[crossing]]
-    lags[consumer, 1 + rank] = upstream
+    Args:
+        events: of a table.
+        micro_batches: of the longest chain if durations differ by micro-batch, otherwise 1.
+    """
+    table, count = events.table, events.count
+    zero = len(Kind) * table.p * table.v * micro_batches
+    duration = events.duration_class(micro_batches)
+    parts = int(np.bincount(table.node).max())
+    summed = np.full((count, parts), zero)
+    summed[table.node, np.arange(table.tasks) - events.head[table.node]] = duration
+    reads, lags = (column.copy() for column in events.gates)
+    gates = reads.shape[1]
     # A node with nothing before it on its worker reads its other input twice, and so does a node with one input only:
     # then every node of a level has as many reads, and only nodes without any input read the start.
     for gate in (*range(1, gates), *range(gates)):
@@ -151,11 +149,7 @@ def compile_table(table: ScheduleTable) -> Program:
             lacks = (reads[:, gate] < 0) & (reads[:, other] >= 0)
             reads[lacks, gate], lags[lacks, gate] = reads[lacks, other], lags[lacks, other]
 
-    level = np.empty(count, np.int64)
-    level[node] = table.level
-    ordered = np.lexsort((worker, level))
-    position = np.empty(count, np.int64)
-    position[ordered] = np.arange(count)
+    ordered, place = events.order, events.place
     span = zero + 1
     key = lags[ordered].astype(np.int64)
     for part in range(parts):
@@ -167,19 +161,22 @@ def compile_table(table: ScheduleTable) -> Program:
     for part in reversed(range(parts)):
         rest, durations[:, part] = np.divmod(rest, span)
     reads = reads[ordered]
-    distance = np.where(reads >= 0, np.arange(count)[:, None] - position[reads], 0)
-    level = level[ordered]
-    starts = np.append(True, level[1:] != level[:-1])
-    segments = _segments(distance, weight, starts)
+    distance = np.where(reads >= 0, np.arange(count)[:, None] - place[reads], 0)
+    starts = np.zeros(count, bool)
+    starts[events.bounds[:-1]] = True
+    last = events.closing
+    by_worker = np.argsort(table.worker[events.head[last]], kind="stable")
+    last = last[by_worker]
     return Program(
-        segments=segments,
+        segments=_segments(distance, weight, starts),
         gates=gates,
-        position=position,
-        last=position[np.append(node, node[-1] + 1)[table.first[1:]] - 1],
+        last=place[last],
+        last_first=np.searchsorted(table.worker[events.head[last]], np.arange(table.p)),
         durations=durations,
-        latency=rest,
-        stages=classes,
-        per_micro_batch=int(np.count_nonzero(table.micro_batch[head] == 0)),
+        edges=rest,
+        micro_batches=micro_batches,
+        serial=events.serial,
+        per_micro_batch=int(np.count_nonzero(table.micro_batch[events.head] == 0)),
     )
 
 
