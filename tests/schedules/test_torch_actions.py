@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
 from meshwright.errors import InputError, UnsupportedError
-from meshwright.formats.torch_csv import parse_actions, write_actions
-from meshwright.schedules import SCHEDULES, Kind, Placement, ScheduleTable
+from meshwright.formats.torch_csv import KINDS, Actions, parse_actions, write_actions
+from meshwright.schedules import SCHEDULES, Kind, Placement, ScheduleTable, with_communication
 from meshwright.schedules.torch_actions import TORCH_KIND, from_actions, to_actions
 from tests.schedules.cases import ONE_BY_ONE, Case, name
 
@@ -23,6 +25,39 @@ def test_a_table_comes_back_as_it_went_or_is_refused(case: Case, shape: tuple[in
     assert back.entries() == [[task for task in order if task[0] != "R"] for order in table.entries()]
     assert back.placement.worker.tolist() == table.placement.worker.tolist()
     assert back.micro_batches == table.micro_batches
+
+
+@pytest.mark.parametrize(
+    ("schedule", "v"),
+    [("gpipe", 1), ("1f1b", 1), ("zb-h2", 1), ("interleaved", 2), ("zb-v", 2), ("dualpipev", 2), ("hanayo", 4)],
+)
+def test_with_communication_all_ranks_list_their_messages_in_one_order(schedule: str, v: int) -> None:
+    table = SCHEDULES[schedule].table(4, 8, v)
+    actions = to_actions(with_communication(table))
+    back = from_actions(parse_actions(write_actions(actions)))
+    computed = back.kind <= Kind.W
+    assert back.kind[computed].tolist() == table.kind.tolist()
+    assert back.stage[computed].tolist() == table.stage.tolist()
+    assert (back.kind == Kind.REDUCE).sum() == table.placement.stages
+    assert write_actions(to_actions(back)) == write_actions(actions)
+    assert blocking_messages_pass(actions)
+
+
+def blocking_messages_pass(actions: Actions) -> bool:
+    """Whether all ranks reach their end where a send waits for its receive, and a receive for its send."""
+    sender = {"SEND_F": 0, "RECV_F": -1, "SEND_B": 0, "RECV_B": 1}
+    left: list[list[tuple[str, int, int]]] = [[] for _ in range(actions.ranks)]
+    columns = (actions.rank, actions.kind, actions.stage, actions.micro_batch)
+    for rank, kind, stage, unit in zip(*(column.tolist() for column in columns), strict=True):
+        if KINDS[kind] in sender:
+            left[rank].append((KINDS[kind][-1], stage + sender[KINDS[kind]], unit))
+    while any(left):
+        heads = Counter(line[0] for line in left if line)
+        passing = {message for message, ends in heads.items() if ends == 2}
+        if not passing:
+            return False
+        left = [line[1:] if line and line[0] in passing else line for line in left]
+    return True
 
 
 def test_an_order_as_pytorch_writes_it() -> None:

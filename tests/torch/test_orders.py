@@ -20,7 +20,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from meshwright.formats.torch_csv import read_actions, write_actions
-from meshwright.schedules import SCHEDULES, Schedule
+from meshwright.schedules import SCHEDULES, Kind, Schedule
 from meshwright.schedules.breadth_first import BreadthFirst
 from meshwright.schedules.interleaved import Interleaved
 from meshwright.schedules.interleaved_zb import InterleavedZeroBubble
@@ -71,3 +71,9 @@ def test_orders_are_equal(
     assert ours == [[str(action) for action in theirs.pipeline_order[rank] if action] for rank in range(p)]
     theirs._dump_csv(str(tmp_path / "theirs.csv"), format="compute_only")
     assert from_actions(read_actions(tmp_path / "theirs.csv")).entries() == table.entries()
+    theirs._dump_csv(str(tmp_path / "theirs.csv"), format="compute_comms")
+    whole = from_actions(read_actions(tmp_path / "theirs.csv"))
+    assert (whole.kinds >= {Kind.UNSHARD, Kind.REDUCE, Kind.SEND_F, Kind.RECV_B}) == (p > 1)
+    computed = whole.kind <= Kind.W
+    for column in ("worker", "kind", "stage", "micro_batch"):
+        assert getattr(whole, column)[computed].tolist() == getattr(table, column).tolist()

@@ -11,7 +11,7 @@ import torch
 from torch.multiprocessing import start_processes
 
 from meshwright.formats.torch_csv import write_actions
-from meshwright.schedules import SCHEDULES
+from meshwright.schedules import SCHEDULES, with_communication
 from meshwright.schedules.torch_actions import to_actions
 from tests.torch.training import TORCH_GPIPE, Run, Trained, Weights, serve_rank, train_alone
 
@@ -25,6 +25,7 @@ NAMES = (
 TWO_CHUNKS = NAMES[NAMES.index("interleaved") :]
 PAIRS = ((1, 3), (2, 2), (2, 5), (3, 3), (3, 4), (4, 4), (4, 8), (4, 11))
 """Ranks and micro-batches of the watched 1F1B."""
+RUNS = tuple(f"{name}, {style}" for name in NAMES for style in ("compute_only", "compute_comms"))
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,14 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
 
 
 def written(name: str, folder: Path) -> list[Run]:
+    """The schedule in both formats."""
     table = SCHEDULES[name].table(P, M, 2 if name in TWO_CHUNKS else 1)
-    stages = tuple(table.placement.worker.tolist())
-    file = folder / f"{name}.csv"
-    file.write_text(write_actions(to_actions(table)))
-    return [Run(f"{name}, compute_only", file, "compute_only", M, stages)]
+    runs = []
+    for style, given in (("compute_only", table), ("compute_comms", with_communication(table))):
+        file = folder / f"{name}-{style}.csv"
+        file.write_text(write_actions(to_actions(given)))
+        runs.append(Run(f"{name}, {style}", file, style, M, tuple(table.placement.worker.tolist())))
+    return runs
 
 
 def together(ranks: list[Trained]) -> Trained:
@@ -68,7 +72,7 @@ def together(ranks: list[Trained]) -> Trained:
     return Trained([loss for rank in ranks for loss in rank.losses], weights, gradients)
 
 
-@pytest.mark.parametrize("name", [TORCH_GPIPE, *(f"{name}, compute_only" for name in NAMES)])
+@pytest.mark.parametrize("name", [TORCH_GPIPE, *RUNS])
 def test_training_ends_where_training_in_one_process_does(outcome: Outcome, name: str) -> None:
     expected, found = train_alone(M), outcome.trained[name]
     assert len(set(expected.losses)) == len(expected.losses)
