@@ -13,7 +13,7 @@ LINT := .venv/.lint
 DOCS := .venv/.docs
 TORCH := .venv/.torch
 
-.PHONY: help demo test test-full test-torch lint format bench accuracy docs clean
+.PHONY: help demo test test-full test-torch lint format bench accuracy schedules docs clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /\1 - /'
@@ -45,6 +45,9 @@ bench: $(CORE)  ## the speed table, written to docs/benchmarks.md
 
 accuracy: $(CORE)  ## predictions against public measurements, written to docs
 	$(BIN)/python -m benchmarks.accuracy
+
+schedules: $(CORE)  ## the page of pipeline schedules, written to docs
+	$(BIN)/python -m benchmarks.schedules
 
 docs: $(DOCS)  ## the documentation as a web site in site/
 	$(BIN)/mkdocs build --strict

@@ -1,7 +1,8 @@
-"""How quick and how right: the two pages of the documentation that are measured, not written.
+"""The pages of the documentation that are measured, not written.
 
-python -m benchmarks            speed    -> docs/benchmarks.md
-python -m benchmarks.accuracy   accuracy -> docs/accuracy.md
+python -m benchmarks             speed               -> docs/benchmarks.md
+python -m benchmarks.accuracy    accuracy            -> docs/accuracy.md
+python -m benchmarks.schedules   pipeline schedules  -> docs/schedules.md, docs/schedules/
 """
 
 from __future__ import annotations

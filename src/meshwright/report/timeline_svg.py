@@ -63,7 +63,7 @@ def timeline_svg(pictures: Sequence[Picture], *, heading: bool = True) -> str:
 
 def _document(parts: list[str], width: float, height: float) -> str:
     style = (
-        f"text{{font-family:Helvetica,Arial,sans-serif;font-size:10px;fill:{INK}}}"
+        f"svg{{font-family:Helvetica,Arial,sans-serif;font-size:10px;fill:{INK}}}"
         ".title{font-size:12px;font-weight:bold}.n{text-anchor:middle;dominant-baseline:central}"
         ".r{text-anchor:end;dominant-baseline:central}.m{text-anchor:middle}"
     )
@@ -142,7 +142,7 @@ def _numbers(picture: Picture, x: np.ndarray, y: np.ndarray, width: np.ndarray, 
         own = fits[size[fits] == one]
         columns = (x[own] + width[own] / 2, y[own] + height[own] / 2, units[own])
         for at_x, at_y, unit in zip(*(c.tolist() for c in columns), strict=True):
-            yield f'<text x="{_n(at_x)}" y="{_n(at_y)}" style="font-size:inherit">{unit}</text>'
+            yield f'<text x="{_n(at_x)}" y="{_n(at_y)}">{unit}</text>'
         yield "</g>"
 
 
