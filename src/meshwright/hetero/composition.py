@@ -1,0 +1,58 @@
+"""Compositions: pipelines of unequal shape that train one batch together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+
+@dataclass(frozen=True, slots=True)
+class StageShape:
+    """Consecutive layers on some devices of one kind."""
+
+    device: str
+    tp: int
+    replicas: int
+    """Data-parallel ranks inside the stage; each takes its part of the pipeline's micro-batch."""
+    layers: int
+
+    @property
+    def devices(self) -> int:
+        """Devices of the stage."""
+        return self.tp * self.replicas
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineShape:
+    """Stages in order, and the sequences of one micro-batch through all of them."""
+
+    micro_batch: int
+    stages: tuple[StageShape, ...]
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """First layer of each stage, then the number of layers."""
+        return tuple(accumulate((stage.layers for stage in self.stages), initial=0))
+
+    def devices(self, device: str) -> int:
+        """Devices of a kind in one such pipeline."""
+        return sum(stage.devices for stage in self.stages if stage.device == device)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Equal pipelines of a composition."""
+
+    shape: PipelineShape
+    pipelines: int
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """All pipelines of a job."""
+
+    parts: tuple[Part, ...]
+
+    def devices(self, device: str) -> int:
+        """Devices of a kind in use."""
+        return sum(part.shape.devices(device) * part.pipelines for part in self.parts)

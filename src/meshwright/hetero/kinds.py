@@ -1,0 +1,17 @@
+"""Kinds of device: what all devices of an island have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceKind:
+    """Devices of one name, memory and node size in one zone."""
+
+    name: str
+    count: int
+    devices_per_node: int
+    memory_bytes: float
+    zone: str = ""
+    """As the network profile names it."""
