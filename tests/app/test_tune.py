@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from meshwright.app.plan import plan
-from meshwright.app.tune import TuneAnswer, calculon_tune, tune
+from meshwright.app.tune import calculon_tune, tune
+from meshwright.app.tune_answer import TuneAnswer
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 from meshwright.search.tuners.run import TUNERS
 from meshwright.search.tuners.study import TrialLog

@@ -12,7 +12,7 @@ from meshwright.cli.output import Output
 from meshwright.cli.values import Gather, given, missing
 
 if TYPE_CHECKING:
-    from meshwright.app.tune import TuneAnswer
+    from meshwright.app.tune_answer import TuneAnswer
     from meshwright.search.tuners.base import Trial
 
 With = Annotated[
@@ -192,7 +192,7 @@ def _how(
         storage=storage,
     )
     how |= {"resume": resume, "compare": compare, "optimum": not no_optimum}
-    from meshwright.app.tune import tune_options
+    from meshwright.app.tune_options import tune_options
     from meshwright.app.writing import check_file
 
     gather.attempt(lambda: tune_options(**how))
