@@ -10,15 +10,18 @@ from meshwright.app.estimate import estimate
 from meshwright.app.trace import Trace, trace_of
 from meshwright.report.picture import MemoryLine, Picture, activation_line
 from meshwright.schedules import Times, schedule_named, simulate
-from meshwright.schedules.simulate import edge_latency_s
+from meshwright.schedules.communication import with_communication
 from meshwright.units import GIB
 
 
-def unequal_picture(name: str, p: int, m: int, v: int = 1, *, transfer_s: float = 3e-3, seed: int = 0) -> Picture:
-    """A schedule whose stages, chunks and links all differ, so that no two numbers are the same."""
-    schedule = schedule_named(name)
-    table = schedule.table(p, m, v)
-    rng = np.random.default_rng(seed)
+def unequal_picture(
+    name: str, p: int, m: int, v: int = 1, *, transfer_s: float = 3e-3, listed: bool = False
+) -> Picture:
+    """A schedule whose stages, chunks and links all differ; `listed`: with its messages as tasks of their own."""
+    table = schedule_named(name).table(p, m, v)
+    if listed:
+        table = with_communication(table)
+    rng = np.random.default_rng(0)
     shape = (p, table.v)
     forward_s, weight_s = rng.uniform(0.02, 0.03, shape), rng.uniform(0.02, 0.03, shape)
     latency_s = transfer_s * rng.uniform(1.0, 2.0, shape)
@@ -46,7 +49,6 @@ def unequal_picture(name: str, p: int, m: int, v: int = 1, *, transfer_s: float 
         title=f"{name}, {p} x {m}",
         timeline=timeline,
         workers=tuple(f"worker {number}" for number in range(p)),
-        transfer_s=edge_latency_s(table.placement, latency_s, ()),
         memory=tuple(memory),
     )
 

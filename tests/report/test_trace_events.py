@@ -121,6 +121,18 @@ def test_a_plan_has_its_layers_devices_phases_and_the_memory_of_its_estimate() -
     }
 
 
+def test_messages_that_a_table_lists_are_drawn_once_and_beside_the_computation() -> None:
+    plain = unequal_picture("1f1b", 4, 8)
+    listed = unequal_picture("1f1b", 4, 8, listed=True)
+    assert listed.timeline.table.tasks > plain.timeline.table.tasks
+    events = events_of(trace_bytes(listed))
+    check_format(events)
+    computed = [e for e in events if e["ph"] == "X" and e["cat"] == "compute"]
+    assert {e["tid"] for e in computed} == {0}
+    assert len(computed) == plain.timeline.table.tasks
+    assert sum(e["ph"] == "X" and e["name"].startswith("send") for e in events) == 2 * 3 * 8
+
+
 def test_equal_steps_give_equal_bytes_without_a_date() -> None:
     picture = unequal_picture("1f1b", 4, 8)
     content = trace_bytes(picture)

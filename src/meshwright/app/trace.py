@@ -9,15 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from meshwright.app.job_inputs import Count
 from meshwright.app.plan_source import PlanLike, job_of, plan_question
 from meshwright.app.title import title
 from meshwright.app.writing import check_file, write_file
 from meshwright.estimate.timeline import StepTimeline, step_timeline
 from meshwright.report.picture import MemoryLine, Picture, Span, activation_line
-from meshwright.schedules.simulate import edge_latency_s
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
@@ -205,7 +202,6 @@ def _picture(found: Trace) -> Picture:
             tuple(_ranges(chunk.layers) for chunk in worker.chunks) + ("",) * (table.v - len(worker.chunks))
             for worker in pipeline.workers
         ),
-        transfer_s=edge_latency_s(table.placement, np.asarray(step.times.transfer_s), ()),
         spans=tuple(
             Span(
                 worker=phase.worker,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -41,8 +41,6 @@ class StepTimeline:
 
     estimate: StepEstimate
     timeline: Timeline
-    times: Times
-    """Durations the timeline was simulated with."""
     phases: tuple[Phase, ...]
     """Behind the pipeline, in order; the last one ends with the step."""
     held_bytes: Float[np.ndarray, " workers"]
@@ -67,14 +65,13 @@ def step_timeline(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, w
     """
     estimate = estimate_plan(plan, model, cluster, workload)
     columns, hardware = plan_columns(plan, model, cluster, workload)
-    times = _first_row(task_times(columns, columns.transfer_s))
-    timeline = simulate(columns.schedule.table(columns.p, columns.m, columns.v), times)
+    table = columns.schedule.table(columns.p, columns.m, columns.v)
+    timeline = simulate(table, _first_row(task_times(columns, columns.transfer_s)))
     memory = [dict(stage.memory_bytes) for stage in estimate.stages]
     sync = exposed_sync(columns, hardware, workload)
     return StepTimeline(
         estimate=estimate,
         timeline=timeline,
-        times=times,
         phases=_phases(
             timeline.worker_end_s,
             [("gradient sum", sync.gradients_s[0]), ("gradients to host", sync.copies_s[0])],
@@ -93,13 +90,8 @@ def step_timeline(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, w
 
 def _first_row(times: Times) -> Times:
     """The first set of durations."""
-    return Times(
-        forward_s=times.forward_s[0],
-        backward_s=times.backward_s[0],
-        transfer_s=np.asarray(times.transfer_s)[0],
-        weight_s=None if times.weight_s is None else times.weight_s[0],
-        recompute_s=None if times.recompute_s is None else times.recompute_s[0],
-    )
+    columns = {field.name: getattr(times, field.name) for field in fields(times)}
+    return replace(times, **{name: c[0] for name, c in columns.items() if isinstance(c, np.ndarray)})
 
 
 def _phases(

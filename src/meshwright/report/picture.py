@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from meshwright.schedules import Kind, Timeline
+from meshwright.schedules.kinds import LANE, Lane
+from meshwright.schedules.timeline import Transfers
 from meshwright.shapes import Bool, Float, Int
 from meshwright.units import significant
 
@@ -22,6 +24,8 @@ WORDS = {
     Kind.I: "input gradient",
     Kind.W: "weight gradient",
     Kind.R: "recompute",
+    Kind.X: "redundant forward",
+    Kind.OPT: "optimizer",
 }
 """Kinds of tasks as a legend says them."""
 
@@ -35,20 +39,6 @@ class Span:
     start_s: float
     end_s: float
     lane: str
-
-
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Transfers:
-    """Tensors on their way from one worker to another, in order of their start."""
-
-    producer: Int[np.ndarray, " transfers"]
-    """Task that made it."""
-    consumer: Int[np.ndarray, " transfers"]
-    """Task that takes it."""
-    start_s: Float[np.ndarray, " transfers"]
-    end_s: Float[np.ndarray, " transfers"]
-    gradient: Bool[np.ndarray, " transfers"]
-    """A gradient on its way back; otherwise an activation."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -79,8 +69,6 @@ class Picture:
     """What each worker is: `stage 0: layers 0-19, 16 x H100`."""
     chunks: tuple[tuple[str, ...], ...] = ()
     """What each chunk of each worker holds; empty for a schedule of its own."""
-    transfer_s: Float[np.ndarray, "workers chunks"] | None = None
-    """Latency behind each virtual stage, by worker and chunk; None: transfers are free."""
     spans: tuple[Span, ...] = ()
     memory: tuple[MemoryLine, ...] = ()
     """Of each worker; empty where bytes are not known."""
@@ -95,24 +83,13 @@ class Picture:
 
     @cached_property
     def transfers(self) -> Transfers:
-        """What crosses between workers, from the end of the task that made it."""
-        table = self.timeline.table
-        consumer = np.flatnonzero(table.needs[:, 0] >= 0)
-        producer = table.needs[consumer, 0]
-        crosses = table.worker[producer] != table.worker[consumer]
-        consumer, producer = consumer[crosses], producer[crosses]
-        gradient = table.kind[consumer] != Kind.F
-        upstream = np.where(gradient, consumer, producer)
-        latency_s = np.zeros((table.p, table.v)) if self.transfer_s is None else self.transfer_s
-        start_s = self.timeline.end_s[producer]
-        by_start = np.lexsort((producer, start_s))
-        return Transfers(
-            producer=producer[by_start],
-            consumer=consumer[by_start],
-            start_s=start_s[by_start],
-            end_s=(start_s + latency_s[table.worker[upstream], table.chunk[upstream]])[by_start],
-            gradient=gradient[by_start],
-        )
+        """What crosses between workers."""
+        return self.timeline.transfers()
+
+    @cached_property
+    def computed(self) -> Int[np.ndarray, " compute_tasks"]:
+        """Tasks that compute: all but messages, collectives and copies to and from the host."""
+        return np.flatnonzero(LANE[self.timeline.table.kind] == Lane.COMPUTE)
 
     @cached_property
     def joined(self) -> Bool[np.ndarray, " tasks"]:
@@ -121,20 +98,18 @@ class Picture:
         return np.zeros(self.timeline.table.tasks, bool) if fused is None else fused
 
 
-def schedule_picture(run: Mapping[str, Any], timeline: Timeline, transfer_s: float = 0.0) -> Picture:
+def schedule_picture(run: Mapping[str, Any], timeline: Timeline) -> Picture:
     """A schedule of its own as a picture.
 
     Args:
         run: a `meshwright.schedule/1`.
         timeline: the same, simulated.
-        transfer_s: latency of a transfer.
     """
     bubble = f"{run['bubble_makespan']:.1%} idle"
     return Picture(
         title=f"{run['name']}, p {run['p']}, m {run['m']}, v {run['v']}: {significant(run['makespan_s'])} s, {bubble}",
         timeline=timeline,
         workers=tuple(f"worker {number}" for number in range(timeline.table.p)),
-        transfer_s=np.full((timeline.table.p, timeline.table.v), transfer_s),
     )
 
 

@@ -15,7 +15,14 @@ from meshwright.report.picture import WORDS, MemoryLine, Picture, ticks, time_un
 from meshwright.schedules import Kind
 from meshwright.units import GIB, gib, significant
 
-COLOURS = {Kind.F: "#56b4e9", Kind.B: "#e69f00", Kind.I: "#f4bd66", Kind.W: "#5fbf9b", Kind.R: "#f0e442"}
+COLOURS = {
+    Kind.F: "#56b4e9",
+    Kind.B: "#e69f00",
+    Kind.I: "#f4bd66",
+    Kind.W: "#5fbf9b",
+    Kind.R: "#f0e442",
+    Kind.X: "#d9d36b",
+}
 """Of the Okabe-Ito palette, which colour-blind readers tell apart."""
 SPAN_COLOURS = {"data-parallel": "#cc79a7", "optimizer": "#8a8a8a"}
 IDLE, OTHER, CAPACITY, INK = "#f3f3f3", "#b0b0b0", "#d55e00", "#222222"
@@ -105,7 +112,7 @@ def _rows(picture: Picture, top: float, scale: float) -> tuple[list[str], float]
     parts = [f'<path fill="{IDLE}" d="{empty}"/>']
     for kind in sorted(set(table.kind.tolist())):
         for chunk in range(table.v):
-            own = np.flatnonzero((table.kind == kind) & (table.chunk == chunk))
+            own = picture.computed[(table.kind == kind)[picture.computed] & (table.chunk == chunk)[picture.computed]]
             if not len(own):
                 continue
             columns = (x[own], y[own], (width - gap)[own], height[own])
@@ -133,7 +140,7 @@ def _numbers(picture: Picture, x: np.ndarray, y: np.ndarray, width: np.ndarray, 
     units = table.micro_batch if table.segments == 1 else table.micro_batch // table.segments
     digits = np.char.str_len(units.astype(str))
     size = np.minimum(height * 0.62, width / digits * 1.55)
-    fits = np.flatnonzero(size >= 5.0)
+    fits = picture.computed[size[picture.computed] >= 5.0]
     if len(fits) > MOST_NUMBERS:
         return
     size = np.minimum(np.floor(size * 2) / 2, 10.0)
@@ -156,7 +163,7 @@ def _shade(colour: str, chunk: int, chunks: int) -> str:
 
 
 def _legend(pictures: Sequence[Picture], top: float) -> list[str]:
-    kinds = sorted({kind for picture in pictures for kind in picture.timeline.table.kind.tolist()})
+    kinds = sorted({kind for p in pictures for kind in p.timeline.table.kind[p.computed].tolist()})
     lanes = [name for name in SPAN_COLOURS if any(span.lane == name for p in pictures for span in p.spans)]
     chunks = max(picture.timeline.table.v for picture in pictures)
     entries = [(COLOURS.get(Kind(kind), OTHER), WORDS.get(Kind(kind), Kind(kind).name)) for kind in kinds]

@@ -10,11 +10,11 @@ from rich.text import Text
 
 from meshwright.report.picture import WORDS, MemoryLine, Picture, ticks, time_unit
 from meshwright.schedules import Kind
-from meshwright.shapes import Float
+from meshwright.shapes import Float, Int
 from meshwright.units import gib, seconds, significant
 
-STYLES = {Kind.F: "cyan", Kind.B: "green", Kind.I: "green", Kind.W: "magenta", Kind.R: "yellow"}
-FILL = {Kind.F: "-", Kind.B: "=", Kind.I: "=", Kind.W: "~", Kind.R: "+"}
+STYLES = {Kind.F: "cyan", Kind.B: "green", Kind.I: "green", Kind.W: "magenta", Kind.R: "yellow", Kind.X: "yellow"}
+FILL = {Kind.F: "-", Kind.B: "=", Kind.I: "=", Kind.W: "~", Kind.R: "+", Kind.X: "x"}
 SPAN_MARKS = {"data-parallel": ("#", "red"), "optimizer": ("o", "bright_black")}
 LEVELS = "▁▂▃▄▅▆▇█"
 MOST_WORKERS = 64
@@ -115,7 +115,7 @@ class TimelineText:
 
     def _legend(self, *, labelled: bool) -> str:
         tables = [picture.timeline.table for picture in self.pictures]
-        kinds = sorted({kind for table in tables for kind in table.kind.tolist()})
+        kinds = sorted({kind for p in self.pictures for kind in p.timeline.table.kind[p.computed].tolist()})
         words = [f"{_fill(kind)} {WORDS.get(Kind(kind), Kind(kind).name)}" for kind in kinds]
         lanes = {span.lane for picture in self.pictures for span in picture.spans}
         words += [f"{mark} {name}" for name, (mark, _) in SPAN_MARKS.items() if name in lanes]
@@ -144,11 +144,17 @@ def _fill(kind: int) -> str:
     return FILL.get(Kind(kind), "*")
 
 
+def _own(picture: Picture, worker: int) -> Int[np.ndarray, " compute_tasks"]:
+    """What one worker computes, in order."""
+    low, high = np.searchsorted(picture.computed, picture.timeline.table.first[worker : worker + 2])
+    return picture.computed[low:high]
+
+
 def _named(picture: Picture, worker: int, room: int, scale: float) -> list[Cell]:
     """Cells of one worker with micro-batches, from the beginning as far as there is room."""
     table, timeline = picture.timeline.table, picture.timeline
     cells: list[Cell] = []
-    for task in range(int(table.first[worker]), int(table.first[worker + 1])):
+    for task in _own(picture, worker).tolist():
         start_s, end_s = float(timeline.start_s[task]), float(timeline.end_s[task])
         last = task + 1 < table.tasks and bool(picture.joined[task + 1])
         if picture.joined[task]:
@@ -169,9 +175,9 @@ def _named(picture: Picture, worker: int, room: int, scale: float) -> list[Cell]
 def _sampled(picture: Picture, worker: int, room: int, scale: float) -> list[Cell]:
     """Cells of one worker with what runs in the middle of each."""
     table, timeline = picture.timeline.table, picture.timeline
-    low, high = int(table.first[worker]), int(table.first[worker + 1])
+    own = _own(picture, worker)
     middle_s = (np.arange(room) + 0.5) / scale
-    task = np.maximum(np.searchsorted(timeline.start_s[low:high], middle_s, side="right") - 1, 0) + low
+    task = own[np.maximum(np.searchsorted(timeline.start_s[own], middle_s, side="right") - 1, 0)]
     runs = (timeline.start_s[task] <= middle_s) & (middle_s < timeline.end_s[task])
     kinds = np.where(runs, table.kind[task], -1).tolist()
     return [(" ", "") if kind < 0 else (_fill(kind), STYLES.get(Kind(kind), "")) for kind in kinds]

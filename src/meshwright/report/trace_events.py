@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.report.picture import Picture, lanes_of
+from meshwright.schedules.kinds import LANE
 from meshwright.shapes import Int
 from meshwright.units import GIB
 
@@ -21,7 +22,10 @@ NS_PER_S = 1e9
 COMPUTE = 0
 SEND, RECEIVE = 100, 200
 DATA_PARALLEL, OPTIMIZER = 300, 301
+COLLECTIVE, TO_HOST, FROM_HOST = 400, 401, 402
 """Thread numbers; transfers that overlap take the numbers behind SEND and RECEIVE."""
+THREADS = np.array([COMPUTE, SEND, RECEIVE, COLLECTIVE, TO_HOST, FROM_HOST])
+"""Thread of each lane of the schedule language."""
 LINES_PER_BLOCK = 20_000
 
 
@@ -92,16 +96,21 @@ def _us(at_ns: np.ndarray) -> list[float]:
 
 
 def _tasks(picture: Picture) -> _Events:
-    """A slice for every task; fused tasks are one."""
+    """A slice for every task; fused tasks are one, messages are drawn as transfers."""
     timeline, table = picture.timeline, picture.timeline.table
     kept = np.flatnonzero(~picture.joined)
-    names = [entry for order in table.entries() for entry in order]
+    entries = [entry for order in table.entries() for entry in order]
+    tid = THREADS[LANE[table.kind[kept]]]
+    drawn = (tid != SEND) & (tid != RECEIVE)
+    kept, tid = kept[drawn], tid[drawn]
+    names = [entries[number] for number in np.flatnonzero(drawn).tolist()]
     start_ns = _ns(timeline.start_s[kept])
     lasting_ns = _ns(timeline.end_s[kept]) - start_ns
     layers = picture.chunks or tuple(("",) * table.v for _ in range(table.p))
     columns = (
         names,
         table.worker[kept].tolist(),
+        tid.tolist(),
         table.chunk[kept].tolist(),
         table.micro_batch[kept].tolist(),
         _us(start_ns),
@@ -109,21 +118,22 @@ def _tasks(picture: Picture) -> _Events:
     )
     where = [[f',"layers":{json.dumps(text)}' if text else "" for text in row] for row in layers]
     lines = [
-        f'{{"ph":"X","pid":{worker},"tid":{COMPUTE},"ts":{at},"dur":{lasting},"name":"{name}","cat":"compute",'
+        f'{{"ph":"X","pid":{worker},"tid":{thread},"ts":{at},"dur":{lasting},"name":"{name}","cat":"compute",'
         f'"args":{{"micro_batch":{unit},"chunk":{chunk}{where[worker][chunk]}}}}}'
-        for name, worker, chunk, unit, at, lasting in zip(*columns, strict=True)
+        for name, worker, thread, chunk, unit, at, lasting in zip(*columns, strict=True)
     ]
-    return _Events(table.worker[kept], np.full(len(kept), COMPUTE), start_ns, lines)
+    return _Events(table.worker[kept], tid, start_ns, lines)
 
 
 def _transfers(picture: Picture) -> Iterator[_Events]:
     """Slices on the sender and the receiver, and arrows from the task that makes a tensor to the one that takes it."""
     transfers, table = picture.transfers, picture.timeline.table
-    producer, consumer = transfers.producer, transfers.consumer
-    start_ns, end_ns = _ns(transfers.start_s), _ns(transfers.end_s)
+    by_start = np.lexsort((transfers.producer, transfers.start_s))
+    producer, consumer = transfers.producer[by_start], transfers.consumer[by_start]
+    start_ns, end_ns = _ns(transfers.start_s[by_start]), _ns(transfers.end_s[by_start])
     takes_time = end_ns > start_ns
     chosen = np.flatnonzero(takes_time)
-    what = np.where(transfers.gradient, "gradient", "activation")
+    what = np.where(transfers.gradient[by_start], "gradient", "activation")
     units = table.micro_batch[producer]
     lane = {}
     for word, base, worker in (
@@ -212,7 +222,14 @@ def _names(picture: Picture, groups: Sequence[_Events]) -> Iterator[str]:
 
 
 def _lane_name(thread: int) -> str:
-    named = {COMPUTE: "compute", DATA_PARALLEL: "data-parallel", OPTIMIZER: "optimizer"}
+    named = {
+        COMPUTE: "compute",
+        DATA_PARALLEL: "data-parallel",
+        OPTIMIZER: "optimizer",
+        COLLECTIVE: "collective",
+        TO_HOST: "to host",
+        FROM_HOST: "from host",
+    }
     if thread in named:
         return named[thread]
     base, number = ("send", thread - SEND) if thread < RECEIVE else ("receive", thread - RECEIVE)
