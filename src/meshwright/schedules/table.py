@@ -7,13 +7,15 @@ schedules list computation only; passes (`with_communication` and its neighbours
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.errors import InputError
+from meshwright.errors import InputError, Problem
 from meshwright.schedules.checks import column_problems, table_problems
 from meshwright.schedules.columns import TaskColumns
+from meshwright.schedules.entries import micro_batches_of, placed, read_entries
 from meshwright.schedules.kinds import Kind
 from meshwright.schedules.placement import Placement
 
@@ -37,6 +39,66 @@ class ScheduleTable(TaskColumns):
         if problems:
             raise InputError(problems)
 
+    @classmethod
+    def from_entries(
+        cls, lists: Sequence[Sequence[str]], *, placement: Placement | None = None, segments: int = 1
+    ) -> ScheduleTable:
+        """The table that people wrote down: what `entries` returns, read back.
+
+        Args:
+            lists: per worker its entries in order, such as `F0.3`.
+            placement: of the virtual stages; None: chunk k of worker r is virtual stage k*p + r.
+            segments: sequence segments per micro-batch.
+
+        Raises:
+            InputError: entries that cannot be read, or a table that does not pass its checks.
+        """
+        columns = read_entries(lists, segments)
+        placement, stage = placed(columns, len(lists), placement)
+        version = columns["version"]
+        return cls(
+            placement=placement,
+            micro_batches=micro_batches_of(columns, stage, placement),
+            worker=columns["worker"],
+            kind=columns["kind"],
+            stage=stage,
+            micro_batch=columns["micro_batch"],
+            fused=columns["fused"].astype(bool),
+            version=np.maximum(version, 0) if (version >= 0).any() else None,
+            segments=segments,
+        )
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, object]) -> ScheduleTable:
+        """The table that `to_dict` wrote.
+
+        Args:
+            data: with `orders`, and optionally `chains` and `segments`.
+
+        Raises:
+            InputError: another shape, or a table that does not pass its checks.
+        """
+        orders, chains, segments = data.get("orders"), data.get("chains"), data.get("segments", 1)
+        problems = []
+        if not _nested(orders, str):
+            problems.append(_shape_problem("orders", 'a list of entries such as "F0.3" per worker'))
+        if chains is not None and not _places_all(chains):
+            problems.append(
+                _shape_problem("chains", "per chain the workers that it visits, none of 0, 1, ... left out")
+            )
+        if not isinstance(segments, int) or isinstance(segments, bool) or segments < 1:
+            problems.append(_shape_problem("segments", "segments per micro-batch, at least 1"))
+        if problems:
+            raise InputError(problems)
+        placement = None if chains is None else Placement.of_chains(chains)  # type: ignore[arg-type]
+        return cls.from_entries(orders, placement=placement, segments=segments)  # type: ignore[arg-type]
+
+    def to_dict(self) -> dict[str, object]:
+        """As data: the workers each chain visits, and every worker's entries."""
+        starts = np.nonzero(self.placement.preceding < 0)[0]
+        chains = np.split(self.placement.worker, starts[1:])
+        return {"chains": [chain.tolist() for chain in chains], "segments": self.segments, "orders": self.entries()}
+
     def entries(self) -> list[list[str]]:
         """Every worker's list as users read it: `F0.3` is kind, chunk of the worker, micro-batch; `+` fuses."""
         lists: list[list[str]] = [[] for _ in range(self.p)]
@@ -53,6 +115,28 @@ class ScheduleTable(TaskColumns):
             else:
                 lists[worker].append(name)
         return lists
+
+
+def _nested(value: object, of: type) -> bool:
+    """Whether a value is a list of lists of things of a type."""
+    lists = (list, tuple)
+    return isinstance(value, lists) and all(
+        isinstance(inner, lists) and all(isinstance(one, of) and one is not True and one is not False for one in inner)
+        for inner in value
+    )
+
+
+def _places_all(chains: object) -> bool:
+    """Whether these are chains that visit every worker from 0 on."""
+    if not _nested(chains, int):
+        return False
+    visited = [set(chain) for chain in chains]  # type: ignore[attr-defined]
+    workers = set().union(*visited)
+    return bool(workers) and all(visited) and workers == set(range(len(workers)))
+
+
+def _shape_problem(name: str, wanted: str) -> Problem:
+    return Problem(what=f"schedule table: {name} is missing or malformed", why=f"it is {wanted}", field=name)
 
 
 __all__ = ["Kind", "Placement", "ScheduleTable"]

@@ -107,8 +107,9 @@ class Timeline:
         since_s = np.where(before >= 0, end_s[before], 0.0)
         under_way_s = np.where(events.in_compute_lane[source], end_s[source], start_s[source])
         overlapped = ~events.in_compute_lane[source] & (lane[source] == Lane.RECEIVE)
-        sends = events.gates[0][source[overlapped], 1]
-        under_way_s[overlapped] = start_s[sends]
+        if overlapped.any():
+            sends = events.gates[0][source[overlapped], 1]
+            under_way_s[overlapped] = start_s[sends]
         waits = (lane == Lane.COMPUTE) & (source >= 0) & (over_s > since_s)
         wait_s = np.where(waits, start_s - np.maximum(since_s, under_way_s), 0.0)
         wait_s[held] = self.solution.event_s[held]
@@ -197,8 +198,14 @@ def timeline_of(table: ScheduleTable, solution: Solution) -> Timeline:
     """
     events = solution.events
     node = events.table.node
-    end_s, lasting_s = solution.end_s[node], solution.event_s[node]
-    start_s = end_s - lasting_s
+    before = events.gates[0][:, 0]
+    # Rounding must not let a task start before the one it follows has ended.
+    since_s = np.where(before >= 0, solution.end_s[before], 0.0)
+    start_s = np.maximum(solution.end_s - solution.event_s, since_s)
+    if events.table.fused is None:
+        end_s = solution.end_s
+    else:
+        start_s, end_s = start_s[node], solution.end_s[node]
     lane = LANE[events.table.kind]
     computes = lane == Lane.COMPUTE
     busy_s = np.bincount(events.table.worker[computes], weights=solution.task_s[computes], minlength=table.p)
