@@ -5,6 +5,8 @@ A new schedule is one file with a subclass of `Schedule` and one line in `SCHEDU
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from meshwright.errors import UnsupportedError, unknown_name
 from meshwright.schedules.avgpipe import AvgPipe
 from meshwright.schedules.bamboo import Bamboo
@@ -28,12 +30,15 @@ from meshwright.schedules.one_f_one_b import OneFOneB
 from meshwright.schedules.pipedream import PipeDream
 from meshwright.schedules.pipedream_2bw import PipeDream2BW
 from meshwright.schedules.pipedream_flush import PipeDreamFlush
+from meshwright.schedules.scheduler import Scheduled, best_among
 from meshwright.schedules.seq1f1b import Seq1F1B
 from meshwright.schedules.simulate import Timeline, Times, makespans, simulate
+from meshwright.schedules.stage_shares import Caps
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 from meshwright.schedules.v_half import VHalf
 from meshwright.schedules.v_min import VMin
 from meshwright.schedules.varuna import Varuna
+from meshwright.schedules.ways import PLACEMENTS, Candidate
 from meshwright.schedules.zb_auto import ZeroBubbleAuto
 from meshwright.schedules.zb_h1 import ZeroBubbleH1
 from meshwright.schedules.zb_h2 import ZeroBubbleH2
@@ -95,18 +100,66 @@ def schedule_named(name: str) -> Schedule:
     return found
 
 
+BEST_OF: tuple[str, ...] = tuple(
+    name
+    for name, schedule in SCHEDULES.items()
+    if schedule.exact_semantics
+    and schedule.weight_copies == 1
+    and schedule.weight_passes == 0
+    and schedule.sections() == 1
+    and name not in {"mobius", "zb-auto"}
+)
+"""Those that compete unless told otherwise: exact, with one copy of the weights that stays on its worker and whole
+sequences. `zb-auto` is the scheduler itself on one chunk per worker."""
+
+
+def best_schedule(
+    times: Times,
+    m: int,
+    caps: Caps | None = None,
+    *,
+    allow: Sequence[str | Schedule] | None = None,
+    chunks: Sequence[int] = (1, 2),
+    placements: Sequence[str] = PLACEMENTS,
+    split: bool = True,
+) -> Scheduled:
+    """The fastest order of a step for these times within this memory, of named schedules and of list scheduling.
+
+    Args:
+        times: seconds of one micro-batch by worker and chunk; with one chunk, of whole worker shares.
+        m: micro-batches per step.
+        caps: memory of the workers; None for any amount.
+        allow: schedules by name, or with parameters of their own; None: `BEST_OF`.
+        chunks: per worker, to try.
+        placements: for list scheduling: linear, loop, v, wave; none for named schedules only.
+        split: whether list scheduling may part weight gradients from backwards.
+
+    Raises:
+        UnsupportedError: an unknown name.
+        InputError: arguments that contradict each other.
+        InfeasibleError: nothing fits.
+    """
+    named = [schedule_named(one) if isinstance(one, str) else one for one in (BEST_OF if allow is None else allow)]
+    return best_among(named, times, m, caps, chunks=chunks, placements=placements, split=split)
+
+
 __all__ = [
     "ALIASES",
+    "BEST_OF",
     "DEFAULT_SCHEDULES",
     "PLAN_SCHEDULES",
     "SCHEDULES",
+    "Candidate",
+    "Caps",
     "Kind",
     "PathBound",
     "Placement",
     "Schedule",
     "ScheduleTable",
+    "Scheduled",
     "Timeline",
     "Times",
+    "best_schedule",
     "makespans",
     "schedule_named",
     "simulate",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import accumulate
 
 from meshwright.schedules.lists import Task
 from meshwright.schedules.table import Kind
@@ -59,9 +60,9 @@ def reordered(p: int, lists: list[list[Task]]) -> list[list[Task]]:
         lists: per worker its tasks, on the V placement.
     """
     cap = max(_peak(tasks) for tasks in lists)
-    earlier = _run(p, lists, lambda live, rest, done: _next_ready(live, rest, done, cap, WINDOW * p))
+    earlier = _run(p, lists, lambda live, rest, ready: _next_ready(live, rest, ready, cap, WINDOW * p))
     bare = [[task for task in tasks if task.kind != Kind.W] for tasks in earlier]
-    return _run(p, bare, lambda live, rest, done: 0 if _fits(live, rest[0], cap) and done(rest[0]) else None)
+    return _run(p, bare, lambda live, rest, ready: 0 if _fits(live, rest[0], cap) and rest[0] in ready else None)
 
 
 def _change(task: Task) -> int:
@@ -81,53 +82,67 @@ def _fits(live: int, task: Task, cap: int) -> bool:
     return live + max(_change(task), 0) <= cap
 
 
-def _next_ready(live: int, rest: list[Task], done: Callable[[Task], bool], cap: int, window: int) -> int | None:
+def _next_ready(live: int, rest: list[Task], ready: list[Task], cap: int, window: int) -> int | None:
     """Index of the first task that is ready and, run now, leaves room for those it overtakes."""
-    ahead = most = 0
-    for index, task in enumerate(rest[:window]):
-        room = live + max(_change(task), 0) + max(most, 0) <= cap
-        if (index == 0 or task.kind != Kind.F or room) and done(task):
+    if rest[0] in ready:
+        return 0
+    near = rest[:window]
+    for index in sorted(near.index(task) for task in ready if task in near):
+        task = rest[index]
+        if task.kind != Kind.F:
             return index
-        ahead += _change(task)
-        most = max(most, ahead)
+        most = max(accumulate(map(_change, near[:index])))
+        if live + 1 + max(most, 0) <= cap:
+            return index
     return None
 
 
 def _run(
     p: int,
     lists: list[list[Task]],
-    choose: Callable[[int, list[Task], Callable[[Task], bool]], int | None],
+    choose: Callable[[int, list[Task], list[Task]], int | None],
 ) -> list[list[Task]]:
     """The order in which workers run the tasks that `choose` picks, slot by slot.
 
-    Weight gradients that the lists lack run in slots where nothing else is picked.
+    Every kind of task of a stage runs its micro-batches in order, so the first one left of each is the only one of them
+    that may be ready. Weight gradients that the lists lack run in slots where nothing else is picked.
 
     Args:
         p: workers.
         lists: per worker its tasks.
-        choose: index of the task to run, from live activations, tasks left and which inputs are there; None for none.
+        choose: index of the task to run, from live activations, tasks left and those of them whose inputs are there;
+            None for none.
     """
     with_weights = any(task.kind == Kind.W for tasks in lists for task in tasks)
     rest = [list(tasks) for tasks in lists]
+    heads: list[dict[tuple[int, int], deque[Task]]] = [{} for _ in lists]
+    for own, tasks in zip(heads, lists, strict=True):
+        for task in tasks:
+            own.setdefault((int(task.kind), task.stage), deque()).append(task)
     owed: list[deque[Task]] = [deque() for _ in lists]
     order: list[list[Task]] = [[] for _ in lists]
     live = [0] * p
-    finished: set[tuple[Kind, int, int]] = set()
+    last = 2 * p - 1
+    finished = [[0] * (last + 1) for _ in Kind]
+    forward, gradient = finished[Kind.F], finished[Kind.I]
 
-    def done(task: Task) -> bool:
+    def is_ready(task: Task) -> bool:
         kind, stage, unit, _ = task
-        if kind == Kind.F:
-            return stage == 0 or (Kind.F, stage - 1, unit) in finished
-        if kind == Kind.W:
-            return (Kind.I, stage, unit) in finished
-        return (Kind.F, stage, unit) in finished and (stage == 2 * p - 1 or (Kind.I, stage + 1, unit) in finished)
+        if kind is Kind.F:
+            return stage == 0 or forward[stage - 1] > unit
+        if kind is Kind.W:
+            return gradient[stage] > unit
+        return forward[stage] > unit and (stage == last or gradient[stage + 1] > unit)
 
     while any(rest) or any(owed):
         ran = []
         for r in range(p):
-            index = choose(live[r], rest[r], done) if rest[r] else None
+            index = None
+            if rest[r]:
+                index = choose(live[r], rest[r], [own[0] for own in heads[r].values() if own and is_ready(own[0])])
             if index is not None:
                 task = rest[r].pop(index)
+                heads[r][int(task.kind), task.stage].popleft()
                 if task.kind == Kind.I and not with_weights:
                     owed[r].append(task._replace(kind=Kind.W))
             elif owed[r]:
@@ -136,6 +151,7 @@ def _run(
                 continue
             order[r].append(task)
             live[r] += _change(task)
-            ran.append((task.kind, task.stage, task.unit))
-        finished.update(ran)
+            ran.append((int(task.kind), task.stage))
+        for kind, stage in ran:
+            finished[kind][stage] += 1
     return order

@@ -54,6 +54,8 @@ class Desk:
 
     stages: list[int]
     """Its virtual stages."""
+    all_forwards: int = 0
+    """Of the step, on all its stages."""
     free_s: float = 0.0
     live_bytes: float = 0.0
     forwards: int = 0
@@ -76,7 +78,10 @@ class State:
         for stage, worker in enumerate(self.worker_of):
             self.desks[worker].stages.append(stage)
         count = placement.stages
-        self.units = [work.micro_batches[chain] for chain in placement.chain.tolist()]
+        units = [work.micro_batches[chain] for chain in placement.chain.tolist()]
+        for desk in self.desks:
+            desk.all_forwards = sum(units[stage] for stage in desk.stages)
+        self.ones = [1.0] * count
         self.latency_s = [0.0] * count if work.latency_s is None else list(work.latency_s)
         self.bytes_of = [0.0] * count if work.stage_bytes is None else list(work.stage_bytes)
         self.room_bytes = [NEVER] * placement.p if work.room_bytes is None else list(work.room_bytes)
@@ -85,7 +90,7 @@ class State:
         # Per stage: tasks run, and when the inputs of all that can run arrived, in the order of the micro-batches.
         self.done = {Kind.F: [0] * count, Kind.I: [0] * count}
         self.arrived_s: dict[Kind, list[list[float]]] = {
-            Kind.F: [[0.0] * self.units[s] if self.preceding[s] < 0 else [] for s in range(count)],
+            Kind.F: [[0.0] * units[s] if self.preceding[s] < 0 else [] for s in range(count)],
             Kind.I: [[] for _ in range(count)],
         }
 
@@ -266,7 +271,6 @@ class Greedy(Rule):
         self.eager = eager
         self.group = group
         self.warming = True
-        self.ones: Sequence[float] = ()
 
     def relax(self) -> bool:
         """Gradients no longer wait for the end of the warm-up."""
@@ -275,21 +279,31 @@ class Greedy(Rule):
 
     def choose(self, state: State, worker: int) -> Choice:
         desk = state.desks[worker]
-        stages, free_s = desk.stages, desk.free_s
-        warmup = self.warmups[worker]
-        forward, forward_at = self._forward(state, worker, desk)
-        gradient, gradient_at = NEVER, stages[0]
-        if not (self.warming and desk.gradients == 0 and desk.forwards < warmup and self._may_forward(state, desk)):
-            best = NEVER
-            for place, stage in enumerate(stages):
-                arrival_s = state.arrival_s(Kind.I, stage)
-                if arrival_s == NEVER:
-                    continue
-                start_s = arrival_s if arrival_s > free_s else free_s
-                unit = state.done[Kind.I][stage]
-                turn = unit if self.group is None else unit // self.group * len(stages) + len(stages) - 1 - place
-                if start_s < gradient or (start_s == gradient and turn < best):
-                    gradient, gradient_at, best = start_s, stage, turn
+        free_s, last = desk.free_s, len(desk.stages) - 1
+        forward, forward_at, gradient, gradient_at = NEVER, -1, NEVER, -1
+        forward_turn = gradient_turn = NEVER
+        warm = self.warming and desk.gradients == 0 and desk.forwards < min(self.warmups[worker], desk.all_forwards)
+        forwards, gradients = state.done[Kind.F], state.done[Kind.I]
+        forward_arrived, gradient_arrived = state.arrived_s[Kind.F], state.arrived_s[Kind.I]
+        for place, stage in enumerate(desk.stages):
+            unit, arrived = gradients[stage], gradient_arrived[stage]
+            if not warm and unit < len(arrived):
+                start_s = arrived[unit]
+                if start_s < free_s:
+                    start_s = free_s
+                if start_s <= gradient:
+                    turn = unit if self.group is None else unit // self.group * (last + 1) + last - place
+                    if start_s < gradient or turn < gradient_turn:
+                        gradient, gradient_at, gradient_turn = start_s, stage, turn
+            unit, arrived = forwards[stage], forward_arrived[stage]
+            if unit < len(arrived):
+                start_s = arrived[unit]
+                if start_s < free_s:
+                    start_s = free_s
+                if start_s <= forward:
+                    turn = -place if self.group is None else unit // self.group * (last + 1) + place
+                    if (start_s < forward or turn < forward_turn) and self._fits(state, worker, desk, stage):
+                        forward, forward_at, forward_turn = start_s, stage, turn
         if forward < gradient or (self.eager and forward == gradient < NEVER):
             start_s, kind, at = forward, Kind.F, forward_at
         else:
@@ -298,30 +312,9 @@ class Greedy(Rule):
             return free_s, Kind.W, desk.owed[0][0]
         return start_s, kind, at
 
-    def _forward(self, state: State, worker: int, desk: Desk) -> tuple[float, int]:
-        """Start and stage of the forward that the worker may run first."""
-        stages, free_s = desk.stages, desk.free_s
-        if not self.ones:
-            self.ones = [1] * len(state.worker_of)
-        forward, at, best = NEVER, stages[0], NEVER
-        for place, stage in enumerate(stages):
-            arrival_s = state.arrival_s(Kind.F, stage)
-            if arrival_s == NEVER:
-                continue
-            start_s = arrival_s if arrival_s > free_s else free_s
-            if start_s > forward:
-                continue
-            turn = -place if self.group is None else state.done[Kind.F][stage] // self.group * len(stages) + place
-            if start_s == forward and turn >= best:
-                continue
-            if not state.fits(desk, stage, desk.live_bytes, state.bytes_of, state.room_bytes[worker]):
-                continue
-            open_units = desk.forwards - desk.gradients
-            if not self.eager and not state.fits(desk, stage, open_units, self.ones, self.warmups[worker]):
-                continue
-            forward, at, best = start_s, stage, turn
-        return forward, at
-
-    def _may_forward(self, state: State, desk: Desk) -> bool:
-        """Whether a stage of the worker has forwards left."""
-        return any(state.done[Kind.F][stage] < state.units[stage] for stage in desk.stages)
+    def _fits(self, state: State, worker: int, desk: Desk, stage: int) -> bool:
+        """Whether memory and the depth of the warm-up allow the next forward of a stage."""
+        if not state.fits(desk, stage, desk.live_bytes, state.bytes_of, state.room_bytes[worker]):
+            return False
+        in_flight = desk.forwards - desk.gradients
+        return self.eager or state.fits(desk, stage, in_flight, state.ones, self.warmups[worker])

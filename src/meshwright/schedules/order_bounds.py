@@ -64,7 +64,8 @@ def order_lower_bound_s(work: Work, busy_s: Float[np.ndarray, " workers"] | None
             continue
         held = np.asarray(work.stage_bytes, float)[own]
         room = float(work.room_bytes[worker])
-        if np.isfinite(room) and held.sum() > 0:
+        # A worker with no room for one micro-batch allows no order at all, which is for others to say.
+        if held.sum() > 0 and held.sum() <= room * (1 + 1e-9) < np.inf:
             if own.sum() == 1:
                 room = np.floor(room / held[0] * (1 + 1e-9)) * held[0]
             bounds.append(head + float((held * units[own] * (lifetime + weight)[own]).sum()) / room + tail)

@@ -1,0 +1,254 @@
+"""The scheduler: for stage times and memory that are what they are, the fastest order any known way gives.
+
+Every named schedule that is legal and fits competes with list scheduling on every placement, and the simulator decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshwright.errors import InfeasibleError, InputError, Problem
+from meshwright.schedules.base import Schedule
+from meshwright.schedules.lists import table_of_lists
+from meshwright.schedules.order_search import Order, greedy_options, order_of, search_orders, warmup_options
+from meshwright.schedules.simulate import simulate
+from meshwright.schedules.stage_shares import Caps
+from meshwright.schedules.table import Kind, ScheduleTable
+from meshwright.schedules.timeline import Timeline
+from meshwright.schedules.times import Times
+from meshwright.schedules.ways import PLACEMENTS, Candidate, Way, listed_ways, named_ways
+from meshwright.schedules.zero_bubble import SPLIT
+from meshwright.shapes import Float
+
+EXTRAS = (0.0, 1.0, 0.5)
+"""Warm-up depths that are tried, beyond what covers the way of a micro-batch; see `warmup_options`."""
+IMPROVED_NAMED = 3
+"""Named schedules, the fastest ones, whose orders are improved too."""
+PLAIN = frozenset({Kind.F, Kind.B})
+"""Kinds of tasks of an order that can be improved; `SPLIT` likewise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheduled:
+    """The fastest order that was found."""
+
+    name: str
+    v: int
+    schedule: Schedule | None
+    """The named schedule that won; None for list scheduling."""
+    times: Times
+    """Of the chunks of the winner's placement."""
+    timeline: Timeline
+    peak_bytes: Float[np.ndarray, " workers"]
+    """Weights and live activations of each worker at its fullest."""
+    bound_s: float
+    """That no order on any of the placements goes below."""
+    candidates: tuple[Candidate, ...]
+    rule: str = ""
+    """How list scheduling found the order; empty for a named schedule."""
+
+    def __repr__(self) -> str:
+        return f"Scheduled({self.verdict})"
+
+    @property
+    def table(self) -> ScheduleTable:
+        """Who runs what in which order."""
+        return self.timeline.table
+
+    @property
+    def makespan_s(self) -> float:
+        """Of the step."""
+        return self.timeline.makespan_s
+
+    @property
+    def best_named(self) -> Candidate | None:
+        """The fastest named schedule that fits, the first of equals; None if none does."""
+        ran = [found for found in self.candidates if found.named and found.makespan_s is not None]
+        return min(ran, key=lambda found: found.makespan_s or 0.0, default=None)
+
+    @property
+    def gain(self) -> float:
+        """Share of the best named schedule's time that is saved; 0 if it won itself or none fits."""
+        named = self.best_named
+        if self.schedule is not None or named is None or not named.makespan_s:
+            return 0.0
+        return 1.0 - self.makespan_s / named.makespan_s
+
+    @property
+    def gap(self) -> float:
+        """How far the time is above the bound of any order: makespan / bound - 1."""
+        return max(0.0, self.makespan_s / self.bound_s - 1.0) if self.bound_s else 0.0
+
+    @property
+    def verdict(self) -> str:
+        """Which one won, by how much, and how much any order could still gain."""
+        named = self.best_named
+        against = ""
+        if self.schedule is None and named is not None:
+            against = f", {100 * self.gain:.2f}% less than {named.name} ({named.makespan_s:.6g} s)"
+        return (
+            f"{self.name}, v = {self.v}: {self.makespan_s:.6g} s{against};"
+            f" {100 * self.gap:.2f}% above the bound of any order, {self.bound_s:.6g} s"
+        )
+
+
+def best_among(
+    named: Sequence[Schedule],
+    times: Times,
+    m: int,
+    caps: Caps | None = None,
+    *,
+    chunks: Sequence[int] = (1, 2),
+    placements: Sequence[str] = PLACEMENTS,
+    split: bool = True,
+) -> Scheduled:
+    """The fastest order of a step: the best of the named schedules and of list scheduling, within memory.
+
+    Never slower than a named schedule that is legal and fits. Ways whose lower bound is no better than what has been
+    found are left out, which changes nothing; the same arguments give the same order.
+
+    Args:
+        named: schedules that may be used.
+        times: seconds of one micro-batch by worker and chunk (one chunk: whole worker shares), without leading axes.
+            A placement with another number of chunks divides each worker's sum evenly. Recomputation is part of the
+            backward where a schedule has no task for it. `weight_s` allows split backwards.
+        m: micro-batches per step.
+        caps: memory of the workers; None for any amount.
+        chunks: per worker, to try.
+        placements: for list scheduling.
+        split: whether list scheduling may part weight gradients from backwards.
+
+    Raises:
+        InputError: arguments that contradict each other.
+        InfeasibleError: nothing fits, with what the least demanding way lacks.
+    """
+    _check(times, m, caps, chunks, placements)
+    ways, out = named_ways(named, times, m, caps, chunks)
+    ran, found = _run(ways, m, caps)
+    best_s = min((makespan_s for makespan_s, _, _ in ran), default=float("inf"))
+    listed, unfit = listed_ways(times, m, caps, chunks, placements, split)
+    tried = [way for way in listed if way.bound_s < best_s]
+    out += [*found, *unfit, *(_left_out(way, best_s) for way in listed if way.bound_s >= best_s)]
+    fitting = {(seen.name, seen.v) for seen in found if seen.peak_bytes is None or seen.makespan_s is not None}
+    least_s = min(
+        [way.bound_s for way in ways if (way.name, way.v) in fitting] + [way.bound_s for way in listed],
+        default=float("inf"),
+    )
+    rule = ""
+    if tried:
+        order, way = _list_scheduled(tried, ran, m, caps, least_s)
+        table = table_of_lists(way.placement, (m,), order.lists)
+        peak_bytes = way.peak_bytes(table, m, caps)
+        assert caps is None or not caps.lack(peak_bytes)
+        out.append(way.candidate(makespan_s=order.makespan_s, peak_bytes=float(peak_bytes.max())))
+        out += [other.candidate(why_not="list scheduling is faster elsewhere") for other in tried if other is not way]
+        if order.makespan_s < best_s * (1 - 1e-12):
+            ran.append((order.makespan_s, way, table))
+            rule = order.rule
+    if not ran:
+        raise InfeasibleError(_nothing_fits(out, m))
+    _, way, table = min(ran, key=lambda one: one[0])
+    return Scheduled(
+        name=way.name,
+        v=way.v,
+        schedule=way.schedule,
+        times=way.times,
+        timeline=simulate(table, way.times),
+        peak_bytes=way.peak_bytes(table, m, caps),
+        bound_s=least_s,
+        candidates=tuple(out),
+        rule=rule,
+    )
+
+
+Ran = tuple[float, Way, ScheduleTable]
+"""Makespan and table of a way."""
+
+
+def _run(ways: Sequence[Way], m: int, caps: Caps | None) -> tuple[list[Ran], list[Candidate]]:
+    """Named schedules simulated, unless they cannot win or do not fit, and what became of each."""
+    ran: list[Ran] = []
+    out = []
+    best_s = float("inf")
+    # The lowest bound first, so that the rest is left out soon; of equals the one that was named first.
+    for way in sorted(ways, key=lambda way: way.bound_s):
+        assert way.schedule is not None
+        if way.bound_s >= best_s:
+            out.append(_left_out(way, best_s))
+            continue
+        p = way.placement.p
+        table = way.schedule.table(p, m, way.v)
+        peak_bytes = way.peak_bytes(table, m, caps)
+        most_bytes = float(peak_bytes.max())
+        lacking = "" if caps is None else caps.lack(peak_bytes)
+        if lacking:
+            out.append(way.candidate(peak_bytes=most_bytes, why_not=lacking))
+            continue
+        makespan_s = float(way.schedule.end_s(p, m, way.v, way.times).max())
+        out.append(way.candidate(makespan_s=makespan_s, peak_bytes=most_bytes))
+        ran.append((makespan_s, way, table))
+        best_s = min(best_s, makespan_s)
+    return ran, out
+
+
+def _list_scheduled(
+    tried: Sequence[Way], ran: Sequence[Ran], m: int, caps: Caps | None, least_s: float
+) -> tuple[Order, Way]:
+    """The best order that greedy rules find, or that the orders of the fastest named schedules become if improved."""
+    works = [way.work(m, caps) for way in tried]
+    ways = {id(work): way for work, way in zip(works, tried, strict=True)}
+    options = []
+    for work in works:
+        groups = (None,) if work.placement.v == 1 else (work.placement.p, None)
+        warmups = warmup_options(work, EXTRAS)
+        options.append(greedy_options(warmups, split=work.weight_s is not None, groups=groups))
+    starts = []
+    for makespan_s, way, table in sorted(ran, key=lambda one: one[0])[:IMPROVED_NAMED]:
+        kinds = frozenset(Kind(kind) for kind in np.unique(table.kind))
+        listed = replace(way, name=f"{way.name}, improved", schedule=None)
+        plain = kinds in (PLAIN, SPLIT) and table.fused is None and table.segments == 1 and way.placement.chains == 1
+        if plain and (caps is None or not caps.lack(listed.peak_bytes(table, m, caps))):
+            work = way.work(m, caps, split=kinds == SPLIT)
+            ways[id(work)] = listed
+            starts.append(order_of(table, work, makespan_s, way.name))
+    order = search_orders(works, options, least_s, starts)
+    return order, ways[id(order.work)]
+
+
+def _left_out(way: Way, best_s: float) -> Candidate:
+    return way.candidate(why_not=f"takes {way.bound_s:.6g} s at least, and {best_s:.6g} s is found")
+
+
+def _check(times: Times, m: int, caps: Caps | None, chunks: Sequence[int], placements: Sequence[str]) -> None:
+    """Raise with everything that is wrong."""
+    shape = np.shape(times.forward_s)
+    problems = []
+    if len(shape) != 2:
+        why = "one set of durations by worker and chunk"
+        problems.append(Problem(what=f"forward_s has shape {shape}", why=why, fix="(workers, chunks)", field="times"))
+    if m < 1:
+        problems.append(Problem(what=f"m = {m}", why="micro-batches count from 1", fix="m = 1 or more", field="m"))
+    if not chunks or min(chunks) < 1:
+        why = "chunks per worker count from 1"
+        problems.append(Problem(what=f"chunks = {tuple(chunks)}", why=why, fix="chunks = (1, 2)", field="chunks"))
+    strange = [kind for kind in placements if kind not in PLACEMENTS]
+    if strange:
+        known = ", ".join(PLACEMENTS)
+        why = f"the placements are {known}"
+        problems.append(Problem(what=f"placements = {strange}", why=why, fix=known, field="placements"))
+    if caps is not None and len(shape) == 2:
+        problems += caps.problems(shape[0])
+    if problems:
+        raise InputError(problems)
+
+
+def _nothing_fits(out: Sequence[Candidate], m: int) -> Problem:
+    """What the way that comes nearest lacks."""
+    counted = [found for found in out if found.peak_bytes is not None] or list(out)
+    nearest = min(counted, key=lambda found: found.peak_bytes or 0.0, default=None)
+    why = "nothing was allowed" if nearest is None else f"{nearest.name}, v = {nearest.v}: {nearest.why_not}"
+    fix = "more capacity, smaller micro-batches, recomputation, or more schedules to choose from"
+    return Problem(what=f"no order of m = {m} micro-batches fits", why=why, fix=fix, field="caps")
