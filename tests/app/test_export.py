@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from meshwright.app.export import TARGETS, export
 from meshwright.app.plan import plan
+from meshwright.app.torch_csv import plan_table, torch_files
 from meshwright.app.writing import write_file, write_folder
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.layout import expand
 from meshwright.formats.megatron import read_flags
 from meshwright.formats.plan_json import read_job, write_job
+from meshwright.formats.torch_csv import read_actions
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import resolve
-from meshwright.schedules import SCHEDULES
+from meshwright.schedules import SCHEDULES, Kind
+from meshwright.schedules.torch_actions import from_actions
 from meshwright.specs.job import Job
 from meshwright.specs.row import parse_row
 from meshwright.specs.workload import Workload
@@ -62,7 +67,7 @@ def test_what_the_target_cannot_express_is_refused_and_nothing_written(tmp_path:
 def test_an_unknown_target_names_the_known() -> None:
     with pytest.raises(UnsupportedError, match="megatron"):
         export(job(), "megatrn")
-    assert set(TARGETS) == {"megatron"}
+    assert set(TARGETS) == {"megatron", "torch-csv"}
 
 
 def test_a_plan_that_does_not_fit_is_written_with_a_warning() -> None:
@@ -115,3 +120,38 @@ def test_recompute_layer_by_layer_is_refused_with_the_mend() -> None:
     assert len(caught.value.problems) == 1
     assert "--target megatron" in caught.value.problems[0].fix
     assert "(" + "'" not in caught.value.problems[0].what
+
+
+@pytest.mark.parametrize(
+    "text", ["tp2.pp4.dp1.mbs1.gbs64", "tp1.pp2.vpp4.dp4.z3.mbs1.gbs64.rc-sel", "tp4.pp1.dp2.mbs1.gbs64"]
+)
+def test_a_pipeline_for_pytorch_reads_back_as_the_order_of_the_plan(text: str, tmp_path: Path) -> None:
+    planned = job(text)
+    written = export(planned, "torch-csv", tmp_path / "pipeline")
+    names = ["load_schedule.py", "plan.json", "schedule-with-communication.csv", "schedule.csv"]
+    assert sorted(path.name for path in (tmp_path / "pipeline").iterdir()) == names
+    assert read_job(tmp_path / "pipeline" / "plan.json").job == planned
+    table = plan_table(planned.plan.pipelines[0])
+    assert from_actions(read_actions(tmp_path / "pipeline" / "schedule.csv")).entries() == table.entries()
+    whole = from_actions(read_actions(tmp_path / "pipeline" / "schedule-with-communication.csv"))
+    assert (Kind.SEND_F in whole.kinds) == (table.p > 1)
+    loader = ast.parse(dict(written.files)["load_schedule.py"])
+    said = {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in loader.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    assert said["MICRO_BATCHES"] == table.micro_batches[0]
+    assert said["RANK_OF_STAGE"] == table.placement.worker.tolist()
+    layers = [layer for spans in said["LAYERS_OF_STAGE"] for first, last in spans for layer in range(first, last + 1)]
+    assert layers == list(range(planned.model.num_layers))
+    assert any("FSDP" in note for note in written.notes) == (".z3." in text)
+
+
+@pytest.mark.parametrize("schedule", ["chimera", "pipedream"])
+def test_a_pipeline_that_pytorch_cannot_run_is_refused(schedule: str, tmp_path: Path) -> None:
+    planned = job("tp2.pp4.dp1.mbs1.gbs64")
+    [pipeline] = planned.plan.pipelines
+    other = replace(pipeline, schedule=replace(pipeline.schedule, name=schedule))
+    with pytest.raises(UnsupportedError, match=r"torch\.distributed\.pipelining"):
+        torch_files(replace(planned, plan=replace(planned.plan, pipelines=(other,))))

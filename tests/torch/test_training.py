@@ -10,9 +10,16 @@ import pytest
 import torch
 from torch.multiprocessing import start_processes
 
+from meshwright.app.export import export
+from meshwright.estimate.layout import expand
 from meshwright.formats.torch_csv import write_actions
+from meshwright.library.clusters import resolve_gpus
+from meshwright.library.models import resolve
 from meshwright.schedules import SCHEDULES, with_communication
 from meshwright.schedules.torch_actions import to_actions
+from meshwright.specs.job import Job
+from meshwright.specs.row import parse_row
+from meshwright.specs.workload import Workload
 from tests.torch.training import TORCH_GPIPE, Run, Trained, Weights, serve_rank, train_alone
 
 pytestmark = pytest.mark.torch
@@ -25,7 +32,10 @@ NAMES = (
 TWO_CHUNKS = NAMES[NAMES.index("interleaved") :]
 PAIRS = ((1, 3), (2, 2), (2, 5), (3, 3), (3, 4), (4, 4), (4, 8), (4, 11))
 """Ranks and micro-batches of the watched 1F1B."""
-RUNS = tuple(f"{name}, {style}" for name in NAMES for style in ("compute_only", "compute_comms"))
+STYLES = ("compute_only", "compute_comms")
+EXPORTED = "tp2.pp4.vpp2.dp1.mbs1.gbs8"
+"""A plan of 4 ranks and 8 micro-batches."""
+RUNS = tuple(f"{name}, {style}" for name in (*NAMES, EXPORTED) for style in STYLES)
 
 
 @dataclass(frozen=True)
@@ -42,7 +52,7 @@ class Outcome:
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """All schedules on one set of processes."""
     folder = tmp_path_factory.mktemp("ranks")
-    runs = [run for name in NAMES for run in written(name, folder)]
+    runs = [*(run for name in NAMES for run in written(name, folder)), *exported(folder / "pipeline")]
     # The processes are forks of one that has loaded PyTorch and nothing else.
     multiprocessing.set_forkserver_preload(["tests.torch.training"])
     start_processes(serve_rank, (P, str(folder), runs, PAIRS), nprocs=P, start_method="forkserver")
@@ -55,11 +65,22 @@ def written(name: str, folder: Path) -> list[Run]:
     """The schedule in both formats."""
     table = SCHEDULES[name].table(P, M, 2 if name in TWO_CHUNKS else 1)
     runs = []
-    for style, given in (("compute_only", table), ("compute_comms", with_communication(table))):
+    for style, given in zip(STYLES, (table, with_communication(table)), strict=True):
         file = folder / f"{name}-{style}.csv"
         file.write_text(write_actions(to_actions(given)))
         runs.append(Run(f"{name}, {style}", file, style, M, tuple(table.placement.worker.tolist())))
     return runs
+
+
+def exported(folder: Path) -> list[Run]:
+    """A plan's pipeline, loaded by the Python file that the export writes."""
+    row = parse_row(EXPORTED, devices=8, global_batch=M, schedules=())
+    model, cluster = resolve("llama-3-8b"), resolve_gpus("8xH100")
+    workload = Workload(seq_len=4096, global_batch=M)
+    job = Job(model=model, cluster=cluster, workload=workload, plan=expand(row, model, 4096), name=EXPORTED)
+    export(job, "torch-csv", folder)
+    stages = tuple(SCHEDULES["interleaved"].placement(P, 2).worker.tolist())
+    return [Run(f"{EXPORTED}, {style}", folder / "load_schedule.py", style, M, stages) for style in STYLES]
 
 
 def together(ranks: list[Trained]) -> Trained:

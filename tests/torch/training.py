@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import runpy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,7 +19,7 @@ BLOCKS = 16
 WIDTH = 8
 ROWS = 2
 """Rows of a micro-batch."""
-STEPS = 3
+STEPS = 2
 LEARNING_RATE = 0.5
 CPU = torch.device("cpu")
 TORCH_GPIPE = "PyTorch's own GPipe"
@@ -33,6 +34,7 @@ class Run:
 
     name: str
     file: Path
+    """The schedule, or the exported Python file that loads it."""
     format: str
     """compute_only or compute_comms."""
     micro_batches: int
@@ -110,6 +112,11 @@ def serve_rank(rank: int, ranks: int, folder: str, runs: Sequence[Run], pairs: S
 def _train_by_file(run: Run, rank: int) -> Trained:
     count = len(run.stages)
     stages = [PipelineStage(_blocks(n, count), n, count, CPU) for n, owner in enumerate(run.stages) if owner == rank]
+    if run.file.suffix == ".py":
+        exported = runpy.run_path(str(run.file))
+        assert exported["stages_of"](rank) == [stage.stage_index for stage in stages]
+        load, spelt_out = exported["load_schedule"], run.format == "compute_comms"
+        return _train(load(stages, nn.functional.mse_loss, with_communication=spelt_out), stages, run.micro_batches)
     schedule = _PipelineScheduleRuntime(stages, run.micro_batches, loss_fn=nn.functional.mse_loss)
     schedule._load_csv(str(run.file), format=run.format)
     return _train(schedule, stages, run.micro_batches)

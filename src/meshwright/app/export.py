@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.app.plan_source import PlanLike, job_of
+from meshwright.app.torch_csv import LOADER_FILE, torch_files
 from meshwright.app.verdict import memory, percent
 from meshwright.app.writing import check_directory, write_folder
 from meshwright.errors import Problem, UnsupportedError, unknown_name
@@ -146,7 +147,13 @@ def _plainly(problems: Sequence[Problem], job: Job) -> Iterator[Problem]:
     yield from (problem for problem in problems if problem not in by_layer)
 
 
-TARGETS: dict[str, Callable[[Job, StepEstimate], TargetFiles]] = {"megatron": _megatron}
+def _torch_csv(job: Job, estimate: StepEstimate) -> TargetFiles:
+    files, notes = torch_files(job)
+    start = f"torchrun --nproc-per-node N train.py, with load_schedule() of {LOADER_FILE} in it"
+    return TargetFiles(files=(("plan.json", write_job(job)), *files.items()), notes=notes, start=start)
+
+
+TARGETS: dict[str, Callable[[Job, StepEstimate], TargetFiles]] = {"megatron": _megatron, "torch-csv": _torch_csv}
 """What writes the files of each target."""
 
 

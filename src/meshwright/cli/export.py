@@ -14,7 +14,8 @@ from meshwright.cli.values import Gather, missing
 def export(
     plan: options.PlanFile = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="TARGET", help="The framework: megatron.", show_default=False)
+        str | None,
+        typer.Option("--to", metavar="TARGET", help="The framework: megatron, torch-csv.", show_default=False),
     ] = None,
     output: Annotated[
         str | None, typer.Option("--output", "-o", metavar="DIR", help="A new or empty folder.", show_default=False)
@@ -30,6 +31,7 @@ def export(
       meshwright plan llama-3.1-70b --gpus 64xH100 -o plans.json
       meshwright export plans.json#1 --to megatron -o launch
       MEGATRON=~/Megatron-LM bash launch/train.sh
+      meshwright export plans.json#1 --to torch-csv -o pipeline
     """
     gather = Gather()
     if plan is None:

@@ -1,0 +1,112 @@
+"""The pipeline of a plan as the schedule files that PyTorch loads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+
+from meshwright.errors import Problem, UnsupportedError
+from meshwright.formats.torch_csv import write_actions
+from meshwright.formats.torch_loader import COMMUNICATION_FILE, COMPUTE_FILE, loader_text
+from meshwright.schedules import Schedule, ScheduleTable, schedule_named, with_communication
+from meshwright.schedules.torch_actions import to_actions
+from meshwright.specs.job import Job
+from meshwright.specs.plan import Chunk, Pipeline
+
+LOADER_FILE = "load_schedule.py"
+
+
+def torch_files(job: Job) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Schedule files of a plan and a Python file that loads them; and what they leave to the trainer.
+
+    Args:
+        job: its plan has one pipeline.
+
+    Raises:
+        UnsupportedError: listing all that PyTorch's pipelines cannot do of the plan.
+        InputError: the plan's stages do not fit its schedule.
+    """
+    pipeline = job.plan.pipelines[0]
+    refused = list(_refused(pipeline))
+    if refused:
+        raise UnsupportedError(refused, code="MW421")
+    table = plan_table(pipeline)
+    chunks = sorted(pipeline.chunks(), key=lambda chunk: chunk.virtual_stage)
+    edges = (_holding(chunks, "embedding"), _holding(chunks, "head"))
+    title = f"The pipeline of {job.name or job.model.name}: {pipeline.schedule.name} over {len(pipeline.workers)} ranks"
+    files = {
+        COMPUTE_FILE: write_actions(to_actions(table)),
+        COMMUNICATION_FILE: write_actions(to_actions(with_communication(table))),
+        LOADER_FILE: loader_text(
+            title,
+            pipeline.num_micro_batches,
+            table.placement.worker.tolist(),
+            [chunk.layers for chunk in chunks],
+            edges,
+        ),
+    }
+    return files, tuple(_notes(job, pipeline))
+
+
+def plan_table(pipeline: Pipeline) -> ScheduleTable:
+    """The order in which a pipeline runs.
+
+    Args:
+        pipeline: of a plan.
+
+    Raises:
+        InputError: its schedule does not take these workers, micro-batches and chunks.
+    """
+    chunks = max(len(worker.chunks) for worker in pipeline.workers)
+    return _schedule(pipeline).table(len(pipeline.workers), pipeline.num_micro_batches, chunks)
+
+
+def _schedule(pipeline: Pipeline) -> Schedule:
+    """The schedule with the parameters that the plan gives."""
+    schedule = schedule_named(pipeline.schedule.name)
+    own = {item.name for item in fields(schedule)}
+    return replace(schedule, **{name: value for name, value in pipeline.schedule.parameters if name in own})
+
+
+def _refused(pipeline: Pipeline) -> Iterator[Problem]:
+    schedule = _schedule(pipeline)
+    if not schedule.exact_semantics:
+        yield Problem(
+            what=f"schedule {schedule.name}",
+            why="torch.distributed.pipelining flushes the pipeline at the end of every step, with one version of the "
+            "weights; this schedule does not compute that gradient",
+            fix="a schedule that flushes, such as 1f1b",
+            field="schedule",
+        )
+    copies = sum(chunk.copy != "primary" for chunk in pipeline.chunks())
+    if copies:
+        yield Problem(
+            what=f"{copies} further copies of stages",
+            why="torch.distributed.pipelining holds every stage on one rank",
+            fix="a schedule of one copy of the weights, such as dualpipev",
+            field="schedule",
+        )
+    if pipeline.shapes:
+        yield Problem(
+            what=f"micro-batches of {len(set(pipeline.shapes))} shapes",
+            why="torch.distributed.pipelining cuts a batch into equal micro-batches",
+            fix="a plan whose micro-batches are alike",
+            field="shapes",
+        )
+
+
+def _holding(chunks: list[Chunk], part: str) -> int:
+    """The virtual stage with the embedding or the head."""
+    return next((chunk.virtual_stage for chunk in chunks if getattr(chunk, part)), 0 if part == "embedding" else -1)
+
+
+def _notes(job: Job, pipeline: Pipeline) -> Iterator[str]:
+    strategy = job.plan.strategies[job.plan.strategy_index(pipeline, pipeline.workers[0])]
+    degrees = {"tensor": strategy.tp, "context": strategy.cp, "expert": strategy.expert.ep, "data": strategy.dp}
+    said = ", ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
+    if said:
+        yield f"the files order the pipeline; set up the other degrees ({said}) in your trainer"
+    if strategy.recompute.kind != "none":
+        yield f"recompute ({strategy.recompute.kind}) is a wrapper of your modules, such as torch.utils.checkpoint"
+    if strategy.data.zero == 3:
+        yield f"with FSDP load {COMPUTE_FILE}: PyTorch then gathers and frees the weights of each stage itself"
