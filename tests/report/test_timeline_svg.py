@@ -76,7 +76,7 @@ def test_two_steps_share_one_axis() -> None:
         sorted(picture.end_s * scale for picture in (short, long)), abs=0.01
     )
     assert svg.count("time, ms") == 1
-    assert svg.count("GiB: at most") == 2
+    assert svg.count(" at most<") == 2
 
 
 def test_a_title_cannot_break_the_document() -> None:

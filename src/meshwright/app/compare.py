@@ -19,6 +19,8 @@ from meshwright.units import gib, seconds, significant
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from meshwright.report.picture import Picture
+
 _SETTINGS = ("tp", "tp_overlap", "cp_degree", "pp", "vpp", "ep", "etp", "dp", "sharding", "mbs", "gbs", "schedule")
 
 
@@ -77,6 +79,24 @@ class Comparison:
             "memory_bytes": [difference.to_dict() for difference in self.bytes],
             "notes": list(self.notes),
         }
+
+    def pictures(self) -> tuple[Picture, Picture]:
+        """One step of each, task by task, as drawings take it."""
+        from meshwright.app.trace import trace_of
+
+        return trace_of(self.first).picture, trace_of(self.second).picture
+
+    def timeline(self) -> RenderableType:
+        """Both steps below each other on one time axis, as text."""
+        from meshwright.report.comparison import render_timelines
+
+        return render_timelines(self.pictures())
+
+    def svg(self) -> str:
+        """Both steps below each other on one time axis, as a figure."""
+        from meshwright.report.timeline_svg import timeline_svg
+
+        return timeline_svg(self.pictures())
 
     def __repr__(self) -> str:
         return f"Comparison({self.text})"

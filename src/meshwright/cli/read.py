@@ -42,6 +42,10 @@ def explain(
 def compare(
     first: options.PlanFile = None,
     second: Annotated[str | None, typer.Argument(metavar="PLAN", help="Another plan file.", show_default=False)] = None,
+    timeline: Annotated[bool, typer.Option("--timeline", help="Also draw one step of each, on one time axis.")] = False,
+    svg: Annotated[
+        str | None, typer.Option("--svg", metavar="FILE", help="Write that drawing as a figure.", show_default=False)
+    ] = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     no_color: options.NoColor = False,
@@ -51,13 +55,18 @@ def compare(
     \b
       meshwright plan llama-3.1-70b --gpus 64xH100 -o plans.json
       meshwright compare plans.json#1 plans.json#2
+      meshwright compare plans.json#1 plans.json#2 --timeline
     """
     gather = Gather()
     if first is None or second is None:
         gather.problem(missing("PLAN" if first is None else "the second PLAN", WRITE_ONE))
-    gather.done()
     from meshwright.app.compare import compare as hold_together
     from meshwright.app.plan_source import job_of
+    from meshwright.app.writing import check_file, write_file
+
+    if svg is not None:
+        gather.attempt(lambda: check_file(svg))
+    gather.done()
 
     one, two = first or "", second or ""
     try:
@@ -68,4 +77,9 @@ def compare(
         gather.done()
         raise
     out = Output(as_json=json, quiet=quiet, no_color=no_color)
+    if svg is not None:
+        write_file(svg, found.svg())
+        out.note(f"figure written to {svg}")
     out.show(found.to_dict(), lambda _: found)
+    if timeline and not json:
+        out.print(found.timeline())

@@ -21,9 +21,13 @@ def trace(
     ] = None,
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Trace for Perfetto and Chrome; .gz is gzipped."),
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Trace for Perfetto and Chrome; .gz is gzipped.", show_default=False
+        ),
     ] = None,
-    svg: Annotated[str | None, typer.Option("--svg", metavar="FILE", help="Figure for papers.")] = None,
+    svg: Annotated[
+        str | None, typer.Option("--svg", metavar="FILE", help="Figure for papers.", show_default=False)
+    ] = None,
     text: Annotated[bool, typer.Option("--text", help="Draw it here; so does naming no file.")] = False,
     model: Annotated[
         str | None, typer.Option("--model", metavar="MODEL", help="Of a plan in one line.", show_default=False)

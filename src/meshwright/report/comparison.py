@@ -9,7 +9,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from meshwright.report.bars import share_text
+from meshwright.report.picture import Picture
 from meshwright.report.plan_tables import bullet, heading
+from meshwright.report.timeline_text import TimelineText
 from meshwright.units import gib, seconds
 
 
@@ -33,6 +36,21 @@ def render_comparison(document: Mapping[str, Any]) -> RenderableType:
     peaks = [sum(d[key] for d in document["memory_bytes"]) for key in ("first", "second")]
     parts += [heading("Memory of the fullest stage"), _numbers(document["memory_bytes"], peaks, gib)]
     return Group(*parts)
+
+
+def render_timelines(pictures: Sequence[Picture]) -> RenderableType:
+    """Steps below each other on one time axis.
+
+    Args:
+        pictures: the steps.
+    """
+    gutters = [
+        [f"{share_text(float(busy_s) / picture.end_s):>4} busy" for busy_s in picture.timeline.busy_s]
+        for picture in pictures
+    ]
+    return Group(
+        heading("One step of each on one time axis"), TimelineText(pictures, whole=True, gutters=gutters, memory=False)
+    )
 
 
 def _settings(settings: Sequence[Mapping[str, str]]) -> Table:

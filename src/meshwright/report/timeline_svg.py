@@ -35,35 +35,31 @@ PALEST = 0.55
 """How far the last chunk's colour goes towards white."""
 
 
-def timeline_svg(pictures: Sequence[Picture], *, heading: bool = True) -> str:
+def timeline_svg(pictures: Sequence[Picture]) -> str:
     """One figure of one step, or of several stacked on one time axis.
 
     Args:
         pictures: the steps.
-        heading: whether titles and the legend are drawn.
 
     Returns:
         An SVG document.
     """
     end_s = max(picture.end_s for picture in pictures)
     scale = PLOT / end_s
-    parts: list[str] = []
-    y = 6.0
-    if heading:
-        parts += _legend(pictures, y)
-        y += 22
-    for picture in pictures:
-        if heading:
-            parts.append(_text(LEFT, y + 11, picture.title, "title"))
-            y += 18
+    parts = _legend(pictures, 6.0)
+    y = 28.0
+    lead = [f"{number}: " if len(pictures) > 1 else "" for number in range(1, len(pictures) + 1)]
+    for number, picture in zip(lead, pictures, strict=True):
+        parts.append(_text(LEFT, y + 11, number + picture.title, "title"))
+        y += 18
         drawn, height = _rows(picture, y, scale)
         parts += drawn
         y += height + 4
     parts += _axis(end_s, y)
     y += 32
-    for picture in pictures:
+    for number, picture in zip(lead, pictures, strict=True):
         if picture.memory:
-            parts += _memory(picture, y, scale, end_s)
+            parts += _memory(picture, y, scale, number)
             y += MEMORY_HEIGHT + 30
     return _document(parts, LEFT + PLOT + RIGHT, y)
 
@@ -139,7 +135,7 @@ def _numbers(picture: Picture, x: np.ndarray, y: np.ndarray, width: np.ndarray, 
     table = picture.timeline.table
     units = table.micro_batch if table.segments == 1 else table.micro_batch // table.segments
     digits = np.char.str_len(units.astype(str))
-    size = np.minimum(height * 0.62, width / digits * 1.55)
+    size = np.minimum(height * 0.62, width / digits * 1.35)
     fits = picture.computed[size[picture.computed] >= 5.0]
     if len(fits) > MOST_NUMBERS:
         return
@@ -187,7 +183,7 @@ def _axis(end_s: float, top: float) -> list[str]:
     return [*parts, _text(LEFT + PLOT / 2, top + 27, f"time, {unit}", "m")]
 
 
-def _memory(picture: Picture, top: float, scale: float, end_s: float) -> list[str]:
+def _memory(picture: Picture, top: float, scale: float, lead: str) -> list[str]:
     """Memory of the fullest worker over time, under its capacity."""
     worker = max(range(len(picture.memory)), key=lambda at: picture.memory[at].peak_bytes)
     line = picture.memory[worker]
@@ -204,7 +200,7 @@ def _memory(picture: Picture, top: float, scale: float, end_s: float) -> list[st
         _text(
             LEFT,
             top + 10,
-            f"memory of {picture.noun} {worker}, the fullest, in GiB: at most {significant(line.peak_bytes / GIB)}",
+            f"{lead}memory of {picture.noun} {worker}, the fullest, in GiB: {significant(line.peak_bytes / GIB)} at most",
         ),
         f'<path fill="#bcd4e8" d="{steps}V{_n(y(base))}H{_n(LEFT)}z"/>',
         f'<path fill="#d9d9d9" d="{_box(LEFT, y(base), wide, floor - y(base))}"/>',
