@@ -20,7 +20,9 @@ from meshwright.estimate.sync import (
     step_sync,
 )
 from meshwright.library.clusters import resolve_gpus
+from meshwright.library.software import software
 from meshwright.specs import Workload
+from meshwright.specs.software import Software
 from meshwright.specs.workload import precision
 from tests.strategies.columns import sharding
 
@@ -28,8 +30,12 @@ BF16 = precision("bf16")
 NAMES = ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep", "hsdp")
 
 
-def hardware(gpus: str = "64xH100") -> Hardware:
-    return hardware_of(resolve_gpus(gpus).groups[0], BF16)
+PUNCTUAL = replace(software(), overlap=1.0, step_s=0.0)
+"""A framework that issues all communication in time and does nothing else between steps."""
+
+
+def hardware(gpus: str = "64xH100", driver: Software = PUNCTUAL) -> Hardware:
+    return hardware_of(resolve_gpus(gpus).groups[0], BF16, driver)
 
 
 def network(name: str, ranks: int, *, groups: int = 1, gpus: str = "64xH100", offload: float = 0.0) -> DataNetwork:
@@ -191,3 +197,29 @@ def test_an_optimizer_on_the_host_is_fed_over_its_link() -> None:
     assert seconds(away.offload_s) == pytest.approx(1e9 / 8 * (1e-9 + 2 / hardware().host_bytes_per_s))
     assert seconds(away.copies_s) == 0
     assert seconds(around("z1", 8, offload=1.0).copies_s) >= 0
+
+
+def test_what_is_issued_late_stays_exposed() -> None:
+    """However long the layer is, a share of the gather has nothing beside it in time."""
+    net, choice = network("fsdp", 64), sharding("fsdp", 64)
+    gather = seconds(net.gather_s(column(2e9), expert=False))
+    strides = DataGroups(dense_stride=np.array([1]), expert_stride=np.array([1]))
+    late = DataNetwork(choice, strides, hardware(driver=replace(PUNCTUAL, overlap=0.75)))
+    costs = [column(1e9), column(0.0), column(100.0), column(100.0)]
+    workload = Workload(seq_len=4096, global_batch=64)
+    on_time_s, late_s = (seconds(layer_sync(*costs, choice, each, workload).forward_s) for each in (net, late))
+    slowed = 1 - 1 / net.hardware.efficiency.overlap_slowdown
+    assert on_time_s == pytest.approx(gather * slowed)
+    assert late_s == pytest.approx(gather * (0.25 + 0.75 * slowed))
+
+
+def test_everything_else_of_a_step_is_paid_once() -> None:
+    """Data, clipping and logging come with the update, when there is one."""
+    choice = sharding("z1", 64)
+    strides = DataGroups(dense_stride=np.array([1]), expert_stride=np.array([1]))
+    busy = DataNetwork(choice, strides, hardware(driver=replace(PUNCTUAL, step_s=0.5)))
+    for training in (True, False):
+        workload = Workload(seq_len=4096, global_batch=64, training=training)
+        rest = [column(x) for x in (1e9, 0.0, 0.0, 0.0, 4)]
+        extra = step_sync(*rest, choice, busy, workload).optimizer_s - around("z1", training=training, m=4).optimizer_s
+        assert seconds(extra) == pytest.approx(0.5 if training else 0.0)

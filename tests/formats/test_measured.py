@@ -34,6 +34,7 @@ LLAMA = {
     "seq_len": "8192",
     "tp": "2",
     "pp": "2",
+    "vpp": "1",
     "dp": "4",
     "global_batch_seqs": "128",
     "micro_batch": "1",
@@ -107,17 +108,13 @@ def test_sharding_in_the_words_of_sources(text: str, found: tuple[str, int] | No
         ("fp8 (delayed-scaling hybrid)", "fp8", "fp8"),
         ("amp_fp8", "fp8", "fp8"),
         ("mxfp8", "fp8", "fp8"),
-        ("nvfp4", "fp8", "fp8"),
+        ("nvfp4", "nvfp4", "nvfp4"),
         ("fp32", "fp32", "fp32"),
     ],
 )
 def test_formats_in_the_words_of_sources(text: str, name: str, compute: str) -> None:
     recipe, _ = fold.precision(text, year=2024)
     assert (recipe.name, recipe.compute) == (name, compute)
-
-
-def test_fp4_says_that_it_is_priced_as_fp8() -> None:
-    assert "fp8" in fold.precision("nvfp4", year=2026)[1]
 
 
 def test_pure_fsdp_reduces_gradients_in_16_bits() -> None:
@@ -155,8 +152,37 @@ def test_schedules_that_are_not_priced_are_refused(text: str) -> None:
 
 
 def test_interleaved_without_chunks_takes_two_where_layers_divide() -> None:
-    assert row_of(schedule="1f1b-interleaved (paper)").format() == "tp2.pp2.vpp2.dp4.z1.mbs1.gbs128"
-    assert row_of(schedule="1F1B-I", n_layers="33").vpp == 1
+    assert row_of(schedule="1f1b-interleaved (paper)", vpp="").format() == "tp2.pp2.vpp2.dp4.z1.mbs1.gbs128"
+    assert row_of(schedule="1F1B-I", vpp="", n_layers="33").vpp == 1
+
+
+def test_megatron_core_interleaves_where_nothing_is_said() -> None:
+    run = run_of(vpp="")
+    assert run.plans[0].row.vpp == 8
+    assert assumed(run)["vpp"].startswith("8: usual in Megatron-Core")
+    assert row_of(vpp="", n_layers="33").vpp == 1
+    assert row_of(vpp="", schedule="1F1B").vpp == 1
+    assert row_of(vpp="", framework="NVIDIA NeMo").vpp == 1
+    assert row_of(vpp="", notes="stage layer split [16, 18]").vpp == 1
+
+
+def test_edges_that_take_a_layers_place_leave_chunks_without_layers() -> None:
+    """22 layers, the embedding and the head on 24 virtual stages."""
+    run = run_of(pp="8", vpp="3", dp="1", tp="2", n_layers="22", schedule="1F1B-I")
+    assert run.split == (0, *(1,) * 22, 0)
+    assert run_of(pp="2", n_layers="30", dp="4").split == (15, 15)
+    assert run_of(pp="8", dp="1", n_layers="22").split == (2, 3, 3, 3, 3, 3, 3, 2)
+
+
+def test_tests_of_megatron_say_whose_layers_they_run() -> None:
+    """Those that are not named after Transformer Engine write scores to memory."""
+    for notes, kernel in (
+        ("gpt3_mcore_te_tp2_pp2; vocab = ...", "flash"),
+        ("gpt3_mcore_tp2_pp2_uninstall_te; vocab = ...", "materialised"),
+        ("gpt3_mcore_tp1_pp2; vocab = ...", "materialised"),
+    ):
+        run = run_of(notes=notes, framework="Megatron-LM (mcore) CI dev", attention="flash/TE")
+        assert run.workload.attention_kernel == kernel
 
 
 @pytest.mark.parametrize(

@@ -257,3 +257,12 @@ def test_published_attention_rates(seq_len: int, head_dim: int, tflop_per_s: flo
         **FLASH_3,
     )
     assert 4 * batch * heads * head_dim * seq_len**2 / time_s / 1e12 == pytest.approx(tflop_per_s, rel=0.05)
+
+
+def test_a_library_that_splits_no_tile_pays_whole_waves() -> None:
+    """101 tiles on 100 units: two waves, or what a quarter or none of a wave costs."""
+    shape = {"m": 128, "n": 256 * 101, "k": 4096}
+    wave = compute.gemm_s(**{**shape, "n": 256 * 100}, **{**GEMM, "launch_s": 0.0})
+    for loss, waves in ((1.0, 2.0), (0.25, 1.26), (0.0, 1.01)):
+        taken = compute.gemm_s(**shape, **{**GEMM, "launch_s": 0.0, "wave_loss": loss})
+        assert taken == pytest.approx(wave * waves)

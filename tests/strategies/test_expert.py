@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -134,3 +136,15 @@ def test_folding() -> None:
     strategy = folded.strategy()
     assert strategy.devices // (strategy.expert.ep * strategy.expert.etp) == 1
     assert [p.field for p in row_problems(PlanRow(tp=4, pp=4, ep=128, dp=16, gbs=256), model, 4096, 256)] == ["ep"]
+
+
+def test_a_deduplicating_dispatcher_sends_one_copy_into_a_domain() -> None:
+    """The bytes are the same; the exchange is told how many of them are copies."""
+    plain_rows = columns(ep=[8, 8])
+    rows = replace(plain_rows, deduplicated=np.array([False, True]))
+    op = Exchange(name="dispatch", module="moe", width=1024, direction="dispatch")
+    for call, before in zip(exchange_calls(op, rows, 8, 2.0), exchange_calls(op, plain_rows, 8, 2.0), strict=True):
+        if call.kind == "all_to_all":
+            assert list(call.payload_bytes) == list(before.payload_bytes)
+            assert (list(call.copies), before.copies) == ([1.0, 8.0], 1.0)
+    assert rows.take(np.array([1])).deduplicated.tolist() == [True]

@@ -7,25 +7,19 @@ import io
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from meshwright.calibrate.chosen import choose_plan
 from meshwright.errors import InputError, MeshwrightError, Problem, ViolationError
-from meshwright.estimate.layout import expand
-from meshwright.estimate.legality import row_problems
 from meshwright.estimate.memory import FRAGMENTATION
-from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StageEstimate, StepEstimate
-from meshwright.formats.measured import MeasuredRun, PossiblePlan, model_or_none, read_rows, read_run
+from meshwright.formats.measured import MeasuredRun, model_or_none, read_rows, read_run
 from meshwright.library.devices import device
 from meshwright.library.models import resolve
 from meshwright.report.score_table import Compared, Score, score_by_group
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.plan import ExecutionPlan
-from meshwright.specs.row import PlanRow
-from meshwright.specs.row_of import plan_of
-from meshwright.specs.strategy import LayerStrategy, Recompute
 from meshwright.units import GIB
 
 COLUMNS = (
@@ -218,23 +212,10 @@ def scores(
 
 
 def _predict_run(run: MeasuredRun) -> Prediction:
-    """The first of the run's plans that is legal and fits; the first legal one if none fits."""
-    refused: list[str] = []
-    chosen: tuple[PlanRow, StepEstimate] | None = None
-    for possible in run.plans:
-        row = possible.row
-        problems = row_problems(row, run.model, run.workload.seq_len, run.cluster.devices)
-        if problems:
-            refused += [problem.what for problem in problems]
-            continue
-        estimate = _price(run, possible)
-        if chosen is None or estimate.fits != "no":
-            chosen = row, estimate
-        if estimate.fits != "no":
-            break
-    if chosen is None:
-        return Prediction(id=run.id, why_not="; ".join(dict.fromkeys(refused)))
-    row, estimate = chosen
+    chosen = _choose(run)
+    if isinstance(chosen, str):
+        return Prediction(id=run.id, why_not=chosen)
+    estimate = chosen.estimate
     return Prediction(
         id=run.id,
         step_time_s=estimate.step_time_s,
@@ -242,31 +223,12 @@ def _predict_run(run: MeasuredRun) -> Prediction:
         step_time_high_s=estimate.step_time_high_s,
         peak_memory_bytes=_counted_bytes(run, estimate),
         verdict=estimate.fits,
-        plan=row.format(),
+        plan=chosen.row.format(),
         assumptions=tuple(f"{assumed.name}: {assumed.value}" for assumed in run.assumptions),
     )
 
 
-@lru_cache(maxsize=4096)
-def _price(run: MeasuredRun, possible: PossiblePlan) -> StepEstimate:
-    row, model = possible.row, run.model
-    plan = plan_of(row, run.split) if run.split else expand(row, model, run.workload.seq_len)
-    return estimate_plan(_with_details(plan, run, possible.modules), model, run.cluster, run.workload)
-
-
-def _with_details(plan: ExecutionPlan, run: MeasuredRun, modules: tuple[str, ...]) -> ExecutionPlan:
-    """The plan with what a row of degrees cannot say: modules that are recomputed, capacity, a share offloaded."""
-
-    def detailed(strategy: LayerStrategy) -> LayerStrategy:
-        if modules and strategy.recompute.kind == "selective":
-            strategy = replace(strategy, recompute=Recompute(kind="selective", modules=modules))
-        if run.capacity is not None:
-            strategy = replace(strategy, expert=replace(strategy.expert, capacity_factor=run.capacity))
-        if run.offloaded_activations:
-            strategy = replace(strategy, offload=replace(strategy.offload, activations=run.offloaded_activations))
-        return strategy
-
-    return replace(plan, strategies=tuple(detailed(strategy) for strategy in plan.strategies))
+_choose = lru_cache(maxsize=4096)(choose_plan)
 
 
 def _counted_bytes(run: MeasuredRun, estimate: StepEstimate) -> float:

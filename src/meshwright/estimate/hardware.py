@@ -31,6 +31,8 @@ class Hardware:
     gemm_fraction: float
     attention_flop_per_s: float
     """Dense peak in the format attention runs in."""
+    scalar_flop_per_s: float
+    """Outside of the tensor cores."""
     head_flop_per_s: float
     """Dense peak in the format of products that are not quantised (head, router)."""
     head_fraction: float
@@ -88,6 +90,7 @@ def hardware_of(group: NodeGroup, precision: Precision, framework: str | Softwar
         8.0: efficiency.gemm_fraction_fp32,
         4.0: efficiency.gemm_fraction_fp32,
         2.0: efficiency.gemm_fraction,
+        0.5: efficiency.gemm_fraction_fp4,
     }
 
     def peak(dtype: str) -> float:
@@ -110,6 +113,7 @@ def hardware_of(group: NodeGroup, precision: Precision, framework: str | Softwar
         gemm_flop_per_s=peak(precision.compute),
         gemm_fraction=fraction.get(compute_bytes, efficiency.gemm_fraction_fp8) * driver.product_share,
         attention_flop_per_s=peak(precision.activations),
+        scalar_flop_per_s=device.peak("fp32") or peak(precision.activations),
         head_flop_per_s=peak(precision.activations),
         head_fraction=fraction.get(wide_bytes, efficiency.gemm_fraction) * driver.product_share,
         memory_bytes=device.memory_bytes,

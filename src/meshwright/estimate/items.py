@@ -19,6 +19,11 @@ from meshwright.specs.strategy import Recompute
 from meshwright.specs.workload import Workload
 from meshwright.strategies.base import StrategyColumns, local_units
 from meshwright.strategies.memory import kept_bytes
+from meshwright.units import MIB
+
+# Scratch memory that matrix libraries take from the framework's allocator, one piece per stream: 32 MiB on Hopper, for
+# compute, gradients and transfers. Source: PyTorch, CUBLAS_WORKSPACE_CONFIG.
+WORKSPACE_BYTES = 96 * MIB
 
 NONE = Recompute()
 SELECTIVE = Recompute(kind="selective", modules=("core_attn",))
@@ -188,7 +193,7 @@ def _add_item(
     offload_forward_s = np.maximum(moved_forward / hardware.host_bytes_per_s - forward_s, 0.0)
     offload_backward_s = np.maximum(moved_backward / hardware.host_bytes_per_s - backward_s, 0.0)
 
-    transient = seconds.transient_bytes
+    transient = seconds.transient_bytes + WORKSPACE_BYTES
     if training and recompute.kind in ("full", "grouped", "optimal"):
         live = recompute.group if recompute.kind == "grouped" else 1
         transient = transient + live * kept_bytes(work, columns, workload.precision, NONE)

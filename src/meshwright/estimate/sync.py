@@ -36,6 +36,10 @@ class DataGroups:
     expert_stride: Int[np.ndarray, "..."]
     """etp x ep."""
 
+    def take(self, index: Int[np.ndarray, "picked"]) -> DataGroups:
+        """The rows of this index."""
+        return DataGroups(dense_stride=self.dense_stride[index], expert_stride=self.expert_stride[index])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSync:
@@ -192,7 +196,9 @@ def step_sync(
         first = first + gathered
         behind = behind + gathered * (buckets - 1)
     gradients_s = _late_s(beside, backward_s * hidden, slowdown, on_time) + last
-    gradients_s = gradients_s + _late_s(each, backward_s * hidden, slowdown, on_time) * (micro_batches - 1) * (zero == Z2)
+    gradients_s = gradients_s + _late_s(each, backward_s * hidden, slowdown, on_time) * (micro_batches - 1) * (
+        zero == Z2
+    )
     gather_s = _late_s(behind, forward_s * hidden, slowdown, on_time) + first
     optimizer_s = optimizer_s + hardware.software.step_s * training
     copies_s = np.maximum(copied_s - backward_s - gradients_s, 0.0)

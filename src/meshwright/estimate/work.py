@@ -21,11 +21,16 @@ from meshwright.strategies.base import Call, LocalAttention, LocalGemm, Strategy
 
 Rows = Float[np.ndarray, "rows"]
 
+# Elements of 16 bits in the 16 bytes on which tensor cores want rows to start. Source: NVIDIA, "Matrix Multiplication
+# Background User's Guide", tensor core requirements.
+ALIGNED = 8
+# Fused attention kernels are compiled for head dims in steps of this. Source: Dao-AILab/flash-attention, README.
+FLASH_PAD = 32
+
 _COLLECTIVES = {
     "all_gather": collectives.all_gather_s,
     "reduce_scatter": collectives.reduce_scatter_s,
     "all_reduce": collectives.all_reduce_s,
-    "all_to_all": collectives.all_to_all_s,
     "send": collectives.point_to_point_s,
 }
 
@@ -92,7 +97,10 @@ class Groups:
             stride, size = self._shapes[call.group]
             self._spans[call.group] = collectives.group_span(stride, size, self._hardware.domain_sizes)
         inside = self._spans[call.group]
-        once = _COLLECTIVES[call.kind](payload, inside=inside, rates=self._hardware.rates)
+        if call.kind == "all_to_all":
+            once = collectives.all_to_all_s(payload, inside=inside, rates=self._hardware.rates, copies=call.copies)
+        else:
+            once = _COLLECTIVES[call.kind](payload, inside=inside, rates=self._hardware.rates)
         return np.asarray(once * call.repeats)
 
 
@@ -201,6 +209,7 @@ class _Pricing:
             tile_m=efficiency.tile_m,
             tile_n=efficiency.tile_n,
             units=hardware.units,
+            wave_loss=hardware.software.wave_loss,
             k_half=efficiency.k_half,
             input_bytes=element,
             weight_bytes=element,
@@ -242,7 +251,10 @@ class _Pricing:
 
     def _core(self, op: CoreAttention, local: LocalAttention, *, backward: bool, materialised: bool) -> Rows:
         hardware, efficiency = self.hardware, self.hardware.efficiency
+        qk_dim, v_dim = op.head_dim, op.value_dim
         if materialised:
+            # Rows of heads that do not start on 16 bytes cannot be read by tensor cores.
+            aligned = qk_dim % ALIGNED == 0 and v_dim % ALIGNED == 0
             return self.zero + compute.materialised_attention_s(
                 query_len=local.query_len,
                 key_len=local.key_len,
@@ -251,7 +263,7 @@ class _Pricing:
                 qk_dim=op.head_dim,
                 v_dim=op.value_dim,
                 backward=backward,
-                peak_flop_per_s=hardware.attention_flop_per_s,
+                peak_flop_per_s=hardware.attention_flop_per_s if aligned else hardware.scalar_flop_per_s,
                 max_fraction=hardware.head_fraction,
                 softmax_passes=5.5 if backward else 4.5,
                 score_bytes=self.activation_bytes,
@@ -266,8 +278,8 @@ class _Pricing:
             batch=local.batch,
             heads=local.heads,
             kv_heads=local.kv_heads,
-            qk_dim=op.head_dim,
-            v_dim=op.value_dim,
+            qk_dim=-(-qk_dim // FLASH_PAD) * FLASH_PAD,
+            v_dim=-(-v_dim // FLASH_PAD) * FLASH_PAD,
             backward=backward,
             peak_flop_per_s=hardware.attention_flop_per_s,
             max_fraction=fraction * hardware.flash_share,
@@ -289,7 +301,7 @@ class _Pricing:
         passes = hardware.software.vector_passes
         forward = scale * (op.forward_elements * passes / bandwidth) + launch
         backward = scale * (op.backward_elements * passes / bandwidth) + launch
-        self._add(module, forward, backward, self.zero)
+        self._add(module, forward, backward, self.zero, (op.kernels, op.kernels))
         self.calls(tensor_1d.vector_calls(op, columns, self.activation_bytes), {}, module)
         self.dense = self.dense + float(op.parameters)
         if op.table:

@@ -61,6 +61,7 @@ _EFFICIENCY_NUMBERS = (
     ("flash_backward_fraction", "flash_backward_fraction", 1.0),
     ("flash_keys_half", "flash_keys_half", 1.0),
     ("flash_dim_half", "flash_dim_half", 1.0),
+    ("gemm_fraction_fp4", "gemm_fraction_fp4", 1.0),
     ("flash_fa1_share", "flash_fa1_share", 1.0),
     ("flash_fa2_share", "flash_fa2_share", 1.0),
     ("memory_fraction", "memory_fraction", 1.0),

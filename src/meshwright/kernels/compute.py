@@ -28,6 +28,7 @@ def gemm_s(
     tile_m: Column,
     tile_n: Column,
     units: Column,
+    wave_loss: Column = 0.25,
     k_half: Column,
     input_bytes: Column,
     weight_bytes: Column,
@@ -39,9 +40,9 @@ def gemm_s(
 
     Compute: every output tile costs 2 tile_m tile_n (k + k_half) FLOP at peak * max_fraction, edge tiles in full, and
     tiles run in waves of `units`: waves(tiles) * 2 tile_m tile_n (k + k_half) / (peak * max_fraction), with
-    waves(t) = min(units * ceil(t / units), t + units / 4, 2 t). The first is the plain wave quantisation, the others
-    what libraries do about it: with other tile shapes to choose from, or the last tiles split along k (stream-K), a
-    quarter of a wave is lost at most; and a grid smaller than the device is split until at most half of it idles.
+    waves(t) = min(units * ceil(t / units), t + wave_loss units, 2 t). The first is the plain wave quantisation, the
+    others what libraries do about it: with other tile shapes to choose from, or the last tiles split along k
+    (stream-K), only a part of a wave is lost; and a grid smaller than the device is split until half of it idles.
 
     Memory: groups * (m k input_bytes + k n weight_bytes + m n output_bytes) / memory_bytes_per_s, each operand once.
 
@@ -57,6 +58,7 @@ def gemm_s(
         tile_m: rows of the output tile of one unit.
         tile_n: columns of the output tile of one unit.
         units: tiles the device works on at once (multiprocessors).
+        wave_loss: of a wave, what a grid that does not fill its last wave loses at most.
         k_half: contraction length that takes as long as the prologue and epilogue of a tile; half speed at k = k_half.
         input_bytes: per element of [m, k].
         weight_bytes: per element of [k, n].
@@ -72,7 +74,7 @@ def gemm_s(
     """
     tiles = groups * np.ceil(m / tile_m) * np.ceil(n / tile_n)
     whole_waves = np.ceil(tiles / units) * units
-    paid_tiles = np.minimum(whole_waves, np.minimum(tiles + units / 4, 2 * tiles))
+    paid_tiles = np.minimum(whole_waves, np.minimum(tiles + wave_loss * units, 2 * tiles))
     compute_s = paid_tiles * (k + k_half) * (2 * tile_m * tile_n / (peak_flop_per_s * max_fraction))
     traffic_bytes = groups * (k * (m * input_bytes + n * weight_bytes) + m * n * output_bytes)
     return np.maximum(compute_s, traffic_bytes / memory_bytes_per_s) + launch_s

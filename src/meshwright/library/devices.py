@@ -26,6 +26,7 @@ from meshwright.formats.device_file import (
     read_device_file,
 )
 from meshwright.formats.device_lint import Finding, lint_device
+from meshwright.library.calibration import calibration
 from meshwright.specs.device import DeviceSpec, KernelEfficiency
 from meshwright.units import GIB
 
@@ -79,6 +80,20 @@ def devices() -> tuple[DeviceSpec, ...]:
 @lru_cache(maxsize=64)
 def kernel_efficiency(generation: str) -> KernelEfficiency:
     """How near the kernels of an architecture generation come to its peaks.
+
+    Raises:
+        UnsupportedError: an unknown generation.
+    """
+    published = published_efficiency(generation)
+    fitted = calibration().of("device", generation)
+    if not fitted:
+        return published
+    source = f"fitted on {calibration().date} to {calibration().source}; otherwise {published.source}"
+    return replace(published, basis="fitted", source=source, **fitted)  # type: ignore[arg-type]
+
+
+def published_efficiency(generation: str) -> KernelEfficiency:
+    """The same from the literature alone, without the fit to measured runs.
 
     Raises:
         UnsupportedError: an unknown generation.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
 from meshwright.errors import UnsupportedError, unknown_name
+from meshwright.library.calibration import calibration
 from meshwright.specs.software import DEFAULT_SOFTWARE, Software
 from meshwright.units import MICRO, MILLI
 
@@ -16,6 +18,20 @@ _FILE = Path(__file__).parent / "data" / "software.toml"
 @lru_cache(maxsize=64)
 def software(name: str = DEFAULT_SOFTWARE) -> Software:
     """A framework by name.
+
+    Raises:
+        UnsupportedError: nobody knows this name.
+    """
+    published = published_software(name)
+    fitted = calibration().of("software", name)
+    if not fitted:
+        return published
+    source = f"fitted on {calibration().date} to {calibration().source}; otherwise {published.source}"
+    return replace(published, basis="fitted", source=source, **fitted)  # type: ignore[arg-type]
+
+
+def published_software(name: str) -> Software:
+    """The same without the fit to measured runs.
 
     Raises:
         UnsupportedError: nobody knows this name.

@@ -15,6 +15,12 @@ from meshwright.specs.model import Attention, DenseMlp, LatentAttention, LayerSp
 
 AttentionKernel = Literal["flash", "materialised"]
 
+# Kernels around the products of an expert layer: scores, top-k, balance loss, counts and their copy to the host; masks,
+# offsets, gather or scatter of tokens and probabilities. Source: counted in megatron/core/transformer/moe of
+# NVIDIA/Megatron-LM 0.12 (router.py, token_dispatcher.py, moe_utils.py).
+ROUTER_KERNELS = 20.0
+PERMUTE_KERNELS = 10.0
+
 
 @lru_cache(maxsize=256)
 def layer_work(layer: LayerSpec, hidden: int, kernel: AttentionKernel) -> LayerWork:
@@ -305,6 +311,7 @@ def _moe(moe: MoeMlp, hidden: int) -> tuple[list[Op], list[Kept]]:
             forward_elements=4 * moe.experts,
             backward_elements=4 * moe.experts,
             fp32=True,
+            kernels=ROUTER_KERNELS,
             parameters=hidden if moe.shared_gate else 0,
         ),
         Vector(
@@ -313,6 +320,7 @@ def _moe(moe: MoeMlp, hidden: int) -> tuple[list[Op], list[Kept]]:
             region="sequence",
             forward_elements=2 * moe.top_k * hidden,
             backward_elements=2 * moe.top_k * hidden,
+            kernels=PERMUTE_KERNELS,
         ),
         Exchange(name="dispatch", module="moe", width=hidden, direction="dispatch"),
         Linear(
@@ -347,6 +355,7 @@ def _moe(moe: MoeMlp, hidden: int) -> tuple[list[Op], list[Kept]]:
             region="sequence",
             forward_elements=(moe.top_k + 1) * hidden,
             backward_elements=(moe.top_k + 1) * hidden,
+            kernels=PERMUTE_KERNELS,
         ),
     ]
     # Routing weights are applied inside the activation, as current frameworks do, so expert outputs are not kept.

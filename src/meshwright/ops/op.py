@@ -75,6 +75,8 @@ class Vector:
     """Works on 4-byte elements whatever the precision."""
     reduce: int = 0
     """Width of partial sums reduced over tensor ranks after it (a vocabulary split over them)."""
+    kernels: float = 1.0
+    """Kernels that frameworks launch for it each way."""
     table: tuple[int, int] | None = None
     """(rows, width) of a lookup table whose rows are split over tensor ranks."""
 

@@ -53,6 +53,8 @@ class KernelEfficiency:
     """Driver context, libraries' workspaces."""
     source: str
     basis: Basis = "literature"
+    gemm_fraction_fp4: float = 0.7
+    """Best large GEMM over the dense peak at 4 bits."""
     generation: str = ""
     """Name of the architecture generation."""
     flash_fa1_share: float = 1.0
@@ -71,6 +73,7 @@ class KernelEfficiency:
             "memory_fraction",
             "flash_fa1_share",
             "flash_fa2_share",
+            "gemm_fraction_fp4",
         ):
             value = getattr(self, name)
             if check.positive(name, value):

@@ -25,7 +25,10 @@ class Software:
     vector_passes: float
     """Memory traffic of elementwise operators over that of fully fused ones, 1 or more."""
     product_share: float
-    """Rate of matrix products over the best the device reaches, 0-1: layouts, libraries, clocks lowered by neighbours."""
+    """Rate of matrix products over the best the device reaches, 0-1: layouts, libraries, clocks under load."""
+    wave_loss: float
+    """Of a wave of tiles, what a product that does not fill its last wave loses at most, 0-1: its libraries split tiles
+    or choose among shapes (0.25), or run whole waves (1)."""
     flash: FlashKernel
     """Generation of the fused attention kernels."""
     cast_passes: float
@@ -45,7 +48,7 @@ class Software:
         check = Check(f"software {self.name}")
         for name in ("operator_s", "micro_batch_s", "step_s", "cast_passes"):
             check.positive(name, getattr(self, name), zero=True)
-        for name in ("product_share", "link_share"):
+        for name in ("product_share", "link_share", "wave_loss"):
             if check.positive(name, getattr(self, name)):
                 check.that(getattr(self, name) <= 1, name, getattr(self, name), "is a share and cannot exceed 1")
         check.positive("vector_passes", self.vector_passes)

@@ -83,6 +83,17 @@ PRECISIONS: dict[str, Precision] = {
             weight_cache_bytes=2.0,
         ),
         Precision(
+            name="nvfp4",
+            compute="nvfp4",
+            activations="bf16",
+            weights="bf16",
+            gradients="fp32",
+            master="fp32",
+            moments="fp32",
+            reduce="fp32",
+            weight_cache_bytes=2.0,
+        ),
+        Precision(
             name="fp32",
             compute="fp32",
             activations="fp32",
@@ -95,7 +106,7 @@ PRECISIONS: dict[str, Precision] = {
     )
 }
 """The recipes behind `--dtype`: Megatron-LM's mixed precision (18 bytes per parameter in bf16, 20 in fp16 and in fp8
-with cached weight copies, 16 in fp32)."""
+with cached weight copies, 20 in nvfp4, 16 in fp32)."""
 
 OPTIMIZER_MOMENTS: dict[str, float] = {
     "adam": 2.0,

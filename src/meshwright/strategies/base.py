@@ -39,7 +39,8 @@ class StrategyColumns:
     cp_ag: Int[np.ndarray, "rows"]
     ep: Int[np.ndarray, "rows"]
     etp: Int[np.ndarray, "rows"]
-    mbs: Int[np.ndarray, "rows"]
+    mbs: Int[np.ndarray, "rows"] | Float[np.ndarray, "rows"]
+    """Sequences per micro-batch; a fraction for a section that a schedule cuts it into. Such sections do equal work."""
     capacity: Float[np.ndarray, "rows"]
     """Capacity factor, NaN where no token is dropped."""
     ep_chunks: Int[np.ndarray, "rows"]
@@ -49,6 +50,8 @@ class StrategyColumns:
     seq_len: int
     imbalance: float
     """Tokens of the fullest expert rank over the mean."""
+    deduplicated: Bool[np.ndarray, "rows"] | None = None
+    """Tokens enter a domain once however many of its experts they visit; None where no row does."""
 
     @property
     def rows(self) -> int:
@@ -70,6 +73,14 @@ class StrategyColumns:
         """Tokens in the sequence region: cut by tp with sequence parallelism."""
         return self.tokens / np.where(self.sp, self.tp, 1)
 
+    @property
+    def boundary_tokens(self) -> Float[np.ndarray, "rows"]:
+        """Tokens a rank sends to the next stage: tensor ranks hold the same or their part, and each sends its part.
+
+        Source: Narayanan et al. 2021, section 4.1 (scatter/gather).
+        """
+        return self.tokens / self.tp
+
     def received(self, top_k: int) -> Float[np.ndarray, "rows"]:
         """Token copies at the fullest rank's experts: T k times imbalance, or capacity's padding, times etp.
 
@@ -80,7 +91,11 @@ class StrategyColumns:
 
     def take(self, index: Int[np.ndarray, "picked"]) -> StrategyColumns:
         """The rows of this index."""
-        columns = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name not in ("seq_len", "imbalance")}
+        columns = {
+            f.name: value[index]
+            for f in fields(self)
+            if f.name not in ("seq_len", "imbalance") and (value := getattr(self, f.name)) is not None
+        }
         return replace(self, **columns)
 
 
@@ -94,6 +109,8 @@ class Call:
     group: Literal["tp", "cp_a2a", "cp_p2p", "cp_ag", "ep", "etp"]
     payload_bytes: Column
     """S of kernels.collectives, per row."""
+    copies: Column = 1.0
+    """Of each token in an all-to-all that sends one of them to a domain and lets it copy."""
     repeats: Column = 1.0
     beside: Phase | None = None
     """The compute of the same operator that may hide it; None exposes it."""

@@ -52,10 +52,12 @@ def exchange_calls(op: Exchange, columns: StrategyColumns, top_k: int, activatio
 
     Returns:
         An all-to-all of T k h bytes per rank over ep, and over etp a gather before (scatter after) the experts.
+        With a deduplicating dispatcher a token enters each domain once.
         Pipelined in c chunks, all but 1/c of the exchange hides behind the experts.
     """
     per_rank = columns.received(top_k) / columns.etp * op.width * activation_bytes
     crossing = per_rank * (columns.ep > 1)
+    copies = 1.0 if columns.deduplicated is None else np.where(columns.deduplicated, float(top_k), 1.0)
     gathered = per_rank * columns.etp * (columns.etp > 1)
     calls: tuple[Call, ...] = ()
     phases: tuple[tuple[Literal["forward", "backward"], Phase], ...] = (
@@ -71,6 +73,7 @@ def exchange_calls(op: Exchange, columns: StrategyColumns, top_k: int, activatio
                 phase=phase,
                 group="ep",
                 payload_bytes=crossing,
+                copies=copies,
                 beside=compute,
                 # Dispatch and combine share the experts' time.
                 beside_share=np.where(columns.ep_chunks > 1, 0.5, 0.0),

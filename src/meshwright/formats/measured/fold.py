@@ -27,6 +27,10 @@ class Generation:
     sequence_parallel: bool
     tp_overlap: str
     dp_overlap: bool
+    interleaves: bool = False
+    """Whether pipelines are interleaved where nothing is said."""
+    deduplicates: bool = False
+    """Whether tokens enter a node once on their way to experts."""
     short_gradients: bool = False
     """Whether gradients are kept and summed in 16 bits."""
 
@@ -58,14 +62,29 @@ def generation(framework: str, year: int) -> Generation:
         dp_overlap=True,
     )
     if "nemo" in text or "bridge" in text:
-        return replace(core, name="NVIDIA's performance recipes", tp_overlap="ring", short_gradients=True)
+        return replace(
+            core,
+            name="NVIDIA's performance recipes",
+            tp_overlap="ring",
+            short_gradients=True,
+            deduplicates="bridge" in text,
+        )
     if "megatron-core" in text or "mcore" in text:
-        return core
+        return replace(core, interleaves=True, deduplicates=year >= 2026)
     if "deepspeed" in text:
-        old = replace(core, name="Megatron-DeepSpeed", software="megatron-deepspeed", sharding="z0", flash=False, sequence_parallel=False)
+        old = replace(
+            core,
+            name="Megatron-DeepSpeed",
+            software="megatron-deepspeed",
+            sharding="z0",
+            flash=False,
+            sequence_parallel=False,
+        )
         return replace(old, tp_overlap="none", dp_overlap=False)
     if "megatron" in text and year < 2022:
-        first = replace(core, name="Megatron-LM before 2022", software="megatron-lm", sharding="z0", recompute="full", flash=False)
+        first = replace(
+            core, name="Megatron-LM before 2022", software="megatron-lm", sharding="z0", recompute="full", flash=False
+        )
         return replace(first, sequence_parallel=False, tp_overlap="none", dp_overlap=False)
     if "megatron" in text:
         return replace(core, name="Megatron-LM", software="megatron-lm", sharding="z0", flash=False, dp_overlap=False)
@@ -136,7 +155,7 @@ def precision(text: str, *, year: int, notes: str = "") -> tuple[Precision, str]
     if lower.startswith("fp16/bf16"):
         return PRECISIONS["fp16"], "fp16: 16 bits, which of the two formats is not stated"
     if lower.startswith(("nvfp4", "fp4", "mxfp4")):
-        return PRECISIONS["fp8"], f"fp8: {text} has no recipe of its own, so its products are priced as fp8"
+        return PRECISIONS["nvfp4"], ""
     if lower.startswith(("fp8", "mxfp8")):
         return PRECISIONS["fp8"], ""
     for name in ("bf16", "fp16", "fp32"):
@@ -154,7 +173,7 @@ def short_gradients(recipe: Precision) -> tuple[Precision, str]:
     Source: `grad_reduce_in_fp32 = False` and `fp8_param_gather = True` in scripts/performance of NVIDIA/NeMo and
     NVIDIA-NeMo/Megatron-Bridge.
     """
-    if recipe.name not in ("bf16", "fp8"):
+    if recipe.name not in ("bf16", "fp8", "nvfp4"):
         return recipe, ""
     short = replace(recipe, name=f"{recipe.name}-short", gradients="bf16", reduce="bf16", weight_cache_bytes=0.0)
     return short, "16 bits: usual in NVIDIA's performance recipes"
@@ -245,6 +264,19 @@ def flash(text: str) -> bool | None:
         return None
     stored = ("standard", "unfused", "fused softmax", "local", "eager", "math")
     return "flash" in lower or not any(word in lower for word in stored)
+
+
+def local_layers(framework: str, notes: str) -> bool:
+    """Whether a functional test of Megatron-LM runs its own layers, which write scores to memory.
+
+    The names of its tests carry `te` where they run on Transformer Engine: `gpt3_mcore_te_tp2_pp2_...`.
+    """
+    name = re.match(r"(gpt\d?_mcore_\w+)", notes.lower())
+    return (
+        " ci" in framework.lower()
+        and name is not None
+        and not re.search(r"_te(_|$)", name[1].replace("uninstall_te", ""))
+    )
 
 
 def fabric_bytes_per_s(text: str, devices_per_node: int) -> float | None:

@@ -20,6 +20,8 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
 from meshwright.specs.workload import Workload
 
+# Chunks per worker in NVIDIA's published recipes: 4 to 8, more only where a layer is a chunk.
+MOST_CHUNKS = 8
 # What Megatron-Core's guide to mixtures of experts recomputes first when memory is short.
 _EXPERT_MODULES = ("layernorm", "moe_act", "mla_up_proj")
 
@@ -51,6 +53,8 @@ class MeasuredRun:
     """Layers of each virtual stage; empty where they do not divide evenly and nothing is said."""
     capacity: float | None = None
     """Capacity factor where tokens are dropped."""
+    deduplicates: bool = False
+    """Whether tokens enter a node once on their way to experts."""
     offloaded_activations: float = 0.0
     """Share of layers whose activations go to the host."""
     memory_kind: str = "device"
@@ -129,6 +133,7 @@ class _Reader:
             plans=plans,
             split=self.split(plans[0].row, model),
             capacity=1.0 if "token drop" in self.notes and model.is_moe else None,
+            deduplicates=model.is_moe and self.deduplicates(),
             offloaded_activations=self.offloaded(model),
             memory_kind=self.memory_kind(),
             last_stage="last rank" in record.all_text("mem_counted"),
@@ -157,6 +162,9 @@ class _Reader:
             precision, assumed = fold.short_gradients(precision)
             self.assume("gradients", assumed)
         flash = fold.flash(record.text("attention"))
+        if flash and fold.local_layers(record.text("framework"), record.text("notes")):
+            flash = False
+            self.assume("attention", "scores in memory: the test is not named after Transformer Engine")
         if flash is None:
             flash = self.generation.flash
             self.assume("attention", f"{'fused' if flash else 'scores in memory'}: usual in {self.generation.name}")
@@ -221,7 +229,12 @@ class _Reader:
                 counts[-1] -= 1
             if sum(counts) == layers and len(counts) == stages and min(counts) > 0:
                 return tuple(counts)
-        return (layers // stages,) * stages if layers % stages == 0 else ()
+        if layers % stages == 0:
+            return (layers // stages,) * stages
+        if stages > 1 and (layers + 2) % stages == 0:  # embedding and head take a layer's place
+            each = (layers + 2) // stages
+            return (each - 1, *(each,) * (stages - 2), each - 1)
+        return ()
 
     def sharding(self) -> tuple[str, int]:
         """As stated, or as the framework does."""
@@ -248,7 +261,14 @@ class _Reader:
 
     def chunks(self, pp: int, model: ModelSpec) -> int:
         """Chunks per worker."""
-        _, vpp = fold.schedule(self.record.text("schedule"), pp=pp, vpp=self.record.whole("vpp"))
+        stated = self.record.whole("vpp")
+        _, vpp = fold.schedule(self.record.text("schedule"), pp=pp, vpp=stated)
+        silent = stated is None and not self.record.text("schedule") and "stage layer split" not in self.notes
+        if pp > 1 and silent and self.generation.interleaves and model.num_layers % pp == 0:
+            layers = model.num_layers // pp
+            usual = max(chunks for chunks in range(1, MOST_CHUNKS + 1) if layers % chunks == 0)
+            self.assume("vpp", f"{usual}: usual in {self.generation.name}")
+            return usual
         if vpp is not None:
             return vpp
         vpp = 2 if model.num_layers % (2 * pp) == 0 else 1
@@ -319,6 +339,14 @@ class _Reader:
     def data_overlap(self) -> bool:
         """Whether gradients are summed beside the last backward."""
         return self.generation.dp_overlap or "overlap-grad-reduce" in self.notes or "overlap-param-gather" in self.notes
+
+    def deduplicates(self) -> bool:
+        """As the notes say, or as the framework does."""
+        if re.search(r"dispatcher (deepep|hybridep)", self.notes, re.IGNORECASE):
+            return True
+        if self.generation.deduplicates:
+            self.assume("dispatcher", f"deduplicated: usual in {self.generation.name}")
+        return self.generation.deduplicates
 
     def offloaded(self, model: ModelSpec) -> float:
         """Share of the layers whose activations live on the host."""

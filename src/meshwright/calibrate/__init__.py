@@ -1,0 +1,1 @@
+"""Measurements in, efficiency curves out: the loop closes through data files, never through code."""

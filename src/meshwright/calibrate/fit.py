@@ -1,0 +1,250 @@
+"""The fit: robust regression of ln(predicted / measured), a prior on every number, sources left out one by one.
+
+minimise over ln x:  sum over runs of w soft_l1(r(x) / s) + sum over numbers of ((ln x - ln prior) / spread)^2
+
+Steps of seconds are sums of parts that each number scales, so r is nearly linear in ln x: each round linearises it once
+(finite differences, only the runs a number can touch) and solves the linear problem exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from meshwright.calibrate.chosen import ChosenPlan
+from meshwright.calibrate.parameters import Parameter, hardware_with, parameters_of
+from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.library.software import software
+from meshwright.shapes import Float
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Runs = Float[np.ndarray, "runs"]
+Numbers = Float[np.ndarray, "numbers"]
+
+NOISE = 0.05
+"""Scale of an ordinary residual of ln(predicted / measured): beyond it a run counts by its distance, not its square."""
+SOURCE_POWER = 0.35
+"""A source of n runs counts as n^(1 - 0.35) runs: its runs share their machine and its faults."""
+STEP = 0.03
+"""Of the finite differences, of a logarithm."""
+TRUST = 0.6
+"""Most a number's logarithm moves in one round."""
+FEWEST_RUNS = 20
+Z90 = 1.645
+"""Half-width of the central 90 % of a normal distribution."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStep:
+    """One run with its measurement."""
+
+    id: str
+    source: str
+    measured_s: float
+    chosen: ChosenPlan
+
+    @property
+    def owners(self) -> tuple[str, str]:
+        """Architecture generation and framework."""
+        run = self.chosen.run
+        return run.cluster.groups[0].device.efficiency.generation, run.workload.software
+
+    def residual(self, values: dict[Parameter, float]) -> float:
+        """ln(predicted / measured)."""
+        run = self.chosen.run
+        hardware = hardware_with(values, run.cluster.groups[0], run.workload)
+        return math.log(self.chosen.step_time_s(hardware) / self.measured_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """What was found."""
+
+    parameters: tuple[Parameter, ...]
+    log_values: Numbers
+    deviations: Numbers
+    """Standard deviations of the logarithms."""
+    before: Runs
+    """ln(predicted / measured) under the priors."""
+    after: Runs
+    left_out: Runs
+    """The same for each run with its source left out of the fit (on the last linearisation)."""
+
+    @property
+    def improves(self) -> bool:
+        """Whether runs of sources that were left out are predicted better than without a fit."""
+        return bool(np.median(np.abs(self.left_out)) < np.median(np.abs(self.before)))
+
+
+def fit(steps: Sequence[MeasuredStep], rounds: int = 2, tell: Callable[[str], None] = lambda line: None) -> Fit:
+    """Fit every number these runs can touch.
+
+    Args:
+        steps: runs with measurements.
+        rounds: of linearisation.
+        tell: takes a line about each round.
+
+    Returns:
+        Values, uncertainty, and the errors before, after, and with sources left out.
+
+    Raises:
+        InputError: too few runs to fit anything.
+        UnsupportedError: scipy is missing.
+    """
+    if len(steps) < FEWEST_RUNS:
+        raise InputError(
+            Problem(
+                what=f"{len(steps)} runs can be priced",
+                why=f"a fit needs at least {FEWEST_RUNS}",
+                fix="give a file with more runs, or scale one plan with a log of its own",
+            )
+        )
+    parameters = parameters_of((step.owners[0] for step in steps), (step.owners[1] for step in steps))
+    x = np.log([parameter.prior for parameter in parameters])
+    weights = source_weights(steps)
+    before = after = residuals(steps, parameters, x)
+    slopes = np.zeros((len(steps), len(parameters)))
+    for round_number in range(rounds):
+        slopes = jacobian(steps, parameters, x, after)
+        moved = solve(after, slopes, x, parameters, weights)
+        x = x + np.clip(moved - x, -TRUST, TRUST)
+        after = residuals(steps, parameters, x)
+        tell(f"round {round_number + 1} of {rounds}: median error {np.median(np.abs(np.expm1(after))):.1%}")
+    return Fit(
+        parameters=parameters,
+        log_values=x,
+        deviations=deviations(after, slopes, parameters, weights),
+        before=before,
+        after=after,
+        left_out=_left_out(steps, after, slopes, x, parameters, weights),
+    )
+
+
+def source_weights(steps: Sequence[MeasuredStep]) -> Runs:
+    """n^-0.35 for a run of a source of n runs."""
+    runs = Counter(step.source for step in steps)
+    return np.array([runs[step.source] ** -SOURCE_POWER for step in steps])
+
+
+def residuals(steps: Sequence[MeasuredStep], parameters: Sequence[Parameter], x: Numbers) -> Runs:
+    """ln(predicted / measured) of every run."""
+    return np.array([step.residual(_values(step, parameters, x)) for step in steps])
+
+
+def jacobian(
+    steps: Sequence[MeasuredStep], parameters: Sequence[Parameter], x: Numbers, at_x: Runs
+) -> Float[np.ndarray, "runs numbers"]:
+    """Slopes of the residuals by finite differences, inwards at an upper bound."""
+    slopes = np.zeros((len(steps), len(parameters)))
+    for row, step in enumerate(steps):
+        values = _values(step, parameters, x)
+        for column, parameter in enumerate(parameters):
+            if parameter in values:
+                by = STEP if x[column] + STEP <= parameter.bounds[1] else -STEP
+                moved = {**values, parameter: math.exp(x[column] + by)}
+                slopes[row, column] = (step.residual(moved) - at_x[row]) / by
+    return slopes
+
+
+def solve(
+    at_x: Runs, slopes: Float[np.ndarray, "runs numbers"], x: Numbers, parameters: Sequence[Parameter], weights: Runs
+) -> Numbers:
+    """The minimum of the linearised problem within bounds."""
+    least_squares = _least_squares()
+    prior = np.log([parameter.prior for parameter in parameters])
+    spread = np.array([parameter.quantity.spread for parameter in parameters])
+    low, high = np.array([parameter.bounds for parameter in parameters]).T
+
+    def objective(moved: Numbers) -> np.ndarray:
+        scaled = (at_x + slopes @ (moved - x)) * weights / NOISE
+        # soft_l1 of the runs alone: least_squares would apply it to the priors too.
+        soft = np.sign(scaled) * np.sqrt(2 * (np.sqrt(1 + scaled**2) - 1))
+        return np.concatenate([soft, (moved - prior) / spread])
+
+    def slope(moved: Numbers) -> np.ndarray:
+        scaled = (at_x + slopes @ (moved - x)) * weights / NOISE
+        length = np.sqrt(1 + scaled**2)
+        # d soft / d scaled = |scaled| / (length |soft|), which is sqrt((1 + length) / 2) / length.
+        falling = np.sqrt((1 + length) / 2) / length
+        return np.vstack([slopes * (falling * weights / NOISE)[:, None], np.diag(1 / spread)])
+
+    start = np.clip(x, low + 1e-9, high - 1e-9)
+    return np.asarray(least_squares(objective, start, jac=slope, bounds=(low, high)).x)
+
+
+def deviations(
+    at_x: Runs, slopes: Float[np.ndarray, "runs numbers"], parameters: Sequence[Parameter], weights: Runs
+) -> Numbers:
+    """Standard deviations of the logarithms: root of the diagonal of (J' W J / s^2 + 1 / spread^2)^-1.
+
+    s is the robust spread of what is left over, 1.4826 times the median of |r|.
+    """
+    spread = np.array([parameter.quantity.spread for parameter in parameters])
+    left = max(NOISE, 1.4826 * float(np.median(np.abs(at_x))))
+    scaled = slopes * (weights / left)[:, None]
+    return np.sqrt(np.diag(np.linalg.inv(scaled.T @ scaled + np.diag(spread**-2.0))))
+
+
+def _left_out(
+    steps: Sequence[MeasuredStep],
+    at_x: Runs,
+    slopes: Float[np.ndarray, "runs numbers"],
+    x: Numbers,
+    parameters: Sequence[Parameter],
+    weights: Runs,
+) -> Runs:
+    found = at_x.copy()
+    sources = np.array([step.source for step in steps])
+    for source in dict.fromkeys(sources):
+        out = sources == source
+        moved = solve(at_x[~out], slopes[~out], x, parameters, weights[~out])
+        found[out] = at_x[out] + slopes[out] @ (moved - x)
+    return found
+
+
+def _values(step: MeasuredStep, parameters: Sequence[Parameter], x: Numbers) -> dict[Parameter, float]:
+    """The numbers that can touch a run."""
+    return {
+        parameter: math.exp(value) for parameter, value in zip(parameters, x, strict=True) if touches(parameter, step)
+    }
+
+
+def touches(parameter: Parameter, step: MeasuredStep) -> bool:
+    """Whether a run depends on a number."""
+    generation, framework = step.owners
+    if parameter.owner != (generation if parameter.quantity.scope == "device" else framework):
+        return False
+    workload = step.chosen.run.workload
+    narrow = workload.precision.bytes_of("compute")
+    needed = {
+        "gemm_fraction_fp8": narrow == 1,
+        "gemm_fraction_fp4": narrow == 0.5,
+        "cast_passes": narrow <= 1,
+        "flash_forward_fraction": workload.attention_kernel == "flash",
+        "flash_backward_fraction": workload.attention_kernel == "flash",
+        "flash_fa1_share": workload.attention_kernel == "flash" and software(framework).flash == "fa1",
+        "flash_fa2_share": workload.attention_kernel == "flash" and software(framework).flash == "fa2",
+    }
+    return needed.get(parameter.quantity.field, True)
+
+
+def _least_squares() -> Callable[..., object]:
+    try:
+        from scipy.optimize import least_squares
+    except ImportError:
+        raise UnsupportedError(
+            Problem(
+                what="calibrate needs scipy",
+                why="the fit is its least_squares",
+                fix="pip install 'meshwright[calibrate]'",
+                field="calibrate",
+            )
+        ) from None
+    return least_squares

@@ -1,0 +1,105 @@
+"""What a fit may move: a few physical numbers per architecture generation and framework, each with a prior and bounds.
+
+No number belongs to a run, a model or a source.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from meshwright.estimate.hardware import Hardware, hardware_of
+from meshwright.library.devices import published_efficiency
+from meshwright.library.software import published_software, software
+from meshwright.specs.cluster import NodeGroup
+from meshwright.specs.workload import Workload
+
+Scope = Literal["device", "software"]
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """One field that may be fitted, of any owner of its scope."""
+
+    scope: Scope
+    field: str
+    spread: float
+    """Standard deviation of the prior, of the logarithm."""
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A quantity of one owner, with the value it has without a fit."""
+
+    quantity: Quantity
+    owner: str
+    """An architecture generation or a framework."""
+    prior: float
+
+    @property
+    def name(self) -> str:
+        """`device.hopper.gemm_fraction`."""
+        return f"{self.quantity.scope}.{self.owner}.{self.quantity.field}"
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Logarithms of what the value may be."""
+        return math.log(self.quantity.low), math.log(self.quantity.high)
+
+
+QUANTITIES = (
+    Quantity("device", "gemm_fraction", 0.12, 0.35, 0.95),
+    Quantity("device", "gemm_fraction_fp8", 0.15, 0.30, 0.95),
+    Quantity("device", "gemm_fraction_fp4", 0.20, 0.20, 0.95),
+    Quantity("device", "memory_fraction", 0.10, 0.50, 0.95),
+    Quantity("device", "flash_forward_fraction", 0.10, 0.30, 1.0),
+    Quantity("device", "flash_backward_fraction", 0.10, 0.25, 1.0),
+    Quantity("device", "flash_fa1_share", 0.25, 0.10, 1.0),
+    Quantity("device", "flash_fa2_share", 0.15, 0.30, 1.0),
+    Quantity("device", "launch_s", 0.40, 5e-7, 2e-5),
+    Quantity("software", "operator_s", 0.60, 1e-7, 2e-4),
+    Quantity("software", "vector_passes", 0.25, 0.8, 5.0),
+    Quantity("software", "product_share", 0.05, 0.75, 1.0),
+    Quantity("software", "wave_loss", 0.50, 0.05, 1.0),
+    Quantity("software", "cast_passes", 0.50, 1.0, 20.0),
+    Quantity("software", "link_share", 0.20, 0.30, 1.0),
+    Quantity("software", "overlap", 0.30, 0.10, 1.0),
+    Quantity("software", "step_s", 0.80, 1e-3, 0.3),
+)
+"""Spreads say how far a number of the literature may be off: little for what is measured on the device, more for what
+frameworks do."""
+
+
+def parameters_of(generations: Iterable[str], frameworks: Iterable[str]) -> tuple[Parameter, ...]:
+    """Every quantity of these owners that is not zero without a fit."""
+    owners = {"device": sorted(set(generations)), "software": sorted(set(frameworks))}
+    found = []
+    for quantity in QUANTITIES:
+        for owner in owners[quantity.scope]:
+            record = published_efficiency(owner) if quantity.scope == "device" else published_software(owner)
+            prior = float(getattr(record, quantity.field))
+            if prior > 0:
+                found.append(Parameter(quantity, owner, min(max(prior, quantity.low), quantity.high)))
+    return tuple(found)
+
+
+def hardware_with(values: Mapping[Parameter, float], group: NodeGroup, workload: Workload) -> Hardware:
+    """The hardware of a group under other numbers than the library's.
+
+    Args:
+        values: of the parameters that move; those of other owners are left out.
+        group: where the run ran.
+        workload: its format and framework.
+    """
+    efficiency, driver = group.device.efficiency, software(workload.software)
+    moved: dict[str, dict[str, float]] = {"device": {}, "software": {}}
+    for parameter, value in values.items():
+        if parameter.owner in (efficiency.generation, driver.name):
+            moved[parameter.quantity.scope][parameter.quantity.field] = value
+    device = replace(group.device, efficiency=replace(efficiency, **moved["device"]))  # type: ignore[arg-type]
+    other = replace(driver, **moved["software"])  # type: ignore[arg-type]
+    return hardware_of(replace(group, device=device), workload.precision, other)
