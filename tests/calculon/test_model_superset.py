@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,3 +157,11 @@ def test_quirks_are_named_where_they_happen() -> None:
     for quirk in QUIRKS:
         module = importlib.import_module(f"meshwright.calculon.{quirk.module}")
         assert f"{quirk.name}:" in inspect.getsource(module) or f"({quirk.name})" in inspect.getsource(module), quirk
+
+
+def test_the_manual_says_what_each_quirk_is_and_what_mends_it() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "coming-from-calculon.md").read_text()
+    for quirk in QUIRKS:
+        row = next(line for line in page.splitlines() if line.startswith(f"| {quirk.name} |"))
+        assert quirk.original in row
+        assert (quirk.mended or "Stays") in row
