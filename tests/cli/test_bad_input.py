@@ -145,6 +145,12 @@ NUMBERS = [
     ("schedule 1f1b --p 0 --m -2 --tf nan --tc -1", 2, "--p is '0'", "--m is '-2'", "--tf is 'nan'", "--tc is '-1'"),
     ("schedule interleaved --p 4 --m 9 --v 2", 2, "m = 9", "m = 8"),
     ("schedule 1f1b --p 4 --m 8 --v 3", 2, "v = 3", "v = 1"),
+    ("schedule 1f1b --p 4 --m 8 --warmup pc", 2, "warmup = 'pc'", "pa or pb"),
+    ("schedule 1f1b --p 4 --m 8 --room 2", 2, "--room is given", "schedule best"),
+    ("schedule best --m 8", 2, "--p is missing"),
+    ("schedule best --p 4 --m 8 --allow 1f2b", 4, "unknown schedule '1f2b'", "1f1b"),
+    ("schedule best --p 4 --m 8 --room 0.5", 3, "fits", "0.5"),
+    ("schedule best --m 8 --times nowhere.csv", 2, "nowhere.csv", "no such file"),
     ("schedule gpipe --p 1024 --m 1000000000", 2, "at most 1,000,000"),
     ("validate BAD/columns.csv --fail-above nan", 2, "--fail-above is 'nan'"),
 ]

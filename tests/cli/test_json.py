@@ -61,6 +61,13 @@ QUESTIONS = {
         "meshwright.schedule/1",
         {"schema", "name", "p", "m", "v", "makespan_s", "bubble_makespan", "bubble_span", "exact_semantics", "workers"},
     ),
+    "schedule best --p 2 --m 3": (
+        "meshwright.best-schedule/1",
+        {
+            *("schema", "name", "p", "m", "v", "rule", "verdict", "makespan_s", "bound_s", "gap", "best_named", "gain"),
+            *("bubble_makespan", "bubble_span", "candidates", "workers"),
+        },
+    ),
     "models list": ("meshwright.models/1", {"schema", "models"}),
     "models show llama-3.1-70b": (
         "meshwright.model/1",

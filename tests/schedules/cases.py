@@ -17,6 +17,7 @@ from meshwright.schedules.hanayo import Hanayo
 from meshwright.schedules.interleaved import Interleaved
 from meshwright.schedules.interleaved_zb import InterleavedZeroBubble
 from meshwright.schedules.mixpipe import MixPipe
+from meshwright.schedules.one_f_one_b import OneFOneB
 from meshwright.schedules.seq1f1b import Seq1F1B
 from meshwright.schedules.v_half import VHalf
 from meshwright.schedules.v_min import VMin
@@ -52,6 +53,7 @@ V_BLOCKS = ((1, 3, 2), (2, 4, 2), (3, 5, 2), (4, 1, 2), (4, 8, 2), (6, 14, 2))
 CASES = (
     Case(SCHEDULES["gpipe"], ONE_CHUNK),
     Case(SCHEDULES["1f1b"], ONE_CHUNK),
+    Case(OneFOneB(warmup="pb"), ((1, 3, 1), (2, 1, 1), (4, 3, 1), (4, 8, 1), (4, 40, 1), (8, 24, 1)), tight=False),
     Case(SCHEDULES["interleaved"], CHUNKS),
     Case(
         Interleaved(group=5),

@@ -99,7 +99,7 @@ def run_schedule(
     weight_s: float = 1.0,
     recompute_s: float = 0.0,
     transfer_s: float = 0.0,
-    parameters: Mapping[str, int | bool] | None = None,
+    parameters: Mapping[str, int | bool | str] | None = None,
 ) -> ScheduleRun:
     """Build a schedule, check it and simulate it with equal stages.
 
@@ -113,7 +113,7 @@ def run_schedule(
         weight_s: its weight gradient.
         recompute_s: recomputation; part of the backward where the schedule has no task for it.
         transfer_s: latency of a transfer, which occupies nobody.
-        parameters: the schedule's own: group, segments, extra, waves, pairs, inject, raw.
+        parameters: the schedule's own: group, segments, extra, waves, pairs, inject, raw, warmup.
 
     Raises:
         UnsupportedError: an unknown name.
@@ -150,7 +150,7 @@ def run_schedule(
     return ScheduleRun(schedule=schedule, p=p, m=m, v=v, timeline=simulate(table, times), peak_activations=peaks)
 
 
-def _with_parameters(schedule: Schedule, parameters: Mapping[str, int | bool]) -> Schedule:
+def _with_parameters(schedule: Schedule, parameters: Mapping[str, int | bool | str]) -> Schedule:
     own = {item.name for item in fields(schedule)}
     problems = [
         Problem(

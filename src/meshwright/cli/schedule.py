@@ -9,13 +9,17 @@ import typer
 from meshwright.cli import options
 from meshwright.cli.output import Output
 from meshwright.cli.values import Gather, missing
+from meshwright.errors import Problem
 
 Seconds = "in seconds per full worker share"
 
 
 def schedule(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="A schedule, or `list` for all.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="A schedule, `list` for all, or `best` for the fastest.", show_default=False
+        ),
     ] = None,
     p: Annotated[str | None, typer.Option("--p", metavar="N", help="Workers.", show_default=False)] = None,
     m: Annotated[str | None, typer.Option("--m", metavar="N", help="Micro-batches.", show_default=False)] = None,
@@ -49,6 +53,26 @@ def schedule(
         str | None, typer.Option("--inject", metavar="N", help="Micro-batches injected (mixpipe).", show_default=False)
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Squeezed blocks, not reordered (v-half, v-min).")] = False,
+    warmup: Annotated[
+        str | None, typer.Option("--warmup", metavar="pa|pb", help="Warm-up policy (dapple).", show_default=False)
+    ] = None,
+    times: Annotated[
+        str | None,
+        typer.Option(
+            "--times", metavar="FILE", help="CSV or JSON of stage times and bytes (best).", show_default=False
+        ),
+    ] = None,
+    room: Annotated[
+        str | None,
+        typer.Option("--room", metavar="N", help="Micro-batches that fit each worker (best).", show_default=False),
+    ] = None,
+    allow: Annotated[
+        str | None,
+        typer.Option("--allow", metavar="NAME,NAME", help="Schedules to choose from (best).", show_default=False),
+    ] = None,
+    no_split: Annotated[
+        bool, typer.Option("--no-split", help="Whole backwards only in list scheduling (best).")
+    ] = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     no_color: options.NoColor = False,
@@ -59,6 +83,7 @@ def schedule(
       meshwright schedule list
       meshwright schedule 1f1b --p 4 --m 8
       meshwright schedule interleaved --p 4 --m 8 --v 2 --tf 1 --ti 1 --tw 1 --tc 0.1
+      meshwright schedule best --m 16 --times stages.csv
     """
     out = Output(as_json=json, quiet=quiet, no_color=no_color)
     gather = Gather()
@@ -66,7 +91,7 @@ def schedule(
         gather.problem(missing("NAME", "name a schedule; `meshwright schedule list` shows all"))
     if name != "list":
         for option, value in (("--p", p), ("--m", m)):
-            if value is None:
+            if value is None and not (option == "--p" and times is not None):
                 gather.problem(missing(option, f"for example {option} 8"))
     counts = {option: gather.whole(f"--{option}", value) for option, value in (("p", p), ("m", m), ("v", v))}
     said = {"group": group, "segments": segments, "extra": extra, "waves": waves, "pairs": pairs, "inject": inject}
@@ -74,7 +99,14 @@ def schedule(
         option: count for option, value in said.items() if (count := gather.whole(f"--{option}", value)) is not None
     }
     texts = (("tf", tf), ("ti", ti), ("tw", tw), ("tr", tr), ("tc", tc))
-    times = {option: gather.number(f"--{option}", text, zero=True) for option, text in texts}
+    seconds = {option: gather.number(f"--{option}", text, zero=True) or 0.0 for option, text in texts}
+    fits = gather.number("--room", room)
+    if name != "best":
+        said_best = (("--times", times), ("--room", room), ("--allow", allow), ("--no-split", no_split or None))
+        for option, text in said_best:
+            if text is not None:
+                why = "only `schedule best` looks for an order"
+                gather.problem(Problem(what=f"{option} is given", why=why, fix="leave it out", field=option))
     gather.done()
     assert name is not None
     if name == "list":
@@ -83,19 +115,34 @@ def schedule(
 
         out.show(list_schedules().to_dict(), lambda document: schedule_list(document["schedules"]))
         return
+    durations = {
+        "forward_s": seconds["tf"],
+        "input_s": seconds["ti"],
+        "weight_s": seconds["tw"],
+        "recompute_s": seconds["tr"],
+        "transfer_s": seconds["tc"],
+    }
+    if name == "best":
+        from meshwright.app.schedule_best import run_best_schedule
+        from meshwright.report.schedule_best import best_schedule_page
+
+        best = run_best_schedule(
+            counts["p"],
+            counts["m"] or 1,
+            counts["v"],
+            **durations,
+            times_file=times,
+            room=fits,
+            allow=None if allow is None else [one.strip() for one in allow.split(",")],
+            split=not no_split,
+        )
+        out.show(best.to_dict(), lambda document: best_schedule_page(document, best.timeline))
+        return
     from meshwright.app.schedule import run_schedule
     from meshwright.report.schedule_drawing import schedule_page
 
-    run = run_schedule(
-        name,
-        counts["p"] or 1,
-        counts["m"] or 1,
-        counts["v"],
-        forward_s=times["tf"] or 0.0,
-        input_s=times["ti"] or 0.0,
-        weight_s=times["tw"] or 0.0,
-        recompute_s=times["tr"] or 0.0,
-        transfer_s=times["tc"] or 0.0,
-        parameters={**parameters, **({"raw": True} if raw else {})},
-    )
+    own: dict[str, int | str | bool] = {**parameters, **({"raw": True} if raw else {})}
+    if warmup is not None:
+        own["warmup"] = warmup
+    run = run_schedule(name, counts["p"] or 1, counts["m"] or 1, counts["v"], **durations, parameters=own)
     out.show(run.to_dict(), lambda document: schedule_page(document, run.timeline))

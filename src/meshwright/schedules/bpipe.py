@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.schedules.one_f_one_b import OneFOneB
+from meshwright.schedules.one_f_one_b import OneFOneBOrder
 from meshwright.schedules.table import Kind
 from meshwright.shapes import Int
 
@@ -23,7 +23,7 @@ class Exchange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BPipe(OneFOneB):
+class BPipe(OneFOneBOrder):
     """The order of 1F1B with at most L = ceil((p + 2)/2) activations on a worker.
 
     Worker x < p/2 sends the activation of its latest forward to worker p - 1 - x when a forward would exceed L, and

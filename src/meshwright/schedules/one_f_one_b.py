@@ -10,6 +10,7 @@ from meshwright.errors import Problem
 from meshwright.schedules.alternating import alternating_table
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.bounds import PathBound, Paths, window_lengths
+from meshwright.schedules.critical_paths import generic_path_bound
 from meshwright.schedules.table import ScheduleTable
 from meshwright.shapes import Int
 
@@ -28,21 +29,14 @@ def one_chunk_problems(name: str, v: int) -> list[Problem]:
     ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class OneFOneB(Schedule):
-    """Worker r warms up with p - 1 - r forwards, then alternates one forward and one backward.
+class OneFOneBOrder(Schedule):
+    """What the schedules with the order of 1F1B share.
 
-    Time (m + p - 1)*(f + b) with equal stages, as GPipe, but worker r keeps activations of p - r micro-batches only.
-    Source: Fan et al., "DAPPLE: A Pipelined Data Parallel Approach for Training Large Models", PPoPP 2021;
-    Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021 (PipeDream-Flush).
+    Worker r warms up with p - 1 - r forwards, then alternates one forward and one backward. Time (m + p - 1)*(f + b)
+    with equal stages, as GPipe, but worker r keeps activations of p - r micro-batches only.
     """
 
-    name = "1f1b"
-    aliases = ("dapple",)
-    title = "1F1B: one forward, one backward in turn"
-    source = "Fan et al., DAPPLE, PPoPP 2021; Narayanan et al., PipeDream-Flush, ICML 2021"
-
-    def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float:
+    def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float | None:
         """(m + p - 1) * (forward_s + backward_s)."""
         return (m + p - 1) * (forward_s + backward_s)
 
@@ -108,3 +102,60 @@ class OneFOneB(Schedule):
                 t[a:e] += 2 * (once - 1) / length
                 each_t[a:e] = 2 * each / length
         return paths.bound()
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneFOneB(OneFOneBOrder):
+    """Worker r warms up with p - 1 - r forwards, then alternates one forward and one backward.
+
+    Time (m + p - 1)*(f + b) with equal stages, as GPipe, but worker r keeps activations of p - r micro-batches only.
+    That is DAPPLE's policy PA. With its policy PB worker r keeps min(2*(p - r) - 1, m), so that a forward is on its way
+    while a gradient is: for slow links. With free transfers and b >= f it takes the same time.
+    Source: Fan et al., "DAPPLE: A Pipelined Data Parallel Approach for Training Large Models", PPoPP 2021;
+    Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021 (PipeDream-Flush).
+    """
+
+    warmup: str = "pa"
+    """`pa`: p - r micro-batches in flight on worker r; `pb`: 2*(p - r) - 1 of them."""
+
+    name = "1f1b"
+    aliases = ("dapple",)
+    title = "1F1B: one forward, one backward in turn"
+    source = "Fan et al., DAPPLE, PPoPP 2021; Narayanan et al., PipeDream-Flush, ICML 2021"
+
+    def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float | None:
+        """(m + p - 1) * (forward_s + backward_s); with policy PB for backward_s >= forward_s, not known otherwise."""
+        if self.warmup == "pb" and backward_s < forward_s:
+            return None
+        return super().closed_form_s(p, m, v, forward_s, backward_s)
+
+    def _problems(self, p: int, m: int, v: int) -> list[Problem]:
+        found = super()._problems(p, m, v)
+        if self.warmup not in ("pa", "pb"):
+            why = "DAPPLE has two policies: p - r micro-batches in flight, or 2*(p - r) - 1"
+            what = f"{self.name}: warmup = {self.warmup!r}"
+            found.append(Problem(what=what, why=why, fix="warmup = pa or pb", field="warmup"))
+        return found
+
+    def _table(self, p: int, m: int, v: int) -> ScheduleTable:
+        if self.warmup == "pa":
+            return super()._table(p, m, v)
+        order = np.zeros(m, np.int32), np.arange(m, dtype=np.int32)
+        warmup = np.minimum(2 * (p - 1 - np.arange(p)), m)
+        return alternating_table(self.placement(p), m, warmup, order, order)
+
+    def _in_flight(self, p: int, m: int, v: int) -> tuple[Int[np.ndarray, "vectors chunks"], ...]:
+        if self.warmup == "pa":
+            return super()._in_flight(p, m, v)
+        return tuple(np.array([[min(m, 2 * (p - worker) - 1)]]) for worker in range(p))
+
+    def _shortened(self, p: int, m: int, v: int) -> int:
+        # The longer warm-up and drain take p - 1 micro-batches more of a step.
+        more = p - 1 if self.warmup == "pb" else 0
+        return super()._shortened(p, m - more, v) + more if m > more else m
+
+    def _bound_for(self, p: int, m: int, v: int) -> int:
+        return super()._bound_for(p, m, v) if self.warmup == "pa" else m
+
+    def _path_bound(self, p: int, m: int, v: int) -> PathBound:
+        return super()._path_bound(p, m, v) if self.warmup == "pa" else generic_path_bound(self.table(p, m, v))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshwright.schedules.one_f_one_b import OneFOneB
+from meshwright.schedules.one_f_one_b import OneFOneBOrder
 
 
 @dataclass(frozen=True, kw_only=True)
-class PipeDream(OneFOneB):
+class PipeDream(OneFOneBOrder):
     """The order of 1F1B, never drained: the unit is a minibatch with an optimizer step behind each of its backwards.
 
     A forward takes the newest weights of its worker and stashes them; its backward takes the stash. So worker r keeps

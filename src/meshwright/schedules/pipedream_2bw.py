@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshwright.errors import Problem
-from meshwright.schedules.one_f_one_b import OneFOneB
+from meshwright.schedules.one_f_one_b import OneFOneBOrder
 
 
 @dataclass(frozen=True, kw_only=True)
-class PipeDream2BW(OneFOneB):
+class PipeDream2BW(OneFOneBOrder):
     """The order of 1F1B, never drained: m >= p micro-batches add up to one update, on two versions of the weights.
 
     Micro-batch i runs forward and backward on version max(i // m - 1, 0), the same on every worker: each update uses

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshwright.schedules.one_f_one_b import OneFOneB
+from meshwright.schedules.one_f_one_b import OneFOneBOrder
 
 
 @dataclass(frozen=True, kw_only=True)
-class PipeDreamFlush(OneFOneB):
+class PipeDreamFlush(OneFOneBOrder):
     """The order of 1F1B; the pipeline drains behind each global batch, so that one version of the weights is enough.
 
     Time (m + p - 1)*(f + b) with equal stages; worker r keeps activations of p - r micro-batches.

@@ -25,6 +25,8 @@ from meshwright.shapes import Float
 
 EXTRAS = (0.0, 1.0, 0.5)
 """Warm-up depths that are tried, beyond what covers the way of a micro-batch; see `warmup_options`."""
+MARGIN = 1e-9
+"""Share of the time that a way must be able to save to be tried."""
 IMPROVED_NAMED = 3
 """Named schedules, the fastest ones, whose orders are improved too."""
 PLAIN = frozenset({Kind.F, Kind.B})
@@ -108,7 +110,7 @@ def best_among(
     """The fastest order of a step: the best of the named schedules and of list scheduling, within memory.
 
     Never slower than a named schedule that is legal and fits. Ways whose lower bound is no better than what has been
-    found are left out, which changes nothing; the same arguments give the same order.
+    found, by a billionth, are left out; the same arguments give the same order.
 
     Args:
         named: schedules that may be used.
@@ -130,8 +132,8 @@ def best_among(
     ran, found = _run(ways, m, caps)
     best_s = min((makespan_s for makespan_s, _, _ in ran), default=float("inf"))
     listed, unfit = listed_ways(times, m, caps, chunks, placements, split)
-    tried = [way for way in listed if way.bound_s < best_s]
-    out += [*found, *unfit, *(_left_out(way, best_s) for way in listed if way.bound_s >= best_s)]
+    tried = [way for way in listed if way.bound_s < best_s * (1 - MARGIN)]
+    out += [*found, *unfit, *(_left_out(way, best_s) for way in listed if way not in tried)]
     fitting = {(seen.name, seen.v) for seen in found if seen.peak_bytes is None or seen.makespan_s is not None}
     least_s = min(
         [way.bound_s for way in ways if (way.name, way.v) in fitting] + [way.bound_s for way in listed],
@@ -176,7 +178,7 @@ def _run(ways: Sequence[Way], m: int, caps: Caps | None) -> tuple[list[Ran], lis
     # The lowest bound first, so that the rest is left out soon; of equals the one that was named first.
     for way in sorted(ways, key=lambda way: way.bound_s):
         assert way.schedule is not None
-        if way.bound_s >= best_s:
+        if way.bound_s >= best_s * (1 - MARGIN):
             out.append(_left_out(way, best_s))
             continue
         p = way.placement.p

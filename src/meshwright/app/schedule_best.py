@@ -1,0 +1,148 @@
+"""The fastest order of a step for given stage times and memory, as `schedule best` answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from meshwright.app.schedule import MOST_TASKS
+from meshwright.errors import InputError, Problem
+from meshwright.formats.stage_times import StageTimes, read_stage_times
+from meshwright.schedules import Caps, Scheduled, Timeline, Times, best_schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestRun:
+    """What won, simulated, and all that was looked at."""
+
+    scheduled: Scheduled
+    m: int
+
+    def __repr__(self) -> str:
+        return f"BestRun({self.scheduled.verdict})"
+
+    @property
+    def timeline(self) -> Timeline:
+        """Of the winner."""
+        return self.scheduled.timeline
+
+    def to_dict(self) -> dict[str, object]:
+        """As data."""
+        found = self.scheduled
+        timeline, named = found.timeline, found.best_named
+        rows = zip(timeline.table.entries(), found.peak_bytes.tolist(), timeline.busy_s.tolist(), strict=True)
+        return {
+            "schema": "meshwright.best-schedule/1",
+            "name": found.name,
+            "p": timeline.table.p,
+            "m": self.m,
+            "v": found.v,
+            "rule": found.rule,
+            "verdict": found.verdict,
+            "makespan_s": timeline.makespan_s,
+            "bound_s": found.bound_s,
+            "gap": found.gap,
+            "best_named": None if named is None else named.name,
+            "gain": found.gain,
+            "bubble_makespan": timeline.bubble_makespan,
+            "bubble_span": timeline.bubble_span,
+            "candidates": [asdict(seen) for seen in found.candidates],
+            "workers": [{"order": order, "peak_bytes": peak, "busy_s": busy_s} for order, peak, busy_s in rows],
+        }
+
+
+def run_best_schedule(
+    p: int | None,
+    m: int,
+    v: int | None = None,
+    *,
+    forward_s: float = 1.0,
+    input_s: float = 1.0,
+    weight_s: float = 1.0,
+    recompute_s: float = 0.0,
+    transfer_s: float = 0.0,
+    times_file: str | Path | None = None,
+    room: float | None = None,
+    allow: Sequence[str] | None = None,
+    split: bool = True,
+) -> BestRun:
+    """Choose, build and simulate the fastest order.
+
+    Args:
+        p: workers; None: as many as the file of stage times has.
+        m: micro-batches per step.
+        v: chunks per worker; None: one, and two or as many as the file has.
+        forward_s: forward of one micro-batch through every full worker share, without a file.
+        input_s: its input gradient.
+        weight_s: its weight gradient.
+        recompute_s: its recomputation.
+        transfer_s: latency of a transfer, which occupies nobody; where the file does not say it.
+        times_file: CSV or JSON of stage times and memory, as `read_stage_times` takes it.
+        room: micro-batches whose activations fit each worker, if the file says no bytes; None for any number.
+        allow: names of schedules that may be used; None: those with exact semantics and one copy of the weights.
+        split: whether list scheduling may part weight gradients from backwards.
+
+    Raises:
+        UnsupportedError: an unknown name.
+        InputError: an unreadable file, or arguments that contradict each other.
+        InfeasibleError: nothing fits.
+    """
+    if times_file is None:
+        assert p is not None
+        shape = p, 1
+        seconds = [np.full(shape, given) for given in (forward_s, input_s, weight_s, recompute_s)]
+        stages = StageTimes(
+            forward_s=seconds[0],
+            input_s=seconds[1],
+            weight_s=seconds[2],
+            recompute_s=seconds[3] if recompute_s else None,
+        )
+    else:
+        stages = read_stage_times(times_file)
+    workers, given_chunks = stages.forward_s.shape
+    problems = []
+    if p is not None and p != workers:
+        why = f"the file of stage times has {workers} workers"
+        problems.append(Problem(what=f"p = {p}", why=why, fix=f"p = {workers}, or leave it out", field="p"))
+    chunks = (v,) if v is not None else tuple(dict.fromkeys((1, max(given_chunks, 2))))
+    if workers * m * max(chunks) * 3 > MOST_TASKS:
+        tasks = f"p {workers} x m {m} x v {max(chunks)} x 3 = {workers * m * max(chunks) * 3:,} tasks"
+        rule = f"at most {MOST_TASKS:,} are listed"
+        problems.append(Problem(what=f"best: {tasks}", why=rule, fix="fewer micro-batches", field="m"))
+    caps = _caps(stages, room, problems)
+    if problems:
+        raise InputError(problems, code="MW240")
+    times = Times(
+        forward_s=stages.forward_s,
+        backward_s=stages.input_s + stages.weight_s,
+        weight_s=stages.weight_s,
+        recompute_s=stages.recompute_s,
+        transfer_s=transfer_s if stages.transfer_s is None else stages.transfer_s,
+    )
+    found = best_schedule(times, m, caps, allow=allow, chunks=chunks, split=split)
+    return BestRun(scheduled=found, m=m)
+
+
+def _caps(stages: StageTimes, room: float | None, problems: list[Problem]) -> Caps | None:
+    """Memory from the file, or from the number of micro-batches that fit."""
+    in_file = (stages.capacity_bytes is not None, stages.activation_bytes is not None)
+    if room is not None:
+        if any(in_file):
+            why = "the file of stage times says bytes"
+            problems.append(Problem(what=f"room = {room:g}", why=why, fix="leave one of them out", field="room"))
+        return Caps(capacity_bytes=room, activation_bytes=1.0)
+    if not any(in_file):
+        return None
+    if stages.capacity_bytes is None or stages.activation_bytes is None:
+        lacks = "activation_bytes" if in_file[0] else "capacity_bytes"
+        why = "memory is kept to only where both are known"
+        problems.append(Problem(what=f"the file of stage times has no column {lacks}", why=why, field=lacks))
+        return None
+    return Caps(
+        capacity_bytes=stages.capacity_bytes.max(axis=1),
+        activation_bytes=stages.activation_bytes.sum(axis=1),
+        weight_bytes=0.0 if stages.weight_bytes is None else stages.weight_bytes.sum(axis=1),
+    )
