@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from meshwright.schedules import SCHEDULES, Placement, ScheduleTable, Times
 
-NAMED = (("1f1b", 3, 5, 1), ("interleaved", 2, 4, 2), ("chimera", 4, 4, 1), ("dualpipe", 4, 8, 1), ("dualpipev", 2, 5, 2),
-         ("zb-v", 3, 5, 2), ("varuna", 3, 5, 1), ("bamboo", 3, 4, 1), ("hanayo", 3, 3, 4), ("seq1f1b", 3, 4, 1))  # fmt: skip
+NAMED = (
+    ("1f1b", 3, 5, 1), ("interleaved", 2, 4, 2), ("chimera", 4, 4, 1), ("dualpipe", 4, 8, 1), ("dualpipev", 2, 5, 2),
+    ("zb-v", 3, 5, 2), ("varuna", 3, 5, 1), ("bamboo", 3, 4, 1), ("hanayo", 3, 3, 4), ("seq1f1b", 3, 4, 1),
+)  # fmt: skip
 
 
 def any_order(seed: int, *, split: bool, recompute: bool) -> ScheduleTable:

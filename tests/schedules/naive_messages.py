@@ -106,7 +106,6 @@ def naive_run(table: ScheduleTable, times: Times, *, overlap: bool) -> Found:
                     ready = [free[worker]]
                     waits = []
                     for task in event:
-                        letter, stage, unit = task
                         if task in crossing:
                             waits.append(found.messages.get(task))
                         elif (needed := source(*task)) is not None:

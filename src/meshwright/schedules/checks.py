@@ -116,8 +116,12 @@ def _missing_tasks(tasks: TaskColumns) -> list[Problem]:
     for what, wrong, rule in (
         ("no forward", exists & ~has[Kind.F], "every micro-batch runs F once on every virtual stage of its chain"),
         ("no backward", exists & ~either, "every F has exactly one B, or one I and one W"),
-        ("a contradictory backward", exists & either & ~split & ~unsplit, "every F has exactly one B, or one I and one W"),
-    ):  # fmt: skip
+        (
+            "a contradictory backward",
+            exists & either & ~split & ~unsplit,
+            "every F has exactly one B, or one I and one W",
+        ),
+    ):
         if wrong.any():
             stage, unit = (int(index[0]) for index in np.nonzero(wrong))
             own = tasks.at[[Kind.B, Kind.I, Kind.W], stage, unit]

@@ -27,7 +27,7 @@ Columns = dict[str, Int[np.ndarray, " tasks"]]
 
 
 def read_entries(lists: Sequence[Sequence[str]], segments: int = 1) -> Columns:
-    """Columns worker, kind, chunk, micro_batch, fused and version of the tasks in these lists; version -1 where none is.
+    """Columns worker, kind, chunk, micro_batch, fused and version (-1: none) of the tasks in these lists.
 
     Args:
         lists: per worker its entries in order.

@@ -1,4 +1,4 @@
-"""A schedule table as events that wait for each other: what the simulator solves, and its solution for one set of times.
+"""A schedule table as events that wait for each other: what the simulator solves, and the solution for one set of times.
 
     end = max over gates (end of what the gate waits for + its way) + duration
 
@@ -72,11 +72,20 @@ class Events:
         return reads, lags
 
     @cached_property
+    def level(self) -> Int[np.ndarray, " events"]:
+        """Topological level of each event, from 0; those that wait for nothing are in the first."""
+        level = self.table.node_level - 1
+        if self.table.computes_only:
+            return level
+        # Beside the compute lane, a task may be listed behind others and yet wait for none of them.
+        reads, _ = self.gates
+        return np.unique(np.where((reads < 0).all(axis=1), 0, level), return_inverse=True)[1]
+
+    @cached_property
     def order(self) -> Int[np.ndarray, " events"]:
         """Events by level, within a level by worker."""
-        level = self.table.node_level
         # Sorting short integers is several times faster.
-        return np.argsort(level.astype(np.uint16) if level.max() < 2**16 else level, kind="stable")
+        return np.argsort(self.level.astype(np.uint16) if self.level.max() < 2**16 else self.level, kind="stable")
 
     @cached_property
     def place(self) -> Int[np.ndarray, " events"]:
@@ -88,7 +97,7 @@ class Events:
     @cached_property
     def bounds(self) -> Int[np.ndarray, " levels_plus_1"]:
         """First place of every level, and the number of events."""
-        return np.append(0, np.cumsum(np.bincount(self.table.node_level)[1:]))
+        return np.append(0, np.cumsum(np.bincount(self.level)))
 
     @cached_property
     def inputs(self) -> tuple[Int[np.ndarray, " reads"], Int[np.ndarray, " reads"]]:

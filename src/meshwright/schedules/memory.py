@@ -187,7 +187,7 @@ def _freed(table: ScheduleTable, footprint: Footprint) -> Float[np.ndarray, " ta
 
 
 def _versions(table: ScheduleTable) -> list[tuple[int, int]]:
-    """Per optimizer step the task that makes the next version, and the one after which the version before is dropped."""
+    """Per optimizer step the task that makes the next version, and the one that ends the version before."""
     if table.version is None or Kind.OPT not in table.kinds:
         return []
     uses = np.nonzero(WEIGHTED[table.kind])[0]

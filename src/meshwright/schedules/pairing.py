@@ -64,7 +64,7 @@ def _unpaired(tasks: TaskColumns) -> list[Problem]:
                 Problem(
                     what=f"schedule table: {name} is missing ({missing.sum()} such)"
                     + (f", the other end of {its}" if left else f", and so is {its}"),
-                    why="in a table with communication every result that another worker needs is sent and received once",
+                    why="where a table communicates, every result that another worker needs is sent and received",
                     fix="list both ends, or leave all communication to `with_communication`",
                     field="schedule",
                 )

@@ -35,8 +35,10 @@ class Segment:
     """Largest distance from the segment's start back to an input."""
     levels: tuple[tuple[int, int], ...]
     """First and last + 1 node of each level, from the segment's start."""
+    window: int
+    """Largest distance from the start of a level back to an input."""
     inputs: Int[np.ndarray, " reads"]
-    """Positions read, from `start - reach`: per level all first inputs, then all second ones, ..."""
+    """Positions read, from `window` before their level: per level all first inputs, then all second ones, ..."""
     weights: Int[np.ndarray, " reads"]
     """Weight class of each read."""
     periods: int = 1
@@ -229,18 +231,19 @@ def _segment(
     absolute[distance[start:stop] == 0] = -1
     reach = int(max(1, -absolute.min()))
     width = np.diff(cuts)
-    of_level = np.repeat(np.arange(len(width)), width)
-    first = (gates - 1) * cuts[:-1][of_level] + inside
-    place = first[:, None] + width[of_level][:, None] * np.arange(gates)
+    low, step = np.repeat(cuts[:-1], width), np.repeat(width, width)
+    place = ((gates - 1) * low + inside)[:, None] + step[:, None] * np.arange(gates)
+    window = int(max(1, (low[:, None] - absolute).max()))
     inputs = np.empty(gates * (stop - start), np.intp)
     classes = np.empty(gates * (stop - start), np.intp)
-    inputs[place] = absolute + reach
+    inputs[place] = absolute - low[:, None] + window
     classes[place] = weight[start:stop]
     pairs = tuple(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))
     return Segment(
         start=start,
         nodes=stop - start,
         reach=reach,
+        window=window,
         levels=pairs,
         inputs=inputs,
         weights=classes,
@@ -286,125 +289,3 @@ def _period(code: Int[np.ndarray, " nodes"], middle: int, high: int) -> int:
         if np.array_equal(code[middle : middle + period], code[middle + period : middle + 2 * period]):
             return int(period)
     return 0
-
-
-def run(
-    program: Program,
-    weights: Float[np.ndarray, "classes rows"],
-    periods: tuple[int, ...] | None = None,
-    *,
-    skip: bool = True,
-) -> tuple[Float[np.ndarray, "places rows"], Int[np.ndarray, " workers"]]:
-    """End of every node computed, in level order after a leading zero, and the place of each worker's last one.
-
-    Args:
-        program: what to run.
-        weights: seconds of each weight class, one column per set of durations.
-        periods: periods of every segment, if not the program's own.
-        skip: leave out the middle of a phase once every column has returned to a former state plus a constant.
-    """
-    counts = tuple(segment.periods for segment in program.segments) if periods is None else periods
-    rows = weights.shape[1]
-    total = sum(count * segment.nodes for count, segment in zip(counts, program.segments, strict=True))
-    ends = np.empty((total + 1, rows))
-    ends[0] = 0.0
-    widest = max(high - low for segment in program.segments for low, high in segment.levels)
-    scratch = np.empty((program.gates * widest, rows))
-    last = np.empty(len(program.last), np.int64)
-    at = 1
-    for k, (segment, count) in enumerate(zip(program.segments, counts, strict=True)):
-        steps = _steps(segment, weights, scratch, program.gates)
-        memory = _Memory(program.lookback(k), segment, ends, count) if skip and segment.joined and count > 2 else None
-        done = 0
-        while done < count:
-            view = ends[at - segment.reach :]
-            for inputs, weight, gathered, by_gate, low, high in steps:
-                view.take(inputs, 0, gathered, "clip")
-                np.add(gathered, weight, gathered)
-                if program.gates == 2:
-                    np.maximum(by_gate[0], by_gate[1], out=view[low:high])
-                else:
-                    by_gate.max(axis=0, out=view[low:high])
-            at += segment.nodes
-            done += 1
-            if memory is not None and memory.returned(at, done) and done < count:
-                memory.skip(at, count - done)
-                done = count
-        here = (program.last >= segment.start) & (program.last < segment.end)
-        last[here] = at - (segment.end - program.last[here])
-    return ends, last
-
-
-_Step = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int, int]
-
-
-def _steps(segment: Segment, weights: np.ndarray, scratch: np.ndarray, gates: int) -> list[_Step]:
-    """Per level: places to read, what to add, where to gather, the same by gate, and where to write."""
-    added = weights[segment.weights]
-    steps = []
-    for low, high in segment.levels:
-        reads = slice(gates * low, gates * high)
-        gathered = scratch[: gates * (high - low)]
-        by_gate = gathered.reshape(gates, high - low, -1)
-        steps.append(
-            (segment.inputs[reads], added[reads], gathered, by_gate, low + segment.reach, high + segment.reach)
-        )
-    return steps
-
-
-class _Memory:
-    """The states a phase went through, to see when each column of durations returns to one of them plus a constant.
-
-    (max, +) maps do not widen distances: two states that agree within epsilon up to a constant stay so, and the error
-    of all that is skipped is below epsilon times the number of returns skipped.
-    """
-
-    TOLERANCE = 4e-14
-    KEPT = 24
-
-    def __init__(self, depth: int, segment: Segment, ends: np.ndarray, count: int) -> None:
-        self.depth = depth
-        self.ends = ends
-        self.nodes = segment.nodes
-        self.usable = 2 * depth <= count * segment.nodes
-        self.states: list[np.ndarray] = []
-        self.anchors: list[np.ndarray] = []
-        self.lag = np.zeros(ends.shape[1], np.int64)
-
-    def returned(self, at: int, done: int) -> bool:
-        """Note the state before place `at`; whether every column has returned."""
-        if not self.usable or at <= self.depth:
-            return False
-        state = self.ends[at - self.depth : at]
-        anchor = state[-1]
-        normal = state - anchor
-        tolerance = self.TOLERANCE * np.abs(anchor)
-        open_rows = np.nonzero(self.lag == 0)[0]
-        for back in range(1, min(len(self.states) + 1, self.KEPT)):
-            if not len(open_rows):
-                break
-            former = self.states[-back]
-            same = np.abs(former[0, open_rows] - normal[0, open_rows]) <= tolerance[open_rows]
-            likely = open_rows[same]
-            if not len(likely):
-                continue
-            same[same] = np.abs(former[:, likely] - normal[:, likely]).max(axis=0) <= tolerance[likely]
-            self.lag[open_rows[same]] = back
-            open_rows = open_rows[~same]
-        self.states.append(normal)
-        self.anchors.append(anchor.copy())
-        del self.states[: -self.KEPT], self.anchors[: -self.KEPT]
-        return not len(open_rows)
-
-    def skip(self, at: int, periods: int) -> None:
-        """Set the state before place `at` to what it is that many periods later."""
-        newest = len(self.states) - 1
-        full, rest = np.divmod(periods, self.lag)
-        like = np.where(rest == 0, newest, newest - self.lag + rest)
-        full = full + (rest > 0)
-        anchors = np.stack(self.anchors)
-        columns = np.arange(len(self.lag))
-        gain = anchors[newest] - anchors[newest - self.lag, columns]
-        anchor = anchors[like, columns] + full * gain
-        states = np.stack(self.states)
-        self.ends[at - self.depth : at] = states[like, :, columns].T + anchor

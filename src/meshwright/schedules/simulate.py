@@ -2,9 +2,9 @@
 
 Each worker runs its list in order; a task starts when the worker is free and its inputs have arrived. Within a worker
 results are free. Between workers a message leaves its producer, takes `sending_s` to leave behind the message before it
-on its channel, and arrives a latency later; with `overlap` it occupies nobody but its channel. Without overlap each SEND
-holds its worker for latency + sending seconds, right behind the producer, and its RECV the other worker for as long,
-right before the consumer, from the start of the SEND at the earliest.
+on its channel, and arrives a latency later; with `overlap` it occupies nobody but its channel. Without overlap each
+SEND holds its worker for latency + sending seconds, right behind the producer, and its RECV the other worker for as
+long, right before the consumer, from the start of the SEND at the earliest.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ from meshwright.schedules.communication import with_communication
 from meshwright.schedules.events import Events, solve
 from meshwright.schedules.kinds import LANE, Kind, Lane
 from meshwright.schedules.placement import Placement
-from meshwright.schedules.program import Program, compile_events, run
+from meshwright.schedules.program import Program, compile_events
+from meshwright.schedules.run import rows_together, run
 from meshwright.schedules.table import ScheduleTable
 from meshwright.schedules.timeline import Timeline, timeline_of
 from meshwright.schedules.times import Times, class_seconds, edge_latency_s
 from meshwright.shapes import Float
-
-BLOCK_CELLS = 4_000_000
-"""Most task ends kept at once, so that a batch of any size fits the memory of a small machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,15 +107,12 @@ def worker_ends(
         periods: of every segment, if not the program's own.
     """
     seconds = class_seconds(placement, times, kinds, program.micro_batches, serial=program.serial)
-    counts = periods or tuple(segment.periods for segment in program.segments)
-    nodes = sum(count * segment.nodes for count, segment in zip(counts, program.segments, strict=True))
-    rows = seconds.tasks.shape[-1]
-    block = max(1, BLOCK_CELLS // (nodes + 1))
+    rows, block = seconds.tasks.shape[-1], rows_together(program)
     worker_end_s = np.empty((rows, placement.p))
     for low in range(0, rows, block):
         part = slice(low, low + block)
-        ends, last = run(program, program.weights(seconds.tasks[:, part], seconds.edges[:, part]), periods)
-        worker_end_s[part] = np.maximum.reduceat(ends[last], program.last_first, axis=0).T
+        ends_s = run(program, program.weights(seconds.tasks[:, part], seconds.edges[:, part]), periods)
+        worker_end_s[part] = np.maximum.reduceat(ends_s, program.last_first, axis=0).T
     return worker_end_s.reshape(*seconds.lead, placement.p)
 
 
