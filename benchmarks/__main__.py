@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import ROOT, load, machine, markdown_table, today, version, write_page
+from benchmarks.calculon import calculon_lines
+from benchmarks.timing import Line, median_run, meshwright_command, run
 
 MIB = 2**20
 MEGABYTE = 1e6
@@ -40,71 +40,6 @@ ELSEWHERE = (
 CALCULON_PER_S = 133.0
 FIRST_ANSWER_S, INSTALLED_MB = 19.9, 850.0
 """Calculon's configurations per second; AIConfigurator's first answer and its size installed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One process, begun and ended."""
-
-    wall_s: float
-    processor_s: float
-    peak_bytes: float
-    output: str
-    code: int
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of the table."""
-
-    what: str
-    found: float | None
-    target: float
-    unit: str
-    at_least: bool = False
-    note: str = ""
-
-    def cells(self) -> tuple[str, ...]:
-        """As text: what, found, target, found / target, note."""
-        target = f"{'at least' if self.at_least else 'at most'} {self.target:,.6g} {self.unit}"
-        if self.found is None:
-            return self.what, "not measured", target, "-", self.note
-        return self.what, f"{self.found:,.3g} {self.unit}", target, f"{self.found / self.target:.2f}", self.note
-
-
-def run(command: list[str]) -> Run:
-    """Run a command to its end; wall time and peak memory are the child's own."""
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        start = time.perf_counter()
-        child = subprocess.Popen(command, stdout=out, stderr=err, stdin=subprocess.DEVNULL, cwd=ROOT)
-        _, status, usage = os.wait4(child.pid, 0)
-        wall_s = time.perf_counter() - start
-        child.returncode = os.waitstatus_to_exitcode(status)
-        texts = []
-        for stream in (out, err):
-            stream.seek(0)
-            texts.append(stream.read().decode("utf-8", "replace"))
-    # Linux counts in KiB, macOS in bytes.
-    scale = 1 if sys.platform == "darwin" else 1024
-    processor_s = usage.ru_utime + usage.ru_stime
-    return Run(wall_s, processor_s, usage.ru_maxrss * scale, texts[0], child.returncode, texts[1])
-
-
-def median_run(command: list[str], runs: int) -> Run | None:
-    """The run of median wall time, None if any of them failed; one run first to warm the disk's cache."""
-    first = run(command)
-    if first.code:
-        print(f"  {' '.join(command)}: exit {first.code}: {first.error.strip()[:200]}", file=sys.stderr)
-        return None
-    done = sorted((run(command) for _ in range(runs)), key=lambda found: found.wall_s)
-    return done[len(done) // 2]
-
-
-def meshwright_command() -> list[str]:
-    """The installed command, as a user calls it."""
-    beside = Path(sys.executable).parent / "meshwright"
-    return [str(beside)] if beside.exists() else [sys.executable, "-m", "meshwright.cli"]
 
 
 def start_lines(runs: int) -> list[Line]:
@@ -218,7 +153,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--no-write", action="store_true", help="print only")
     options = parser.parse_args(arguments)
     runs, around = max(1, options.runs), load()
-    lines = [*start_lines(runs), *plan_lines(runs), pricing_line()]
+    lines = [*start_lines(runs), *plan_lines(runs), pricing_line(), *calculon_lines(runs)]
     lines.append(install_line() if options.install else Line("core install", None, 130, "MB", note="`--install`"))
     text = page(lines, runs, around)
     print(text)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as speed
-from benchmarks import accuracy, machine, version
+from benchmarks import accuracy, calculon, machine, version
 
 SAMPLE = Path(__file__).parent / "app" / "data" / "measured_sample.csv"
 
@@ -48,3 +48,20 @@ def test_the_speed_page_says_what_was_not_measured() -> None:
     text = speed.page(lines, 5)
     assert "| a | 0.125 s | at most 0.25 s | 0.50 |  |" in text
     assert "| b | not measured | at most 130 MB | - | `--install` |" in text
+
+
+def test_the_calculon_lines_price_and_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calculon, "ROWS", 4096)
+    monkeypatch.setattr(calculon, "SEARCHES", (("gpt3-13B", "a100_80g", 8, 8, "optimal-execution", 1.0),))
+    lines = [*calculon.pricing_lines(), calculon.estimate_line(1), *calculon.search_lines(1)]
+    assert len(lines) == 5
+    assert all(line.found is not None and line.found > 0 for line in lines)
+    assert "with one process and with two" in lines[3].note
+
+
+def test_memory_of_all_processes_is_added_up() -> None:
+    grow = "import subprocess, sys, time; held = bytearray(60_000_000); "
+    other = "held = bytearray(60_000_000); import time; time.sleep(1)"
+    found = speed.run([sys.executable, "-c", f"{grow}subprocess.run([sys.executable, '-c', {other!r}])"])
+    assert found.code == 0
+    assert found.peak_bytes > 120e6

@@ -115,6 +115,7 @@ def test_calculons_own_search_gpt3_without_second_tier_and_overlap() -> None:
     assert execution["pipeline_interleaving"] == 6
     assert (execution["activation_recompute"], execution["tensor_par_comm_type"]) == ("attn_only", "rs_ag")
     assert not execution["optimizer_sharding"]
+    assert execution["fused_activation"]
     # Micro-batches that never stop growing add executions, none of them feasible.
     grown = search(space)
     assert (grown.certificate.space, grown.certificate.feasible) == (166_012, 15_186)

@@ -1,0 +1,45 @@
+"""Parts of a space in several processes give what one process gives."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = """
+import os, sys
+from meshwright.calculon import on_cores
+from meshwright.calculon.sweep import Asked, Design, run_here, sweep, tasks_of
+from tests.calculon.spaces import SMALL, a100, space_of
+
+space = space_of(SMALL, a100(8.0), 16, 8, "full", pins={"fused_activation": (True,)})
+design = Design(number=0, app=space.app, system=space.system, num_procs=16, batch=8, axes=space.axes)
+asked, size = Asked(top=7), 20_000
+assert len(tasks_of(design, size)) > 4
+
+do_task, processes = on_cores.do_task, sys.argv[1]
+
+def noted(task, asked):
+    open(os.path.join(processes, str(os.getpid())), "w").close()
+    return do_task(task, asked)
+
+on_cores.do_task = noted
+on_cores.threads = lambda: 2
+there = next(sweep([design], asked, on_cores.run_on_cores, executions=size)).result
+alone = next(sweep([design], asked, run_here, executions=size)).result
+assert there.best == alone.best
+assert there.front == alone.front
+counts = [(c.space, c.feasible, c.priced, c.pruned) for c in (there.certificate, alone.certificate)]
+assert counts[0] == counts[1]
+assert str(os.getpid()) not in os.listdir(processes)
+assert len(os.listdir(processes)) == 2
+"""
+
+
+def test_the_answer_of_two_processes_is_that_of_one(tmp_path: Path) -> None:
+    # A process of its own: a test runner's threads keep a process from being forked.
+    root = Path(__file__).parents[2]
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path)], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
