@@ -36,6 +36,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> str:
         ("schedule list", ("1f1b", "gpipe", "interleaved", "dapple")),
         ("schedule best --p 4 --m 8", ("zb-v, v = 2: 25.5 s", "looked at", "list scheduling, linear")),
         ("schedule 1f1b --p 4 --m 8", ("3 |", "33 s", "27.3%", "4, 3, 2, 1")),
+        ("schedule 1f1b,zb-h1 --p 4 --m 8", ("1f1b, p 4, m 8", "zb-h1, p 4, m 8", "27.3%", "27 s", "4, 4, 4, 4")),
         ("models list", ("llama-3.1-70b", "any other: pass the path")),
         ("models show llama-3.1-70b", ("70,553,706,496", "80 x grouped attention")),
         ("gpus list", ("H100", "A100-80")),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +13,9 @@ from meshwright.cli.output import Output
 from meshwright.cli.values import Gather, missing
 from meshwright.errors import Problem
 
+if TYPE_CHECKING:
+    from meshwright.schedules import Timeline
+
 Seconds = "in seconds per full worker share"
 
 
@@ -18,7 +23,9 @@ def schedule(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="NAME", help="A schedule, `list` for all, or `best` for the fastest.", show_default=False
+            metavar="NAME",
+            help="A schedule, several as 1f1b,zb-h1 on one time axis, `list` for all, or `best` for the fastest.",
+            show_default=False,
         ),
     ] = None,
     p: Annotated[str | None, typer.Option("--p", metavar="N", help="Workers.", show_default=False)] = None,
@@ -73,6 +80,9 @@ def schedule(
     no_split: Annotated[
         bool, typer.Option("--no-split", help="Whole backwards only in list scheduling (best).")
     ] = False,
+    svg: Annotated[
+        str | None, typer.Option("--svg", metavar="FILE", help="Write the drawing as a figure.", show_default=False)
+    ] = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     no_color: options.NoColor = False,
@@ -83,11 +93,13 @@ def schedule(
       meshwright schedule list
       meshwright schedule 1f1b --p 4 --m 8
       meshwright schedule interleaved --p 4 --m 8 --v 2 --tf 1 --ti 1 --tw 1 --tc 0.1
+      meshwright schedule 1f1b,zb-h1 --p 4 --m 8 --svg both.svg
       meshwright schedule best --m 16 --times stages.csv
     """
     out = Output(as_json=json, quiet=quiet, no_color=no_color)
     gather = Gather()
-    if name is None:
+    names = [one.strip() for one in (name or "").split(",") if one.strip()]
+    if not names:
         gather.problem(missing("NAME", "name a schedule; `meshwright schedule list` shows all"))
     if name != "list":
         for option, value in (("--p", p), ("--m", m)):
@@ -107,6 +119,10 @@ def schedule(
             if text is not None:
                 why = "only `schedule best` looks for an order"
                 gather.problem(Problem(what=f"{option} is given", why=why, fix="leave it out", field=option))
+    if svg is not None:
+        from meshwright.app.writing import check_file
+
+        gather.attempt(partial(check_file, svg))
     gather.done()
     assert name is not None
     if name == "list":
@@ -136,13 +152,39 @@ def schedule(
             allow=None if allow is None else [one.strip() for one in allow.split(",")],
             split=not no_split,
         )
+        _write_figure(out, svg, [best.to_dict()], [best.timeline])
         out.show(best.to_dict(), lambda document: best_schedule_page(document, best.timeline))
+        return
+    own: dict[str, int | str | bool] = {**parameters, **({"raw": True} if raw else {})}
+    if warmup is not None:
+        own["warmup"] = warmup
+    if "," in name:
+        from meshwright.app.schedule_stack import run_schedules
+        from meshwright.report.schedule_drawing import stack_page
+
+        stack = run_schedules(names, counts["p"] or 1, counts["m"] or 1, counts["v"], parameters=own, **durations)
+        timelines = [run.timeline for run in stack.runs]
+        _write_figure(out, svg, [run.to_dict() for run in stack.runs], timelines)
+        out.show(stack.to_dict(), lambda document: stack_page(document["schedules"], timelines))
         return
     from meshwright.app.schedule import run_schedule
     from meshwright.report.schedule_drawing import schedule_page
 
-    own: dict[str, int | str | bool] = {**parameters, **({"raw": True} if raw else {})}
-    if warmup is not None:
-        own["warmup"] = warmup
     run = run_schedule(name, counts["p"] or 1, counts["m"] or 1, counts["v"], **durations, parameters=own)
+    _write_figure(out, svg, [run.to_dict()], [run.timeline])
     out.show(run.to_dict(), lambda document: schedule_page(document, run.timeline))
+
+
+def _write_figure(
+    out: Output, path: str | None, runs: Sequence[Mapping[str, Any]], timelines: Sequence[Timeline]
+) -> None:
+    """The drawing of schedules as a figure, where one is asked for."""
+    if path is None:
+        return
+    from meshwright.app.writing import write_file
+    from meshwright.report.picture import schedule_picture
+    from meshwright.report.timeline_svg import timeline_svg
+
+    pictures = [schedule_picture(run, timeline) for run, timeline in zip(runs, timelines, strict=True)]
+    write_file(path, timeline_svg(pictures))
+    out.note(f"figure written to {path}")

@@ -39,6 +39,35 @@ def schedule_page(run: Mapping[str, Any], timeline: Timeline) -> RenderableType:
     return Group(TimelineText([schedule_picture(run, timeline)]), Text(), facts)
 
 
+def stack_page(runs: Sequence[Mapping[str, Any]], timelines: Sequence[Timeline]) -> RenderableType:
+    """The `schedule NAME,NAME` page: all on one time axis, then their numbers.
+
+    Args:
+        runs: entries of a `meshwright.schedule-stack/1`.
+        timelines: the same, to draw.
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("schedule", no_wrap=True)
+    for heading in ("v", "time", "idle of makespan", "idle of span", "activations", "weight copies"):
+        table.add_column(heading, justify="right", overflow="fold")
+    table.add_column("gradient", overflow="fold")
+    for run in runs:
+        workers = run["workers"]
+        plain_row(
+            table,
+            run["name"],
+            str(run["v"]),
+            f"{significant(run['makespan_s'], 6)} s",
+            f"{run['bubble_makespan']:.1%}",
+            f"{run['bubble_span']:.1%}",
+            _runs([worker["peak_activations"] for worker in workers]),
+            str(max(worker["weight_copies"] for worker in workers)),
+            "exact" if run["exact_semantics"] else "asynchronous",
+        )
+    pictures = [schedule_picture(run, timeline) for run, timeline in zip(runs, timelines, strict=True)]
+    return Group(TimelineText(pictures, whole=True), Text(), table)
+
+
 def schedule_list(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     """The `schedule list` table.
 
