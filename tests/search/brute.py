@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from meshwright.estimate.layout import ModelLayout, expand
 from meshwright.estimate.legality import row_problems
 from meshwright.estimate.price import estimate_plan
-from meshwright.specs import ClusterSpec, ModelSpec, PlanRow, Workload
+from meshwright.search.geometry import most_chunks
+from meshwright.specs import ModelSpec, PlanRow, Workload
+from tests.search.spaces import SmallSpace
 
 
 def divisors(number: int) -> list[int]:
@@ -36,8 +38,15 @@ def recomputes(layout: ModelLayout, pp: int, vpp: int) -> list[tuple[str, int]]:
     return [("none", 0), ("sel", 0), ("full", 0), *(("block", k) for k in sorted(quarters))]
 
 
-def all_rows(model: ModelSpec, workload: Workload, devices: int) -> Iterator[PlanRow]:
-    """Every legal row of the default space, by nested loops and the legality rules alone."""
+def pipelines(schedules: tuple[str, ...], layers: int) -> list[tuple[str, int]]:
+    """Every pair of a schedule and a number of chunks; without names, those of the default space."""
+    if not schedules:
+        return [("1f1b", 1), ("gpipe", 1), *(("interleaved", v) for v in range(2, layers + 1))]
+    return list(itertools.product(schedules, range(1, layers + 1)))
+
+
+def all_rows(model: ModelSpec, workload: Workload, devices: int, schedules: tuple[str, ...] = ()) -> Iterator[PlanRow]:
+    """Every legal row of the default space, or with these schedules, by nested loops and the legality rules alone."""
     experts = [layer.mlp for layer in model.kinds() if layer.mlp.kind == "moe"]
     eps = divisors(experts[0].experts) if experts else [1]
     etps = [d for d in divisors(experts[0].ffn_hidden) if d <= devices] if experts else [1]
@@ -53,10 +62,10 @@ def all_rows(model: ModelSpec, workload: Workload, devices: int) -> Iterator[Pla
             etps,
             ("bulk", "ring") if tp > 1 else ("bulk",),
         ):
-            for schedule, vpp in [("1f1b", 1), ("gpipe", 1)] + [
-                ("interleaved", v) for v in range(2, model.num_layers + 1)
-            ]:
-                if pp == 1 and schedule != "1f1b":
+            for schedule, vpp in pipelines(schedules, model.num_layers):
+                if pp == 1 and (schedule, vpp) != ("1f1b", 1):
+                    continue
+                if pp * vpp > model.num_layers or vpp > most_chunks(schedule, pp, workload.global_batch // (dp * mbs)):
                     continue
                 degrees = {
                     "tp": tp,
@@ -71,24 +80,31 @@ def all_rows(model: ModelSpec, workload: Workload, devices: int) -> Iterator[Pla
                     "schedule": schedule,
                     "tp_overlap": overlap,
                 }
-                if row_problems(PlanRow(**degrees), model, workload.seq_len, devices):
+                # Some schedules demand that everything is recomputed; asked again below, of each row.
+                if row_problems(PlanRow(**degrees, recompute="full"), model, workload.seq_len, devices):
                     continue
                 for (sharding, group), (recompute, layers) in itertools.product(
                     shardings(dp, cp), recomputes(layout, pp, vpp)
                 ):
-                    yield PlanRow(
+                    row = PlanRow(
                         **degrees,
                         sharding=sharding,
                         shard_group=group,
                         recompute=recompute,
                         recompute_layers=layers,
                     )
+                    if not row_problems(row, model, workload.seq_len, devices):
+                        yield row
 
 
-def price_everything(model: ModelSpec, cluster: ClusterSpec, workload: Workload) -> list[dict[str, object]]:
+def price_everything(small: SmallSpace) -> list[dict[str, object]]:
     """Every plan of the space: its text, time, peak and verdict."""
     found = []
-    for row in all_rows(model, workload, cluster.devices):
+    model, cluster, workload = small.model, small.cluster, small.workload
+    held = dict(small.pins)
+    for row in all_rows(model, workload, cluster.devices, held.pop("schedule", ())):
+        if any(getattr(row, "cp_degree" if axis == "cp" else axis) not in values for axis, values in held.items()):
+            continue
         estimate = estimate_plan(expand(row, model, workload.seq_len), model, cluster, workload)
         found.append(
             {
@@ -106,7 +122,6 @@ if __name__ == "__main__":
     import json
     import sys
 
-    from tests.search.spaces import SPACES
+    from tests.search.spaces import CATALOGUE, SPACES
 
-    space = SPACES[int(sys.argv[1])]
-    json.dump(price_everything(space.model, space.cluster, space.workload), sys.stdout)
+    json.dump(price_everything((*SPACES, CATALOGUE)[int(sys.argv[1])]), sys.stdout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from meshwright.library.clusters import resolve_gpus
+from meshwright.schedules import PLAN_SCHEDULES
 from meshwright.specs import (
     Attention,
     ClusterSpec,
@@ -53,6 +54,8 @@ class SmallSpace:
     model: ModelSpec
     cluster: ClusterSpec
     workload: Workload
+    pins: tuple[tuple[str, tuple[object, ...]], ...] = ()
+    """Axes held to these values, as a `Space` takes them."""
 
 
 SPACES = (
@@ -75,3 +78,19 @@ SPACES = (
         Workload(seq_len=512, global_batch=2),
     ),
 )
+
+CATALOGUE = SmallSpace(
+    "every schedule",
+    model(LayerRun(layers=(DENSE, WINDOWED), repeats=4), tied=True),
+    cluster("2x2xA100-80", 3.5),
+    Workload(seq_len=2048, global_batch=16),
+    pins=(
+        ("tp", (1,)),
+        ("cp", (1,)),
+        ("mbs", (1, 2)),
+        ("sharding", ("z0", "z2", "fsdp")),
+        ("recompute", ("none", "full")),
+        ("schedule", PLAN_SCHEDULES),
+    ),
+)
+"""Small enough to write out, and short of memory, with tied ends that share a worker in some schedules."""

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from meshwright.errors import InputError, Problem, UnsupportedError, nearest, unknown_name
 from meshwright.estimate.legality import model_rules, row_degrees
+from meshwright.estimate.stages import refusal
 from meshwright.formats.megatron import translate
-from meshwright.schedules import ALIASES, DEFAULT_SCHEDULES
+from meshwright.schedules import ALIASES, DEFAULT_SCHEDULES, PLAN_SCHEDULES, SCHEDULES
 from meshwright.search.grid import divisors
 from meshwright.search.space import Space
 from meshwright.specs.job import Job
@@ -23,7 +24,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "sharding": SHARDINGS,
     "recompute": ("none", "sel", "block", "full"),
     "tp_overlap": ("bulk", "ring"),
-    "schedule": tuple(DEFAULT_SCHEDULES),
+    "schedule": tuple(PLAN_SCHEDULES),
     "cp_kind": ("p2p", "a2a", "ag", "a2a+p2p"),
 }
 AXES = (*COUNTED, *WORDS)
@@ -38,7 +39,7 @@ _NEUTRAL: dict[str, object] = {
 _TOKENS: dict[str, tuple[str, str]] = {
     **{name: ("sharding", name) for name in SHARDINGS},
     **{f"rc-{name}": ("recompute", name) for name in WORDS["recompute"]},
-    **{name: ("schedule", name) for name in DEFAULT_SCHEDULES},
+    **{name: ("schedule", name) for name in PLAN_SCHEDULES},
     "tpov": ("tp_overlap", "ring"),
 }
 """Tokens of the one-line form that say one axis."""
@@ -64,7 +65,7 @@ def space_of(
         devices: of the cluster.
         pin: axes held to a value, `tp=8`, or to several, `tp=4,8`; tokens of the one-line form too.
         forbid: an axis, `vpp`, which then stays at its plain value, or single values, `pp=4`, `fsdp`.
-        schedule: names that may be used; all by default, or `all`.
+        schedule: names that may be used; `all` for every one; those of `DEFAULT_SCHEDULES` by default.
 
     Returns:
         The space.
@@ -102,7 +103,8 @@ def space_of(
                 )
             )
         elif axis:
-            every = _every_value(axis, model, workload, devices)
+            every = list(pins.get(axis, ())) if axis == "schedule" else []
+            every = every or _every_value(axis, model, workload, devices)
             kept = [v for v in every if v not in values] if values else [_NEUTRAL[axis]]
             hold(axis, kept, f"forbid {entry!r}")
     if not problems:
@@ -214,21 +216,44 @@ def _wrong_value(axis: str, text: str, verb: str) -> Problem:
     )
 
 
-def _schedules(said: str | Iterable[str], problems: list[Problem]) -> list[str]:
+def _schedules(
+    said: str | Iterable[str], problems: list[Problem], allowed: Sequence[str] = PLAN_SCHEDULES
+) -> list[str]:
     names: list[str] = []
     for text in [said] if isinstance(said, str) else said:
         for name in (part.strip().lower() for part in str(text).split(",") if part.strip()):
             if name == "all":
-                names += list(DEFAULT_SCHEDULES)
-            elif ALIASES.get(name, name) in DEFAULT_SCHEDULES:
+                names += list(allowed)
+            elif ALIASES.get(name, name) in allowed:
                 names.append(ALIASES.get(name, name))
+            elif ALIASES.get(name, name) in SCHEDULES:
+                problems.append(refusal(SCHEDULES[ALIASES.get(name, name)]))
             else:
-                problems.append(unknown_name("schedule", name[:40], [*DEFAULT_SCHEDULES, *ALIASES]))
+                problems.append(unknown_name("schedule", name[:40], [*SCHEDULES, *ALIASES]))
     return list(dict.fromkeys(names))
+
+
+def schedule_names(said: str | Iterable[str], *, refused: bool = False) -> list[str]:
+    """Names of schedules, aliases resolved.
+
+    Args:
+        said: names, in one text with commas or several; `all` for every one.
+        refused: whether schedules that plans cannot run may be among them.
+
+    Raises:
+        InputError: unknown names, all together.
+    """
+    problems: list[Problem] = []
+    names = _schedules(said, problems, tuple(SCHEDULES) if refused else PLAN_SCHEDULES)
+    if problems:
+        raise InputError(problems, code="MW205")
+    return names
 
 
 def _every_value(axis: str, model: ModelSpec, workload: Workload, devices: int) -> list[object]:
     """All values an axis could take in any plan, so that one can be taken out."""
+    if axis == "schedule":
+        return list(DEFAULT_SCHEDULES)
     if axis in WORDS:
         return list(WORDS[axis])
     if axis == "vpp":

@@ -15,7 +15,7 @@ from meshwright.estimate.legality import row_problems
 from meshwright.formats.cluster import Assumption
 from meshwright.formats.plan_json import read_job
 from meshwright.library import models
-from meshwright.schedules import ALIASES, DEFAULT_SCHEDULES
+from meshwright.schedules import ALIASES, SCHEDULES
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
@@ -211,7 +211,7 @@ def _parse(text: str, inputs: JobInputs) -> PlanRow:
         text,
         devices=inputs.cluster.devices,
         global_batch=inputs.workload.global_batch,
-        schedules=(*DEFAULT_SCHEDULES, *(alias for alias, name in ALIASES.items() if name in DEFAULT_SCHEDULES)),
+        schedules=(*SCHEDULES, *ALIASES),
     )
     return replace(row, schedule=ALIASES.get(row.schedule, row.schedule))
 

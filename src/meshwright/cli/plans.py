@@ -38,7 +38,12 @@ def plan(
     forbid: options.Forbid = None,
     schedule: Annotated[
         str | None,
-        typer.Option("--schedule", metavar="NAME,...", help="Schedules to use.  [default: all]", show_default=False),
+        typer.Option(
+            "--schedule",
+            metavar="NAME,...|all",
+            help="Pipeline schedules to use; all: the whole catalogue.  [default: 1f1b, gpipe, interleaved]",
+            show_default=False,
+        ),
     ] = None,
     target: Annotated[
         str | None,
@@ -112,6 +117,15 @@ def estimate(
     expert_imbalance: options.ExpertImbalance = None,
     tokens: options.Tokens = None,
     price: options.Price = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            "--schedule",
+            metavar="NAME,...|all",
+            help="Compare the plan under these pipeline schedules.",
+            show_default=False,
+        ),
+    ] = None,
     output: options.PlanOutput = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -122,6 +136,7 @@ def estimate(
     \b
       meshwright estimate llama-3.1-70b --plan tp8.pp4.mbs1.z1.rc-full --gpus 64xH100
       meshwright estimate --plan plans.json#2
+      meshwright estimate llama-3.1-70b --plan tp8.pp4.mbs1.z1.rc-full --gpus 64xH100 --schedule all
     """
     gather = Gather()
     rate = gather.number("--price", price, zero=True)
@@ -139,13 +154,24 @@ def estimate(
         expert_imbalance=gather.number("--expert-imbalance", expert_imbalance),
         tokens=tokens,
     )
+    from meshwright.app.axes import schedule_names
     from meshwright.app.estimate import estimate as price_plan
+    from meshwright.app.schedules_of_plan import schedules_of_plan
     from meshwright.app.writing import check_file, write_file
 
     if output is not None:
         gather.attempt(lambda: check_file(output))
+    if schedule is not None:
+        gather.attempt(lambda: schedule_names(schedule, refused=True))
+        if output is not None:
+            why = "a plan set holds plans, and one is compared with itself"
+            gather.problem(Problem(what="both --schedule and --output are given", why=why, fix="drop one of them"))
     gather.with_inputs(model, inputs)
     out = Output(as_json=json, quiet=quiet, no_color=no_color)
+    if schedule is not None:
+        table = schedules_of_plan(model, plan or "", schedules=schedule, **inputs, **given(price=rate))
+        out.show(table.to_dict(), lambda _: table)
+        return
     found = price_plan(model, plan or "", **inputs, **given(price=rate))
     document = found.to_dict()
     if output is not None:

@@ -12,6 +12,7 @@ from meshwright.kernels.compute import score_pairs
 from meshwright.kernels.partition import balanced_partition
 from meshwright.ops.layers import edge_work, layer_work
 from meshwright.ops.op import CoreAttention, LayerWork, Linear
+from meshwright.schedules import Placement
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import LayerSpec, ModelSpec
 from meshwright.specs.plan import ExecutionPlan
@@ -109,6 +110,22 @@ class ModelLayout:
                 for worker in range(pp)
             )
         return self._ranges[key]
+
+    def placed(
+        self, placement: Placement
+    ) -> tuple[Int[np.ndarray, "workers chunks"], Int[np.ndarray, "workers chunks"]]:
+        """First layer of every chunk and the layer behind its last, by worker and chunk.
+
+        Args:
+            placement: every chain of it holds the whole model.
+        """
+        per_chain = placement.stages // placement.chains
+        cuts = np.concatenate(([0], np.cumsum(self.split(per_chain))))
+        first, behind = np.zeros((2, placement.p, placement.v), dtype=np.int64)
+        stage = np.arange(placement.stages) % per_chain
+        first[placement.worker, placement.chunk] = cuts[stage]
+        behind[placement.worker, placement.chunk] = cuts[stage + 1]
+        return first, behind
 
     def counts(self, first: Int[np.ndarray, "..."], behind: Int[np.ndarray, "..."]) -> Int[np.ndarray, "... kinds"]:
         """Layers of each kind from one cut to another.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.errors import Problem
+from meshwright.estimate.stages import recompute_problem, refusal
 from meshwright.schedules import schedule_named
 from meshwright.shapes import Bool, Int
 from meshwright.specs.model import DenseMlp, LatentAttention, ModelSpec, MoeMlp
@@ -232,7 +233,7 @@ def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int) -> 
     if batch:
         problems.append(batch)
     else:
-        problems += schedule_named(row.schedule).problems(row.pp, row.micro_batches, row.vpp)
+        problems += _schedule_problems(row)
     if row.sharding == "hsdp":
         shard = row.shard_group // row.cp_degree
         if row.shard_group % row.cp_degree or shard < 1 or row.dp % shard:
@@ -254,6 +255,17 @@ def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int) -> 
             )
         )
     return tuple(dict.fromkeys(problems))
+
+
+def _schedule_problems(row: PlanRow) -> list[Problem]:
+    """What its schedule has against a row."""
+    schedule = schedule_named(row.schedule)
+    if schedule.not_in_plans:
+        return [refusal(schedule)]
+    found = list(schedule.problems(row.pp, row.micro_batches, row.vpp))
+    kinds = {"sel": "selective", "uni": "grouped", "block": "none"}
+    again = recompute_problem(schedule, {kinds.get(row.recompute, row.recompute)}) if row.pp > 1 else None
+    return [*found, again] if again else found
 
 
 _SUBJECTS = {

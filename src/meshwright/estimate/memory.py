@@ -64,6 +64,7 @@ def worker_bytes(
     sharding: ShardingColumns,
     hardware: Hardware,
     workload: Workload,
+    weight_versions: Array | float = 1.0,
 ) -> WorkerBytes:
     """Memory of one worker's device.
 
@@ -79,6 +80,7 @@ def worker_bytes(
         sharding: the data-parallel choice.
         hardware: for the driver's context.
         workload: formats and optimizer.
+        weight_versions: versions of the weights that are kept (asynchronous pipelines keep more than one).
 
     Returns:
         Bytes by kind; all arguments broadcast.
@@ -87,6 +89,7 @@ def worker_bytes(
     dense = state_bytes(sharding, sharding.shard, precision, workload.optimizer, training=workload.training)
     experts = state_bytes(sharding, sharding.expert_shard, precision, workload.optimizer, training=workload.training)
     weights = (dense.weights * dense_parameters + experts.weights * expert_parameters) * (1.0 - offload_weights)
+    weights = weights * weight_versions
     gradients = dense.gradients * dense_parameters + experts.gradients * expert_parameters
     optimizer = dense.optimizer * dense_parameters + experts.optimizer * expert_parameters
     # Gathered weights of two layers where they are freed again, and one unsharded gradient on its way out.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.items import ItemCosts
-from meshwright.estimate.step import PipelineColumns
+from meshwright.estimate.live import live
+from meshwright.estimate.step import PipelineColumns, pair_span
 from meshwright.estimate.sync import DataGroups, DataNetwork, LayerSync, layer_sync
 from meshwright.kernels.collectives import all_reduce_s, group_span, point_to_point_s
-from meshwright.schedules import Schedule
+from meshwright.schedules import Kind, Placement, Schedule
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
@@ -29,11 +30,27 @@ class Placed:
     dp: Int[np.ndarray, "plans"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCounts:
+    """How often each item stands where."""
+
+    work: Float[np.ndarray, "workers chunks items"]
+    bare: Float[np.ndarray, "workers chunks items"] | None = None
+    """The same layers with nothing recomputed; for schedules that `needs_bare`."""
+    shadow: Float[np.ndarray, "workers items"] | None = None
+    """Stages that workers hold for another one; for schedules that shadow."""
+
+
+def needs_bare(schedule: Schedule) -> bool:
+    """Whether a schedule tells what a layer does from what it does again: by tasks R, or by what is kept for W."""
+    return bool(schedule.kinds & {Kind.R, Kind.W}) and not schedule.shadows
+
+
 def pipeline_columns(
     *,
     schedule: Schedule,
     micro_batches: int,
-    counts: Float[np.ndarray, "workers chunks items"],
+    counts: StageCounts,
     costs: ItemCosts,
     layer_sync: LayerSync,
     whole: Bool[np.ndarray, "items"],
@@ -48,7 +65,7 @@ def pipeline_columns(
         schedule: of the pipeline.
         micro_batches: per step.
         counts: how often each item stands in each chunk.
-        costs: one row per plan.
+        costs: one row per plan; per section of a micro-batch where the schedule cuts it.
         layer_sync: what sharded weights add to each item, one row per plan.
         whole: items that FSDP gathers as one unit (layers and edges, not corrections).
         boundary: transfers between workers.
@@ -59,17 +76,44 @@ def pipeline_columns(
     Returns:
         Columns for `step_columns`.
     """
-    workers, chunks, items = counts.shape
+    work = computed_counts(schedule, counts)
+    workers, chunks, items = work.shape
     plans = len(costs.forward_s)
-    flat = counts.reshape(-1, items).T.astype(float)
-    by_worker = counts.sum(axis=1).T.astype(float)
+    placement = schedule.placement(workers, chunks // schedule.placement(workers, 1).chains)
+    runs = task_runs(schedule, workers, micro_batches, chunks)
+    held = work.sum(axis=1).T.astype(float)
+    if counts.shadow is not None:
+        held = held + counts.shadow.T
+    whole_step = np.einsum("wc,wci->iw", runs, work)
 
-    def cells(values: Float[np.ndarray, "plans items"]) -> Float[np.ndarray, "plans workers chunks"]:
-        return (values @ flat).reshape(plans, workers, chunks)
+    def cells(
+        values: Float[np.ndarray, "plans items"], where: Float[np.ndarray, "workers chunks items"] = work
+    ) -> Float[np.ndarray, "plans workers chunks"]:
+        return (values @ where.reshape(-1, items).T.astype(float)).reshape(plans, workers, chunks)
 
-    parts = {name: getattr(costs, f"{name}_s") @ by_worker for name in PARTS}
-    parts["dp"] = (layer_sync.forward_s + layer_sync.backward_s) @ by_worker
-    present = by_worker > 0
+    forward_s = cells(costs.forward_s + layer_sync.forward_s)
+    backward_s = cells(costs.backward_s + layer_sync.backward_s)
+    kept_bytes = cells(costs.kept_bytes)
+    parts = {name: getattr(costs, f"{name}_s") @ whole_step for name in PARTS}
+    parts["dp"] = (layer_sync.forward_s + layer_sync.backward_s) @ whole_step
+    made_bytes = weight_s = recompute_s = None
+    if counts.bare is not None and needs_bare(schedule):
+        made_bytes = cells(costs.kept_bytes, counts.bare)
+    if Kind.W in schedule.kinds:
+        weight_s = np.minimum(cells(costs.weight_gradient_s), backward_s)
+    if Kind.R in schedule.kinds and counts.shadow is not None:
+        shadow_s = (costs.forward_s + layer_sync.forward_s) @ counts.shadow.T
+        recompute_s = np.repeat(shadow_s[:, :, None], chunks, axis=2)
+        parts["recompute"] = parts["recompute"] + shadow_s * runs.sum(axis=1)
+    elif Kind.R in schedule.kinds and counts.bare is not None:
+        bare_s = cells(costs.backward_s + layer_sync.backward_s, counts.bare)
+        recompute_s, backward_s = np.maximum(backward_s - bare_s, 0.0), bare_s
+    guests = live(schedule, workers, micro_batches, chunks // placement.chains).guests
+    if guests.any():
+        parked_s = _parked_s(kept_bytes[:, :, 0], guests, forward_s[:, :, 0] + backward_s[:, :, 0], boundary)
+        backward_s = backward_s + parked_s[:, :, None]
+        parts["parking"] = parked_s * runs.sum(axis=1)
+    present = held > 0
 
     def largest(values: Float[np.ndarray, "plans items"]) -> Float[np.ndarray, "plans workers"]:
         found = np.zeros((plans, workers))
@@ -81,24 +125,77 @@ def pipeline_columns(
         schedule=schedule,
         p=workers,
         m=micro_batches,
-        v=chunks,
-        forward_s=cells(costs.forward_s + layer_sync.forward_s),
-        backward_s=cells(costs.backward_s + layer_sync.backward_s),
-        kept_bytes=cells(costs.kept_bytes),
+        v=chunks // placement.chains,
+        runs=runs,
+        forward_s=forward_s,
+        backward_s=backward_s,
+        weight_s=weight_s,
+        recompute_s=recompute_s,
+        kept_bytes=kept_bytes,
+        made_bytes=made_bytes,
         parts_s=parts,
-        dense_parameters=costs.dense_parameters @ by_worker,
-        expert_parameters=costs.expert_parameters @ by_worker,
+        dense_parameters=costs.dense_parameters @ held,
+        expert_parameters=costs.expert_parameters @ held,
         largest_dense=largest(costs.dense_parameters * whole),
         largest_expert=largest(costs.expert_parameters * whole),
         transient_bytes=largest(costs.transient_bytes),
-        recompute_flop=costs.recompute_flop @ by_worker,
+        recompute_flop=costs.recompute_flop @ whole_step,
         transfer_s=boundary.transfer_s,
-        tied_s=boundary.tied_s,
+        tied_s=boundary.tied_s * ends_apart(placement),
+        devices_apart=boundary.devices_apart,
         communicators=boundary.communicators,
         offload_weights=offload_weights,
         sharding=sharding,
         groups=groups,
     )
+
+
+def computed_counts(schedule: Schedule, counts: StageCounts) -> Float[np.ndarray, "workers chunks items"]:
+    """What workers do; the last one recomputes nothing where recomputations are tasks: its backward follows at once."""
+    if Kind.R not in schedule.kinds or counts.bare is None:
+        return counts.work
+    return np.concatenate([counts.work[:-1], counts.bare[-1:]])
+
+
+def ends_apart(placement: Placement) -> bool:
+    """Whether the first and the last stage of a model are on different workers, so that a shared table is there twice.
+
+    Pipelines in both directions hold both ends on both outer workers.
+    """
+    return placement.chains == 1 and bool(placement.worker[0] != placement.worker[-1])
+
+
+def task_runs(schedule: Schedule, p: int, m: int, chunks: int) -> Int[np.ndarray, "workers chunks"]:
+    """How often a step runs each chunk forward: micro-batches of its chain, times their sections.
+
+    Args:
+        schedule: of the pipeline.
+        p: workers.
+        m: micro-batches per step.
+        chunks: of a worker, all chains together.
+    """
+    runs = np.full((p, chunks), m * schedule.sections())
+    chains = schedule.placement(p, 1).chains
+    if chains > 1:
+        table = schedule.table(p, m, chunks // chains)
+        placement = table.placement
+        runs[placement.worker, placement.chunk] = np.asarray(table.micro_batches)[placement.chain]
+    return runs
+
+
+def _parked_s(
+    kept_bytes: Float[np.ndarray, "plans workers"],
+    guests: Int[np.ndarray, " workers"],
+    pair_s: Float[np.ndarray, "plans workers"],
+    boundary: BoundaryColumns,
+) -> Float[np.ndarray, "plans workers"]:
+    """Seconds per micro-batch by which an activation's way to its host and back outlasts the worker's pair of tasks.
+
+    The link is taken to be as quick as that of the slowest hop of the pipeline.
+    Source: Kim et al. 2023 (BPipe), section 3: hidden if 2 bytes / bandwidth <= forward + backward.
+    """
+    there_s = kept_bytes * (boundary.transfer_s / np.maximum(boundary.sent_bytes, 1.0))[:, None]
+    return np.asarray(np.maximum(2.0 * there_s - pair_s, 0.0) * (guests[::-1] > 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +204,16 @@ class BoundaryColumns:
 
     transfer_s: Float[np.ndarray, "plans"]
     """One boundary tensor, T h / (cp, and tp with sequence parallelism), on the slowest link any hop crosses."""
+    sent_bytes: Float[np.ndarray, "plans"]
+    """That tensor."""
+    devices_apart: Int[np.ndarray, "plans"]
+    """Devices between the first and the last worker."""
     tied_s: Float[np.ndarray, "plans"]
     communicators: Float[np.ndarray, "plans"]
+
+    def take(self, index: Int[np.ndarray, "picked"]) -> BoundaryColumns:
+        """The rows of this index."""
+        return BoundaryColumns(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
 
 
 def boundary_columns(
@@ -129,11 +234,11 @@ def boundary_columns(
     precision = workload.precision
     block = columns.tp * columns.cp * placed.dp
     span = group_span(block, placed.pp, hardware.domain_sizes)
-    sent = columns.sequence_tokens * (model.hidden * precision.bytes_of("activations")) * (placed.pp > 1)
+    sent = columns.boundary_tokens * (model.hidden * precision.bytes_of("activations")) * (placed.pp > 1)
     transfer_s = np.asarray(point_to_point_s(sent, inside=span, rates=hardware.rates), dtype=float)
     if model.tied_embeddings:
         table = local_units(model.vocab, columns.tp) * (model.hidden * precision.bytes_of("reduce"))
-        ends = group_span(block * np.maximum(placed.pp - 1, 1), np.full_like(placed.pp, 2), hardware.domain_sizes)
+        ends = pair_span(block * np.maximum(placed.pp - 1, 1), hardware)
         shared = table * (placed.pp > 1) * workload.training
         tied_s = np.asarray(all_reduce_s(shared, inside=ends, rates=hardware.rates), dtype=float)
     else:
@@ -146,6 +251,8 @@ def boundary_columns(
     communicators = sum(np.asarray(degree > 1, dtype=float) for degree in degrees)
     return BoundaryColumns(
         transfer_s=np.broadcast_to(transfer_s, (columns.rows,)),
+        sent_bytes=np.broadcast_to(sent, (columns.rows,)),
+        devices_apart=block * np.maximum(placed.pp - 1, 1),
         tied_s=np.broadcast_to(tied_s, (columns.rows,)),
         communicators=np.asarray(communicators, dtype=float),
     )

@@ -9,33 +9,46 @@ import numpy as np
 
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.hardware import Hardware, hardware_of
-from meshwright.estimate.items import Item, ItemCosts, item_costs
+from meshwright.estimate.items import NONE, Item, ItemCosts, item_costs
 from meshwright.estimate.layout import token_flop
 from meshwright.estimate.memory import MEMORY_KINDS
-from meshwright.estimate.pipeline import Placed, boundary_columns, data_groups, pipeline_columns, sync_layers
+from meshwright.estimate.pipeline import (
+    Placed,
+    boundary_columns,
+    data_groups,
+    needs_bare,
+    pipeline_columns,
+    sync_layers,
+)
 from meshwright.estimate.result import BASIS_ORDER, RANGE_BY_BASIS, StageEstimate, StepEstimate
+from meshwright.estimate.stages import (
+    pipeline_schedule,
+    recompute_problem,
+    schedule_problems,
+    stage_counts,
+    strategies_of,
+)
 from meshwright.estimate.step import PipelineColumns, StepColumns, fits, step_columns
 from meshwright.estimate.sync import LayerSync
 from meshwright.estimate.work import require_priceable
 from meshwright.ops.layers import layer_work
 from meshwright.ops.op import CoreAttention
-from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.device import Basis
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline
+from meshwright.specs.plan import ExecutionPlan, Pipeline
 from meshwright.specs.strategy import LayerStrategy, Tensor1D
 from meshwright.specs.workload import Workload
 from meshwright.strategies.base import OVERLAPS, StrategyColumns
 from meshwright.strategies.data import ShardingColumns
 
 
-def strategy_columns(strategies: Sequence[LayerStrategy], micro_batch: int, workload: Workload) -> StrategyColumns:
+def strategy_columns(strategies: Sequence[LayerStrategy], micro_batch: float, workload: Workload) -> StrategyColumns:
     """Strategies as columns, one row each.
 
     Args:
         strategies: of a plan.
-        micro_batch: sequences per micro-batch.
+        micro_batch: sequences per micro-batch; a fraction for a section of one.
         workload: sequence length and expert load.
 
     Returns:
@@ -69,6 +82,7 @@ def strategy_columns(strategies: Sequence[LayerStrategy], micro_batch: int, work
         offload_activations=np.array([s.offload.activations for s in strategies]),
         seq_len=workload.seq_len,
         imbalance=workload.expert_imbalance,
+        deduplicated=np.array([s.expert.dispatcher == "deduplicated" for s in strategies]),
     )
 
 
@@ -190,18 +204,14 @@ def _check_together(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec,
             ),
             code="MW407",
         )
-    schedule = schedule_named(plan.pipelines[0].schedule.name)
-    if schedule.name not in DEFAULT_SCHEDULES:
-        raise UnsupportedError(
-            Problem(
-                what=f"schedule {schedule.name!r} in a plan",
-                why="this version prices plans of schedules with whole backwards and one copy of the weights",
-                fix=f"use {', '.join(DEFAULT_SCHEDULES)}",
-                field="schedule",
-            ),
-            code="MW407",
-        )
-    used = {run.strategy for chunk in plan.pipelines[0].chunks() for run in chunk.runs}
+    refused = tuple(schedule_problems(plan.pipelines[0]))
+    if refused:
+        raise UnsupportedError(refused, code="MW407")
+    used = strategies_of(plan.pipelines[0])
+    schedule, recomputes = pipeline_schedule(plan.pipelines[0]), {plan.strategies[i].recompute.kind for i in used}
+    wrong = recompute_problem(schedule, recomputes) if used and len(plan.pipelines[0].workers) > 1 else None
+    if wrong:
+        raise InputError(wrong, code="MW230")
     kinds = {_of_all_layers(plan.strategies[index]) for index in used}
     if len(kinds) > 1:
         raise UnsupportedError(
@@ -226,11 +236,14 @@ def _pipeline_row(
     plan: ExecutionPlan, pipeline: Pipeline, model: ModelSpec, hardware: Hardware, workload: Workload
 ) -> PipelineColumns:
     """Cost table of strategies x items, flattened to one row, and the counts of its cells in every chunk."""
-    used = sorted({run.strategy for chunk in pipeline.chunks() for run in chunk.runs})
+    used = strategies_of(pipeline)
     strategies = [plan.strategies[index] for index in used]
-    columns = strategy_columns(strategies, pipeline.micro_batch, workload)
+    schedule = pipeline_schedule(pipeline)
+    columns = strategy_columns(strategies, pipeline.micro_batch / schedule.sections(), workload)
     sharding = sharding_columns(strategies)
     modes = tuple(dict.fromkeys(strategy.recompute for strategy in strategies))
+    if needs_bare(schedule):
+        modes = tuple(dict.fromkeys((*modes, NONE)))
     kinds = model.kinds()
     items = (
         *(Item("layer", kind, mode) for mode in modes for kind in kinds),
@@ -241,21 +254,8 @@ def _pipeline_row(
     costs = item_costs(items, columns, model, hardware, workload)
     sync = sync_layers(costs, columns, sharding, hardware, workload, anything=bool((sharding.zero == 3).any()))
 
-    layers = list(model.layers())
-    chunks_of = max(len(worker.chunks) for worker in pipeline.workers)
-    counts = np.zeros((len(pipeline.workers), chunks_of, len(used), len(items)))
-    row_of_worker = []
-    for place, worker in enumerate(pipeline.workers):
-        row_of_worker.append(used.index(plan.strategy_index(pipeline, worker)))
-        for slot, chunk in enumerate(worker.chunks):
-            for layer, row in _layer_rows(chunk, used):
-                counts[place, slot, row, number[Item("layer", layers[layer], strategies[row].recompute)]] += 1
-            nearest = plan.strategy_index(pipeline, worker, chunk)
-            edge = used.index(chunk.runs[-1].strategy if chunk.head and chunk.runs else nearest)
-            _count_edges(counts[place, slot, edge], chunk, number, strategies[edge], model, len(pipeline.workers))
-        held = counts[place].sum(axis=(0, 1))
-        if model.tied_embeddings and held[number[Item("embedding")]] and held[number[Item("head")]]:
-            counts[place, -1, row_of_worker[-1], number[Item("tie")]] += 1
+    counts = stage_counts(plan, pipeline, schedule, model, number)
+    row_of_worker = [used.index(plan.strategy_index(pipeline, worker)) for worker in pipeline.workers]
 
     def one_row(table: np.ndarray) -> np.ndarray:
         return table.reshape(1, -1)
@@ -267,9 +267,9 @@ def _pipeline_row(
         **{f.name: getattr(sharding, f.name)[row_of_worker, 0][None, :] for f in fields(ShardingColumns)}
     )
     return pipeline_columns(
-        schedule=schedule_named(pipeline.schedule.name),
+        schedule=schedule,
         micro_batches=pipeline.num_micro_batches,
-        counts=counts.reshape(len(pipeline.workers), chunks_of, -1),
+        counts=counts,
         costs=flat,
         layer_sync=LayerSync(forward_s=one_row(sync.forward_s), backward_s=one_row(sync.backward_s)),
         whole=np.tile(np.array([item.part not in ("tie", "copy") for item in items]), len(used)),
@@ -278,26 +278,6 @@ def _pipeline_row(
         groups=data_groups(first),
         offload_weights=np.array([strategies[0].offload.weights]),
     )
-
-
-def _layer_rows(chunk: Chunk, used: list[int]) -> list[tuple[int, int]]:
-    """Every layer of a chunk with the row of its strategy."""
-    layers = [layer for first, last in chunk.layers for layer in range(first, last + 1)]
-    rows = [used.index(run.strategy) for run in chunk.runs for _ in range(run.layers)]
-    return list(zip(layers, rows, strict=True))
-
-
-def _count_edges(
-    counts: np.ndarray, chunk: Chunk, number: dict[Item, int], strategy: LayerStrategy, model: ModelSpec, workers: int
-) -> None:
-    if chunk.embedding:
-        counts[number[Item("embedding")]] += 1
-    if chunk.head:
-        counts[number[Item("head")]] += 1
-        if model.mtp_layers:
-            counts[number[Item("mtp", model.last_layer(), strategy.recompute)]] += model.mtp_layers
-            if workers > 1 and not model.tied_embeddings:
-                counts[number[Item("copy")]] += 1
 
 
 def attention_flop_per_token(model: ModelSpec, seq_len: int) -> float:

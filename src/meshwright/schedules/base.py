@@ -206,6 +206,11 @@ class Schedule(ABC):
         ]
         return (1.0 - ROUNDING) * bound.end_s(m, whole[0], whole[1], latency, whole[2], whole[3])
 
+    @property
+    def recomputes_in_tasks(self) -> bool:
+        """Whether recomputation is a task of its own, which makes all activations of a stage again."""
+        return Kind.R in self.kinds and not self.shadows
+
     def sections(self) -> int:
         """Parts that each micro-batch is cut into along its sequence; a task runs one of them."""
         return 1

@@ -7,6 +7,7 @@ transfers and random stages, bound every other set well.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,8 +112,21 @@ def _probes(table: ScheduleTable) -> list[Times]:
     return probes
 
 
-def _critical(table: ScheduleTable, times: Times) -> list[tuple[Int[np.ndarray, "durations workers chunks"], int]]:
-    """Per worker the counts of one longest path to its last task."""
+def critical_path(table: ScheduleTable, times: Times, worker: int) -> Int[np.ndarray, "durations workers chunks"]:
+    """Counts of one longest path to a worker's last task.
+
+    Args:
+        table: any schedule.
+        times: one set of durations.
+        worker: where the path ends.
+    """
+    return _critical(table, times, [worker])[0][0]
+
+
+def _critical(
+    table: ScheduleTable, times: Times, ends: Sequence[int] | None = None
+) -> list[tuple[Int[np.ndarray, "durations workers chunks"], int]]:
+    """The counts of one longest path to the last task of each worker, or of these workers."""
     timeline = simulate(table, times)
     node = table.node
     nodes = int(node[-1]) + 1
@@ -142,7 +156,7 @@ def _critical(table: ScheduleTable, times: Times) -> list[tuple[Int[np.ndarray, 
     before, edge = from_node.tolist(), crossed.tolist()
     found = []
     size = table.p * table.v
-    for last_worker in range(table.p):
+    for last_worker in range(table.p) if ends is None else ends:
         kinds, transfers = [], []
         at = int(node[table.first[last_worker + 1] - 1])
         while at >= 0:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -76,38 +78,68 @@ def shardings_for(dp: int, cp: int, space: Space) -> list[Sharding]:
     return [choice for choice in found if wanted is None or choice.name in wanted]
 
 
-class Block:
+class PricedRows:
     """Rows of one pipeline degree and number of micro-batches, with everything that is priced once for them."""
 
     def __init__(
         self,
         grid: Grid,
         factory: ShapeFactory,
-        shapes: list[Shape],
         model: ModelSpec,
         hardware: Hardware,
         workload: Workload,
-        space: Space,
+        sections: int = 1,
     ) -> None:
-        self.grid, self.shapes, self.hardware, self.workload, self.model = grid, shapes, hardware, workload, model
-        self.space = space
-        self.columns: StrategyColumns = grid.strategies(workload)
+        self.grid, self.hardware, self.workload = grid, hardware, workload
+        self.columns: StrategyColumns = grid.strategies(workload, sections)
         self.costs: ItemCosts = item_costs(factory.items, self.columns, model, hardware, workload)
         self.whole = np.array([item.part not in ("tie", "copy") for item in factory.items])
         placed = Placed(pp=grid.pp, dp=grid.dp)
         self.boundary: BoundaryColumns = boundary_columns(self.columns, placed, model, hardware, workload)
         self.groups: DataGroups = data_groups(self.columns)
-        self.limit_bytes = hardware.memory_bytes * (1.0 if space.tight else 1.0 - TIGHT_SHARE)
+        self.space = factory.space
+        self.limit_bytes = hardware.memory_bytes * (1.0 if factory.space.tight else 1.0 - TIGHT_SHARE)
         self.shardings = sorted(
             {
                 choice
                 for dp, cp in {*zip(grid.dp.tolist(), grid.cp.tolist(), strict=True)}
-                for choice in shardings_for(dp, cp, space)
+                for choice in shardings_for(dp, cp, factory.space)
             },
             key=lambda choice: ((*PLAIN_SHARDINGS, "hsdp").index(choice.name), choice.shard),
         )
+
+    def legal(self, choice: Sharding) -> Bool[np.ndarray, "rows"]:
+        """Rows that a data-parallel choice applies to."""
+        dp, cp = self.grid.dp, self.grid.cp
+        if choice.name == "hsdp":
+            return (dp % choice.shard == 0) & (dp > choice.shard) & (choice.shard * cp > 1)
+        return (dp * cp > 1) | (choice.name == "z0")
+
+    @cached_property
+    def plans_per_shape(self) -> int:
+        """The shardings of each row, summed over the rows."""
+        return sum(int(self.legal(choice).sum()) for choice in self.shardings)
+
+    def take(self, index: Int[np.ndarray, "picked"]) -> PricedRows:
+        """The rows of this index."""
+        part = copy(self)
+        part.__dict__.pop("plans_per_shape", None)
+        part.grid, part.columns, part.costs = self.grid.take(index), self.columns.take(index), self.costs.take(index)
+        part.boundary = self.boundary.take(index)
+        part.groups = self.groups.take(index)
+        return part
+
+
+class Block:
+    """Priced rows x pipeline shapes."""
+
+    def __init__(self, rows: PricedRows, shapes: list[Shape]) -> None:
+        self.rows, self.shapes = rows, shapes
+        self.grid, self.columns, self.costs, self.whole = rows.grid, rows.columns, rows.costs, rows.whole
+        self.boundary, self.groups, self.shardings = rows.boundary, rows.groups, rows.shardings
+        self.hardware, self.workload, self.limit_bytes = rows.hardware, rows.workload, rows.limit_bytes
         self._stack()
-        self._bare = self._terms(self.costs.forward_s, self.costs.backward_s, self.boundary.transfer_s)
+        self._bare = self._terms(self.costs, self.costs.forward_s, self.costs.backward_s, self.boundary.transfer_s)
         self._first_dense = self.costs.dense_parameters @ self.first.T
         self._first_experts = self.costs.expert_parameters @ self.first.T
 
@@ -122,9 +154,15 @@ class Block:
 
         self.path_forward = padded("path_forward", paths)
         self.path_backward = padded("path_backward", paths)
+        self.path_weight = padded("path_weight", paths)
+        self.splits = bool(self.path_weight.any())
         self.path_transfer = padded("path_transfer", paths)
         self.held = padded("held", workers)
         self.alive = padded("alive", workers)
+        self.versions = padded("versions", workers)
+        self.per_update = np.array([float(shape.per_update) for shape in self.shapes])
+        self.updates = np.array([float(shape.updates) for shape in self.shapes])
+        self.apart = np.array([float(shape.apart) for shape in self.shapes])
         self.first = np.stack([shape.first for shape in self.shapes])
 
     def plan_row(self, row: int, shape: Shape, choice: Sharding) -> PlanRow:
@@ -149,16 +187,9 @@ class Block:
             recompute_layers=shape.recompute_layers,
         )
 
-    def legal(self, choice: Sharding) -> Bool[np.ndarray, "rows"]:
-        """Rows that a data-parallel choice applies to."""
-        dp, cp = self.grid.dp, self.grid.cp
-        if choice.name == "hsdp":
-            return (dp % choice.shard == 0) & (dp > choice.shard) & (choice.shard * cp > 1)
-        return (dp * cp > 1) | (choice.name == "z0")
-
     def plans(self) -> int:
         """Plans in the block: rows x shapes x the shardings of each row."""
-        return len(self.shapes) * sum(int(self.legal(choice).sum()) for choice in self.shardings)
+        return len(self.shapes) * self.rows.plans_per_shape
 
     def sharding_columns(self, choice: Sharding, rows: Int[np.ndarray, "picked"]) -> ShardingColumns:
         """One data-parallel choice for these rows, columns of shape picked x 1."""
@@ -193,6 +224,7 @@ class Block:
 
     def _terms(
         self,
+        costs: ItemCosts,
         forward_s: Float[np.ndarray, "used items"],
         backward_s: Float[np.ndarray, "used items"],
         transfer_s: Float[np.ndarray, "used"],
@@ -204,6 +236,8 @@ class Block:
             + backward_s @ self.path_backward.reshape(-1, items).T
             + transfer_s[:, None] * self.path_transfer.reshape(-1)
         )
+        if self.splits:
+            length = length + costs.weight_gradient_s @ self.path_weight.reshape(-1, items).T
         return _Terms(
             pipeline_s=length.reshape(-1, shapes, paths).max(axis=2),
             first_forward_s=forward_s @ self.first.T,
@@ -231,7 +265,7 @@ class Block:
             return _candidates(found), 0, 0
         activations, transient, dense, experts, largest = self._pair_memory(pair_row, pair_shape)
         for number, choice in enumerate(self.shardings):
-            legal = np.flatnonzero(self.legal(choice)[pair_row])
+            legal = np.flatnonzero(self.rows.legal(choice)[pair_row])
             if not len(legal):
                 continue
             priced += len(legal)
@@ -249,6 +283,7 @@ class Block:
                 sharding=sharding,
                 hardware=self.hardware,
                 workload=self.workload,
+                weight_versions=self.versions[shapes],
             ).peak.max(axis=1)
             fit = np.flatnonzero(peak <= self.limit_bytes)
             feasible += len(fit)
@@ -295,21 +330,21 @@ class Block:
             sharding = self.sharding_columns(choice, used)
             sync = sync_layers(costs, self.columns.take(used), sharding, self.hardware, self.workload, anything=True)
             forward_s, backward_s = costs.forward_s + sync.forward_s, costs.backward_s + sync.backward_s
-            terms = self._terms(forward_s, backward_s, self.boundary.transfer_s[used])
-        groups = DataGroups(dense_stride=self.groups.dense_stride[rows], expert_stride=self.groups.expert_stride[rows])
+            terms = self._terms(costs, forward_s, backward_s, self.boundary.transfer_s[used])
+        groups = self.groups.take(rows)
         picked = self.sharding_columns(choice, rows)
         step = step_sync(
             self._first_dense[rows, shapes][:, None],
             self._first_experts[rows, shapes][:, None],
             terms.first_forward_s[place, shapes][:, None],
             terms.first_backward_s[place, shapes][:, None],
-            self.grid.m[rows][:, None].astype(float),
+            self.per_update[shapes][:, None],
             picked,
             DataNetwork(picked, groups, self.hardware),
             self.workload,
         )
-        around = (step.gradients_s + step.gather_s + step.optimizer_s + step.offload_s)[:, 0]
-        return terms.pipeline_s[place, shapes] + around + self.boundary.tied_s[rows]
+        around = (step.gradients_s + step.gather_s + step.optimizer_s + step.offload_s)[:, 0] * self.updates[shapes]
+        return terms.pipeline_s[place, shapes] + around + self.boundary.tied_s[rows] * self.apart[shapes]
 
 
 def _candidates(found: list[tuple[np.ndarray, ...]]) -> Candidates:

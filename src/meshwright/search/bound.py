@@ -113,7 +113,9 @@ class Factored:
         return PartCosts(forward[of], backward[of], seconds.dense_parameters[of], seconds.expert_parameters[of])
 
 
-def row_bounds(grid: Grid, model: ModelSpec, hardware: Hardware, workload: Workload) -> RowBounds:
+def row_bounds(
+    grid: Grid, model: ModelSpec, hardware: Hardware, workload: Workload, *, any_order: bool = False
+) -> RowBounds:
     """Bounds of time and memory for every row, over all its schedules, chunks, recompute modes and shardings.
 
     Time: each worker runs m micro-batches, so a step takes at least m times the mean work of the workers; and at least
@@ -125,6 +127,8 @@ def row_bounds(grid: Grid, model: ModelSpec, hardware: Hardware, workload: Workl
         model: the model.
         hardware: the device and its links.
         workload: the step.
+        any_order: also hold for schedules whose last worker waits for less: without a flush, with sections of
+            micro-batches, in both directions, or with the last stage elsewhere.
 
     Returns:
         Seconds and bytes per row.
@@ -148,7 +152,7 @@ def row_bounds(grid: Grid, model: ModelSpec, hardware: Hardware, workload: Workl
     total_s = sum(count * work for count, work in zip(counts, work_s, strict=True)) + head_work_s
     total_s = total_s + embedding.forward_s + training * embedding.backward_s
     mean_s = grid.m * total_s / grid.pp
-    time_s = np.maximum(mean_s, _last_worker_s(grid, model, workload, work_s, head_work_s))
+    time_s = mean_s if any_order else np.maximum(mean_s, _last_worker_s(grid, model, workload, work_s, head_work_s))
 
     dense = sum(count * part.dense_parameters for count, part in zip(counts, parts, strict=True))
     dense = dense + head.dense_parameters + (0.0 if model.tied_embeddings else embedding.dense_parameters)

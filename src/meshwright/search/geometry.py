@@ -6,21 +6,34 @@ Multiply item costs by these and a whole block of plans is bounded; the simulato
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
 from meshwright.estimate.items import FULL, NONE, SELECTIVE, Item, items_of
 from meshwright.estimate.layout import ModelLayout
-from meshwright.schedules import DEFAULT_SCHEDULES, SCHEDULES, Schedule
+from meshwright.estimate.live import live
+from meshwright.estimate.pipeline import StageCounts, computed_counts, ends_apart, needs_bare
+from meshwright.estimate.stages import recompute_problem
+from meshwright.estimate.step import sync_rounds, weight_versions
+from meshwright.schedules import DEFAULT_SCHEDULES, SCHEDULES, Placement, Schedule
+from meshwright.search.paths import critical_lengths, longest_of, order_free_lengths
 from meshwright.search.space import Space
 from meshwright.shapes import Float
 from meshwright.specs.model import ModelSpec
 
 MODES = (NONE, SELECTIVE, FULL)
-RECOMPUTE_ORDER = ("none", "sel", "block", "full")
-REFERENCE_TRANSFERS = (0.0, 0.02, 0.1)
-"""Transfers, in parts of a worker's forward, for which the longest paths are kept as bounds."""
+MODE_NAMES = {"none": "none", "sel": "selective", "block": "none", "full": "full"}
+TYPICAL_MICRO_BATCHES = 64
+"""For which the paths of a template are chosen."""
+MOST_PASSES = 1024
+"""Largest p x m x v for which schedules without a bound of their own are part of the space: their tables are built."""
+MOST_CHUNKS = 4
+"""Most chunks per worker of such schedules."""
+ORDERS_TRIED = {"zb-auto": 32}
+"""Schedules that make many orders and keep one; they count as many times against `MOST_PASSES`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,17 +46,48 @@ class Shape:
     v: int
     recompute: str
     recompute_layers: int
-    counts: Float[np.ndarray, "workers chunks items"]
+    counts: StageCounts
     path_forward: Float[np.ndarray, "paths items"]
     """Forward seconds of each item on each path; the bound is the longest path."""
     path_backward: Float[np.ndarray, "paths items"]
+    path_weight: Float[np.ndarray, "paths items"]
+    """Weight gradients, part of the backward."""
     path_transfer: Float[np.ndarray, "paths"]
     held: Float[np.ndarray, "fullest items"]
     """Items of the workers whose memory may be the largest."""
     alive: Float[np.ndarray, "fullest items"]
     """Their items times what is in flight at the peak."""
+    versions: Float[np.ndarray, "fullest"]
+    """Versions of the weights they keep."""
     first: Float[np.ndarray, "items"]
-    """Items of worker 0, which ends last."""
+    """Items of worker 0, at which the paths end."""
+    per_update: int
+    """Micro-batches between two updates of the weights."""
+    updates: int
+    """Per step."""
+    apart: bool
+    """Whether the model's two ends are on different workers."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Template:
+    """Paths that hold for any order of tasks, as seconds of items: once, and per micro-batch."""
+
+    once: tuple[Float[np.ndarray, "paths items"], ...]
+    each: tuple[Float[np.ndarray, "paths items"], ...]
+    transfers: Float[np.ndarray, "paths"]
+
+    def forward(self, m: int) -> Float[np.ndarray, "paths items"]:
+        """Of m micro-batches."""
+        return self.once[0] + m * self.each[0]
+
+    def backward(self, m: int) -> Float[np.ndarray, "paths items"]:
+        """Of m micro-batches."""
+        return self.once[1] + m * self.each[1]
+
+    def weight(self, m: int) -> Float[np.ndarray, "paths items"]:
+        """Weight gradients of m micro-batches, part of the backward."""
+        return self.once[2] + m * self.each[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +98,7 @@ class ShapeFactory:
     layout: ModelLayout
     space: Space
     items: tuple[Item, ...]
+    templates: dict[tuple[object, ...], Template] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: ModelSpec, seq_len: int, space: Space) -> ShapeFactory:
@@ -62,49 +107,80 @@ class ShapeFactory:
 
     def pipelines(self, p: int, m: int) -> list[tuple[Schedule, int]]:
         """Schedules and chunk counts that p workers and m micro-batches allow."""
-        found = []
-        wanted = self.space.pinned("schedule")
         chunk_counts = self.space.pinned("vpp")
-        for name in DEFAULT_SCHEDULES:
+        if p == 1:
+            # One worker has no pipeline: every order of its work takes as long, 1f1b keeps the least alive.
+            return [(SCHEDULES["1f1b"], 1)] if chunk_counts is None or 1 in chunk_counts else []
+        found = []
+        for name in self.names:
             schedule = SCHEDULES[name]
-            if wanted is not None and name not in wanted and p > 1:
-                continue
-            for v in range(1, self.model.num_layers // p + 1):
+            for v in chunk_options(schedule, min(self.model.num_layers // p, most_chunks(name, p, m))):
                 if chunk_counts is not None and v not in chunk_counts:
-                    continue
-                if (name == "interleaved") != (v > 1):
-                    continue
-                if p == 1 and (v > 1 or name != "1f1b"):
-                    # One worker has no pipeline: every order of its work takes as long, 1f1b keeps the least alive.
                     continue
                 if not schedule.problems(p, m, v):
                     found.append((schedule, v))
         return found
 
-    def recomputes(self, p: int, v: int) -> list[tuple[str, int]]:
-        """None, selective, full, and the quarter steps of the largest chunk."""
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The schedules of the space."""
+        wanted = self.space.pinned("schedule")
+        return DEFAULT_SCHEDULES if wanted is None else tuple(name for name in SCHEDULES if name in wanted)
+
+    def recomputes(self, p: int, v: int, schedule: Schedule | None = None) -> list[tuple[str, int]]:
+        """None, selective, full, and the quarter steps of the largest chunk, as far as the schedule allows them."""
         largest = max(self.layout.split(p * v))
         blocks = sorted({math.ceil(largest * quarter / 4) for quarter in (1, 2, 3)} - {0, largest})
         options = [("none", 0), ("sel", 0), *(("block", k) for k in blocks), ("full", 0)]
+        if schedule is not None and p > 1:
+            options = [o for o in options if recompute_problem(schedule, {MODE_NAMES[o[0]]}) is None]
         wanted = self.space.pinned("recompute")
         return options if wanted is None else [option for option in options if option[0] in wanted]
 
     def shapes(self, p: int, m: int) -> list[Shape]:
-        """All shapes of p workers and m micro-batches."""
-        return [shape for schedule, v in self.pipelines(p, m) for shape in self._shapes(schedule, p, m, v)]
+        """All shapes of p workers and m micro-batches whose schedules bring a bound of their own."""
+        return [
+            shape
+            for schedule, v in self.pipelines(p, m)
+            if schedule.name in DEFAULT_SCHEDULES
+            for shape in self.build(schedule, p, m, v, self.recomputes(p, v))
+        ]
+
+    def others(self, p: int, m: int) -> list[tuple[Schedule, int]]:
+        """Pipelines whose shapes are built only where a bound that holds for any order leaves a plan in question."""
+        return [(schedule, v) for schedule, v in self.pipelines(p, m) if schedule.name not in DEFAULT_SCHEDULES]
 
     def count(self, p: int, m: int) -> int:
         """How many shapes there are."""
-        return sum(len(self.recomputes(p, v)) for _, v in self.pipelines(p, m))
+        return sum(len(self.recomputes(p, v, schedule)) for schedule, v in self.pipelines(p, m))
 
-    def _shapes(self, schedule: Schedule, p: int, m: int, v: int) -> list[Shape]:
-        lengths = self._paths(schedule, p, m, v)
-        vectors = schedule.in_flight(p, m, v)
+    def build(self, schedule: Schedule, p: int, m: int, v: int, recomputes: list[tuple[str, int]]) -> list[Shape]:
+        """The shapes of one pipeline under some ways to recompute.
+
+        Args:
+            schedule: of the pipeline.
+            p: workers.
+            m: micro-batches.
+            v: chunks per worker.
+            recomputes: as `recomputes` lists them.
+        """
+        placement = schedule.placement(p, v)
+        weights = self._weights(placement)
+        if schedule.name in DEFAULT_SCHEDULES:
+            bound = schedule.path_bound(p, m, v)
+            lengths = bound.once + m * bound.each
+        else:
+            free = order_free_lengths(schedule, p, m, v)
+            lengths = np.concatenate([free, critical_lengths(schedule, p, m, v, weights)]) if schedule.flushes else free
+        lengths = lengths[longest_of(lengths, weights)]
+        # Nothing travels inside a worker.
+        travels = lengths[:, 2].reshape(len(lengths), -1).sum(axis=1) * (p > 1)
+        per_update, updates = sync_rounds(schedule, m)
         shapes = []
-        for recompute, layers in self.recomputes(p, v):
-            counts = self.counts(p, v, recompute, layers)
-            held, alive = self._largest(counts, vectors)
-            flat = counts.reshape(p * v, -1)
+        for recompute, layers in recomputes:
+            counts = self.counts(schedule, p, v, recompute, layers)
+            forward, backward, weight = path_items(lengths, counts)
+            held, alive, versions = self._largest(schedule, p, m, v, counts)
             shapes.append(
                 Shape(
                     schedule=schedule,
@@ -114,29 +190,64 @@ class ShapeFactory:
                     recompute=recompute,
                     recompute_layers=layers,
                     counts=counts,
-                    path_forward=lengths[:, 0].reshape(len(lengths), -1) @ flat,
-                    path_backward=lengths[:, 1].reshape(len(lengths), -1) @ flat,
-                    path_transfer=lengths[:, 2].reshape(len(lengths), -1).sum(axis=1),
+                    path_forward=forward,
+                    path_backward=backward,
+                    path_weight=weight,
+                    path_transfer=travels,
                     held=held,
                     alive=alive,
-                    first=counts[0].sum(axis=0),
+                    versions=versions,
+                    first=_held(counts)[0],
+                    per_update=per_update,
+                    updates=updates,
+                    apart=ends_apart(placement),
                 )
             )
         return shapes
 
-    def counts(self, p: int, v: int, recompute: str, layers: int) -> Float[np.ndarray, "workers chunks items"]:
-        """How often each item stands in each chunk.
+    def template(self, schedule: Schedule, p: int, v: int, recompute: str, layers: int) -> Template:
+        """What bounds a shape for any number of micro-batches; made once.
 
         Args:
+            schedule: of the pipeline.
             p: workers.
             v: chunks per worker.
             recompute: none, sel, full or block.
             layers: K of block.
         """
+        key = (schedule.name, p, v, recompute, layers)
+        if key not in self.templates:
+            weights = self._weights(schedule.placement(p, v))
+            none, one = (order_free_lengths(schedule, p, m, v) for m in (0, 1))
+            picked = longest_of(none + TYPICAL_MICRO_BATCHES * (one - none), weights)
+            counts = self.counts(schedule, p, v, recompute, layers)
+            self.templates[key] = Template(
+                once=path_items(none[picked], counts),
+                each=path_items((one - none)[picked], counts),
+                transfers=none[picked][:, 2].reshape(len(picked), -1).sum(axis=1),
+            )
+        return self.templates[key]
+
+    def counts(self, schedule: Schedule, p: int, v: int, recompute: str, layers: int) -> StageCounts:
+        """How often each item stands in each chunk.
+
+        Args:
+            schedule: places the chunks.
+            p: workers.
+            v: chunks per worker.
+            recompute: none, sel, full or block.
+            layers: K of block.
+        """
+        placement = schedule.placement(p, v)
+        work = self._counts(placement, recompute, layers)
+        shadow = np.roll(work.sum(axis=1), -1, axis=0) if schedule.shadows else None
+        bare = self._shared(self._counts(placement, "none", 0)) if needs_bare(schedule) else None
+        return StageCounts(work=self._shared(work), bare=bare, shadow=shadow)
+
+    def _counts(self, placement: Placement, recompute: str, layers: int) -> Float[np.ndarray, "workers chunks items"]:
         model, kinds = self.model, len(self.layout.kinds)
-        ranges = np.array(self.layout.ranges(p, v))
-        first, behind = ranges[..., 0], ranges[..., 1] + 1
-        counts = np.zeros((p, v, len(self.items)))
+        first, behind = self.layout.placed(placement)
+        counts = np.zeros((*first.shape, len(self.items)))
         place = {"none": 0, "sel": 1, "full": 2, "block": 0}[recompute] * kinds
         if recompute == "block":
             border = np.minimum(first + layers, behind)
@@ -144,56 +255,118 @@ class ShapeFactory:
             counts[..., 2 * kinds : 3 * kinds] = self.layout.counts(first, border)
         else:
             counts[..., place : place + kinds] = self.layout.counts(first, behind)
-        counts[0, 0, self._place(Item("embedding"))] = 1
-        counts[p - 1, v - 1, self._place(Item("head"))] = 1
-        if model.tied_embeddings and p == 1:
-            counts[p - 1, v - 1, self._place(Item("tie"))] = 1
+        counts[first == 0, self._place(Item("embedding"))] = 1
+        heads = behind == model.num_layers
+        counts[heads, self._place(Item("head"))] = 1
         if model.mtp_layers:
-            whole = layers >= behind[p - 1, v - 1] - first[p - 1, v - 1]
+            whole = layers >= (behind - first)[heads][0]
             mode = {"none": NONE, "sel": SELECTIVE, "full": FULL, "block": FULL if whole else NONE}[recompute]
-            counts[p - 1, v - 1, self._place(Item("mtp", model.last_layer(), mode))] = model.mtp_layers
-            if p > 1 and not model.tied_embeddings:
-                counts[p - 1, v - 1, self._place(Item("copy"))] = 1
+            counts[heads, self._place(Item("mtp", model.last_layer(), mode))] = model.mtp_layers
+        return counts
+
+    def _shared(self, counts: Float[np.ndarray, "workers chunks items"]) -> Float[np.ndarray, "workers chunks items"]:
+        """A tied table is there once on a worker with both ends; a prediction module away from one needs its own."""
+        model = self.model
+        embedding, head = (counts[:, :, self._place(Item(part))] > 0 for part in ("embedding", "head"))
+        both = embedding.any(axis=1) & head.any(axis=1)
+        if model.tied_embeddings:
+            counts[both, -1, self._place(Item("tie"))] = 1
+        elif model.mtp_layers:
+            counts[head & ~both[:, None], self._place(Item("copy"))] = 1
         return counts
 
     def _place(self, item: Item) -> int:
         return self.items.index(item)
 
-    def _paths(self, schedule: Schedule, p: int, m: int, v: int) -> Float[np.ndarray, "paths 3 workers chunks"]:
-        """The longest paths for a few typical durations, at m micro-batches."""
-        bound = schedule.path_bound(p, m, v)
-        lengths = bound.once + m * bound.each
-        forward = self._weights(p, v)
-        picked = set()
-        for share in REFERENCE_TRANSFERS:
-            transfer = np.full_like(forward, share * forward.sum() / p)
-            seconds = np.stack([forward, 2 * forward, transfer])
-            picked.add(int((lengths * seconds).sum(axis=(1, 2, 3)).argmax()))
-        chosen = lengths[sorted(picked)].copy()
-        # Nothing travels inside a worker.
-        if p == 1:
-            chosen[:, 2] = 0.0
-        return chosen
-
-    def _weights(self, p: int, v: int) -> Float[np.ndarray, "workers chunks"]:
+    def _weights(self, placement: Placement) -> Float[np.ndarray, "workers chunks"]:
         """FLOP per token of each chunk."""
-        ranges = np.array(self.layout.ranges(p, v))
-        weights = self.layout.counts(ranges[..., 0], ranges[..., 1] + 1) @ self.layout.kind_flop
-        weights[p - 1, v - 1] += self.layout.tail_flop
+        first, behind = self.layout.placed(placement)
+        weights = self.layout.counts(first, behind) @ self.layout.kind_flop
+        weights[behind == self.model.num_layers] += self.layout.tail_flop
         return weights
 
     def _largest(
-        self, counts: Float[np.ndarray, "workers chunks items"], vectors: tuple[np.ndarray, ...]
-    ) -> tuple[Float[np.ndarray, "kept items"], Float[np.ndarray, "kept items"]]:
-        """Held and alive items of the workers that may need the most memory: no other worker has as many of each."""
-        worker = np.repeat(np.arange(len(vectors)), [len(living) for living in vectors])
-        held = counts.sum(axis=1)[worker]
-        alive = np.einsum("nv,nvi->ni", np.concatenate(vectors).astype(float), counts[worker])
-        rows = np.concatenate([held, alive], axis=1)
+        self, schedule: Schedule, p: int, m: int, v: int, counts: StageCounts
+    ) -> tuple[Float[np.ndarray, "kept items"], Float[np.ndarray, "kept items"], Float[np.ndarray, "kept"]]:
+        """Held and alive items, and weight versions, of the workers that may need the most memory.
+
+        No other worker has as many of each.
+        """
+        now = live(schedule, p, m, v)
+        work = computed_counts(schedule, counts)
+        worker = np.repeat(np.arange(p), [len(living) for living in now.kept])
+        held = _held(counts)[worker]
+        alive = np.einsum("nv,nvi->ni", np.concatenate(now.kept).astype(float), work[worker])
+        if counts.bare is not None:
+            alive = alive + np.einsum("nv,nvi->ni", np.concatenate(now.made).astype(float), counts.bare[worker])
+        if now.guests.any():
+            alive = alive + (now.guests[:, None] * work[::-1].sum(axis=1))[worker]
+        versions = weight_versions(schedule, p, m, v)[worker]
+        rows = np.concatenate([held, alive, versions[:, None]], axis=1)
         rows = rows[:, rows.any(axis=0)]
         covered = (rows[None, :, :] >= rows[:, None, :]).all(axis=-1)
         equal = covered & covered.T
         # Of equal rows the first stays.
         earlier = np.tri(len(rows), k=-1, dtype=bool)
         kept = ~((covered & ~equal) | (equal & earlier)).any(axis=1)
-        return held[kept], alive[kept]
+        return held[kept], alive[kept], versions[kept]
+
+
+def path_items(
+    lengths: Float[np.ndarray, "paths durations workers chunks"], counts: StageCounts
+) -> tuple[Float[np.ndarray, "paths items"], ...]:
+    """Paths as forward, backward and weight-gradient seconds of items.
+
+    Args:
+        lengths: forward, backward, transfer, weight gradient and task R by worker and chunk.
+        counts: of the shape.
+    """
+    paths, durations = lengths.shape[:2]
+    items = counts.work.shape[-1]
+    forward, backward, weight, again = (
+        lengths[:, k].reshape(paths, -1) if k < durations else np.zeros((paths, 1)) for k in (0, 1, 3, 4)
+    )
+    work = counts.work.reshape(-1, items)
+    if counts.bare is None:
+        path_forward, path_backward = forward @ work, backward @ work
+        path_weight = weight @ work if weight.any() else np.zeros((paths, items))
+        if counts.shadow is not None and again.any():
+            path_forward = path_forward + lengths[:, 4].sum(axis=2) @ counts.shadow
+        return path_forward, path_backward, path_weight
+    bare = counts.bare.reshape(-1, items)
+    if not again.any():
+        return forward @ work, backward @ work, weight @ work
+    return forward @ work, backward @ bare + again @ (work - bare), weight @ work
+
+
+def _held(counts: StageCounts) -> Float[np.ndarray, "workers items"]:
+    """What each worker holds, its stages for others included."""
+    own = counts.work.sum(axis=1)
+    return own if counts.shadow is None else own + counts.shadow
+
+
+def most_chunks(name: str, p: int, m: int) -> int:
+    """Most chunks per worker with which a schedule is part of the space, 0 for none.
+
+    Args:
+        name: of the schedule.
+        p: workers.
+        m: micro-batches.
+    """
+    if name in DEFAULT_SCHEDULES:
+        return sys.maxsize
+    return min(MOST_CHUNKS, MOST_PASSES // (p * m * ORDERS_TRIED.get(name, 1)))
+
+
+@lru_cache(maxsize=256)
+def chunk_options(schedule: Schedule, most: int) -> tuple[int, ...]:
+    """Chunks per worker that a schedule may have, whatever the numbers of workers and micro-batches.
+
+    Args:
+        schedule: any.
+        most: largest number that is looked at.
+    """
+    # 1F1B allows none but one; a pipeline of 4 workers and 64 micro-batches meets every other constraint.
+    return tuple(
+        v for v in range(1, most + 1) if not any(problem.field == "v" for problem in schedule.problems(4, 64, v))
+    )

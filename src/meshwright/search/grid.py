@@ -52,8 +52,13 @@ class Grid:
         """The rows of this index or mask."""
         return replace(self, **{f.name: getattr(self, f.name)[index] for f in fields(self)})
 
-    def strategies(self, workload: Workload) -> StrategyColumns:
-        """The rows as strategies; nothing offloaded, no token dropped."""
+    def strategies(self, workload: Workload, sections: int = 1) -> StrategyColumns:
+        """The rows as strategies; nothing offloaded, no token dropped.
+
+        Args:
+            workload: sequence length and expert load.
+            sections: equal parts of a micro-batch, one of which each strategy computes.
+        """
         zero = np.zeros(self.rows)
         return StrategyColumns(
             tp=self.tp,
@@ -64,7 +69,7 @@ class Grid:
             cp_ag=self.cp_ag,
             ep=self.ep,
             etp=self.etp,
-            mbs=self.mbs,
+            mbs=self.mbs if sections == 1 else self.mbs / sections,
             capacity=np.full(self.rows, np.nan),
             ep_chunks=np.ones(self.rows, dtype=np.int64),
             offload_weights=zero,

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from meshwright.estimate.pipeline import BoundaryColumns, pipeline_columns, sync_layers
+from meshwright.estimate.pipeline import pipeline_columns, sync_layers
 from meshwright.estimate.step import step_columns
-from meshwright.estimate.sync import DataGroups
 from meshwright.search.block import Block, Candidates, Sharding
 from meshwright.search.geometry import Shape
 from meshwright.shapes import Float, Int
@@ -224,7 +223,6 @@ def simulate_plans(
         costs, columns = block.costs.take(rows), block.columns.take(rows)
         sharded = choice.name not in ("z0", "z1", "z2")
         sync = sync_layers(costs, columns, sharding, block.hardware, block.workload, anything=sharded)
-        boundary = block.boundary
         pipeline = pipeline_columns(
             schedule=shape.schedule,
             micro_batches=shape.m,
@@ -232,15 +230,9 @@ def simulate_plans(
             costs=costs,
             layer_sync=sync,
             whole=block.whole,
-            boundary=BoundaryColumns(
-                transfer_s=boundary.transfer_s[rows],
-                tied_s=boundary.tied_s[rows],
-                communicators=boundary.communicators[rows],
-            ),
+            boundary=block.boundary.take(rows),
             sharding=sharding,
-            groups=DataGroups(
-                dense_stride=block.groups.dense_stride[rows], expert_stride=block.groups.expert_stride[rows]
-            ),
+            groups=block.groups.take(rows),
             offload_weights=np.zeros(len(rows)),
         )
         step = step_columns(pipeline, block.hardware, block.workload, transfers_apart=False)

@@ -1,6 +1,7 @@
 """The one search: exhaustive over the space, pruned by bounds that cannot lose the best plan, decided by the simulator.
 
     rows     every legal (tp, cp, ep, etp, pp, dp, mbs, overlap), each with a lower bound over all its settings
+    sketches shapes of schedules without a bound of their own, bounded by what holds for any order of tasks
     blocks   rows of one (pp, m) x shapes (schedule, chunks, recompute) x shardings, bounded by broadcasting
     plans    those whose bound is below the best simulated plans are simulated, in the order of their bounds
 
@@ -20,13 +21,15 @@ from meshwright.estimate.hardware import Hardware, hardware_of
 from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.price import estimate_plan
-from meshwright.search.block import Block, shardings_for
+from meshwright.schedules import DEFAULT_SCHEDULES
+from meshwright.search.block import Block, PricedRows, shardings_for
 from meshwright.search.bound import row_bounds
 from meshwright.search.geometry import Shape, ShapeFactory
 from meshwright.search.grid import Grid, build_grid
 from meshwright.search.queue import Queue, Simulated
 from meshwright.search.recompute import refine_recompute
 from meshwright.search.result import Certificate, FoundPlan, SearchResult
+from meshwright.search.sketch import Sketch, sketches
 from meshwright.search.space import Space
 from meshwright.shapes import Float, Int
 from meshwright.specs.cluster import ClusterSpec
@@ -92,7 +95,7 @@ def _refined(
     """The plans, and before them those that choosing recompute layer by layer makes quicker; quickest first."""
     found = list(plans)
     for plan in plans:
-        if plan.row is None or plan.row.recompute == "none":
+        if plan.row is None or plan.row.recompute == "none" or plan.row.schedule not in DEFAULT_SCHEDULES:
             continue
         refined = refine_recompute(plan.row, model, cluster, workload)
         if refined is None or refined[1].fits != "yes":
@@ -125,7 +128,8 @@ class _Search:
         if grid.rows:
             plans_of_row = self._plans_of_row(grid)
             space_size = int(plans_of_row.sum())
-            bounds = row_bounds(grid, self.model, self.hardware, self.workload)
+            in_order = set(self.factory.names) <= set(DEFAULT_SCHEDULES)
+            bounds = row_bounds(grid, self.model, self.hardware, self.workload, any_order=not in_order)
             hopeless = bounds.peak_bytes > self.limit_bytes
             self.pruned["row: states exceed memory"] += int(plans_of_row[hopeless].sum())
             order = np.flatnonzero(~hopeless & (plans_of_row > 0))
@@ -161,28 +165,47 @@ class _Search:
 
     def _price(self, grid: Grid) -> None:
         """Price rows, and simulate the best of them."""
-        for block in self.blocks(grid):
-            self._price_block(block)
+        priced = list(self.rows(grid))
+        for rows in priced:
+            block = self.block(rows)
+            if block is not None:
+                self._price_block(block, block.plans())
         self.queue.simulate(rounds=2)
+        sketched = [found for rows in priced for found in sketches(rows, self.factory, self.workload)]
+        for sketch in sorted(sketched, key=lambda found: found.least_s):
+            self._price_sketch(sketch)
 
-    def blocks(self, grid: Grid) -> Iterator[Block]:
-        """The rows as blocks of one (pp, m)."""
+    def rows(self, grid: Grid) -> Iterator[PricedRows]:
+        """The rows priced, those of each (pp, m) together."""
         code = grid.pp * (1 << 32) + grid.m
         for value in np.unique(code):
-            rows = grid.take(code == value)
-            key = int(rows.pp[0]), int(rows.m[0])
-            if key not in self.shapes:
-                self.shapes[key] = self.factory.shapes(*key)
-            if self.shapes[key]:
-                yield Block(rows, self.factory, self.shapes[key], self.model, self.hardware, self.workload, self.space)
+            yield PricedRows(grid.take(code == value), self.factory, self.model, self.hardware, self.workload)
 
-    def _price_block(self, block: Block) -> None:
+    def block(self, rows: PricedRows) -> Block | None:
+        """Rows with all shapes whose schedules bring a bound of their own; None if there are none."""
+        key = int(rows.grid.pp[0]), int(rows.grid.m[0])
+        if key not in self.shapes:
+            self.shapes[key] = self.factory.shapes(*key)
+        return Block(rows, self.shapes[key]) if self.shapes[key] else None
+
+    def _price_sketch(self, sketch: Sketch) -> None:
+        """Build the shapes of a sketch for the rows that it leaves in question, and simulate the best of them."""
+        open_rows = np.flatnonzero((sketch.bound_s <= self.queue.threshold_s).any(axis=1))
+        plans = sketch.plans
+        if not len(open_rows):
+            self.pruned["shape: time bound above the best"] += plans
+            return
+        self._price_block(Block(sketch.rows.take(open_rows), sketch.build(self.factory)), plans)
+        self.queue.simulate(rounds=1)
+
+    def _price_block(self, block: Block, plans: int) -> None:
+        """Price what a block's bounds leave of so many plans."""
         threshold_s = self.queue.threshold_s
         wanted = block.bounds_s() <= threshold_s
         found, priced, feasible = block.price(wanted, threshold_s)
         self.priced += priced
         self.feasible += feasible
-        self.pruned["shape: time bound above the best"] += block.plans() - priced
+        self.pruned["shape: time bound above the best"] += plans - priced
         self.queue.add(block, found)
 
     def _result(self, space_size: int, started: float) -> SearchResult:
@@ -226,7 +249,9 @@ def price_all(
     grid = build_grid(model, workload, cluster.devices, run.space)
     if rows is not None and rows < grid.rows:
         grid = grid.take(np.linspace(0, grid.rows - 1, rows).astype(np.int64))
-    for block in run.blocks(grid):
+    for block in (run.block(rows) for rows in run.rows(grid)):
+        if block is None:
+            continue
         _, priced, _ = block.price(np.ones((block.grid.rows, len(block.shapes)), dtype=bool), np.inf)
         run.priced += priced
     return run.priced, time.perf_counter() - started

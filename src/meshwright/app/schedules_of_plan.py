@@ -1,0 +1,194 @@
+"""One plan under many pipeline schedules: what each does to its time, bubble and memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from meshwright.app.axes import schedule_names
+from meshwright.app.job_inputs import JobInputs
+from meshwright.app.plan_source import PlanLike, plan_question
+from meshwright.app.verdict import percent
+from meshwright.errors import InputError, MeshwrightError, Problem
+from meshwright.estimate.layout import expand
+from meshwright.estimate.legality import row_problems
+from meshwright.estimate.price import estimate_plan
+from meshwright.estimate.result import StepEstimate
+from meshwright.schedules import SCHEDULES
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.row import PlanRow
+from meshwright.units import seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledPlan:
+    """The plan under one schedule: an estimate, or why there is none."""
+
+    schedule: str
+    row: PlanRow
+    """The plan, with the chunks and the recompute that the schedule demands."""
+    estimate: StepEstimate | None
+    refused: str = ""
+
+    @property
+    def exact(self) -> bool:
+        """Whether a step computes exactly the gradient of its batch with one version of the weights."""
+        return SCHEDULES[self.schedule].exact_semantics
+
+    def to_dict(self) -> dict[str, object]:
+        """As data."""
+        found = self.estimate
+        parts = dict(found.breakdown_s) if found else {}
+        return {
+            "schedule": self.schedule,
+            "plan": self.row.format(),
+            "exact_semantics": self.exact,
+            "step_time_s": found.step_time_s if found else None,
+            "bubble_s": parts.get("bubble"),
+            "pp_s": parts.get("pp"),
+            "peak_memory_bytes": found.fullest.peak_memory_bytes if found else None,
+            "capacity_bytes": found.fullest.capacity_bytes if found else None,
+            "fits": found.fits if found else None,
+            "refused": self.refused or None,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ScheduleComparison:
+    """A plan under several schedules, quickest first, refused ones last."""
+
+    row: PlanRow
+    plans: tuple[ScheduledPlan, ...]
+    inputs: JobInputs
+
+    @property
+    def text(self) -> str:
+        """One sentence."""
+        own = next((p for p in self.plans if p.schedule == self.row.schedule), None)
+        good = [p for p in self.plans if p.estimate is not None and p.exact and p.estimate.fits != "no"]
+        if not good or good[0].estimate is None:
+            return f"no schedule with exact semantics lets {self.row.format()} fit"
+        best = good[0].estimate
+        lead = f"quickest with exact semantics that fits: {good[0].schedule}, {seconds(best.step_time_s)} per step"
+        if own is None or own.estimate is None or own is good[0]:
+            return lead
+        gain = 1.0 - best.step_time_s / own.estimate.step_time_s
+        return f"{lead}, {percent(abs(gain))} {'less' if gain >= 0 else 'more'} than {own.schedule}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As data: `meshwright.schedule-comparison/1`."""
+        found = self.inputs
+        return {
+            "schema": "meshwright.schedule-comparison/1",
+            "text": self.text,
+            "plan": self.row.format(),
+            "schedule": self.row.schedule,
+            "schedules": [plan.to_dict() for plan in self.plans],
+            "inputs": {
+                "model": found.model.describe(),
+                "cluster": found.cluster.describe(),
+                "workload": found.workload.describe(),
+                "assumptions": [{"name": a.name, "value": a.value, "basis": a.basis} for a in found.assumptions],
+            },
+        }
+
+    def __repr__(self) -> str:
+        return f"ScheduleComparison({self.text})"
+
+    def __rich__(self) -> RenderableType:
+        from meshwright.report.schedule_comparison import render_schedules
+
+        return render_schedules(self.to_dict())
+
+    def _repr_html_(self) -> str:
+        from meshwright.report.html import renderable_html
+
+        return renderable_html(self.__rich__())
+
+
+def schedules_of_plan(
+    model: ModelSpec | str | os.PathLike[str] | None,
+    plan: PlanLike | PlanRow,
+    cluster: ClusterSpec | str | os.PathLike[str] | None = None,
+    *,
+    schedules: str | Iterable[str] = "all",
+    **settings: Any,
+) -> ScheduleComparison:
+    """Price one plan under several schedules.
+
+    A schedule that cannot run the plan's chunks per worker, or wants its layers recomputed, gets the nearest that it
+    can; the table shows the plan that was priced.
+
+    Args:
+        model: as `estimate` takes it.
+        plan: likewise; one that a single line can say.
+        cluster: likewise.
+        schedules: names of `schedule list`, or `all`; the plan's own is always there.
+        settings: the other arguments of `estimate`.
+
+    Returns:
+        The plan under each schedule.
+
+    Raises:
+        InputError: malformed input, a plan of one worker, or one that needs more than a line.
+        UnsupportedError: an unknown name.
+    """
+    names = schedule_names(schedules, refused=True)
+    question = plan_question(model, plan, cluster=cluster, **settings)
+    row = question.row
+    if row is None or row.pp == 1:
+        raise InputError(_no_pipeline(row), code="MW233")
+    whole = [name for name in SCHEDULES if name in {*names, row.schedule}]
+    found = [_scheduled(row, name, question.inputs) for name in whole]
+
+    def place(plan: ScheduledPlan) -> tuple[bool, float]:
+        return plan.estimate is None, plan.estimate.step_time_s if plan.estimate else 0.0
+
+    return ScheduleComparison(row=row, plans=tuple(sorted(found, key=place)), inputs=question.inputs)
+
+
+def _no_pipeline(row: PlanRow | None) -> Problem:
+    if row is None:
+        why = "its layers differ in more than a line says, and the schedule decides which worker holds which"
+        return Problem(what="the plan's schedule cannot be changed", why=why, fix="give a one-line plan", field="plan")
+    return Problem(
+        what=f"{row.format()} has one worker",
+        why="schedules order the work of pipelines; one worker is as quick in any order",
+        fix="give a plan with pp2 or more",
+        field="plan",
+    )
+
+
+def _scheduled(row: PlanRow, name: str, inputs: JobInputs) -> ScheduledPlan:
+    changed = _adapted(replace(row, schedule=name), inputs.model)
+    problems = row_problems(changed, inputs.model, inputs.workload.seq_len, inputs.cluster.devices)
+    if problems:
+        return ScheduledPlan(schedule=name, row=changed, estimate=None, refused=_said(problems))
+    try:
+        execution = expand(changed, inputs.model, inputs.workload.seq_len)
+        estimate = estimate_plan(execution, inputs.model, inputs.cluster, inputs.workload)
+    except MeshwrightError as error:
+        return ScheduledPlan(schedule=name, row=changed, estimate=None, refused=_said(error.problems))
+    return ScheduledPlan(schedule=name, row=changed, estimate=estimate)
+
+
+def _adapted(row: PlanRow, model: ModelSpec) -> PlanRow:
+    """The row with the nearest number of chunks, and the recompute, that its schedule accepts."""
+    schedule, m = SCHEDULES[row.schedule], row.micro_batches
+    chunks = [v for v in range(1, model.num_layers // row.pp + 1) if not schedule.problems(row.pp, m, v)]
+    if chunks:
+        row = replace(row, vpp=min(chunks, key=lambda v: (abs(v - row.vpp), v)))
+    if schedule.recomputes_in_tasks and row.recompute != "full":
+        row = replace(row, recompute="full", recompute_layers=0)
+    return row
+
+
+def _said(problems: Iterable[Problem]) -> str:
+    """What and why of every problem on one line."""
+    return "; ".join(f"{p.what}: {p.why}" if p.why else p.what for p in problems)

@@ -1,0 +1,92 @@
+"""Paths through a pipeline as counts of durations: none is longer than the step, so the longest is a lower bound.
+
+All of them end at worker 0, whose gradients and optimizer follow. Counts are by duration (forward, backward, transfer,
+weight gradient, task R), worker and chunk; a task I counts as a backward less a weight gradient.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from meshwright.schedules import Kind, Schedule, Times
+from meshwright.schedules.critical_paths import critical_path
+from meshwright.shapes import Float
+
+FORWARD, BACKWARD, TRANSFER, WEIGHT, AGAIN = range(5)
+REFERENCE_TRANSFERS = (0.0, 0.02, 0.1)
+"""Transfers, in parts of a worker's forward, for which the longest paths are kept as bounds."""
+
+Lengths = Float[np.ndarray, "paths durations workers chunks"]
+Cells = Float[np.ndarray, "workers chunks"]
+
+
+def order_free_lengths(schedule: Schedule, p: int, m: int, v: int) -> Lengths:
+    """Paths that every order of a schedule's tasks has, one per worker.
+
+    A worker waits until the first micro-batch has come down to it, runs all its forwards and backwards, and the last
+    gradient runs back to worker 0. Where the backward is split, weight gradients need not be over by then, except those
+    of worker 0. Without a flush a step is at least the work of any worker.
+
+    Args:
+        schedule: of the pipeline.
+        p: workers.
+        m: micro-batches.
+        v: chunks per worker.
+    """
+    placement = schedule.placement(p, v)
+    chunks, chains = placement.v, placement.chains
+    # With two chains each worker runs at least (m - 1) / 2 micro-batches of each.
+    runs = (m * schedule.sections() - (chains - 1)) / chains
+    split = Kind.W in schedule.kinds
+    lengths = np.zeros((p if chains == 1 else 1, 5, p, chunks))
+    for worker, path in enumerate(lengths):
+        path[FORWARD, worker] = path[BACKWARD, worker] = runs
+        if schedule.shadows or (Kind.R in schedule.kinds and worker < p - 1):
+            path[AGAIN, worker] = runs
+        if worker == 0 or chains > 1 or not schedule.flushes:
+            continue
+        stage = int(np.flatnonzero(placement.worker == worker)[0])
+        above = placement.worker[:stage], placement.chunk[:stage]
+        path[FORWARD][above] += 1
+        path[BACKWARD][above] += 1
+        path[TRANSFER][above] += 2 * (placement.worker[:stage] != placement.worker[1 : stage + 1])
+        if split:
+            path[WEIGHT, worker] = -runs
+            path[WEIGHT][above] -= 1
+            path[WEIGHT, 0, 0] += 1
+    return lengths
+
+
+def critical_lengths(schedule: Schedule, p: int, m: int, v: int, weights: Cells) -> Lengths:
+    """The path that is critical to worker 0 when durations are as the model's FLOP.
+
+    Args:
+        schedule: of the pipeline.
+        p: workers.
+        m: micro-batches.
+        v: chunks per worker.
+        weights: FLOP of each chunk.
+    """
+    times = Times(
+        forward_s=weights,
+        backward_s=2 * weights,
+        transfer_s=np.full_like(weights, REFERENCE_TRANSFERS[1] * weights.sum() / p),
+        weight_s=weights,
+        recompute_s=weights,
+    )
+    return critical_path(schedule.table(p, m, v), times, 0)[None].astype(float)
+
+
+def longest_of(lengths: Lengths, weights: Cells) -> list[int]:
+    """The numbers of the paths that are longest for a few typical durations.
+
+    Args:
+        lengths: any.
+        weights: FLOP of each chunk.
+    """
+    picked = set()
+    for share in REFERENCE_TRANSFERS:
+        transfer = np.full_like(weights, share * weights.sum() / len(weights))
+        seconds = np.stack([weights, 2 * weights, transfer, weights, weights])[: lengths.shape[1]]
+        picked.add(int((lengths * seconds).sum(axis=(1, 2, 3)).argmax()))
+    return sorted(picked)

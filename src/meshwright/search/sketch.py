@@ -1,0 +1,77 @@
+"""Shapes of schedules without a bound of their own, bounded before their tables are built.
+
+What holds for any order of tasks bounds a shape from few numbers; most shapes are slower than the best plan known even
+so. Tables are built for the others only, schedule by schedule, in the order of these bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.schedules import Schedule
+from meshwright.search.block import PricedRows
+from meshwright.search.geometry import Shape, ShapeFactory, Template
+from meshwright.shapes import Float
+from meshwright.specs.workload import Workload
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Sketch:
+    """The shapes of one schedule and number of chunks on priced rows of one (pp, m)."""
+
+    rows: PricedRows
+    schedule: Schedule
+    v: int
+    recomputes: list[tuple[str, int]]
+    bound_s: Float[np.ndarray, "rows recomputes"]
+
+    @property
+    def least_s(self) -> float:
+        """No plan is faster."""
+        return float(self.bound_s.min())
+
+    @property
+    def plans(self) -> int:
+        """Rows x shapes x the shardings of each row."""
+        return len(self.recomputes) * self.rows.plans_per_shape
+
+    def build(self, factory: ShapeFactory) -> list[Shape]:
+        """The shapes."""
+        p, m = int(self.rows.grid.pp[0]), int(self.rows.grid.m[0])
+        return factory.build(self.schedule, p, m, self.v, self.recomputes)
+
+
+def sketches(rows: PricedRows, factory: ShapeFactory, workload: Workload) -> Iterator[Sketch]:
+    """All shapes of the rows that are not built at once.
+
+    Args:
+        rows: of one (pp, m).
+        factory: of the search.
+        workload: the step; rows of sections of micro-batches are priced anew.
+    """
+    p, m = int(rows.grid.pp[0]), int(rows.grid.m[0])
+    priced = {1: rows}
+    for schedule, v in factory.others(p, m):
+        sections = schedule.sections()
+        if sections not in priced:
+            priced[sections] = PricedRows(rows.grid, factory, factory.model, rows.hardware, workload, sections=sections)
+        recomputes = factory.recomputes(p, v, schedule)
+        if not recomputes:
+            continue
+        templates = [factory.template(schedule, p, v, *recompute) for recompute in recomputes]
+        bound_s = np.stack([_bound_s(template, m, priced[sections]) for template in templates], axis=1)
+        yield Sketch(rows=priced[sections], schedule=schedule, v=v, recomputes=recomputes, bound_s=bound_s)
+
+
+def _bound_s(template: Template, m: int, rows: PricedRows) -> Float[np.ndarray, " rows"]:
+    costs = rows.costs
+    length_s = (
+        costs.forward_s @ template.forward(m).T
+        + costs.backward_s @ template.backward(m).T
+        + costs.weight_gradient_s @ template.weight(m).T
+        + rows.boundary.transfer_s[:, None] * template.transfers
+    )
+    return np.asarray(length_s.max(axis=1))
