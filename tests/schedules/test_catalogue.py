@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.errors import InputError, UnsupportedError
-from meshwright.schedules import SCHEDULES, Kind, Times, makespans, schedule_named, simulate
-from meshwright.schedules.base import live_vectors
+from meshwright.schedules import SCHEDULES, Kind, Schedule, Times, makespans, schedule_named, simulate
+from meshwright.schedules.base import _cached_program, live_vectors
 from meshwright.schedules.interleaved import Interleaved
 from tests.schedules.cases import CASES, ONE_BY_ONE, Case, name, unequal
 from tests.schedules.naive import naive_ends, naive_worker_ends
@@ -209,6 +211,54 @@ def test_skipping_the_steady_phase_changes_nothing(schedule: object, shape: Shap
         exact = simulate(table, one).worker_end_s
         np.testing.assert_allclose(fast[row], exact, rtol=1e-9)
         np.testing.assert_allclose(same_table[row], exact, rtol=1e-9)
+
+
+@pytest.mark.parametrize("case", CASES, ids=name)
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=2)
+def test_a_long_step_is_a_shorter_one_stretched(case: Case, seed: int) -> None:
+    """Where a schedule declares a period, ends and live activations of a long step come from a short one."""
+    schedule = case.schedule
+    legal = [(p, m, v) for p in (3, 4) for v in (1, 2) for m in (96, 95) if not schedule.problems(p, m, v)]
+    legal = [shape for shape in legal if schedule.period(shape[0], shape[2]) is not None]
+    if not legal:
+        return
+    p, m, v = legal[seed % len(legal)]
+    if type(schedule).end_s is Schedule.end_s:
+        assert _cached_program(schedule, p, m, v)[3] is not None
+    rng = np.random.default_rng(seed)
+    whole = schedule.table(p, m, v)
+    forward_s, backward_s = np.exp(rng.standard_normal((2, p, whole.v)))
+    times = Times(
+        forward_s=forward_s,
+        backward_s=backward_s,
+        weight_s=backward_s * rng.random((p, whole.v)),
+        transfer_s=0.5 * rng.random((p, whole.v)),
+        recompute_s=forward_s,
+    )
+    np.testing.assert_allclose(schedule.end_s(p, m, v, times), makespans(whole, times), rtol=1e-9)
+    for declared, counted in zip(schedule.in_flight(p, m, v), live_vectors(whole), strict=True):
+        assert sorted(map(tuple, declared.tolist())) == sorted(map(tuple, counted.tolist()))
+
+
+@pytest.mark.parametrize("case", CASES, ids=name)
+def test_what_is_not_legal_names_a_nearest_legal_value(case: Case) -> None:
+    """Whoever follows the remedies of one field after the other gets a legal schedule."""
+    schedule = case.schedule
+    for p, m, v in ((0, 8, 1), (4, 0, 2), (1, 1, 1), (3, 5, 1), (4, 7, 2), (5, 11, 3), (6, 4, 5)):
+        shape = {"p": p, "m": m, "v": v}
+        for _ in range(6):
+            problems = schedule.problems(**shape)
+            if not problems:
+                break
+            assert all(problem.what and problem.why and problem.fix for problem in problems)
+            assert all(problem.what.startswith(f"{schedule.name}: ") for problem in problems)
+            for problem in problems:
+                mend = re.search(rf"\b{problem.field} = (\d+)", problem.fix)
+                if problem.field in shape and mend:
+                    shape[problem.field] = int(mend[1])
+        fields = {problem.field for problem in schedule.problems(**shape)}
+        assert not fields & set(shape), (shape, fields)
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,10 @@ class AvgPipe(Schedule):
         """One linear chain per replica."""
         return Placement.of_chains([range(p)] * self.pipelines)
 
+    def period(self, p: int, v: int) -> int | None:
+        """Each micro-batch of every pipeline repeats the one before."""
+        return self.pipelines
+
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
         found = one_chunk_problems(self.name, v)
         n = self.pipelines
@@ -70,6 +74,9 @@ class AvgPipe(Schedule):
             fix = f"m = {' or '.join(str(k) for k in near)}"
             found.append(Problem(what=f"avgpipe: m = {m}, pipelines = {n}", why=why, fix=fix, field="m"))
         return found
+
+    def _settled(self, p: int, v: int) -> int:
+        return self.pipelines * (p + self.extra)
 
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
         count = m // self.pipelines

@@ -61,6 +61,10 @@ class Bamboo(Schedule):
 
         return list_table(Placement.of_chains([chain]), (m,), (1, 2), rank, lambda stage: p - stage)
 
+    def period(self, p: int, v: int) -> int | None:
+        """Each micro-batch repeats the one before."""
+        return 1
+
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
         found = one_chunk_problems(self.name, v)
         if p < 2:

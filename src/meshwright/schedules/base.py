@@ -273,8 +273,12 @@ class Schedule(ABC):
         period = self.period(p, v)
         if period is None:
             return m
-        enough = p + max(STEADY_PERIODS * period, 8)
+        enough = self._settled(p, v) + max(STEADY_PERIODS * period, 8)
         return m if m <= enough else enough + (m - enough) % period
+
+    def _settled(self, p: int, v: int) -> int:
+        """Micro-batches that fill and drain the pipeline between them, at most."""
+        return p
 
     def _check(self, p: int, m: int, v: int) -> None:
         problems = self.problems(p, m, v)
@@ -342,7 +346,7 @@ def _cached_program(
     """The compiled table of a shortened step and the periods that make it m long; of the whole step if that fails."""
     short = schedule._shortened(p, m, v)
     program, placement, kinds = _cached_compiled(schedule, p, short, v)
-    periods = program.periods_for(m - short)
+    periods = program.periods_for((m - short) * schedule.sections() // placement.chains)
     if periods is None:
         program, placement, kinds = _cached_compiled(schedule, p, m, v)
     return program, placement, kinds, periods

@@ -33,6 +33,10 @@ class DynaPipe(Schedule):
         """(m + p - 1) * (forward_s + backward_s) with the limits of 1F1B; not known otherwise."""
         return (m + p - 1) * (forward_s + backward_s) if self.most is None else None
 
+    def period(self, p: int, v: int) -> int | None:
+        """Each micro-batch repeats the one before, with the limits of 1F1B."""
+        return 1 if self.most is None else None
+
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
         found = one_chunk_problems(self.name, v)
         if self.most is not None and self.most < 1:

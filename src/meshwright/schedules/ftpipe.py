@@ -43,6 +43,10 @@ class FTPipe(Schedule):
         """The map of `blocks`."""
         return Placement.loop(p, v) if self.blocks is None else Placement.of_chains([self.blocks])
 
+    def period(self, p: int, v: int) -> int | None:
+        """Each micro-batch repeats the one before, with one stage per worker."""
+        return 1 if self.placement(p, v).stages == p else None
+
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
         if self.blocks is None:
             return []

@@ -38,9 +38,8 @@ class InterleavedZeroBubble(Interleaved):
             return None
         return m * (forward_s + input_s + weight_s) + (p - 1) * (forward_s + input_s - weight_s) / v
 
-    def period(self, p: int, v: int) -> int | None:
-        """None: no shorter step stands for a longer one."""
-        return None
+    def _settled(self, p: int, v: int) -> int:
+        return 2 * p
 
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
         chunks, units = (column.tolist() for column in self._order(p, m, v))

@@ -149,10 +149,8 @@ class OneFOneB(OneFOneBOrder):
             return super()._in_flight(p, m, v)
         return tuple(np.array([[min(m, 2 * (p - worker) - 1)]]) for worker in range(p))
 
-    def _shortened(self, p: int, m: int, v: int) -> int:
-        # The longer warm-up and drain take p - 1 micro-batches more of a step.
-        more = p - 1 if self.warmup == "pb" else 0
-        return super()._shortened(p, m - more, v) + more if m > more else m
+    def _settled(self, p: int, v: int) -> int:
+        return p if self.warmup == "pa" else 2 * p
 
     def _bound_for(self, p: int, m: int, v: int) -> int:
         return super()._bound_for(p, m, v) if self.warmup == "pa" else m

@@ -46,12 +46,19 @@ class Seq1F1B(ListedSchedule):
         """Segments."""
         return self.segments
 
+    def period(self, p: int, v: int) -> int | None:
+        """Each micro-batch repeats the one before."""
+        return 1
+
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
         found = one_chunk_problems(self.name, v)
         if self.segments < 1:
             what, why = f"{self.name}: segments = {self.segments}", "segments count from 1"
             found.append(Problem(what=what, why=why, fix="segments = 1 or more", field="segments"))
         return found
+
+    def _settled(self, p: int, v: int) -> int:
+        return 2 * p
 
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
         k = self.segments

@@ -27,6 +27,13 @@ class VHalf(TwoChunkV):
     title = "V-Half: half the activations of 1F1B, two chunks in a V"
     source = "Qi et al., Pipeline Parallelism with Controllable Memory, NeurIPS 2024"
 
+    def period(self, p: int, v: int) -> int | None:
+        """Each micro-batch repeats the one before, behind a warm-up that is reordered."""
+        return 1
+
+    def _settled(self, p: int, v: int) -> int:
+        return 2 * p
+
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
         def offsets(r: int) -> Offsets:
             spare = 0 if p % 2 else 3

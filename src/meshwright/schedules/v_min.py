@@ -26,6 +26,13 @@ class VMin(TwoChunkV):
     title = "V-Min: a third of the activations of 1F1B, two chunks in a V"
     source = "Qi et al., Pipeline Parallelism with Controllable Memory, NeurIPS 2024"
 
+    def period(self, p: int, v: int) -> int | None:
+        """Each micro-batch repeats the one before, behind a warm-up that is reordered."""
+        return 1
+
+    def _settled(self, p: int, v: int) -> int:
+        return 2 * p
+
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
         def offsets(r: int) -> Offsets:
             spare = 0 if p % 3 else 2

@@ -33,6 +33,10 @@ class ZeroBubbleH1(ListedSchedule):
             return None
         return m * (forward_s + input_s + weight_s) + (p - 1) * (forward_s + input_s - weight_s)
 
+    def period(self, p: int, v: int) -> int | None:
+        """Each micro-batch repeats the one before."""
+        return 1
+
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
         return one_chunk_problems(self.name, v)
 

@@ -34,9 +34,16 @@ class ZeroBubbleH2(ListedSchedule):
             return None
         return m * (forward_s + input_s + weight_s) + (p - 1) * forward_s
 
+    def period(self, p: int, v: int) -> int | None:
+        """Each micro-batch repeats the one before."""
+        return 1
+
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
         rule = f"the first worker warms up with 2p - 1 = {2 * p - 1} forwards, so m >= 2p - 1"
         return one_chunk_problems(self.name, v) + few_micro_batches(self.name, m, 2 * p - 1, rule)
+
+    def _settled(self, p: int, v: int) -> int:
+        return 2 * p
 
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
         lists = []

@@ -30,6 +30,13 @@ class ZeroBubbleV(TwoChunkV):
             return None
         return m * (forward_s + input_s + weight_s) + (p - 1) * forward_s / 2
 
+    def period(self, p: int, v: int) -> int | None:
+        """Each micro-batch repeats the one before."""
+        return 1
+
+    def _settled(self, p: int, v: int) -> int:
+        return 2 * p
+
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
         enough = max(m, 2 * p - 1)
         lists = [[task for task in _order(p, enough, r) if task.unit < m] for r in range(p)]
