@@ -1,0 +1,88 @@
+"""One pipeline schedule to and from the CSV that PyTorch loads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from meshwright.app.schedule import ScheduleRun
+from meshwright.app.writing import write_file
+from meshwright.errors import Problem, UnsupportedError
+from meshwright.formats.torch_csv import read_actions, write_actions
+from meshwright.schedules import Kind, Schedule, ScheduleTable, simulate, with_communication
+from meshwright.schedules.torch_actions import from_actions, to_actions
+from meshwright.schedules.written import Written
+
+
+def write_schedule_csv(
+    schedule: Schedule, table: ScheduleTable, path: str | Path, *, communication: bool = False
+) -> None:
+    """Write an order as the CSV that `torch.distributed.pipelining` loads.
+
+    Args:
+        schedule: that the table is of.
+        table: the order.
+        path: the file; written over if it exists.
+        communication: spell out sends, receives and reductions (compute_comms), which PyTorch else puts in itself.
+
+    Raises:
+        UnsupportedError: listing all that PyTorch cannot do of it.
+        InputError: the path cannot be written.
+    """
+    refused = [
+        Problem(
+            what=f"schedule {schedule.name}: {what}",
+            why="torch.distributed.pipelining holds each stage once and flushes the pipeline behind every step",
+            fix="a schedule that flushes, with one copy of the weights, such as 1f1b",
+            field="schedule",
+        )
+        for wrong, what in (
+            (not schedule.exact_semantics, "a step is not the gradient of one version of the weights"),
+            (schedule.shadows, "each worker runs the next one's forward as well"),
+        )
+        if wrong
+    ]
+    if refused:
+        raise UnsupportedError(refused, code="MW421")
+    write_file(path, write_actions(to_actions(with_communication(table) if communication else table)))
+
+
+def read_schedule_csv(
+    path: str | Path,
+    *,
+    forward_s: float = 1.0,
+    input_s: float = 1.0,
+    weight_s: float = 1.0,
+    transfer_s: float = 0.0,
+) -> ScheduleRun:
+    """Read such a file, check it as every schedule is checked, and simulate it with equal stages.
+
+    Args:
+        path: the file, with communication or without.
+        forward_s: forward of one micro-batch through a full worker share.
+        input_s: its input gradient; whole backwards take input_s + weight_s.
+        weight_s: its weight gradient.
+        transfer_s: latency of a transfer, which occupies nobody.
+
+    Raises:
+        InputError: every cell that is no action, or what is wrong with the order.
+    """
+    schedule = Written(given=from_actions(read_actions(path)))
+    table = schedule.given
+    p, m, v = table.p, table.micro_batches[0], table.v
+    times = schedule.equal_times(
+        p, v, forward_s=forward_s, backward_s=input_s + weight_s, weight_s=weight_s, transfer_s=transfer_s
+    )
+    # Gathering weights and reducing gradients depends on the data ranks, of which the file says nothing: free here.
+    free = {kind: np.zeros((p, v)) for kind in table.kinds & {Kind.UNSHARD, Kind.REDUCE}}
+    peaks = tuple(int(vectors.sum(axis=1).max()) for vectors in schedule.in_flight(p, m, v))
+    return ScheduleRun(
+        schedule=schedule,
+        p=p,
+        m=m,
+        v=v,
+        timeline=simulate(table, replace(times, others_s=free)),
+        peak_activations=peaks,
+    )
