@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.schedules.one_f_one_b import OneFOneBOrder
-from meshwright.schedules.table import Kind
+from meshwright.schedules.passes import Insertions
+from meshwright.schedules.table import Kind, ScheduleTable
 from meshwright.shapes import Int
 
 
@@ -68,6 +69,22 @@ class BPipe(OneFOneBOrder):
                 found.append(Exchange(before=at + 1, micro_batch=parked[0], away=False))
                 here = sorted([*here, parked.pop(0)])
         return tuple(found)
+
+    def exchange_table(self, p: int, m: int) -> ScheduleTable:
+        """The table with its exchanges: OFFLOAD_A to the partner and RELOAD_A from there.
+
+        Args:
+            p: workers.
+            m: micro-batches.
+        """
+        table = self.table(p, m)
+        added = Insertions(table)
+        for worker in range(p // 2):
+            for exchange in self.exchanges(p, m, worker):
+                kind = Kind.OFFLOAD_A if exchange.away else Kind.RELOAD_A
+                behind = table.first[worker] + exchange.before - 1
+                added.behind(np.array([behind]), kind, np.array([worker]), np.array([exchange.micro_batch]))
+        return added.table()
 
     def resident(self, p: int, m: int) -> Int[np.ndarray, " workers"]:
         """Most activations on each worker, its own and those parked there; never more than `limit`.

@@ -33,7 +33,7 @@ def with_communication(table: ScheduleTable) -> ScheduleTable:
     channel = table.worker[producer].astype(np.int64) * table.p + table.worker[consumer]
     before = _received_before(table, consumer, channel)
     added = Insertions(table)
-    added.behind(_last_of_node(table, producer), np.where(forward, Kind.SEND_F, Kind.SEND_B), *_cell(table, producer))
+    added.behind(producer, np.where(forward, Kind.SEND_F, Kind.SEND_B), *_cell(table, producer))
     added.before(before, np.where(forward, Kind.RECV_F, Kind.RECV_B), *_cell(table, consumer))
     return added.table()
 
@@ -58,13 +58,6 @@ def batches(table: ScheduleTable) -> Int[np.ndarray, " tasks"]:
 
 def _cell(table: ScheduleTable, tasks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return table.stage[tasks], table.micro_batch[tasks]
-
-
-def _last_of_node(table: ScheduleTable, tasks: Int[np.ndarray, " edges"]) -> Int[np.ndarray, " edges"]:
-    """The last task of the event that each task belongs to: fused tasks end together."""
-    if table.fused is None:
-        return tasks
-    return np.searchsorted(table.node, table.node[tasks], side="right") - 1
 
 
 def _received_before(

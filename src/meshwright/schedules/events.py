@@ -1,4 +1,4 @@
-"""A schedule table as events that wait for each other: what the simulator solves, and the solution for one set of times.
+"""A schedule table as events that wait for each other, and when they end with one set of times.
 
     end = max over gates (end of what the gate waits for + its way) + duration
 

@@ -187,7 +187,7 @@ def _freed(table: ScheduleTable, footprint: Footprint) -> Float[np.ndarray, " ta
 
 
 def _versions(table: ScheduleTable) -> list[tuple[int, int]]:
-    """Per optimizer step the task that makes the next version, and the one that ends the version before."""
+    """Optimizer steps that leave the version before in use, and the task that uses it last."""
     if table.version is None or Kind.OPT not in table.kinds:
         return []
     uses = np.nonzero(WEIGHTED[table.kind])[0]
@@ -198,7 +198,10 @@ def _versions(table: ScheduleTable) -> list[tuple[int, int]]:
     found = []
     for step in steps.tolist():
         replaced = int(table.stage[step]), int(table.micro_batch[step])
-        found.append((step, max(step, last.get(replaced, -1))))
+        final = last.get(replaced, -1)
+        # A version that nobody needs any more is updated in place.
+        if final > step:
+            found.append((step, final))
     return found
 
 

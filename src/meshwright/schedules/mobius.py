@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from meshwright.errors import InputError, Problem
 from meshwright.schedules.breadth_first import BreadthFirst
+from meshwright.schedules.sharding import with_paging
+from meshwright.schedules.table import ScheduleTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +30,16 @@ class Mobius(BreadthFirst):
     title = "Mobius: stages paged from host memory"
     source = "Feng et al., Mobius, ASPLOS 2023"
     traffic = "host memory to devices and back: the weights of every stage twice and its gradients once per step"
+
+    def paged_table(self, p: int, m: int, v: int) -> ScheduleTable:
+        """The table with its uploads: RELOAD_W of a stage while the one before it computes, OFFLOAD_W behind its run.
+
+        Args:
+            p: workers.
+            m: micro-batches.
+            v: stages per worker.
+        """
+        return with_paging(self.table(p, m, v), ahead=m)
 
     def host_bytes(self, weight_bytes: float, gradient_bytes: float) -> float:
         """Bytes between host and all devices per step: 2 * weights + gradients.

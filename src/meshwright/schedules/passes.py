@@ -2,13 +2,62 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.schedules.kinds import Kind
+from meshwright.schedules.kinds import WEIGHTED, Kind
 from meshwright.schedules.table import ScheduleTable
-from meshwright.shapes import Int
+from meshwright.shapes import Bool, Int
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class StageRuns:
+    """Stretches in which a worker works on one virtual stage without turning to another one."""
+
+    stage: Int[np.ndarray, " runs"]
+    number: Int[np.ndarray, " runs"]
+    """How many runs the stage had before."""
+    first: Int[np.ndarray, " runs"]
+    """First task."""
+    last: Int[np.ndarray, " runs"]
+    ahead: Int[np.ndarray, " runs"]
+    """Task before which something has to begin that is to be ready for the run, some compute tasks before it."""
+    backward: Bool[np.ndarray, " runs"]
+    """Whether the run makes weight gradients."""
+
+
+def stage_runs(table: ScheduleTable, ahead: int) -> StageRuns:
+    """The runs of every stage, in the order of stages.
+
+    Args:
+        table: any table.
+        ahead: compute tasks of the worker, at most, before which preparations may begin; they stay behind the stage's
+            own run before.
+    """
+    uses = np.nonzero(WEIGHTED[table.kind])[0]
+    # Events that use weights, counted over all workers; fused tasks are one.
+    event = np.unique(table.node[uses], return_inverse=True)[1]
+    by_stage = np.argsort(table.stage[uses], kind="stable")
+    stage, event_of = table.stage[uses[by_stage]], event[by_stage]
+    opens = np.append(True, (stage[1:] != stage[:-1]) | (np.diff(event_of) > 1))
+    starts = np.nonzero(opens)[0]
+    ends = np.append(starts[1:], len(stage)) - 1
+    run_stage = stage[starts]
+    number = np.arange(len(starts)) - np.searchsorted(run_stage, run_stage)
+    head = np.unique(event, return_index=True)[1]
+    own_first = np.searchsorted(table.worker[uses[head]], table.placement.worker[run_stage])
+    behind_own = np.where(number > 0, np.append(0, event_of[ends[:-1]] + 1), 0)
+    begin = np.maximum(np.maximum(event_of[starts] - ahead, own_first), behind_own)
+    makes = np.isin(table.kind[uses[by_stage]], (Kind.B, Kind.W))
+    return StageRuns(
+        stage=run_stage,
+        number=number,
+        first=uses[by_stage[starts]],
+        last=uses[by_stage[ends]],
+        ahead=uses[head[begin]],
+        backward=np.logical_or.reduceat(makes, starts),
+    )
 
 
 class Insertions:
@@ -29,12 +78,14 @@ class Insertions:
         """Add a task right before each of these.
 
         Args:
-            tasks: indices; before the first task of an event, if it is fused.
+            tasks: indices; of fused tasks, before the first of them.
             kind: of the new tasks.
             stage: virtual stage.
             number: micro-batch or round.
         """
-        self._add(np.asarray(tasks), kind, stage, number)
+        table = self._table
+        place = tasks if table.fused is None else np.searchsorted(table.node, table.node[tasks])
+        self._add(np.asarray(place), kind, stage, number)
 
     def behind(
         self,
@@ -43,14 +94,16 @@ class Insertions:
         stage: Int[np.ndarray, " added"],
         number: Int[np.ndarray, " added"],
     ) -> None:
-        """Add a task right behind each of these; arguments as `before`."""
+        """Add a task right behind each of these, of fused tasks behind the last of them; arguments as `before`."""
+        table = self._table
+        place = tasks if table.fused is None else np.searchsorted(table.node, table.node[tasks], side="right") - 1
         # Half a place behind the task and before whatever is added in front of the next one.
-        self._add(np.asarray(tasks) + 0.5, kind, stage, number)
+        self._add(np.asarray(place) + 0.5, kind, stage, number)
 
     def table(self) -> ScheduleTable:
         """The table with the added tasks, checked."""
         table = self._table
-        if not self._place:
+        if not sum(len(place) for place in self._place):
             return table
         added = [np.concatenate(column) for column in zip(*self._columns, strict=True)]
         place = np.concatenate([np.arange(table.tasks) + 0.25, *self._place])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshwright.schedules.one_f_one_b import OneFOneBOrder
+from meshwright.schedules.optimizer_step import with_updates
+from meshwright.schedules.table import ScheduleTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,15 @@ class PipeDream(OneFOneBOrder):
             minibatch: from 0.
         """
         return max(0, minibatch - (p - 1 - worker))
+
+    def versioned_table(self, p: int, m: int) -> ScheduleTable:
+        """The table with its updates: OPT behind every backward, each forward on the newest weights, stashed for its B.
+
+        Args:
+            p: workers.
+            m: minibatches.
+        """
+        return with_updates(self.table(p, m), 1)
 
     def steady_s(self, m: int, forward_s: float, backward_s: float) -> float:
         """Seconds that m minibatches take in the steady state, equal stages: m * (forward_s + backward_s)."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from meshwright.errors import Problem
 from meshwright.schedules.one_f_one_b import OneFOneBOrder
+from meshwright.schedules.optimizer_step import with_updates
+from meshwright.schedules.table import ScheduleTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +39,17 @@ class PipeDream2BW(OneFOneBOrder):
             micro_batch: from 0, counted on across updates.
         """
         return max(micro_batch // m - 1, 0)
+
+    def versioned_table(self, p: int, m: int, updates: int = 3) -> ScheduleTable:
+        """Several updates in a row, with OPT behind the last backward of each, every task with its version.
+
+        Args:
+            p: workers.
+            m: micro-batches per update.
+            updates: in the table.
+        """
+        self._check(p, m, 1)
+        return with_updates(self.table(p, updates * m), m, lambda unit, _made: np.maximum(unit // m - 1, 0))
 
     def steady_s(self, m: int, forward_s: float, backward_s: float) -> float:
         """Seconds from update to update in the steady state, equal stages: m * (forward_s + backward_s)."""

@@ -1,7 +1,7 @@
 """A compiled table run for many sets of durations at once: the ends of each worker, in memory that stays in the cache.
 
-Only as many ends are kept as later levels read. Once a phase returns to a former state, shifted by a constant, for every
-set of durations, the rest of it is known.
+Only as many ends are kept as later levels read. Once a phase returns to a former state, shifted by a constant, for
+every set of durations, the rest of it is known.
 """
 
 from __future__ import annotations
