@@ -81,6 +81,7 @@ def list_schedules() -> ScheduleList:
                 "title": schedule.title,
                 "exact_semantics": schedule.exact_semantics,
                 "weight_copies": schedule.weight_copies,
+                "traffic": schedule.traffic,
                 "source": schedule.source,
             }
             for name, schedule in SCHEDULES.items()

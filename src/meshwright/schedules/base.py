@@ -240,6 +240,19 @@ class Schedule(ABC):
         """Which worker holds which virtual stage."""
         return Placement.loop(p, v)
 
+    def boundaries(self, p: int, v: int = 1) -> int:
+        """Boundaries between two workers that a micro-batch crosses on its way forward; as many gradients come back.
+
+        p - 1 on the linear placement, p*v - 1 on a loop, v*(p - 1) on a V or a wave, whose turns stay on a worker.
+
+        Args:
+            p: workers.
+            v: chunks per worker.
+        """
+        placement = self.placement(p, v)
+        crossed = (placement.following >= 0) & (placement.worker[placement.following] != placement.worker)
+        return int(np.count_nonzero(crossed)) // placement.chains
+
     def period(self, p: int, v: int) -> int | None:
         """Micro-batches after which the steady order repeats; None if a longer step is not a shorter one stretched."""
         return None

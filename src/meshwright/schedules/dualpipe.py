@@ -26,6 +26,7 @@ class DualPipe(ListedSchedule):
     kinds = SPLIT | {Kind.B}
     title = "DualPipe: both directions at once, forward of one with backward of the other"
     source = "DeepSeek-AI, DeepSeek-V3 Technical Report, 2024"
+    traffic = "gradients of the two copies of each stage are all-reduced between the workers that hold them"
     weight_copies: ClassVar[int] = 2
 
     def split_closed_form_s(

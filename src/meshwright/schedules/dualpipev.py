@@ -24,6 +24,7 @@ class DualPipeV(TwoChunkV):
     kinds = SPLIT | {Kind.B}
     title = "DualPipeV: forward of one chunk with backward of the other, one copy of the weights"
     source = "DeepSeek-AI, DualPipe repository (DualPipeV), 2025"
+    traffic = "twice the boundaries of one chunk per worker; the turn at the last worker stays there"
 
     def split_closed_form_s(
         self, p: int, m: int, v: int, forward_s: float, input_s: float, weight_s: float

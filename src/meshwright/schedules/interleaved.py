@@ -30,6 +30,7 @@ class Interleaved(Schedule):
     name = "interleaved"
     title = "interleaved 1F1B (Megatron): several chunks per worker"
     source = "Narayanan et al., Megatron-LM, SC 2021"
+    traffic = "v times the boundaries of one chunk per worker, with a wrap from the last worker to the first"
 
     def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float | None:
         """(m + (p - 1) / v) * (forward_s + backward_s), for groups of p."""

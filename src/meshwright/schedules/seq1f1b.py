@@ -27,6 +27,7 @@ class Seq1F1B(ListedSchedule):
     name = "seq1f1b"
     title = "Seq1F1B: one forward, one backward of a sequence segment in turn"
     source = "Sun et al., Seq1F1B, 2024"
+    traffic = "as many bytes in `segments` times as many messages"
 
     def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float | None:
         """(m + (p - 1) / segments) * (forward_s + backward_s)."""

@@ -26,6 +26,7 @@ class VHalf(TwoChunkV):
     name = "v-half"
     title = "V-Half: half the activations of 1F1B, two chunks in a V"
     source = "Qi et al., Pipeline Parallelism with Controllable Memory, NeurIPS 2024"
+    traffic = "twice the boundaries of one chunk per worker; the turn at the last worker stays there"
 
     def period(self, p: int, v: int) -> int | None:
         """Each micro-batch repeats the one before, behind a warm-up that is reordered."""

@@ -25,6 +25,7 @@ class VMin(TwoChunkV):
     name = "v-min"
     title = "V-Min: a third of the activations of 1F1B, two chunks in a V"
     source = "Qi et al., Pipeline Parallelism with Controllable Memory, NeurIPS 2024"
+    traffic = "twice the boundaries of one chunk per worker; the turn at the last worker stays there"
 
     def period(self, p: int, v: int) -> int | None:
         """Each micro-batch repeats the one before, behind a warm-up that is reordered."""

@@ -21,6 +21,7 @@ class ZeroBubbleV(TwoChunkV):
     name = "zb-v"
     title = "ZB-V: no bubble inside a step at the memory of 1F1B, two chunks in a V"
     source = "Qi et al., Pipeline Parallelism with Controllable Memory, NeurIPS 2024"
+    traffic = "twice the boundaries of one chunk per worker; the turn at the last worker stays there"
 
     def split_closed_form_s(
         self, p: int, m: int, v: int, forward_s: float, input_s: float, weight_s: float
