@@ -18,7 +18,7 @@ from meshwright.schedules.optimizer_step import live_versions, with_optimizer, w
 from meshwright.schedules.pairing import peer
 from meshwright.schedules.pipedream import PipeDream
 from meshwright.schedules.pipedream_2bw import PipeDream2BW
-from meshwright.schedules.sharding import with_paging, with_sharding
+from meshwright.schedules.sharding import with_sharding
 from tests.schedules.drawn import Drawn, durations, tables
 
 SEEDS = st.integers(0, 2**16)
@@ -182,7 +182,7 @@ def test_offloaded_activations_leave_room() -> None:
 
 def test_updates_follow_their_gradients() -> None:
     table = with_updates(SCHEDULES["1f1b"].table(2, 4), 2)
-    assert table.entries()[1] == "F0.0@0 B0.0@0 F0.1@0 B0.1@0 OPT0.0 F0.2@1 B0.2@1 F0.3@1 B0.3@1 OPT0.1".split()
+    assert " ".join(table.entries()[1]) == "F0.0@0 B0.0@0 F0.1@0 B0.1@0 OPT0.0 F0.2@1 B0.2@1 F0.3@1 B0.3@1 OPT0.1"
 
 
 def _fields(times: Times) -> dict[str, object]:

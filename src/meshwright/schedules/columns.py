@@ -74,7 +74,7 @@ class TaskColumns:
     @cached_property
     def kinds(self) -> frozenset[Kind]:
         """Kinds of its tasks."""
-        return frozenset(Kind(kind) for kind in np.nonzero(np.bincount(self.kind, minlength=len(Kind)))[0])
+        return frozenset(map(Kind, np.nonzero(np.bincount(self.kind, minlength=len(Kind)))[0].tolist()))
 
     @property
     def computes_only(self) -> bool:
@@ -107,8 +107,8 @@ class TaskColumns:
         F takes the forward of the stage before; B and I the gradient of the stage after and their own forward (or its
         recomputation); W its own input gradient; R and X their own forward. With communication F takes what RECV_F
         brought, RECV_F what SEND_F of the stage before sent, SEND_F its own forward; gradients likewise. Tables with
-        more than computation have further columns: the UNSHARD that gathered the weights (for OPT the REDUCE that summed the
-        gradients), the RELOAD_W that brought the weights, the RELOAD_A that brought the activations.
+        more than computation have further columns: the UNSHARD that gathered the weights (for OPT the REDUCE that
+        summed the gradients), the RELOAD_W that brought the weights, the RELOAD_A that brought the activations.
         """
         at, placement = self.at, self.placement
         forward, recompute = at[Kind.F], at[Kind.R]
@@ -186,7 +186,7 @@ class TaskColumns:
         return latest
 
     def name(self, task: int) -> str:
-        """The task as users read it: `F0.3` is kind, chunk of the worker, micro-batch; `s1` the segment, `@2` the version.
+        """The task as users read it: `F0.3s1@2` is kind, chunk of the worker, micro-batch, segment and version.
 
         Args:
             task: index.
