@@ -14,6 +14,7 @@ from meshwright.cli.values import Gather, missing
 from meshwright.errors import Problem
 
 if TYPE_CHECKING:
+    from meshwright.app.schedule import ScheduleRun
     from meshwright.schedules import Timeline
 
 Seconds = "in seconds per full worker share"
@@ -83,6 +84,15 @@ def schedule(
     svg: Annotated[
         str | None, typer.Option("--svg", metavar="FILE", help="Write the drawing as a figure.", show_default=False)
     ] = None,
+    csv: Annotated[
+        str | None, typer.Option("--csv", metavar="FILE", help="Write it as PyTorch loads it.", show_default=False)
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="FILE", help="Read such a CSV instead of NAME, --p and --m.", show_default=False
+        ),
+    ] = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     no_color: options.NoColor = False,
@@ -95,13 +105,20 @@ def schedule(
       meshwright schedule interleaved --p 4 --m 8 --v 2 --tf 1 --ti 1 --tw 1 --tc 0.1
       meshwright schedule 1f1b,zb-h1 --p 4 --m 8 --svg both.svg
       meshwright schedule best --m 16 --times stages.csv
+      meshwright schedule zb-h2 --p 4 --m 8 --csv order.csv
+      meshwright schedule --from order.csv
     """
     out = Output(as_json=json, quiet=quiet, no_color=no_color)
     gather = Gather()
     names = [one.strip() for one in (name or "").split(",") if one.strip()]
-    if not names:
+    if source is not None:
+        for option, value in (("NAME", name), ("--p", p), ("--m", m), ("--v", v)):
+            if value is not None:
+                why = "the file of --from says the order of every worker"
+                gather.problem(Problem(what=f"{option} is given", why=why, fix="leave it out", field=option))
+    elif not names:
         gather.problem(missing("NAME", "name a schedule; `meshwright schedule list` shows all"))
-    if name != "list":
+    if name != "list" and source is None:
         for option, value in (("--p", p), ("--m", m)):
             if value is None and not (option == "--p" and times is not None):
                 gather.problem(missing(option, f"for example {option} 8"))
@@ -119,12 +136,16 @@ def schedule(
             if text is not None:
                 why = "only `schedule best` looks for an order"
                 gather.problem(Problem(what=f"{option} is given", why=why, fix="leave it out", field=option))
-    if svg is not None:
-        from meshwright.app.writing import check_file
+    if csv is not None and (name in ("list", "best") or len(names) > 1):
+        gather.problem(
+            Problem(what="--csv is given", why="it writes one named schedule", fix="name one", field="--csv")
+        )
+    for path in (svg, csv):
+        if path is not None:
+            from meshwright.app.writing import check_file
 
-        gather.attempt(partial(check_file, svg))
+            gather.attempt(partial(check_file, path))
     gather.done()
-    assert name is not None
     if name == "list":
         from meshwright.app.schedule import list_schedules
         from meshwright.report.schedule_drawing import schedule_list
@@ -138,6 +159,17 @@ def schedule(
         "recompute_s": seconds["tr"],
         "transfer_s": seconds["tc"],
     }
+    if source is not None:
+        from meshwright.app.schedule_file import read_schedule_csv
+        from meshwright.report.schedule_drawing import schedule_page
+
+        equal_times = {option: durations[option] for option in durations if option != "recompute_s"}
+        run = read_schedule_csv(source, **equal_times)
+        _write_csv(out, csv, run)
+        _write_figure(out, svg, [run.to_dict()], [run.timeline])
+        out.show(run.to_dict(), lambda document: schedule_page(document, run.timeline))
+        return
+    assert name is not None
     if name == "best":
         from meshwright.app.schedule_best import run_best_schedule
         from meshwright.report.schedule_best import best_schedule_page
@@ -171,8 +203,19 @@ def schedule(
     from meshwright.report.schedule_drawing import schedule_page
 
     run = run_schedule(name, counts["p"] or 1, counts["m"] or 1, counts["v"], **durations, parameters=own)
+    _write_csv(out, csv, run)
     _write_figure(out, svg, [run.to_dict()], [run.timeline])
     out.show(run.to_dict(), lambda document: schedule_page(document, run.timeline))
+
+
+def _write_csv(out: Output, path: str | None, run: ScheduleRun) -> None:
+    """The order as PyTorch loads it, where it is asked for."""
+    if path is None:
+        return
+    from meshwright.app.schedule_file import write_schedule_csv
+
+    write_schedule_csv(run.schedule, run.timeline.table, path)
+    out.note(f"order written to {path}")
 
 
 def _write_figure(
