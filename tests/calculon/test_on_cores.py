@@ -43,3 +43,27 @@ def test_the_answer_of_two_processes_is_that_of_one(tmp_path: Path) -> None:
         [sys.executable, "-c", SCRIPT, str(tmp_path)], cwd=root, capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stderr
+
+
+ENDLESS = """
+import os, sys, time
+from meshwright.calculon import on_cores
+
+def noted(place, asked):
+    print(os.getpid(), flush=True)
+    time.sleep(600)
+
+on_cores._do = noted
+on_cores.threads = lambda: 2
+list(on_cores.run_on_cores([None, None], None))
+"""
+
+
+def test_processes_end_with_the_one_that_was_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", ENDLESS], stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        others = [int(first.stdout.readline()) for _ in range(2)]
+        assert len(set(others)) == 2
+        first.kill()
+        # They hold its end of the pipe: it closes when the last of them is gone.
+        assert first.stdout.read() == ""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
@@ -27,7 +29,9 @@ def run_on_cores(tasks: list[Task], asked: Asked) -> Iterator[tuple[int, Partial
     if workers < 2 or not forkable:
         yield from run_here(tasks, asked)
         return
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork"), initializer=_leave_signals)
+    pool = ProcessPoolExecutor(
+        workers, mp_context=multiprocessing.get_context("fork"), initializer=_begin, initargs=(os.getpid(),)
+    )
     try:
         # Tasks hold systems with read-only mappings, which do not travel; the processes have them from before the fork.
         _HELD[:] = tasks
@@ -39,6 +43,9 @@ def run_on_cores(tasks: list[Task], asked: Asked) -> Iterator[tuple[int, Partial
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+LOOK_S = 1.0
+"""How often a process looks whether the one it works for is there."""
+
 _HELD: list[Task] = []
 """Tasks of the run that is under way; processes forked from this one find theirs here by position."""
 
@@ -47,7 +54,15 @@ def _do(place: int, asked: Asked) -> Partial:
     return do_task(_HELD[place], asked)
 
 
-def _leave_signals() -> None:
-    """An interruption is for the process that waits; it ends the others in order."""
+def _begin(parent: int) -> None:
+    """An interruption is for the process that waits; it ends the others in order, or they end when it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """Each holds the others' pipes open, so none would see that the process they work for was killed."""
+    while os.getppid() == parent:
+        time.sleep(LOOK_S)
+    os._exit(1)
