@@ -69,3 +69,10 @@ def test_comparing_draws_both_on_one_axis() -> None:
     svg = comparison.svg()
     assert "1: llama-3-8b, tp2.pp4" in svg
     assert "2: llama-3-8b, tp4.pp2" in svg
+
+
+def test_a_step_without_a_flush_says_that_it_is_drawn_alone() -> None:
+    found = trace("pp4.pipedream.mbs1.z1.gbs32", model=MODEL, gpus="8xH100")
+    assert found.picture.end_s > found.step.estimate.step_time_s
+    assert found.warnings[-1].startswith("drawn is one step with fill and drain, ")
+    assert not trace("pp4.mbs1.z1.gbs32", model=MODEL, gpus="8xH100").warnings

@@ -6,6 +6,7 @@ import pytest
 
 from meshwright.app.estimate import estimate
 from meshwright.estimate.timeline import StepTimeline, step_timeline
+from meshwright.schedules import PLAN_SCHEDULES, SCHEDULES
 
 ROWS = [
     ("llama-3-8b", "tp2.pp4.z1.mbs1.gbs32", "16xH100"),
@@ -14,6 +15,17 @@ ROWS = [
     ("llama-3-8b", "pp4.gpipe.z1.mbs1.gbs32.off-o", "8xH100"),
     ("gpt2", "pp2.mbs1.gbs8", "4xA100-80"),
 ]
+
+
+SCHEDULED = [name for name in PLAN_SCHEDULES if SCHEDULES[name].flushes]
+
+
+def row_of(name: str) -> tuple[str, str, str]:
+    """A plan of four stages with this schedule."""
+    schedule = SCHEDULES[name]
+    chunks = ".vpp2" if schedule.problems(4, 8, 1) else ""
+    again = ".rc-full" if schedule.recomputes_in_tasks else ""
+    return "llama-3-8b", f"pp4{chunks}.{name}.mbs1.z1.gbs16{again}", "8xH100"
 
 
 def timeline_of(model: str, row: str, gpus: str) -> StepTimeline:
@@ -46,3 +58,14 @@ def test_a_shared_table_is_summed_by_both_ends() -> None:
     tied = [phase for phase in step.phases if phase.name == "tied embeddings"]
     assert [phase.worker for phase in tied] == [0, 1]
     assert len({(phase.start_s, phase.end_s) for phase in tied}) == 1
+
+
+@pytest.mark.parametrize(("model", "row", "gpus"), [*ROWS, *map(row_of, SCHEDULED)])
+def test_what_lives_at_once_peaks_as_the_estimate_says(model: str, row: str, gpus: str) -> None:
+    step = timeline_of(model, row, gpus)
+    ends = [phase.end_s for phase in step.phases]
+    assert max(ends) == pytest.approx(step.estimate.step_time_s, rel=1e-12)
+    for line, stage in zip(step.activations, step.estimate.stages, strict=True):
+        assert line.live_bytes.max() == pytest.approx(dict(stage.memory_bytes)["activations"], rel=1e-9)
+        assert line.live_bytes[-1] == pytest.approx(0.0, abs=1.0)
+        assert (line.at_s[1:] >= line.at_s[:-1]).all()

@@ -8,7 +8,8 @@ import numpy as np
 
 from meshwright.app.estimate import estimate
 from meshwright.app.trace import Trace, trace_of
-from meshwright.report.picture import MemoryLine, Picture, activation_line
+from meshwright.estimate.timeline import activation_line
+from meshwright.report.picture import MemoryLine, Picture
 from meshwright.schedules import Times, schedule_named, simulate
 from meshwright.schedules.communication import with_communication
 from meshwright.units import GIB
@@ -35,11 +36,11 @@ def unequal_picture(
     timeline = simulate(table, times)
     memory = []
     for worker in range(p):
-        at_s, activations_bytes = activation_line(timeline, worker, rng.uniform(0.5, 1.0, table.v) * GIB)
+        line = activation_line(timeline, worker, rng.uniform(0.5, 1.0, table.v) * GIB)
         memory.append(
             MemoryLine(
-                at_s=at_s,
-                activations_bytes=activations_bytes,
+                at_s=line.at_s,
+                activations_bytes=line.live_bytes,
                 held_bytes=20 * GIB,
                 transient_bytes=GIB,
                 capacity_bytes=80 * GIB,

@@ -14,7 +14,7 @@ from meshwright.app.plan_source import PlanLike, job_of, plan_question
 from meshwright.app.title import title
 from meshwright.app.writing import check_file, write_file
 from meshwright.estimate.timeline import StepTimeline, step_timeline
-from meshwright.report.picture import MemoryLine, Picture, Span, activation_line
+from meshwright.report.picture import MemoryLine, Picture, Span
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
@@ -171,7 +171,15 @@ def trace_of(plan: PlanLike, warnings: Sequence[str] = ()) -> Trace:
     """One step of a plan that carries its model, cluster and workload; arguments and errors as `trace`."""
     job, more = job_of(plan)
     step = step_timeline(job.plan, job.model, job.cluster, job.workload)
-    return Trace(job=job, step=step, warnings=(*warnings, *more))
+    return Trace(job=job, step=step, warnings=(*warnings, *more, *_without_flush(step)))
+
+
+def _without_flush(step: StepTimeline) -> tuple[str, ...]:
+    """Where steps overlap, a single one drawn with its fill and drain is longer than they take each."""
+    alone_s, step_s = max(step.timeline.makespan_s, *(phase.end_s for phase in step.phases)), step.estimate.step_time_s
+    if alone_s <= step_s * (1 + 1e-9):
+        return ()
+    return (f"drawn is one step with fill and drain, {seconds(alone_s)}; steps without a flush take {seconds(step_s)}",)
 
 
 def _picture(found: Trace) -> Picture:
@@ -181,11 +189,10 @@ def _picture(found: Trace) -> Picture:
     device = found.job.cluster.groups[0].device.name
     memory = []
     for worker, stage in enumerate(step.estimate.stages):
-        at_s, activations_bytes = activation_line(step.timeline, worker, step.kept_bytes[worker])
         memory.append(
             MemoryLine(
-                at_s=at_s,
-                activations_bytes=activations_bytes,
+                at_s=step.activations[worker].at_s,
+                activations_bytes=step.activations[worker].live_bytes,
                 held_bytes=float(step.held_bytes[worker]),
                 transient_bytes=float(step.transient_bytes[worker]),
                 capacity_bytes=stage.capacity_bytes,

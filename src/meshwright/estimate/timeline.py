@@ -8,8 +8,8 @@ import numpy as np
 
 from meshwright.estimate.price import estimate_plan, plan_columns
 from meshwright.estimate.result import StepEstimate
-from meshwright.estimate.step import exposed_sync, task_times
-from meshwright.schedules import Timeline, Times, simulate
+from meshwright.estimate.step import PipelineColumns, exposed_sync, task_times
+from meshwright.schedules import Kind, Timeline, Times, simulate
 from meshwright.shapes import Float
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
@@ -36,6 +36,15 @@ class Phase:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class ActivationLine:
+    """Activations on one worker over time."""
+
+    at_s: Float[np.ndarray, " changes"]
+    live_bytes: Float[np.ndarray, " changes"]
+    """From each moment to the next."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class StepTimeline:
     """A step of the first pipeline of a plan, as its estimate prices it."""
 
@@ -46,8 +55,8 @@ class StepTimeline:
     held_bytes: Float[np.ndarray, " workers"]
     """Weights, gradients, optimizer states, buffers and overhead."""
     transient_bytes: Float[np.ndarray, " workers"]
-    kept_bytes: Float[np.ndarray, "workers chunks"]
-    """Activations of one micro-batch, from its forward to the end of its backward."""
+    activations: tuple[ActivationLine, ...]
+    """What is kept for backwards, of each worker."""
 
 
 def step_timeline(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, workload: Workload) -> StepTimeline:
@@ -84,8 +93,72 @@ def step_timeline(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, w
         ),
         held_bytes=np.array([sum(kinds[kind] for kind in HELD) for kinds in memory]),
         transient_bytes=np.array([kinds["transient"] for kinds in memory]),
-        kept_bytes=columns.kept_bytes[0],
+        activations=_activations(columns, timeline),
     )
+
+
+def activation_line(
+    timeline: Timeline,
+    worker: int,
+    kept_bytes: Float[np.ndarray, " chunks"],
+    made_bytes: Float[np.ndarray, " chunks"] | None = None,
+) -> ActivationLine:
+    """Activations of one worker over time, as its memory is estimated.
+
+    What a forward keeps lives from its start to the end of the backward. Where the backward is split, the input
+    gradient frees it and leaves what the weight gradient needs; a recomputation adds to it until the backward ends.
+
+    Args:
+        timeline: when the tasks run.
+        worker: from 0.
+        kept_bytes: of a forward in each chunk.
+        made_bytes: of a recomputation, or between input and weight gradient; None where tasks do neither.
+    """
+    table = timeline.table
+    own = np.arange(table.first[worker], table.first[worker + 1])
+    kind, kept = table.kind[own], kept_bytes[table.chunk[own]]
+    made = np.zeros(len(own)) if made_bytes is None else made_bytes[table.chunk[own]]
+    again = table.at[Kind.R][table.stage[own], table.micro_batch[own]] >= 0
+    change = np.select(
+        [kind == Kind.F, kind == Kind.R, kind == Kind.I, kind == Kind.W, kind == Kind.B],
+        [kept, made, made - kept, -made, -kept - made * again],
+        0.0,
+    )
+    if made_bytes is None:
+        change[kind == Kind.I], change[kind == Kind.W] = 0.0, -kept[kind == Kind.W]
+    changes = np.flatnonzero(change)
+    begins = (kind == Kind.F) | (kind == Kind.R)
+    # A worker's tasks follow each other, so their order is exact where their times are equal but for rounding.
+    at_s = np.maximum.accumulate(np.where(begins, timeline.start_s[own], timeline.end_s[own])[changes])
+    return ActivationLine(at_s=at_s, live_bytes=np.maximum(np.cumsum(change[changes]), 0.0))
+
+
+def _activations(columns: PipelineColumns, timeline: Timeline) -> tuple[ActivationLine, ...]:
+    """Of every worker; what a worker parks with its partner lies there."""
+    kept = columns.kept_bytes[0]
+    made = [None] * columns.p if columns.made_bytes is None else list(columns.made_bytes[0])
+    lines = [activation_line(timeline, worker, kept[worker], made[worker]) for worker in range(columns.p)]
+    limits, guests = columns.schedule.parked(columns.p, columns.m).T
+    if not guests.any():
+        return tuple(lines)
+    most_bytes = limits * kept.sum(axis=1)
+    return tuple(
+        _together(
+            replace(line, live_bytes=np.minimum(line.live_bytes, most)),
+            replace(other, live_bytes=np.maximum(other.live_bytes - parked_beyond, 0.0)),
+        )
+        for line, most, other, parked_beyond in zip(lines, most_bytes, lines[::-1], most_bytes[::-1], strict=True)
+    )
+
+
+def _together(own: ActivationLine, guests: ActivationLine) -> ActivationLine:
+    """The sum of two lines."""
+    at_s = np.union1d(own.at_s, guests.at_s)
+    total = np.zeros(len(at_s))
+    for line in (own, guests):
+        last = np.searchsorted(line.at_s, at_s, side="right") - 1
+        total += np.where(last >= 0, line.live_bytes[np.maximum(last, 0)], 0.0)
+    return ActivationLine(at_s=at_s, live_bytes=total)
 
 
 def _first_row(times: Times) -> Times:

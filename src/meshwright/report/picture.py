@@ -113,28 +113,6 @@ def schedule_picture(run: Mapping[str, Any], timeline: Timeline) -> Picture:
     )
 
 
-def activation_line(
-    timeline: Timeline, worker: int, kept_bytes: Float[np.ndarray, " chunks"]
-) -> tuple[Float[np.ndarray, " changes"], Float[np.ndarray, " changes"]]:
-    """Moments at which a worker's live activations change, and their bytes from then on.
-
-    They live from the start of a forward to the end of its backward (of its weight gradient, where that is split off).
-
-    Args:
-        timeline: when the tasks run.
-        worker: from 0.
-        kept_bytes: of one micro-batch in each chunk.
-    """
-    table = timeline.table
-    own = np.arange(table.first[worker], table.first[worker + 1])
-    kind, size = table.kind[own], kept_bytes[table.chunk[own]]
-    begins, ends = kind == Kind.F, (kind == Kind.B) | (kind == Kind.W)
-    changes = begins | ends
-    # A worker's tasks follow each other, so their order is exact where their times are equal but for rounding.
-    at_s = np.maximum.accumulate(np.where(begins, timeline.start_s[own], timeline.end_s[own])[changes])
-    return at_s, np.maximum(np.cumsum(np.where(begins, size, -size)[changes]), 0.0)
-
-
 def lanes_of(start: Int[np.ndarray, " spans"], end: Int[np.ndarray, " spans"]) -> Int[np.ndarray, " spans"]:
     """The lane of each span, so that no two of one lane overlap: the lowest that is free.
 
