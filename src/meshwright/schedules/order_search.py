@@ -15,7 +15,7 @@ from meshwright.schedules.table import Kind, ScheduleTable
 SCREENED_TASKS = 120_000
 """Tasks of shortened steps that a search may place, beside two rules of each work."""
 FULL_TASKS = 40_000
-"""Tasks of full steps likewise, beside the two best rules and the improvement of the best order."""
+"""Tasks of full steps likewise, beside the two best rules; as many again for the improvement of orders."""
 IMPROVEMENTS = 4
 """Rounds of improvement at most."""
 IMPROVED = ", improved"
@@ -54,7 +54,7 @@ def search_orders(
 
     If there are too many tasks to place, all pairs of a work and its options (the first ones of each, most promising
     first) are screened on a step of p micro-batches; only the best run in full. Then the best order of each work is
-    improved, the fastest first, as far as the number of tasks allows.
+    improved, the fastest first, as far as the number of tasks allows: steps of more than `FULL_TASKS` are not.
 
     Args:
         works: the same micro-batches on different placements, split or not.
@@ -80,7 +80,7 @@ def search_orders(
     fastest = min(best.values(), key=lambda order: order.makespan_s)
     placed = 0
     for order in sorted([*best.values(), *starts], key=lambda order: order.makespan_s):
-        if fastest.makespan_s <= least_s or placed > FULL_TASKS:
+        if fastest.makespan_s <= least_s or placed + order.work.tasks > FULL_TASKS:
             break
         better = improved(order)
         placed += 2 * order.work.tasks

@@ -13,7 +13,7 @@ import numpy as np
 from meshwright.errors import InfeasibleError, InputError, Problem
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.lists import table_of_lists
-from meshwright.schedules.order_search import Order, greedy_options, order_of, search_orders, warmup_options
+from meshwright.schedules.order_search import FULL_TASKS, Order, greedy_options, order_of, search_orders, warmup_options
 from meshwright.schedules.simulate import simulate
 from meshwright.schedules.stage_shares import Caps
 from meshwright.schedules.table import Kind, ScheduleTable
@@ -130,7 +130,7 @@ def best_among(
     _check(times, m, caps, chunks, placements)
     ways, out = named_ways(named, times, m, caps, chunks)
     ran, found = _run(ways, m, caps)
-    best_s = min((makespan_s for makespan_s, _, _ in ran), default=float("inf"))
+    best_s = min((makespan_s for makespan_s, _ in ran), default=float("inf"))
     listed, unfit = listed_ways(times, m, caps, chunks, placements, split)
     tried = [way for way in listed if way.bound_s < best_s * (1 - MARGIN)]
     out += [*found, *unfit, *(_left_out(way, best_s) for way in listed if way not in tried)]
@@ -139,35 +139,34 @@ def best_among(
         [way.bound_s for way in ways if (way.name, way.v) in fitting] + [way.bound_s for way in listed],
         default=float("inf"),
     )
-    rule = ""
+    won = min(ran, key=lambda one: one[0])[1] if ran else None
+    table, rule = None, ""
     if tried:
         order, way = _list_scheduled(tried, ran, m, caps, least_s)
-        table = table_of_lists(way.placement, (m,), order.lists)
-        peak_bytes = way.peak_bytes(table, m, caps)
+        listed_table = table_of_lists(way.placement, (m,), order.lists)
+        peak_bytes = way.peak_bytes(m, caps, listed_table)
         assert caps is None or not caps.lack(peak_bytes)
         out.append(way.candidate(makespan_s=order.makespan_s, peak_bytes=float(peak_bytes.max())))
         out += [other.candidate(why_not="list scheduling is faster elsewhere") for other in tried if other is not way]
         if order.makespan_s < best_s * (1 - 1e-12):
-            ran.append((order.makespan_s, way, table))
-            rule = order.rule
-    if not ran:
+            won, table, rule = way, listed_table, order.rule
+    if won is None:
         raise InfeasibleError(_nothing_fits(out, m))
-    _, way, table = min(ran, key=lambda one: one[0])
     return Scheduled(
-        name=way.name,
-        v=way.v,
-        schedule=way.schedule,
-        times=way.times,
-        timeline=simulate(table, way.times),
-        peak_bytes=way.peak_bytes(table, m, caps),
+        name=won.name,
+        v=won.v,
+        schedule=won.schedule,
+        times=won.times,
+        timeline=simulate(won.table(m) if table is None else table, won.times),
+        peak_bytes=won.peak_bytes(m, caps, table),
         bound_s=least_s,
         candidates=tuple(out),
         rule=rule,
     )
 
 
-Ran = tuple[float, Way, ScheduleTable]
-"""Makespan and table of a way."""
+Ran = tuple[float, Way]
+"""A way and its makespan."""
 
 
 def _run(ways: Sequence[Way], m: int, caps: Caps | None) -> tuple[list[Ran], list[Candidate]]:
@@ -181,17 +180,15 @@ def _run(ways: Sequence[Way], m: int, caps: Caps | None) -> tuple[list[Ran], lis
         if way.bound_s >= best_s * (1 - MARGIN):
             out.append(_left_out(way, best_s))
             continue
-        p = way.placement.p
-        table = way.schedule.table(p, m, way.v)
-        peak_bytes = way.peak_bytes(table, m, caps)
+        peak_bytes = way.peak_bytes(m, caps)
         most_bytes = float(peak_bytes.max())
         lacking = "" if caps is None else caps.lack(peak_bytes)
         if lacking:
             out.append(way.candidate(peak_bytes=most_bytes, why_not=lacking))
             continue
-        makespan_s = float(way.schedule.end_s(p, m, way.v, way.times).max())
+        makespan_s = float(way.schedule.end_s(way.placement.p, m, way.v, way.times).max())
         out.append(way.candidate(makespan_s=makespan_s, peak_bytes=most_bytes))
-        ran.append((makespan_s, way, table))
+        ran.append((makespan_s, way))
         best_s = min(best_s, makespan_s)
     return ran, out
 
@@ -208,11 +205,14 @@ def _list_scheduled(
         warmups = warmup_options(work, EXTRAS)
         options.append(greedy_options(warmups, split=work.weight_s is not None, groups=groups))
     starts = []
-    for makespan_s, way, table in sorted(ran, key=lambda one: one[0])[:IMPROVED_NAMED]:
+    for makespan_s, way in sorted(ran, key=lambda one: one[0])[:IMPROVED_NAMED]:
+        if 3 * m * way.placement.stages > FULL_TASKS:
+            break
+        table = way.table(m)
         kinds = frozenset(Kind(kind) for kind in np.unique(table.kind))
         listed = replace(way, name=f"{way.name}, improved", schedule=None)
         plain = kinds in (PLAIN, SPLIT) and table.fused is None and table.segments == 1 and way.placement.chains == 1
-        if plain and (caps is None or not caps.lack(listed.peak_bytes(table, m, caps))):
+        if plain and (caps is None or not caps.lack(listed.peak_bytes(m, caps, table))):
             work = way.work(m, caps, split=kinds == SPLIT)
             ways[id(work)] = listed
             starts.append(order_of(table, work, makespan_s, way.name))

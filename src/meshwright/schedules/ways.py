@@ -76,16 +76,31 @@ class Way:
         """
         return work_of(self.placement, (m,), self.times, self.stage_bytes, caps, split)
 
-    def peak_bytes(self, table: ScheduleTable, m: int, caps: Caps | None) -> Float[np.ndarray, " workers"]:
+    def table(self, m: int) -> ScheduleTable:
+        """The order of a named schedule.
+
+        Args:
+            m: micro-batches per step.
+        """
+        assert self.schedule is not None
+        return self.schedule.table(self.placement.p, m, self.v)
+
+    def peak_bytes(
+        self, m: int, caps: Caps | None, table: ScheduleTable | None = None
+    ) -> Float[np.ndarray, " workers"]:
         """Bytes of each worker at its fullest: copies of the weights, own activations, and others' that lie there.
 
         Args:
-            table: its order.
             m: micro-batches per step.
             caps: of the workers.
+            table: its order, where it is not that of a named schedule.
         """
         p, schedule = self.placement.p, self.schedule
-        vectors = live_vectors(table) if schedule is None else schedule.in_flight(p, m, self.v)
+        if schedule is None:
+            assert table is not None
+            vectors = live_vectors(table)
+        else:
+            vectors = schedule.in_flight(p, m, self.v)
         live = np.array([float((counts @ self.stage_bytes[r]).max()) for r, counts in enumerate(vectors)])
         copies = np.ones(p)
         if schedule is not None:
@@ -118,7 +133,7 @@ def named_ways(
             why = f"{problem.what}: {problem.why}"
         if schedule.kinds & {Kind.I, Kind.W} and times.weight_s is None:
             why = "needs the times of weight gradients"
-        if Kind.R in schedule.kinds and times.recompute_s is None:
+        if schedule.kinds & {Kind.R, Kind.X} and times.recompute_s is None:
             why = "needs the times of recomputation"
         if why:
             out.append(Candidate(name=schedule.name, v=chunks[-1], named=True, why_not=why))
@@ -129,13 +144,13 @@ def named_ways(
 
 def _named_way(schedule: Schedule, times: Times, p: int, m: int, v: int, caps: Caps | None) -> Way:
     placement, parts = schedule.placement(p, v), schedule.tasks_per_share(v)
-    recomputes = Kind.R in schedule.kinds
+    recomputes = bool(schedule.kinds & {Kind.R, Kind.X})
     own = share_times(times if recomputes else _with_recompute(times), placement, parts)
     size = share_bytes(caps, placement, parts)
     busy_s = None
     if recomputes:
         table = schedule.table(p, m, v)
-        again = table.kind == Kind.R
+        again = np.isin(table.kind, (Kind.R, Kind.X))
         seconds = np.asarray(own.recompute_s)[table.worker[again], table.chunk[again]]
         busy_s = np.bincount(table.worker[again], weights=seconds, minlength=p)
     # Memory bounds the time only where every activation stays on the worker that made it.
