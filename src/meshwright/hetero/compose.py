@@ -1,0 +1,174 @@
+"""The best composition of pipelines for a job on several kinds of device, from measured profiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from meshwright.hetero.beam import grow, ring_gb_s
+from meshwright.hetero.columns import Columns, joined, split_columns
+from meshwright.hetero.composition import Composition, Part, PipelineShape
+from meshwright.hetero.composition_price import CompositionPricer, CompositionTime
+from meshwright.hetero.improve import improved, merged
+from meshwright.hetero.profile_costs import ELEMENT_BYTES, ProfileCosts
+from meshwright.hetero.pruning import Prices, device_prices, least_times, undominated
+from meshwright.hetero.sequences import sequences
+from meshwright.hetero.stage_kinds import StageKinds, stage_costs, stage_kinds
+from meshwright.shapes import Float, Int
+from meshwright.units import GIGA
+
+ALIKE = 6
+"""Shapes of one device count that are composed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How far to look; more takes longer and never finds worse."""
+
+    most_stages: int = 8
+    most_replicas: int = 4
+    parameter_limits: int = 8
+    shapes: int = 800
+    parts: int = 3
+    width: int = 300
+    shares: int = 8
+    priced: int = 1200
+    improved: int = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composed:
+    """The best composition and how it was found."""
+
+    composition: Composition
+    time: CompositionTime
+    columns: int
+    pruned: dict[str, int]
+    priced: int
+
+
+def compose(costs: ProfileCosts, global_batch: int, effort: Effort = Effort()) -> Composed | None:
+    """The best composition found; None where none fits.
+
+    Args:
+        costs: the model on the cluster's devices.
+        global_batch: sequences per step.
+        effort: how far to look.
+    """
+    counts = np.array([kind.count for kind in costs.kinds.values()])
+    kinds = stage_kinds(costs, effort.most_replicas)
+    pricer = CompositionPricer(costs, global_batch)
+    every = _columns(costs, kinds, counts, effort)
+    if every is None:
+        return None
+    columns = every.take(undominated(every))
+    pruned = {"dominated": len(every) - len(columns)}
+    alone = _best_alone(columns, kinds, counts, pricer)
+    if alone is None:
+        return None
+    prices = device_prices(columns, counts)
+    least_s = least_times(columns, prices, counts, global_batch, ring_gb_s(costs)[1])
+    able = np.flatnonzero(least_s < alone[1])
+    near = _promising(columns.take(able), least_s[able], prices, counts, global_batch, costs, effort.shapes)
+    pruned["bound"] = len(columns) - len(able)
+    pruned["narrowed"] = len(able) - len(near)
+    columns = columns.take(able[near])
+    candidates = grow(
+        columns,
+        costs,
+        prices,
+        counts,
+        global_batch,
+        steps=effort.parts,
+        width=effort.width,
+        shares=effort.shares,
+    )
+    shapes = {row: columns.shape(row, kinds) for rows in candidates for row, _ in rows}
+    compositions = [alone[0], *(merged(Part(shapes[row], n) for row, n in rows) for rows in candidates)]
+    priced = [(time.step_time_s, i) for i, one in enumerate(compositions) if (time := pricer.price(one)) is not None]
+    priced.sort()
+    useful = list({part.shape: None for _, i in priced[:40] for part in compositions[i].parts})
+    found = [improved(pricer, compositions[i], useful) for _, i in priced[: effort.improved]]
+    best = min(found, key=lambda pair: pair[1])[0]
+    time = pricer.price(best)
+    assert time is not None
+    return Composed(composition=best, time=time, columns=len(every), pruned=pruned, priced=len(compositions))
+
+
+def _columns(
+    costs: ProfileCosts, kinds: StageKinds, counts: Int[np.ndarray, "devices"], effort: Effort
+) -> Columns | None:
+    """All shapes: each sequence at each micro-batch under each limit of parameters per stage."""
+    tables = sequences(kinds, counts, min(effort.most_stages, costs.num_layers))
+    profiled = {b for s in kinds.shapes for b in costs.profile.micro_batches(s.device, s.tp)}
+    micro_batches = sorted({b * s.replicas for s in kinds.shapes for b in profiled})
+    limits = np.linspace(1.0, 0.12, effort.parameter_limits) * float(costs.whole.parameters.sum())
+    priced = {b: stage_costs(costs, kinds, b) for b in micro_batches}
+    parts = []
+    for micro_batch, table in product(micro_batches, tables):
+        prices = priced[micro_batch]
+        for limit in limits:
+            part = split_columns(costs, kinds, prices, table, float(limit))
+            if part is None:
+                break
+            parts.append(part)
+            # A tighter limit changes only the splits that exceed it.
+            table = part.stages[part.parameters > limits[limits < limit].max(initial=0.0)]
+    return joined(parts) if parts else None
+
+
+def _promising(
+    columns: Columns,
+    least_s: Float[np.ndarray, "rows"],
+    prices: Prices,
+    counts: Int[np.ndarray, "devices"],
+    global_batch: int,
+    costs: ProfileCosts,
+    most: int,
+) -> Int[np.ndarray, "taken"]:
+    """Half of the shapes by their bound, half by the step they promise in as many pipelines as fit."""
+    number = _most_pipelines(columns, counts)
+    free = counts - number[:, None] * columns.used
+    rate = number * columns.sequences_per_s + prices.of(free)
+    pipelines = number * columns.most_replicas
+    ring = 2 * (pipelines - 1) / pipelines * ELEMENT_BYTES / (GIGA * np.mean(ring_gb_s(costs)))
+    filled_s = (global_batch + number * columns.lost_sequences) / rate + ring * columns.parameters / columns.most_tp
+    orders = [np.argsort(one, kind="stable") for one in (least_s, filled_s)]
+    return np.unique(np.concatenate([_varied(columns.used, order)[: most // 2] for order in orders]))
+
+
+def _varied(used: Int[np.ndarray, "rows devices"], order: Int[np.ndarray, "rows"]) -> Int[np.ndarray, "taken"]:
+    """The first few rows of each device count, in order: shapes of one size are alike."""
+    seen: dict[tuple[int, ...], int] = {}
+    taken = []
+    for row, key in zip(order.tolist(), map(tuple, used[order].tolist()), strict=True):
+        seen[key] = seen.get(key, 0) + 1
+        if seen[key] <= ALIKE:
+            taken.append(row)
+    return np.array(taken, dtype=np.int64)
+
+
+def _most_pipelines(columns: Columns, counts: Int[np.ndarray, "devices"]) -> Int[np.ndarray, "rows"]:
+    """Equal pipelines the cluster holds."""
+    fits = np.where(columns.used > 0, counts // np.maximum(columns.used, 1), np.iinfo(np.int64).max)
+    return fits.min(axis=1)
+
+
+def _best_alone(
+    columns: Columns, kinds: StageKinds, counts: Int[np.ndarray, "devices"], pricer: CompositionPricer
+) -> tuple[Composition, float] | None:
+    """The quickest composition of equal pipelines among the most promising."""
+    number = _most_pipelines(columns, counts)
+    order = np.argsort(-number * columns.sequences_per_s, kind="stable")[:200]
+    best: tuple[Composition, float] | None = None
+    for row in order:
+        composition = Composition((Part(columns.shape(int(row), kinds), int(number[row])),))
+        time = pricer.price(composition)
+        if time is not None and (best is None or time.step_time_s < best[1]):
+            best = composition, time.step_time_s
+    return best
+
+
+__all__ = ["Composed", "Effort", "PipelineShape", "compose"]

@@ -1,0 +1,81 @@
+"""Small changes to a composition, taken as long as they make the step shorter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from meshwright.hetero.composition import Composition, Part, PipelineShape
+from meshwright.hetero.composition_price import CompositionPricer
+
+
+def improved(
+    pricer: CompositionPricer, composition: Composition, shapes: Sequence[PipelineShape]
+) -> tuple[Composition, float]:
+    """The composition after all changes that help, and its time.
+
+    Args:
+        pricer: of the job.
+        composition: one that can run.
+        shapes: that may replace pipelines or use free devices.
+    """
+    priced = pricer.price(composition)
+    best_s = priced.step_time_s if priced else float("inf")
+    changed = True
+    while changed:
+        changed = False
+        for candidate in _neighbours(pricer, composition, shapes):
+            priced = pricer.price(candidate)
+            if priced is not None and priced.step_time_s < best_s * (1 - 1e-9):
+                composition, best_s, changed = candidate, priced.step_time_s, True
+                break
+    return composition, best_s
+
+
+def merged(parts: Iterable[Part]) -> Composition:
+    """A composition of some parts; equal shapes are one part."""
+    counts: dict[PipelineShape, int] = {}
+    for part in parts:
+        counts[part.shape] = counts.get(part.shape, 0) + part.pipelines
+    return Composition(tuple(Part(shape, count) for shape, count in counts.items() if count > 0))
+
+
+def _neighbours(
+    pricer: CompositionPricer, composition: Composition, shapes: Sequence[PipelineShape]
+) -> Iterator[Composition]:
+    for index, part in enumerate(composition.parts):
+        others = [*composition.parts[:index], *composition.parts[index + 1 :]]
+        for shape in _similar(part.shape):
+            if pricer.pace(shape) is not None:
+                for count in sorted({part.pipelines, part.pipelines // 2, 1} - {0}):
+                    yield merged([*others, Part(shape, count), Part(part.shape, part.pipelines - count)])
+        for shape in shapes:
+            for given_up in sorted({0, 1, 2, part.pipelines}):
+                if given_up <= part.pipelines:
+                    left = Part(part.shape, part.pipelines - given_up)
+                    added = _most(pricer, merged([*others, left]), shape)
+                    if added > 0:
+                        yield merged([*others, left, Part(shape, added)])
+
+
+def _similar(shape: PipelineShape) -> Iterator[PipelineShape]:
+    """One layer moved between two stages, or the micro-batch halved or doubled."""
+    for giver, stage in enumerate(shape.stages):
+        for taker in range(len(shape.stages)):
+            if taker != giver and stage.layers > 1:
+                layers = [one.layers + (i == taker) - (i == giver) for i, one in enumerate(shape.stages)]
+                stages = tuple(replace(one, layers=n) for one, n in zip(shape.stages, layers, strict=True))
+                yield PipelineShape(shape.micro_batch, stages)
+    for micro_batch in (shape.micro_batch // 2, shape.micro_batch * 2):
+        if micro_batch:
+            yield PipelineShape(micro_batch, shape.stages)
+
+
+def _most(pricer: CompositionPricer, composition: Composition, shape: PipelineShape) -> int:
+    """Pipelines of a shape that the free devices hold."""
+    fits = [
+        (kind.count - composition.devices(kind.name)) // shape.devices(kind.name)
+        for kind in pricer.costs.kinds.values()
+        if shape.devices(kind.name)
+    ]
+    return min(fits)
