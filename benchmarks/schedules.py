@@ -61,7 +61,7 @@ class Parameter:
 def example(name: str) -> ScheduleRun:
     """The schedule at the size of the page; recomputation takes as long as the forward it repeats."""
     run = run_schedule(name, WORKERS, MICRO_BATCHES)
-    if (run.timeline.table.kind == Kind.R).any():
+    if run.timeline.table.kinds & {Kind.R, Kind.X}:
         return run_schedule(name, WORKERS, MICRO_BATCHES, recompute_s=1.0)
     return run
 

@@ -14,7 +14,7 @@ def naive_ends(table: ScheduleTable, times: Times) -> dict[tuple[str, int, int],
     weight = np.zeros_like(backward) if times.weight_s is None else np.asarray(times.weight_s)
     recompute = np.zeros_like(backward) if times.recompute_s is None else np.asarray(times.recompute_s)
     transfer = np.asarray(times.transfer_s)
-    seconds = {"F": forward, "B": backward, "I": backward - weight, "W": weight, "R": recompute}
+    seconds = {"F": forward, "B": backward, "I": backward - weight, "W": weight, "R": recompute, "X": recompute}
 
     fused = np.zeros(table.tasks, bool) if table.fused is None else table.fused
     lists: list[list[list[tuple[str, int, int]]]] = [[] for _ in range(placement.p)]

@@ -93,7 +93,7 @@ def test_simulation_is_the_naive_one(case: Case, shape: Shape, data: st.DataObje
     placement = table.placement
     units[placement.worker, placement.chunk] = np.asarray(table.micro_batches)[placement.chain]
     recomputed = np.zeros((p, table.v))
-    again = table.kind == Kind.R
+    again = np.isin(table.kind, (Kind.R, Kind.X))
     np.add.at(recomputed, (table.worker[again], table.chunk[again]), 1)
     busy = (units * (times.forward_s + times.backward_s) + recomputed * times.recompute_s).sum(axis=1)
     np.testing.assert_allclose(timeline.busy_s, busy)

@@ -137,7 +137,7 @@ def run_schedule(
     if problems:
         raise InputError(problems, code="MW240")
     table = schedule.table(p, m, v)
-    within = 0.0 if (table.kind == Kind.R).any() else recompute_s
+    within = 0.0 if table.kinds & {Kind.R, Kind.X} else recompute_s
     times = schedule.equal_times(
         p,
         v,

@@ -101,7 +101,7 @@ def pipeline_columns(
         made_bytes = cells(costs.kept_bytes, counts.bare)
     if Kind.W in schedule.kinds:
         weight_s = np.minimum(cells(costs.weight_gradient_s), backward_s)
-    if Kind.R in schedule.kinds and counts.shadow is not None:
+    if counts.shadow is not None:
         shadow_s = (costs.forward_s + layer_sync.forward_s) @ counts.shadow.T
         recompute_s = np.repeat(shadow_s[:, :, None], chunks, axis=2)
         parts["recompute"] = parts["recompute"] + shadow_s * runs.sum(axis=1)

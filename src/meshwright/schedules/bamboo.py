@@ -18,7 +18,7 @@ class Bamboo(Schedule):
     """The order of 1F1B with a redundant forward of stage r + 1 (stage 0 on the last worker) before each backward.
 
     A worker holds weights and optimizer states of its own stage and of the next one, so that it can take that stage
-    over when its worker is lost. The redundant forward stands in the table as task R of worker r, and its time is
+    over when its worker is lost. The redundant forward stands in the table as task X of worker r, and its time is
     `recompute_s` of worker r: the forward time of stage r + 1. It runs where the worker would wait for the gradient.
     The redundant backward runs only behind a loss; `failover_table` is the order from then on. How the source merges
     the two schedules is rebuilt here by list scheduling.
@@ -28,7 +28,7 @@ class Bamboo(Schedule):
     """
 
     name = "bamboo"
-    kinds = frozenset({Kind.F, Kind.R, Kind.B})
+    kinds = frozenset({Kind.F, Kind.X, Kind.B})
     shadows = True
     title = "Bamboo: 1F1B with redundant forwards of the next stage"
     source = "Thorpe et al., Bamboo, NSDI 2023"
@@ -77,7 +77,7 @@ class Bamboo(Schedule):
             [
                 Task(part, worker, unit)
                 for kind, unit in one_pipeline(m, min(p - 1 - worker, m))
-                for part in ((Kind.R, Kind.B) if kind is Kind.B else (Kind.F,))
+                for part in ((Kind.X, Kind.B) if kind is Kind.B else (Kind.F,))
             ]
             for worker in range(p)
         ]

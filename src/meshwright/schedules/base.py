@@ -48,7 +48,7 @@ class Schedule(ABC):
     updates_each: ClassVar[bool] = False
     """Whether the weights are updated behind every micro-batch instead of once per step."""
     shadows: ClassVar[bool] = False
-    """Whether each worker holds the next one's stage too and runs its forward as task R."""
+    """Whether each worker holds the next one's stage too and runs its forward as task X."""
     weight_passes: ClassVar[int] = 0
     """Times that a step reads or writes all weights of a worker besides running and updating them."""
     not_in_plans: ClassVar[str] = ""
@@ -209,7 +209,7 @@ class Schedule(ABC):
     @property
     def recomputes_in_tasks(self) -> bool:
         """Whether recomputation is a task of its own, which makes all activations of a stage again."""
-        return Kind.R in self.kinds and not self.shadows
+        return Kind.R in self.kinds
 
     def sections(self) -> int:
         """Parts that each micro-batch is cut into along its sequence; a task runs one of them."""
