@@ -114,6 +114,14 @@ def space_of(
     return Space(pins=tuple(pins.items()))
 
 
+def inexact(schedules: Iterable[str]) -> tuple[str, ...]:
+    """A warning about each of these schedules that does not compute the exact gradient of a step."""
+    names = [name for name in dict.fromkeys(schedules) if not SCHEDULES[ALIASES.get(name, name)].exact_semantics]
+    return tuple(
+        f"{name} is not exact: a step is not the gradient of its batch at one version of the weights" for name in names
+    )
+
+
 def check_axes(
     *, pin: str | Iterable[str] = (), forbid: str | Iterable[str] = (), schedule: str | Iterable[str] | None = None
 ) -> None:

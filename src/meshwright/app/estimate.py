@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from meshwright.app.axes import inexact
 from meshwright.app.job_inputs import Count
 from meshwright.app.plan_set import PlanSet, ranked
 from meshwright.app.plan_source import PlanLike, plan_question
@@ -99,6 +100,7 @@ def priced_set(job: Job, assumptions: tuple[Assumption, ...] = (), warnings: tup
     priced = estimate_plan(job.plan, job.model, job.cluster, job.workload)
     only = ranked(job, priced)
     run = whole_run(job, priced)
+    warnings = (*warnings, *inexact(line.schedule.name for line in job.plan.pipelines if len(line.workers) > 1))
     idle = job.cluster.devices - job.plan.devices
     if idle:
         warnings = (*warnings, f"{job.plan.devices} of {job.cluster.devices} devices used, {idle} idle")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
 from meshwright.estimate.layout import expand
+from meshwright.schedules import DEFAULT_SCHEDULES
 from meshwright.search.grid import divisors
 from meshwright.search.result import FoundPlan, SearchResult
 from meshwright.search.search import FRONT_SLACK, search
@@ -285,13 +286,14 @@ def restricted(space: Space, model: ModelSpec, cluster: ClusterSpec, workload: W
     if base:
         raise UnsupportedError(sorted(base, key=lambda p: p.what), code="MW420")
     pins = dict(space.pins)
-    choices: tuple[tuple[str, str, Sequence[str]], ...] = (
-        ("sharding", "sharding", ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep")),
-        ("schedule", "schedule", ("1f1b", "gpipe")),
-        ("recompute", "recompute", ("none", "sel", "full")),
+    choices: tuple[tuple[str, Sequence[object]], ...] = (
+        ("sharding", ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep")),
+        # Interleaving needs two chunks, which the plainest plan has not.
+        ("schedule", [name for name in pins.get("schedule") or _EVERY["schedule"] if name != "interleaved"]),
+        ("recompute", ("none", "sel", "full")),
     )
-    for axis, field, values in choices:
-        refused = {value for value in values if said(replace(plain, **{field: value}))}  # type: ignore[arg-type]
+    for axis, values in choices:
+        refused = {value for value in values if said(replace(plain, **{axis: value}))}  # type: ignore[arg-type]
         if refused:
             every = pins.get(axis) or _EVERY[axis]
             pins[axis] = tuple(value for value in every if value not in refused)
@@ -300,7 +302,7 @@ def restricted(space: Space, model: ModelSpec, cluster: ClusterSpec, workload: W
 
 _EVERY: dict[str, tuple[object, ...]] = {
     "sharding": ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep", "hsdp"),
-    "schedule": ("gpipe", "1f1b", "interleaved"),
+    "schedule": DEFAULT_SCHEDULES,
     "recompute": ("none", "sel", "block", "full"),
 }
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from functools import partial
 
-from meshwright.app.axes import check_axes, space_of, target_rule
+from meshwright.app.axes import check_axes, inexact, space_of, target_rule
 from meshwright.app.finding import Found, check_options, find_plans, require_homogeneous, restricted
 from meshwright.app.infeasible import no_plan
 from meshwright.app.job_inputs import Count, Gathered, JobInputs, job_inputs
@@ -69,7 +69,8 @@ def plan(
             on the whole cluster or on halves of its nodes.
         pin: axes held to values: `tp=8`, `sharding=z1`.
         forbid: axes left at their plain value, `vpp`, or values left out, `pp=4`, `fsdp`.
-        schedule: pipeline schedules that may be used; all by default.
+        schedule: pipeline schedules that may be used, `all` for the whole catalogue; 1f1b, gpipe and interleaved by
+            default.
         target: only plans this framework can run.
         tokens: of the whole run, for days and cost: `15T`.
         price: of one device and hour.
@@ -165,6 +166,7 @@ def plan_set(
     warnings = [*found.warnings, *where.warnings]
     if found.result.relaxed:
         warnings.insert(0, "no plan leaves 8% of the memory free; these leave less")
+    warnings += inexact(plan.row.schedule for plan in plans if plan.row is not None and plan.row.pp > 1)
     run = whole_run(best.job, best.estimate)
     searched = space is not None and objective == "time" and not found.result.relaxed
     line = reserve_line(best.job, best.row, best.estimate, space) if searched and space is not None else ""

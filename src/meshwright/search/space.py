@@ -15,13 +15,16 @@ class Space:
     | cp | every degree; kinds p2p, a2a, ag, and a2a inside p2p for every split |
     | ep, etp | every divisor of the experts, of the expert width; ep x etp folds over tp x cp x dp |
     | pp | every divisor of the devices up to the layers |
-    | vpp | 1, and every number of chunks the interleaved schedule allows |
+    | vpp | 1, and every number of chunks that the schedule allows |
     | mbs | every divisor of the sequences of a data-parallel rank |
     | sharding | z0, z1, z2, z3, fsdp, fsdp-keep, hsdp for every group size |
     | recompute | none, selective (attention core), full, and block of 1/4, 1/2, 3/4 of the largest chunk |
     | tensor overlap | bulk, ring |
-    | schedule | 1f1b, gpipe, interleaved |
+    | schedule | 1f1b, gpipe, interleaved; others where they are named |
     | dp | what is left of the devices |
+
+    Schedules that are named have at most 4 chunks per worker and p x m x v of at most 1,024 (zb-auto: 32), for their
+    tables are built one by one.
     """
 
     pins: tuple[tuple[str, tuple[object, ...]], ...] = ()

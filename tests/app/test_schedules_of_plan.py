@@ -1,0 +1,59 @@
+"""`estimate --schedule`: one plan under many schedules."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshwright.app.estimate import estimate
+from meshwright.app.plan import plan
+from meshwright.app.schedules_of_plan import ScheduleComparison, schedules_of_plan
+from meshwright.errors import InputError
+from meshwright.schedules import SCHEDULES
+
+
+def compared(schedules: str) -> ScheduleComparison:
+    text = "tp2.pp2.mbs1.z1"
+    return schedules_of_plan("llama-3.1-8b", text, gpus="8xH100", global_batch=16, seq_len=2048, schedules=schedules)
+
+
+def test_every_schedule_has_a_row_and_refusals_say_why() -> None:
+    found = compared("all").to_dict()
+    assert {entry["schedule"] for entry in found["schedules"]} == set(SCHEDULES)
+    refused = {entry["schedule"]: entry["refused"] for entry in found["schedules"] if entry["refused"]}
+    assert set(refused) == {"mobius"}
+    assert "paged" in refused["mobius"]
+    times = [entry["step_time_s"] for entry in found["schedules"] if not entry["refused"]]
+    assert times == sorted(times)
+    by_name = {entry["schedule"]: entry for entry in found["schedules"]}
+    assert not by_name["pipedream"]["exact_semantics"]
+    assert by_name["zb-v"]["plan"].startswith("tp2.pp2.vpp2.")
+    assert by_name["varuna"]["plan"].endswith("rc-full")
+
+
+def test_a_row_is_the_estimate_of_its_plan() -> None:
+    entry = next(entry for entry in compared("zb-v").to_dict()["schedules"] if entry["schedule"] == "zb-v")
+    one = estimate("llama-3.1-8b", entry["plan"], gpus="8xH100", seq_len=2048).plans[0].estimate
+    assert entry["step_time_s"] == one.step_time_s
+    assert entry["peak_memory_bytes"] == one.fullest.peak_memory_bytes
+
+
+def test_the_plans_own_schedule_is_always_there() -> None:
+    assert {entry.schedule for entry in compared("zb-h1,chimera").plans} == {"1f1b", "zb-h1", "chimera"}
+
+
+def test_one_worker_has_no_schedule_to_choose() -> None:
+    with pytest.raises(InputError, match="pp2 or more"):
+        schedules_of_plan("llama-3.1-8b", "tp8.mbs1", gpus="8xH100")
+
+
+def test_asynchronous_plans_say_that_they_are_not_exact() -> None:
+    found = plan("llama-3.1-8b", gpus="8xH100", global_batch=16, pin="pp=2", schedule="pipedream-2bw", top=1)
+    assert found[0].row is not None
+    assert found[0].row.schedule == "pipedream-2bw"
+    assert any("not exact" in warning for warning in found.warnings)
+
+
+def test_a_target_keeps_to_the_schedules_it_runs() -> None:
+    found = plan("llama-3.1-8b", gpus="8xH100", global_batch=16, pin="pp=2", schedule="all", target="megatron", top=1)
+    assert found[0].row is not None
+    assert found[0].row.schedule in ("1f1b", "interleaved", "pipedream-flush")
