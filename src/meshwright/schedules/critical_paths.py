@@ -170,6 +170,6 @@ def _critical(
         path[BACKWARD] = by_kind[Kind.B] + by_kind[Kind.I]
         path[TRANSFER] = np.bincount(np.asarray(transfers, int), minlength=size)
         path[WEIGHT] = by_kind[Kind.W] - by_kind[Kind.I]
-        path[RECOMPUTE] = by_kind[Kind.R]
+        path[RECOMPUTE] = by_kind[Kind.R] + by_kind[Kind.X]
         found.append((path.reshape(5, table.p, table.v), last_worker))
     return found
