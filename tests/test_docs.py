@@ -58,6 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = tmp_path_factory.mktemp("docs")
     run("meshwright plan llama-3.1-70b --gpus 64xH100 -o plans.json", where)
     run("meshwright export plans.json --to megatron -o launched", where)
+    run("meshwright schedule zb-h2 --p 2 --m 4 --csv order.csv", where)
     (where / "launch.sh").write_bytes((where / "launched" / "train.sh").read_bytes())
     for name in ("plan.json", "a.json", "b.json"):
         (where / name).write_bytes((where / "launched" / "plan.json").read_bytes())
