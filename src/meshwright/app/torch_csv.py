@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
 
 from meshwright.errors import Problem, UnsupportedError
+from meshwright.estimate.stages import pipeline_schedule
 from meshwright.formats.torch_csv import write_actions
 from meshwright.formats.torch_loader import COMMUNICATION_FILE, COMPUTE_FILE, loader_text
-from meshwright.schedules import Schedule, ScheduleTable, schedule_named, with_communication
+from meshwright.schedules import ScheduleTable, with_communication
 from meshwright.schedules.torch_actions import to_actions
 from meshwright.specs.job import Job
 from meshwright.specs.plan import Chunk, Pipeline
@@ -58,18 +58,11 @@ def plan_table(pipeline: Pipeline) -> ScheduleTable:
         InputError: its schedule does not take these workers, micro-batches and chunks.
     """
     chunks = max(len(worker.chunks) for worker in pipeline.workers)
-    return _schedule(pipeline).table(len(pipeline.workers), pipeline.num_micro_batches, chunks)
-
-
-def _schedule(pipeline: Pipeline) -> Schedule:
-    """The schedule with the parameters that the plan gives."""
-    schedule = schedule_named(pipeline.schedule.name)
-    own = {item.name for item in fields(schedule)}
-    return replace(schedule, **{name: value for name, value in pipeline.schedule.parameters if name in own})
+    return pipeline_schedule(pipeline).table(len(pipeline.workers), pipeline.num_micro_batches, chunks)
 
 
 def _refused(pipeline: Pipeline) -> Iterator[Problem]:
-    schedule = _schedule(pipeline)
+    schedule = pipeline_schedule(pipeline)
     if not schedule.exact_semantics:
         yield Problem(
             what=f"schedule {schedule.name}",
