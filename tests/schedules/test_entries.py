@@ -102,6 +102,11 @@ def test_wrong_tables_are_told_by_the_fewest_tasks(lists: list[str], says: str, 
     assert any(mends in problem.fix for problem in error.problems), error
 
 
+def test_workers_are_numbered_without_gaps() -> None:
+    with pytest.raises(InputError, match="worker 1 holds no stage"):
+        ScheduleTable.from_entries([["F0.0", "B0.0"], [], ["F0.0", "B0.0"]], placement=Placement.of_chains([[0, 2]]))
+
+
 def test_segments_must_be_named() -> None:
     assert "names no such segment" in str(refused(["F0.0 B0.0"], segments=2))
     assert "names no such segment" in str(refused(["F0.0s2 B0.0s0"], segments=2))

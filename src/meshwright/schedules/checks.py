@@ -60,6 +60,16 @@ def column_problems(
                 field="micro_batches",
             )
         ]
+    idle = np.nonzero(np.bincount(placement.worker, minlength=placement.p) == 0)[0]
+    if len(idle):
+        return [
+            Problem(
+                what=f"schedule table: worker {idle[0]} holds no stage ({len(idle)} such)",
+                why=f"every worker from 0 to {placement.p - 1} runs tasks",
+                fix="number the workers without gaps",
+                field="placement",
+            )
+        ]
     by_micro_batch = ~ROUNDS[np.clip(columns["kind"], 0, len(Kind) - 1)]
     problems = []
     limits = {"worker": placement.p, "kind": len(Kind), "stage": placement.stages, "micro_batch": max(micro_batches)}
