@@ -24,6 +24,8 @@ from meshwright.schedules.gpipe import GPipe
 from meshwright.schedules.hanayo import Hanayo
 from meshwright.schedules.interleaved import Interleaved
 from meshwright.schedules.interleaved_zb import InterleavedZeroBubble
+from meshwright.schedules.links import Links
+from meshwright.schedules.memory import Footprint
 from meshwright.schedules.mixpipe import MixPipe
 from meshwright.schedules.mobius import Mobius
 from meshwright.schedules.one_f_one_b import OneFOneB
@@ -32,7 +34,7 @@ from meshwright.schedules.pipedream_2bw import PipeDream2BW
 from meshwright.schedules.pipedream_flush import PipeDreamFlush
 from meshwright.schedules.scheduler import Scheduled, best_among
 from meshwright.schedules.seq1f1b import Seq1F1B
-from meshwright.schedules.simulate import Timeline, Times, makespans, simulate
+from meshwright.schedules.simulate import Jitter, Timeline, Times, makespans, simulate
 from meshwright.schedules.stage_shares import Caps
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 from meshwright.schedules.v_half import VHalf
@@ -151,7 +153,10 @@ __all__ = [
     "SCHEDULES",
     "Candidate",
     "Caps",
+    "Footprint",
+    "Jitter",
     "Kind",
+    "Links",
     "PathBound",
     "Placement",
     "Schedule",
