@@ -54,7 +54,9 @@ def kinds_of(case: dict[str, Any]) -> list[DeviceKind]:
 
 def kind(name: str, count: int, per_node: int = 4, zone: str = "z1") -> DeviceKind:
     """Devices of one name."""
-    return DeviceKind(name=name, count=count, devices_per_node=per_node, memory_bytes=MEMORY_GIB[name] * GIB, zone=zone)
+    return DeviceKind(
+        name=name, device=name, count=count, devices_per_node=per_node, memory_bytes=MEMORY_GIB[name] * GIB, zone=zone
+    )
 
 
 def costs_of(case: dict[str, Any]) -> ProfileCosts:

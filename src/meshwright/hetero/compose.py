@@ -102,7 +102,7 @@ def _columns(
 ) -> Columns | None:
     """All shapes: each sequence at each micro-batch under each limit of parameters per stage."""
     tables = sequences(kinds, counts, min(effort.most_stages, costs.num_layers))
-    profiled = {b for s in kinds.shapes for b in costs.profile.micro_batches(s.device, s.tp)}
+    profiled = {b for s in kinds.shapes for b in costs.profile.micro_batches(costs.kinds[s.device].device, s.tp)}
     micro_batches = sorted({b * s.replicas for s in kinds.shapes for b in profiled})
     limits = np.linspace(1.0, 0.12, effort.parameter_limits) * float(costs.whole.parameters.sum())
     priced = {b: stage_costs(costs, kinds, b) for b in micro_batches}

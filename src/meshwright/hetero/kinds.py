@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceKind:
-    """Devices of one name, memory and node size in one zone."""
+    """Devices of one name, memory and node size in one zone: an island, its parts side by side or apart."""
 
     name: str
+    """Of the group of nodes."""
+    device: str
+    """As the profiles name it."""
     count: int
     devices_per_node: int
     memory_bytes: float

@@ -64,11 +64,11 @@ class ProfileCosts:
     def tensor_degrees(self, device: str) -> tuple[int, ...]:
         """Profiled degrees that stay inside a node."""
         most = self.kinds[device].devices_per_node
-        return tuple(tp for tp in self.profile.tensor_degrees(device) if tp <= most)
+        return tuple(tp for tp in self.profile.tensor_degrees(self.kinds[device].device) if tp <= most)
 
     def sums(self, device: str, tp: int, micro_batch: int) -> RunningSums | None:
         """Running sums of a point, None where it was not profiled."""
-        point = Point(device, tp, micro_batch)
+        point = Point(self.kinds[device].device, tp, micro_batch)
         if point not in self._sums:
             times = self.profile.times.get(point)
             if times is None or tp not in self.profile.sizes:
@@ -115,7 +115,7 @@ class ProfileCosts:
 
     def _end(self, device: str, per_node: int) -> End:
         kind = self.kinds[device]
-        return End(device, min(per_node, kind.devices_per_node), kind.zone)
+        return End(kind.device, min(per_node, kind.devices_per_node), kind.zone)
 
     def ring_s(self, parameters: float, tp: int, replicas: int, pairs: Iterable[tuple[str, str]]) -> float:
         """Gradient all-reduce of a stage over its replicas.

@@ -102,28 +102,28 @@ def read_columns(path: Path, columns: tuple[str, ...], faults: list[Problem]) ->
 
 def _value(name: str, text: str, where: str, faults: list[Problem]) -> str | float | None:
     text = text.strip()
+    rule, value = _checked(name, text)
+    if rule:
+        faults.append(Problem(what=f"{where}: {name} is {text[:40]!r}", why=rule, fix="mend the value", field=name))
+        return None
+    return value
+
+
+def _checked(name: str, text: str) -> tuple[str, str | float]:
+    """The rule a value breaks, empty where none, and the value."""
     if name in _TEXT:
-        if text or name in _MAY_BE_BLANK:
-            return text
-        return _fault(name, text, "must not be blank", where, faults)
+        return ("" if text or name in _MAY_BE_BLANK else "must not be blank"), text
     try:
         number = float(text)
     except ValueError:
-        return _fault(name, text, "must be a number", where, faults)
+        return "must be a number", text
     if not math.isfinite(number):
-        return _fault(name, text, "must be finite", where, faults)
+        return "must be finite", text
     if name in _WHOLE:
         least = 1 if name in _FROM_ONE else 0
-        if number != int(number) or number < least:
-            return _fault(name, text, f"must be a whole number from {least} on", where, faults)
-        return int(number)
-    if number < 0 and name not in _SIGNED:
-        return _fault(name, text, "cannot be negative", where, faults)
-    return number
-
-
-def _fault(name: str, text: str, rule: str, where: str, faults: list[Problem]) -> None:
-    faults.append(Problem(what=f"{where}: {name} is {text[:40]!r}", why=rule, fix="", field=name))
+        whole = number == int(number) and number >= least
+        return ("" if whole else f"must be a whole number from {least} on"), int(number)
+    return ("cannot be negative" if number < 0 and name not in _SIGNED else ""), number
 
 
 def links_of(rows: Iterable[tuple[str | float, ...]], faults: list[Problem]) -> dict[Route, LinkFit]:
