@@ -170,3 +170,12 @@ def test_jitter_is_reproducible_and_has_mean_one() -> None:
 def _row(times: Times, row: int) -> Times:
     fields = {name: getattr(times, name) for name in times.__slots__}
     return Times(**{name: value[row] if isinstance(value, np.ndarray) else value for name, value in fields.items()})
+
+
+def test_more_sets_than_run_together() -> None:
+    seconds = 1.0 + np.arange(1300.0)
+    share = np.broadcast_to(seconds[:, None, None], (1300, 2, 1))
+    times = Times(forward_s=share, backward_s=2.0 * share)
+    np.testing.assert_allclose(
+        makespans(SCHEDULES["1f1b"].table(2, 40), times).max(axis=1), (40 + 1) * 3 * seconds, rtol=1e-12
+    )
