@@ -193,14 +193,14 @@ def _memory(picture: Picture, top: float, scale: float, lead: str) -> list[str]:
     def y(size: float) -> float:
         return floor - size / highest * MEMORY_HEIGHT
 
-    base = line.held_bytes + line.transient_bytes
+    base, peak = line.held_bytes + line.transient_bytes, significant(line.peak_bytes / GIB)
     wide = picture.end_s * scale
     steps = _staircase(line, scale, y, wide)
     parts = [
         _text(
             LEFT,
             top + 10,
-            f"{lead}memory of {picture.noun} {worker}, the fullest, in GiB: {significant(line.peak_bytes / GIB)} at most",
+            f"{lead}memory of {picture.noun} {worker}, the fullest, in GiB: {peak} at most",
         ),
         f'<path fill="#bcd4e8" d="{steps}V{_n(y(base))}H{_n(LEFT)}z"/>',
         f'<path fill="#d9d9d9" d="{_box(LEFT, y(base), wide, floor - y(base))}"/>',
