@@ -153,6 +153,19 @@ def test_empty_and_hopeless_designs_say_why(tmp_path: Path) -> None:
     assert all(design["why_not"] for design in found.designs)
 
 
+def test_what_killed_sweeps_left_is_removed_and_what_runs_is_not(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as gone:
+        gone.wait()
+    left, running = tmp_path / f".s.parquet.{gone.pid}.part", tmp_path / f".s.parquet.{os.getppid()}.part"
+    other = tmp_path / f".t.parquet.{gone.pid}.part"
+    for path in (left, running, other):
+        path.touch()
+    swept(tmp_path / "s.parquet", apps=[SMALL], procs=[8])
+    assert not left.exists()
+    assert running.exists()
+    assert other.exists()
+
+
 def test_tasks_cut_a_design_along_its_splits() -> None:
     space = space_of(SMALL, a100(8.0), 16, 16, "optimal-execution")
     design = portable(designs_of([SMALL], [a100(8.0)], [16], [16], lambda system: space.axes)[0])

@@ -8,6 +8,7 @@ While a sweep runs its rows go to a hidden file beside the output, which takes t
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -89,12 +90,20 @@ class SweepFile:
             InputError: the file cannot be written.
         """
         _, module = parquet()
+        self._tidy()
         try:
             self._writer = module.ParquetWriter(str(self.partial), arrow_schema(), compression="zstd")
         except OSError as error:
             raise _unusable(
                 self.path, error.strerror or str(error), "name a file in a folder you can write to"
             ) from None
+
+    def _tidy(self) -> None:
+        """Remove what sweeps that were killed left of this file."""
+        for left in self.path.parent.glob(f".{glob.escape(self.path.name)}.*.part"):
+            process = left.suffixes[-2].removeprefix(".")
+            if process.isdigit() and not alive(int(process)):
+                left.unlink(missing_ok=True)
 
     def add(self, design: Mapping[str, Any], numbers: np.ndarray, columns: ExecutionColumns, values: Mapping[str, Any],
             rank: Mapping[int, int], front: frozenset[int]) -> int:  # fmt: skip
@@ -161,6 +170,17 @@ class SweepFile:
                 f"it is corrupt or truncated: {str(error).splitlines()[0][:200]}" if str(error) else "it is corrupt"
             )
             raise _unusable(self.path, reason, _AGAIN) from None
+
+
+def alive(process: int) -> bool:
+    """Whether there is such a process, of whatever user."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 _AGAIN = "sweep again without --resume, into another file or with --force"
