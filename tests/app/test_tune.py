@@ -110,3 +110,8 @@ def test_what_is_wrong_is_said_together(tmp_path: Path) -> None:
         tune("gpt2", **SMALL, tuners="raytune")
     with pytest.raises(InputError, match="SQLite"):
         tune("gpt2", **SMALL, storage="mysql://here")
+
+
+def test_schedules_beyond_the_default_space_are_not_tuned() -> None:
+    with pytest.raises(InputError, match="search the others with `plan`"):
+        tune("llama-3.1-8b", gpus="8xH100", schedule="zb-v")

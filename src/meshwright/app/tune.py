@@ -24,6 +24,7 @@ from meshwright.app.tune_options import Chosen, TuneOptions, tune_options
 from meshwright.calculon.inputs import Application, System
 from meshwright.calculon.space import Space as Executions
 from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem
+from meshwright.schedules import DEFAULT_SCHEDULES
 from meshwright.search.tuners.base import Optimum, Trial, TunableSpace
 from meshwright.search.tuners.calculon_space import CalculonSpace
 from meshwright.search.tuners.plan_space import PlanSpace
@@ -88,6 +89,12 @@ def tune(
     )
     require_homogeneous(inputs.cluster)
     axes = space_of(inputs.model, inputs.workload, inputs.cluster.devices, pin=pin, forbid=forbid, schedule=schedule)
+    others = [name for name in axes.pinned("schedule") or () if name not in DEFAULT_SCHEDULES]
+    if others:
+        why = "a tuner's axes are those of the default space"
+        fix = f"use {', '.join(DEFAULT_SCHEDULES)}, or search the others with `plan`"
+        what = f"schedules {', '.join(map(str, others))} in a tuned space"
+        raise InputError(Problem(what=what, why=why, fix=fix, field="schedule"), code="MW205")
     space = PlanSpace(model=inputs.model, cluster=inputs.cluster, workload=inputs.workload, space=axes)
     size = space.size
     best = space.optimum() if options.optimum else None

@@ -208,7 +208,8 @@ def _check_together(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec,
     if refused:
         raise UnsupportedError(refused, code="MW407")
     used = strategies_of(plan.pipelines[0])
-    schedule, recomputes = pipeline_schedule(plan.pipelines[0]), {plan.strategies[i].recompute.kind for i in used}
+    schedule = pipeline_schedule(plan.pipelines[0])
+    recomputes: set[str] = {plan.strategies[index].recompute.kind for index in used}
     wrong = recompute_problem(schedule, recomputes) if used and len(plan.pipelines[0].workers) > 1 else None
     if wrong:
         raise InputError(wrong, code="MW230")

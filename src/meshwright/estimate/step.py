@@ -258,7 +258,7 @@ def _copies_sum_s(
     shards = np.where(sharding.zero > 0, sharding.shard, 1)
     expert_shards = np.where(sharding.zero > 0, sharding.expert_shard, 1)
     size = (columns.dense_parameters / shards + columns.expert_parameters / expert_shards) * reduce
-    inside = tuple(level[:, None] if np.ndim(level) else level for level in pair_span(columns.devices_apart, hardware))
+    inside = tuple(np.asarray(level)[..., None] for level in pair_span(columns.devices_apart, hardware))
     return np.asarray(all_reduce_s(size, inside=inside, rates=hardware.rates))
 
 

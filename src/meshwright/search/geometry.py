@@ -255,7 +255,7 @@ class ShapeFactory:
             counts[..., 2 * kinds : 3 * kinds] = self.layout.counts(first, border)
         else:
             counts[..., place : place + kinds] = self.layout.counts(first, behind)
-        counts[first == 0, self._place(Item("embedding"))] = 1
+        counts[(first == 0) & (behind > 0), self._place(Item("embedding"))] = 1
         heads = behind == model.num_layers
         counts[heads, self._place(Item("head"))] = 1
         if model.mtp_layers:
@@ -267,8 +267,8 @@ class ShapeFactory:
     def _shared(self, counts: Float[np.ndarray, "workers chunks items"]) -> Float[np.ndarray, "workers chunks items"]:
         """A tied table is there once on a worker with both ends; a prediction module away from one needs its own."""
         model = self.model
-        embedding, head = (counts[:, :, self._place(Item(part))] > 0 for part in ("embedding", "head"))
-        both = embedding.any(axis=1) & head.any(axis=1)
+        embedding, head = (np.asarray(counts[:, :, self._place(Item(part))] > 0) for part in ("embedding", "head"))
+        both = np.asarray(embedding.any(axis=1) & head.any(axis=1))
         if model.tied_embeddings:
             counts[both, -1, self._place(Item("tie"))] = 1
         elif model.mtp_layers:
