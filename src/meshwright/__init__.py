@@ -22,6 +22,14 @@ _HOMES = {
     "size": "app.size",
     "trace": "app.trace",
     "PlanSet": "app.plan_set",
+    "parallelize": "runtime.parallelize",
+    "grad": "compiler.marking",
+    "value_and_grad": "compiler.marking",
+    "DataParallel": "compiler.methods",
+    "Zero2Parallel": "compiler.methods",
+    "Zero3Parallel": "compiler.methods",
+    "PipeshardParallel": "compiler.methods",
+    "LocalPipeline": "compiler.methods",
     "Parallelizer": "specs.seam",
     "Island": "specs.cluster",
     "ModelSlice": "specs.seam",
@@ -30,7 +38,6 @@ _HOMES = {
 """Public names and the modules they live in."""
 
 _ABSENT = {
-    "parallelize": "this version runs nothing itself: plans[0].export('megatron', 'launch') writes what starts a run",
     "train": "this version runs nothing itself: plans[0].export('megatron', 'launch') writes what starts a run",
     "validate": "the command `meshwright validate` compares predictions with measured runs",
     "export": "plans[0].export('megatron', 'launch') writes the launch files",
@@ -49,7 +56,12 @@ def __getattr__(name: str) -> Any:
         # Both the verb and the package of the estimator: importing the package makes it callable, see `_Package`.
         return importlib.import_module("meshwright.estimate")
     elif name in _HOMES:
-        found = getattr(importlib.import_module(f"meshwright.{_HOMES[name]}"), name)
+        try:
+            found = getattr(importlib.import_module(f"meshwright.{_HOMES[name]}"), name)
+        except ModuleNotFoundError as missing:
+            if missing.name != "jax":
+                raise
+            raise ImportError(f"meshwright.{name} needs JAX: pip install 'meshwright[jax]'", name="jax") from None
     else:
         absent = f"; {_ABSENT[name]}" if name in _ABSENT else ""
         raise AttributeError(

@@ -1,0 +1,162 @@
+"""Behind the last micro-batch: gradients summed where their parameters live, results of the loss put together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+from jax.sharding import PartitionSpec
+
+from meshwright.compiler.halves import Halves
+from meshwright.compiler.lists import Lists
+from meshwright.compiler.shardings import DataSharding, Role
+from meshwright.compiler.trace import TracedStep
+from meshwright.shapes import Int
+
+
+class Finish:
+    """What is summed, averaged or joined over micro-batches, stages and copies of stages."""
+
+    def __init__(
+        self,
+        step: TracedStep,
+        halves: Sequence[Halves],
+        lists: Lists,
+        sharding: DataSharding,
+        devices: Sequence[int],
+        owner: Mapping[int, int],
+    ) -> None:
+        """Nothing is written yet.
+
+        Args:
+            step: that is run.
+            halves: of its stages.
+            lists: that are written.
+            sharding: of values on a mesh.
+            devices: of each mesh.
+            owner: mesh of each differentiated operand of the loss.
+        """
+        self.step, self.halves, self.out = step, halves, lists
+        self.sharding, self.devices, self.owner = sharding, devices, owner
+        self.parts = step.micro_batches if step.mean else 1
+
+    def gradients(self, ran: Sequence[tuple[int, int]]) -> None:
+        """Sum the gradients over stages and copies that share a parameter, on its owner; a mean where the loss is one.
+
+        Args:
+            ran: mesh and stage of every backward.
+        """
+        homes: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for mesh, k in sorted(ran):
+            for operand in self.halves[k].stage.parameters:
+                homes[operand].append((mesh, k))
+        meshes = range(len(self.devices))
+        for mesh in meshes:
+            for owner in meshes:
+                shared = [
+                    (at, k, operand)
+                    for operand in self.step.wrt
+                    for at, k in homes[operand]
+                    if at == mesh != owner == self.owner[operand]
+                ]
+                self._give_gradients(mesh, owner, shared)
+        for owner in meshes:
+            own = [number for number, operand in enumerate(self.step.wrt) if self.owner[operand] == owner]
+            if own:
+                self._sum_gradients(owner, own, homes)
+
+    def _give_gradients(self, mesh: int, owner: int, shared: Sequence[tuple[int, int, int]]) -> None:
+        """Send gradients of shared parameters to their owner."""
+        values = []
+        for at, k, operand in shared:
+            self.out.ids[mesh, ("far", at, k, operand)] = self.out.at(mesh, ("sum", k, operand))
+            aval = self.step.loss.invars[operand].aval
+            values.append((("far", at, k, operand), aval, self._spec(owner, operand)))
+        self.out.send(mesh, owner, "shared gradients", [key for key, _, _ in values])
+        self.out.receive(owner, mesh, "shared gradients", values)
+
+    def _sum_gradients(self, owner: int, numbers: Sequence[int], homes: Mapping[int, list[tuple[int, int]]]) -> None:
+        """One executable for all gradients of a mesh."""
+        counts, reads, writes, variables = [], [], [], []
+        for number in numbers:
+            operand, var = self.step.wrt[number], self.step.gradients[number]
+            keys = [("sum", k, operand) if mesh == owner else ("far", mesh, k, operand) for mesh, k in homes[operand]]
+            reads += [self.out.at(owner, key) for key in keys]
+            counts.append(len(keys))
+            variables += [var] * len(keys)
+            spec = self._spec(owner, operand)
+            writes.append(self.out.new(owner, ("value", var), var.aval, spec))
+
+        def totals(*given: Any) -> list[Any]:
+            left, found = list(given), []
+            for number, count in zip(numbers, counts, strict=True):
+                aval = self.step.gradients[number].aval
+                whole = sum(left[1:count], left[0]) if count else jnp.zeros(aval.shape, aval.dtype)
+                found.append(whole / self.parts if self.parts > 1 else whole)
+                del left[:count]
+            return found
+
+        name = f"gradients{owner}"
+        self.out.executables[name] = jax.make_jaxpr(totals)(*(shape_of(var) for var in variables))
+        self.out.run(owner, name, name, reads, writes)
+
+    def results(self, copies: Int[np.ndarray, "chains stages"], chain_of: Sequence[int]) -> None:
+        """Put together what the loss returned for each micro-batch.
+
+        Numbers are averaged (summed with a sum loss), counts summed, arrays of samples joined.
+
+        Args:
+            copies: mesh of each stage, chain after chain.
+            chain_of: chain of each micro-batch.
+        """
+        for halves in self.halves:
+            meshes = copies[:, halves.stage.index].tolist()
+            home = meshes[0]
+            for place in halves.stage.results:
+                name = f"result{place}"
+                var = self.step.mark.outvars[place]
+                keys = [("result", place, unit) for unit in range(self.step.micro_batches)]
+                for chain, mesh in enumerate(meshes):
+                    if mesh != home:
+                        given = [key for key, its in zip(keys, chain_of, strict=True) if its == chain]
+                        self.out.send(mesh, home, name, given)
+                        self.out.receive(home, mesh, name, [(key, var.aval, None) for key in given])
+                program = jax.make_jaxpr(self._together(var))(*[shape_of(var)] * len(keys))
+                self.out.executables[name] = program
+                reads = [self.out.at(home, key) for key in keys]
+                self.out.run(home, name, name, reads, [self.out.new(home, ("value", var), program.out_avals[0])])
+
+    def _together(self, var: core.Var) -> Callable[..., list[Any]]:
+        """How results of micro-batches become one."""
+        if counts_samples(self.step, var):
+            return lambda *given: [jnp.concatenate(given)]
+        mean = self.parts > 1 and jnp.issubdtype(var.aval.dtype, jnp.inexact)
+        return lambda *given: [sum(given[1:], given[0]) / self.parts if mean else sum(given[1:], given[0])]
+
+    def _spec(self, mesh: int, operand: int) -> PartitionSpec:
+        return self.sharding.spec(Role.GRADIENT, self.step.loss.invars[operand].aval.shape, self.devices[mesh])
+
+
+def counts_samples(step: TracedStep, var: core.Var) -> bool:
+    """Whether the first axis of a value counts the samples of a micro-batch.
+
+    Args:
+        step: whose batch.
+        var: the value.
+    """
+    samples = {step.jaxpr.invars[place].aval.shape[0] for place in step.batch}
+    return bool(var.aval.shape) and samples == {var.aval.shape[0]}
+
+
+def shape_of(var: core.Var) -> jax.ShapeDtypeStruct:
+    """Shape and type of a variable.
+
+    Args:
+        var: of a program.
+    """
+    return jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype)

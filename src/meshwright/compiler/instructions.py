@@ -1,0 +1,114 @@
+"""Static lists of instructions, one per mesh: all that a runtime knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from jax.extend import core
+from jax.sharding import PartitionSpec
+
+
+class Op(StrEnum):
+    """What an instruction does."""
+
+    RUN = "RUN"
+    """Runs an executable on buffers of its mesh."""
+    SEND = "SEND"
+    """Sends buffers to another mesh, in order."""
+    RECV = "RECV"
+    """Receives what the other mesh sent, in the order of its sends."""
+    FREE = "FREE"
+    """Lets go of buffers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instruction:
+    """One step of a mesh."""
+
+    op: Op
+    label: str
+    """What users read: `F0.3` is the forward of stage 0 on micro-batch 3."""
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+    executable: str | None = None
+    """Of RUN."""
+    peer: int | None = None
+    """Mesh on the other side of SEND and RECV."""
+
+    def __str__(self) -> str:
+        """One line of a printed list."""
+        names = [f"{self.op:<4} {self.label}"]
+        if self.peer is not None:
+            names.append(f"{'to' if self.op is Op.SEND else 'from'} mesh {self.peer}")
+        if self.reads:
+            names.append("reads " + _spans(self.reads))
+        if self.writes:
+            names.append("writes " + _spans(self.writes))
+        return "  ".join(names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffer:
+    """One value on one mesh."""
+
+    mesh: int
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    spec: PartitionSpec | None
+    """How its mesh shards it; None leaves it to the compiler."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """An input of the step that a buffer holds when the lists start."""
+
+    buffer: int
+    input: int
+    micro_batch: int | None = None
+    """Part of a batch argument."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Where an output of the step is when the lists end."""
+
+    buffer: int | None = None
+    input: int | None = None
+    """The step returns this input as it came."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Program:
+    """What every mesh does in one step."""
+
+    lists: tuple[tuple[Instruction, ...], ...]
+    executables: Mapping[str, core.ClosedJaxpr]
+    buffers: tuple[Buffer, ...]
+    feeds: tuple[Feed, ...]
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def meshes(self) -> int:
+        """Device meshes."""
+        return len(self.lists)
+
+    def __str__(self) -> str:
+        """The lists as text, mesh after mesh."""
+        lines = []
+        for mesh, instructions in enumerate(self.lists):
+            lines += [f"mesh {mesh}", *(f"  {instruction}" for instruction in instructions)]
+        return "\n".join(lines)
+
+
+def _spans(numbers: tuple[int, ...]) -> str:
+    """`3-6 9` for 3, 4, 5, 6, 9."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return " ".join(f"{low}-{high}" if high > low else f"{low}" for low, high in spans)

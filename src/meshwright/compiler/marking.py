@@ -1,0 +1,142 @@
+"""`grad` and `value_and_grad` that leave a mark: the loss and its derivative are one equation of the traced step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from typing import Any
+
+import jax
+from jax.extend import core
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+
+from meshwright.errors import InputError, Problem
+
+gradient_p = Primitive("meshwright_value_and_grad")
+"""Value, auxiliary results and gradients of a loss.
+
+Operands: the constants of `loss`, then its arguments, flat. Parameters: `loss` (a jaxpr, its first output the loss),
+`consts` (how many operands are its constants), `wrt` (positions of the operands that are differentiated).
+Results: all outputs of `loss`, then one gradient per position of `wrt`.
+"""
+gradient_p.multiple_results = True
+
+
+def value_and_grad(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[..., tuple[Any, Any]]:
+    """`jax.value_and_grad`, marked for `parallelize`; the same function everywhere else.
+
+    Args:
+        fun: a scalar loss; with `has_aux` a pair of the loss and anything else.
+        argnums: positions of the arguments to differentiate.
+        has_aux: whether `fun` returns a pair.
+
+    Returns:
+        A function that returns the value (with `has_aux`: value and auxiliary results) and the gradients.
+    """
+    single = isinstance(argnums, int)
+    places = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+
+    @wraps(fun)
+    def marked(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        flat, tree = jax.tree.flatten((args, kwargs))
+
+        def flat_loss(*leaves: Any) -> Any:
+            given, named = jax.tree.unflatten(tree, leaves)
+            return fun(*given, **named)
+
+        loss, shapes = jax.make_jaxpr(flat_loss, return_shape=True)(*flat)
+        value_shape = shapes[0] if has_aux else shapes
+        if jax.tree.structure(value_shape).num_leaves != 1 or jax.tree.leaves(value_shape)[0].shape != ():
+            raise InputError(
+                Problem(
+                    what=f"the function given to value_and_grad returns {jax.tree.map(_spell, value_shape)}",
+                    why="what is differentiated is a loss, one scalar" + ("" if has_aux else " (or has_aux=True)"),
+                    fix="return the mean loss of the batch",
+                    field=getattr(fun, "__name__", "loss"),
+                )
+            )
+        sizes = [jax.tree.structure(arg).num_leaves for arg in args]
+        starts = [sum(sizes[:place]) for place in range(len(sizes))]
+        wrt = tuple(leaf for place in places for leaf in range(starts[place], starts[place] + sizes[place]))
+        outputs = gradient_p.bind(
+            *loss.consts, *flat, loss=loss.jaxpr, consts=len(loss.consts), wrt=tuple(len(loss.consts) + i for i in wrt)
+        )
+        values = jax.tree.unflatten(jax.tree.structure(shapes), outputs[: len(loss.jaxpr.outvars)])
+        rest = list(outputs[len(loss.jaxpr.outvars) :])
+        gradients = []
+        for place in places:
+            gradients.append(jax.tree.unflatten(jax.tree.structure(args[place]), rest[: sizes[place]]))
+            del rest[: sizes[place]]
+        return values, gradients[0] if single else tuple(gradients)
+
+    return marked
+
+
+def grad(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[..., Any]:  # fmt: skip
+    """`jax.grad`, marked for `parallelize`; the same function everywhere else.
+
+    Args:
+        fun: a scalar loss; with `has_aux` a pair of the loss and anything else.
+        argnums: positions of the arguments to differentiate.
+        has_aux: whether `fun` returns a pair.
+    """
+    both = value_and_grad(fun, argnums, has_aux)
+
+    @wraps(fun)
+    def marked(*args: Any, **kwargs: Any) -> Any:
+        values, gradients = both(*args, **kwargs)
+        return (gradients, values[1]) if has_aux else gradients
+
+    return marked
+
+
+def evaluate_gradient(*operands: Any, loss: core.Jaxpr, consts: int, wrt: tuple[int, ...]) -> list[Any]:
+    """What the mark stands for: values and gradients of a loss on one device.
+
+    Args:
+        operands: constants and arguments of the loss.
+        loss: its jaxpr.
+        consts: how many operands are constants.
+        wrt: positions of the operands to differentiate.
+    """
+    closed = core.ClosedJaxpr(loss, ())
+
+    def value(*chosen: Any) -> tuple[Any, list[Any]]:
+        given = list(operands)
+        for place, operand in zip(wrt, chosen, strict=True):
+            given[place] = operand
+        outputs = core.jaxpr_as_fun(closed)(*given)
+        return outputs[0], outputs[1:]
+
+    (first, others), gradients = jax.value_and_grad(value, argnums=tuple(range(len(wrt))), has_aux=True)(
+        *(operands[place] for place in wrt)
+    )
+    return [first, *others, *gradients]
+
+
+def _evaluate(*operands: Any, **parameters: Any) -> list[Any]:
+    return jax.jit(partial(evaluate_gradient, **parameters))(*operands)
+
+
+def _shapes(*operands: Any, loss: core.Jaxpr, consts: int, wrt: tuple[int, ...]) -> list[Any]:
+    return [var.aval for var in loss.outvars] + [operands[place] for place in wrt]
+
+
+def _batched(operands: Sequence[Any], axes: Sequence[Any], **parameters: Any) -> tuple[list[Any], list[int]]:
+    results = jax.vmap(partial(evaluate_gradient, **parameters), in_axes=tuple(axes))(*operands)
+    return list(results), [0] * len(results)
+
+
+gradient_p.def_impl(_evaluate)
+gradient_p.def_abstract_eval(_shapes)
+mlir.register_lowering(gradient_p, mlir.lower_fun(evaluate_gradient, multiple_results=True))
+batching.primitive_batchers[gradient_p] = _batched
+
+
+def _spell(shape: Any) -> str:
+    return f"{shape.dtype}[{','.join(map(str, shape.shape))}]"

@@ -1,0 +1,128 @@
+"""Operands of the loss and of the update on the meshes that read them: inputs, constants, what is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+
+from meshwright.compiler.inline import free_variables, piece
+from meshwright.compiler.instructions import Feed
+from meshwright.compiler.lists import Lists
+from meshwright.compiler.shardings import DataSharding, Role
+from meshwright.compiler.trace import TracedStep
+from meshwright.errors import InputError, Problem
+
+_UPDATE_READS_BATCH = Problem(
+    what="the update reads the batch itself",
+    why="it runs once, after all micro-batches; it sees the batch only through results of the loss",
+    fix="return what it needs from the loss (has_aux=True)",
+    field="batch",
+)
+
+
+class Operands:
+    """Buffers of what a step is given, put on a mesh when something there first reads them."""
+
+    def __init__(self, step: TracedStep, lists: Lists, sharding: DataSharding, devices: Sequence[int]) -> None:
+        """No operand is anywhere yet.
+
+        Args:
+            step: whose operands.
+            lists: to which the making of operands is added.
+            sharding: of values on a mesh.
+            devices: of each mesh.
+        """
+        self.step, self.out, self.sharding, self.devices = step, lists, sharding, devices
+        self.feeds: list[Feed] = []
+        self.place_of = {var: place for place, var in enumerate(step.jaxpr.invars)}
+        self.made_before = {var: eqn for eqn in step.before for var in eqn.outvars}
+
+    def of_loss(self, mesh: int, operand: int, unit: int, role: Role) -> int:
+        """Buffer of an operand of the loss.
+
+        Args:
+            mesh: that reads it.
+            operand: its position.
+            unit: micro-batch.
+            role: what it is for.
+        """
+        atom = self.step.mark.invars[operand]
+        return self.value(mesh, atom, unit, role)
+
+    def value(self, mesh: int, atom: Any, unit: int | None, role: Role) -> int:
+        """Buffer of a value of the step that exists before the loss: fed, constant, or made from such.
+
+        Args:
+            mesh: that reads it.
+            atom: variable or literal of the step.
+            unit: micro-batch; None in the update, which is done once.
+            role: what it is for.
+
+        Raises:
+            InputError: the update reads the batch.
+        """
+        if isinstance(atom, core.Literal) or atom in self.step.jaxpr.constvars:
+            return self._constant(mesh, atom)
+        if atom in self.place_of:
+            place = self.place_of[atom]
+            split = place in self.step.batch
+            if split and unit is None:
+                raise InputError(_UPDATE_READS_BATCH)
+            key = ("input", place, unit if split else None)
+            if (mesh, key) not in self.out.ids:
+                role = Role.SAMPLES if split else role
+                spec = self.sharding.spec(role, atom.aval.shape, self.devices[mesh])
+                buffer = self.out.new(mesh, key, atom.aval, spec)
+                self.feeds.append(Feed(buffer=buffer, input=place, micro_batch=unit if split else None))
+            return self.out.at(mesh, key)
+        return self._prepared(mesh, atom, unit, role)
+
+    def _constant(self, mesh: int, atom: Any) -> int:
+        key = ("constant", id(atom) if isinstance(atom, core.Literal) else atom)
+        if (mesh, key) not in self.out.ids:
+            value = (
+                atom.val if isinstance(atom, core.Literal)
+                else self.step.consts[self.step.jaxpr.constvars.index(atom)]
+            )  # fmt: skip
+            name = f"constant{len(self.out.executables)}"
+            self.out.executables[name] = jax.make_jaxpr(lambda: [jnp.asarray(value, atom.aval.dtype)])()
+            self.out.run(mesh, name, name, [], [self.out.new(mesh, key, atom.aval)])
+        return self.out.at(mesh, key)
+
+    def _prepared(self, mesh: int, var: core.Var, unit: int | None, role: Role) -> int:
+        """A value that equations before the mark make, once or for each micro-batch."""
+        eqns = ancestors(var, self.made_before, self.step.before)
+        inputs = free_variables(eqns)
+        of_batch = any(self.place_of.get(one) in self.step.batch for one in inputs)
+        key = ("before", var, unit if of_batch else None)
+        if (mesh, key) not in self.out.ids:
+            number = list(self.made_before).index(var)
+            name = f"before{number}"
+            self.out.executables.setdefault(name, piece(self.step.jaxpr, eqns, inputs, [var]))
+            reads = [self.value(mesh, one, unit, role) for one in inputs]
+            label = f"{name}.{unit}" if of_batch else name
+            self.out.run(mesh, name, label, reads, [self.out.new(mesh, key, var.aval)])
+        return self.out.at(mesh, key)
+
+
+def ancestors(
+    var: core.Var, made: Mapping[core.Var, core.JaxprEqn], order: Sequence[core.JaxprEqn]
+) -> list[core.JaxprEqn]:
+    """Equations that a variable needs, in order.
+
+    Args:
+        var: what is needed.
+        made: equation of each variable.
+        order: all equations, in order.
+    """
+    wanted, found = [var], set()
+    while wanted:
+        eqn = made.get(wanted.pop())
+        if eqn is not None and id(eqn) not in found:
+            found.add(id(eqn))
+            wanted += [atom for atom in eqn.invars if isinstance(atom, core.Var)]
+    return [eqn for eqn in order if id(eqn) in found]

@@ -1,0 +1,56 @@
+"""How values lie on a mesh of devices: presets of data parallelism and ZeRO by the role and shape of a value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from jax.sharding import PartitionSpec
+
+
+class Role(Enum):
+    """What a value is for."""
+
+    PARAMETER = "parameter"
+    GRADIENT = "gradient"
+    STATE = "state"
+    """Optimizer state and everything else that lives from step to step."""
+    SAMPLES = "samples"
+    """Its first axis counts the samples of a micro-batch."""
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSharding:
+    """Samples split over one axis of the mesh; weights and states whole, or split too (ZeRO).
+
+    Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (SC 2020).
+    """
+
+    axis: str = "data"
+    stage: int = 0
+    """ZeRO stage: 0 nothing, 1 state, 2 state and gradients, 3 parameters too."""
+
+    def spec(self, role: Role, shape: Sequence[int], devices: int) -> PartitionSpec:
+        """How a value is sharded.
+
+        Args:
+            role: of the value.
+            shape: of the value.
+            devices: along the axis.
+        """
+        if role is Role.SAMPLES:
+            divides = bool(shape) and shape[0] % devices == 0
+            return PartitionSpec(self.axis) if divides else PartitionSpec()
+        sharded = {Role.STATE: 1, Role.GRADIENT: 2, Role.PARAMETER: 3}.get(role, 4)
+        return _largest_split(shape, devices, self.axis) if self.stage >= sharded else PartitionSpec()
+
+
+def _largest_split(shape: Sequence[int], devices: int, axis: str) -> PartitionSpec:
+    """Split the largest dimension that divides; small or odd values stay whole."""
+    fitting = [(size, -place) for place, size in enumerate(shape) if size % devices == 0 and size >= devices]
+    if not fitting or devices == 1:
+        return PartitionSpec()
+    place = -max(fitting)[1]
+    return PartitionSpec(*(axis if place == at else None for at in range(place + 1)))

@@ -1,0 +1,236 @@
+"""A training step read once: what happens before the mark, the loss, and the update behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core
+
+from meshwright.compiler.inline import flat_jaxpr
+from meshwright.compiler.marking import gradient_p
+from meshwright.errors import InputError, Problem
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class TracedStep:
+    """One step on one micro-batch: flat inputs and outputs, the mark, and the equations around it."""
+
+    jaxpr: core.Jaxpr
+    consts: tuple[Any, ...]
+    """Values of `jaxpr.constvars`."""
+    loss: core.Jaxpr
+    """What is differentiated, its calls opened; its operands are `mark.invars`."""
+    wrt: tuple[int, ...]
+    """Operands of the loss that are differentiated."""
+    mark: core.JaxprEqn
+    before: tuple[core.JaxprEqn, ...]
+    """Equations that the operands of the loss need."""
+    after: tuple[core.JaxprEqn, ...]
+    """Equations that need results of the loss, and those for which nobody before the mark waits."""
+    batch: tuple[int, ...]
+    """Inputs that are split into micro-batches, on their first axis."""
+    micro_batches: int
+    in_tree: Any
+    out_tree: Any
+    mean: bool
+    """Whether the loss is a mean over the batch (else a sum)."""
+
+    @property
+    def gradients(self) -> list[core.Var]:
+        """Results of the mark that are gradients, one for each entry of `wrt`."""
+        return self.mark.outvars[len(self.loss.outvars) :]
+
+
+def trace_step(
+    fun: Callable[..., Any],
+    arguments: Sequence[Any],
+    *,
+    batch_argnums: Sequence[int] = (1,),
+    micro_batches: int = 1,
+    mean: bool | None = None,
+) -> TracedStep:
+    """Read a training step.
+
+    Args:
+        fun: of a state and a batch, returns anything; it calls `value_and_grad` or `grad` of this package once.
+        arguments: arrays, or shapes of arrays (`jax.ShapeDtypeStruct`).
+        batch_argnums: arguments whose arrays hold one sample per entry of their first axis.
+        micro_batches: parts into which a batch is split.
+        mean: whether the loss is a mean over the batch; without it, found out from how it depends on the batch size.
+
+    Raises:
+        InputError: there is no mark or more than one, the batch cannot be divided, or the loss is neither a mean nor a
+            sum over the batch.
+    """
+    leaves, in_tree = jax.tree.flatten(tuple(arguments))
+    sizes = [jax.tree.structure(argument).num_leaves for argument in arguments]
+    ends = np.cumsum(sizes)
+    batch = tuple(leaf for place in batch_argnums for leaf in range(ends[place] - sizes[place], ends[place]))
+    shapes = [jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.result_type(leaf)) for leaf in leaves]
+    _check_batch([shapes[place] for place in batch], micro_batches)
+    out_tree: list[Any] = []
+
+    def flat(*given: Any) -> list[Any]:
+        outputs, structure = jax.tree.flatten(fun(*jax.tree.unflatten(in_tree, given)))
+        out_tree[:] = [structure]
+        return outputs
+
+    def traced_with(parts: int) -> core.ClosedJaxpr:
+        cut = [_part(shape, parts) if place in batch else shape for place, shape in enumerate(shapes)]
+        return flat_jaxpr(flat, cut)
+
+    closed = traced_with(micro_batches)
+    mark = _mark_of(closed, fun)
+    loss = _flat_loss(mark)
+    if mean is None:
+        mean = micro_batches == 1 or _is_mean(loss, _flat_loss(_mark_of(traced_with(1), fun)), micro_batches)
+    before, after = _around(closed.jaxpr, mark)
+    return TracedStep(
+        jaxpr=closed.jaxpr,
+        consts=tuple(closed.consts),
+        loss=loss.jaxpr,
+        wrt=tuple(mark.params["wrt"]),
+        mark=mark,
+        before=before,
+        after=after,
+        batch=batch,
+        micro_batches=micro_batches,
+        in_tree=in_tree,
+        out_tree=out_tree[0],
+        mean=mean,
+    )
+
+
+def _check_batch(shapes: Sequence[jax.ShapeDtypeStruct], micro_batches: int) -> None:
+    problems = []
+    for shape in shapes:
+        if not shape.shape:
+            problems.append(Problem(
+                what="a batch argument holds a number without axes",
+                why="batch arguments are split on their first axis",
+                fix="pass it with the state, or name the batch arguments (batch_argnums)", field="batch",
+            ))  # fmt: skip
+        elif shape.shape[0] % micro_batches:
+            nearest = [n for n in range(1, shape.shape[0] + 1) if shape.shape[0] % n == 0]
+            best = min(nearest, key=lambda n: abs(n - micro_batches))
+            problems.append(Problem(
+                what=f"a batch of {shape.shape[0]} does not split into {micro_batches} micro-batches",
+                why="every micro-batch has as many samples", fix=f"num_micro_batches={best}", field="num_micro_batches",
+            ))  # fmt: skip
+    if problems:
+        raise InputError(problems[:1] if len({p.what for p in problems}) == 1 else problems)
+
+
+def _part(shape: jax.ShapeDtypeStruct, parts: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((shape.shape[0] // parts, *shape.shape[1:]), shape.dtype)
+
+
+def _mark_of(closed: core.ClosedJaxpr, fun: Callable[..., Any]) -> core.JaxprEqn:
+    marks = [eqn for eqn in closed.jaxpr.eqns if eqn.primitive is gradient_p]
+    if len(marks) == 1:
+        return marks[0]
+    name = getattr(fun, "__name__", "the step")
+    raise InputError(
+        Problem(
+            what=f"{name} calls meshwright's grad or value_and_grad {len(marks)} times",
+            why="the mark says where gradients are ready; a step has one",
+            fix="call meshwright.value_and_grad(loss) instead of jax.value_and_grad(loss), once, outside of loops",
+            field=name,
+        )
+    )
+
+
+def _flat_loss(mark: core.JaxprEqn) -> core.ClosedJaxpr:
+    closed = core.ClosedJaxpr(mark.params["loss"], ())
+    shapes = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in closed.jaxpr.invars]
+    flat = flat_jaxpr(core.jaxpr_as_fun(closed), shapes)
+    if flat.consts:
+        constants = flat.consts
+        flat = flat_jaxpr(lambda *given: core.jaxpr_as_fun(core.ClosedJaxpr(flat.jaxpr, constants))(*given), shapes)
+    return flat
+
+
+def _around(jaxpr: core.Jaxpr, mark: core.JaxprEqn) -> tuple[tuple[core.JaxprEqn, ...], tuple[core.JaxprEqn, ...]]:
+    """Equations that the mark waits for, and all others that some output needs."""
+    wanted = {atom for atom in mark.invars if isinstance(atom, core.Var)}
+    before, rest = [], []
+    for eqn in reversed(jaxpr.eqns):
+        if eqn is mark:
+            continue
+        if wanted & set(eqn.outvars):
+            wanted.update(atom for atom in eqn.invars if isinstance(atom, core.Var))
+            before.append(eqn)
+        else:
+            rest.append(eqn)
+    needed = {atom for atom in jaxpr.outvars if isinstance(atom, core.Var)}
+    after = []
+    for eqn in rest:
+        if needed & set(eqn.outvars):
+            needed.update(atom for atom in eqn.invars if isinstance(atom, core.Var))
+            after.append(eqn)
+    return tuple(reversed(before)), tuple(reversed(after))
+
+
+def _is_mean(part: core.ClosedJaxpr, whole: core.ClosedJaxpr, parts: int) -> bool:
+    """Whether the loss is a mean over the batch: all that grows with the batch on its way is a division by its size.
+
+    The same loss is read with a micro-batch and with the whole batch. A mean divides by a number that is `parts` times
+    as large (or multiplies with one as much smaller); a sum reads the same with both.
+    """
+    divided_by = 1.0
+    unclear = _divides_by_data(part.jaxpr)
+    for one, other in zip(_to_loss(part.jaxpr), _to_loss(whole.jaxpr), strict=False):
+        name = one.primitive.name
+        if name != other.primitive.name:
+            break
+        for position, (small, large) in enumerate(zip(one.invars, other.invars, strict=True)):
+            if isinstance(small, core.Literal) and isinstance(large, core.Literal) and np.size(small.val) == 1:
+                a, b = float(small.val), float(large.val)
+                if a == b:
+                    continue
+                if a and b and (name == "mul" or (name == "div" and position == 1)):
+                    divided_by *= b / a if name == "div" else a / b
+                else:
+                    unclear = True
+    if not unclear and round(divided_by, 6) in (1.0, float(parts)):
+        return round(divided_by, 6) == float(parts)
+    raise InputError(
+        Problem(
+            what="the loss is neither a mean nor a sum over the batch, as far as its equations show",
+            why="gradients of micro-batches are averaged for a mean and added for a sum; a loss divided by a number"
+            " that depends on the data (weights, masks) is neither",
+            fix='say which is meant: loss="mean" or loss="sum"',
+            field="loss",
+        )
+    )
+
+
+def _to_loss(jaxpr: core.Jaxpr) -> list[core.JaxprEqn]:
+    """Equations behind the last product of matrices that the loss needs, from the loss back."""
+    wanted = {jaxpr.outvars[0]}
+    way = []
+    for eqn in reversed(jaxpr.eqns):
+        if wanted & set(eqn.outvars):
+            if eqn.primitive.name in ("dot_general", "conv_general_dilated"):
+                break
+            wanted.update(atom for atom in eqn.invars if isinstance(atom, core.Var))
+            way.append(eqn)
+    return way
+
+
+def _divides_by_data(jaxpr: core.Jaxpr) -> bool:
+    """Whether the loss is a quotient of two scalars that both come from the data."""
+    made = {var: eqn for eqn in jaxpr.eqns for var in eqn.outvars}
+    last = made.get(jaxpr.outvars[0])
+    while last is not None and last.primitive.name in ("neg", "convert_element_type", "mul", "squeeze", "reshape"):
+        last = next((made[atom] for atom in last.invars if isinstance(atom, core.Var) and atom in made), None)
+    return (
+        last is not None
+        and last.primitive.name == "div"
+        and isinstance(last.invars[1], core.Var)
+        and last.invars[1].aval.shape == ()
+    )

@@ -1,0 +1,117 @@
+"""Instruction lists checked before they run: messages meet, buffers exist while they are used, nothing is left over."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass
+
+from meshwright.compiler.instructions import Instruction, Op, Program
+from meshwright.errors import InputError, Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What the check found out on its way."""
+
+    peak_bytes: tuple[int, ...]
+    """Most bytes of live buffers at once, per mesh and over all of its devices; replicated values count once."""
+    messages: int
+    message_bytes: int
+
+
+def verify(program: Program) -> Verified:
+    """Walk through the lists as a runtime would, without computing.
+
+    Args:
+        program: the lists.
+
+    Raises:
+        InputError: a receive that no send answers or that gets other shapes, meshes that wait for each other, a buffer
+            used before it is written or after it is freed, or buffers alive at the end that the step does not return.
+    """
+    return _Walk(program).done()
+
+
+class _Walk:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.live: list[set[int]] = [set() for _ in program.lists]
+        for feed in program.feeds:
+            self.live[program.buffers[feed.buffer].mesh].add(feed.buffer)
+        self.bytes = [sum(program.buffers[buffer].bytes for buffer in own) for own in self.live]
+        self.peak = list(self.bytes)
+        self.channels: dict[tuple[int, int], deque[tuple[int, ...]]] = defaultdict(deque)
+        self.messages = self.message_bytes = 0
+        self.problems: list[Problem] = []
+
+    def done(self) -> Verified:
+        places = [0] * self.program.meshes
+        moved = True
+        while moved and not self.problems:
+            moved = False
+            for mesh, own in enumerate(self.program.lists):
+                while places[mesh] < len(own) and not self.problems and self._step(mesh, own[places[mesh]]):
+                    places[mesh] += 1
+                    moved = True
+        if not self.problems:
+            self._check_end(places)
+        if self.problems:
+            raise InputError(self.problems)
+        return Verified(peak_bytes=tuple(self.peak), messages=self.messages, message_bytes=self.message_bytes)
+
+    def _step(self, mesh: int, instruction: Instruction) -> bool:
+        """Do one instruction; False where it has to wait."""
+        buffers, live = self.program.buffers, self.live[mesh]
+        if instruction.op is Op.RECV:
+            channel = self.channels[instruction.peer or 0, mesh]
+            if not channel:
+                return False
+            sent = channel.popleft()
+            wanted = [(buffers[b].shape, buffers[b].dtype) for b in instruction.writes]
+            if [(buffers[b].shape, buffers[b].dtype) for b in sent] != wanted:
+                self._problem(mesh, instruction, f"receives {wanted}, what was sent is something else")
+        missing = [buffer for buffer in instruction.reads if buffer not in live]
+        if missing:
+            self._problem(mesh, instruction, f"reads buffer {missing[0]}, which is not there")
+            return True
+        if instruction.op is Op.FREE:
+            live.difference_update(instruction.reads)
+            self.bytes[mesh] -= sum(buffers[buffer].bytes for buffer in instruction.reads)
+            return True
+        if instruction.op is Op.SEND:
+            self.channels[mesh, instruction.peer if instruction.peer is not None else -1].append(instruction.reads)
+            self.messages += 1
+            self.message_bytes += sum(buffers[buffer].bytes for buffer in instruction.reads)
+        for buffer in instruction.writes:
+            if buffer in live:
+                self._problem(mesh, instruction, f"writes buffer {buffer}, which holds a value")
+            live.add(buffer)
+            self.bytes[mesh] += buffers[buffer].bytes
+        self.peak[mesh] = max(self.peak[mesh], self.bytes[mesh])
+        return True
+
+    def _check_end(self, places: list[int]) -> None:
+        waiting = [mesh for mesh, own in enumerate(self.program.lists) if places[mesh] < len(own)]
+        for mesh in waiting:
+            self._problem(mesh, self.program.lists[mesh][places[mesh]], "waits for a message that nobody sends")
+        unread = [channel for channel, messages in self.channels.items() if messages]
+        self.problems += [
+            Problem(what=f"mesh {source} sends mesh {target} what it never receives", why="every SEND has its RECV",
+                    field="program")
+            for source, target in unread
+        ]  # fmt: skip
+        returned = {outcome.buffer for outcome in self.program.outcomes}
+        for mesh, live in enumerate(self.live):
+            left = sorted(live - returned)
+            if left and not waiting:
+                what = f"mesh {mesh} keeps {len(left)} buffers that the step does not return, first {left[0]}"
+                self.problems.append(Problem(what=what, why="every buffer is freed", field="program"))
+
+    def _problem(self, mesh: int, instruction: Instruction, what: str) -> None:
+        self.problems.append(
+            Problem(
+                what=f"mesh {mesh}, {instruction.op} {instruction.label}: {what}",
+                why="lists are checked before they run",
+                field="program",
+            )
+        )

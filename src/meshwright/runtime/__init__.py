@@ -1,0 +1,1 @@
+"""Runs instruction lists: in this process on submeshes of its devices."""
