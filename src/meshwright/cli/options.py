@@ -44,6 +44,13 @@ Seq = Annotated[
     ),
 ]  # fmt: skip
 Gbs = Annotated[str | None, typer.Option("--gbs", metavar="N", help="Global batch in sequences.", show_default=False)]
+Profiles = Annotated[
+    str | None,
+    typer.Option(
+        "--profiles", metavar="DIR", help="Measured layer profiles; MODEL is one of theirs, and devices may differ.",
+        show_default=False,
+    ),
+]  # fmt: skip
 TokensPerStep = Annotated[
     str | None,
     typer.Option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from meshwright.cli import options
 from meshwright.cli.output import Output, as_json
 from meshwright.cli.values import Gather, given, missing
 from meshwright.errors import Problem
+
+if TYPE_CHECKING:
+    from meshwright.app.plan_mixed import MixedPlan
 
 
 def plan(
@@ -54,6 +57,7 @@ def plan(
     ] = False,
     tokens: options.Tokens = None,
     price: options.Price = None,
+    profiles: options.Profiles = None,
     output: options.PlanOutput = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -65,8 +69,23 @@ def plan(
       meshwright plan llama-3.1-70b --gpus 64xH100
       meshwright plan ./config.json --cluster cluster.toml --seq 8192 --gbs 1024 -o plans.json
       meshwright plan deepseek-v3 --gpus 2048xH800 --pin ep=64 --target megatron --tokens 15T
+      meshwright plan OPT-350 --gpus 8xA100-40,8xV100-16 --profiles DIR --gbs 256
     """
     gather = Gather()
+    if profiles is not None:
+        unused = {"--seq": seq, "--tokens-per-step": tokens_per_step, "--dtype": dtype, "--optimizer": optimizer,
+                  "--pin": pin, "--forbid": forbid, "--schedule": schedule, "--target": target}  # fmt: skip
+        for name in (name for name, value in unused.items() if value is not None):
+            why = "measured profiles are fp32 with Adam at one sequence length, in 1F1B"
+            gather.problem(Problem(what=f"{name} with --profiles", why=why, fix=f"leave {name} out", field=name))
+        measured = plan_with_profiles(gather, model, profiles, gather.whole("--gbs", gbs, high=2**20), gpus, cluster)
+        document = measured.to_dict()
+        if output is not None:
+            from meshwright.app.writing import write_file
+
+            write_file(output, as_json(document))
+        Output(as_json=json, quiet=quiet, no_color=no_color).show(document, lambda _: measured)
+        return
     count = gather.whole("--top", top, high=1000)
     rate = gather.number("--price", price, zero=True)
     inputs = given(
@@ -101,6 +120,20 @@ def plan(
         write_file(output, as_json(document))
         out.note(f"{len(found)} plan{'s' if len(found) != 1 else ''} written to {output}")
     out.show(document, lambda _: found)
+
+
+def plan_with_profiles(
+    gather: Gather, model: str | None, profiles: str, global_batch: int | None, gpus: str | None, cluster: str | None
+) -> MixedPlan:
+    """The plan from measured profiles; the problems of the options first."""
+    from meshwright.app.plan_mixed import plan_measured
+
+    if model is None:
+        gather.problem(missing("MODEL"))
+    if global_batch is None and not gather.errors:
+        gather.problem(missing("--gbs", "say the sequences of a step: --gbs 256"))
+    gather.done()
+    return plan_measured(model or "", profiles=profiles, global_batch=global_batch or 1, gpus=gpus, cluster=cluster)
 
 
 def estimate(

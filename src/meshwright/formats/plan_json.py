@@ -120,13 +120,20 @@ def read_document(document: Any, index: int | None = None) -> PlanFile:
     return _from_plan(document, "")
 
 
+def plan_content(plan: ExecutionPlan) -> dict[str, Any]:
+    """The plan itself as data, as a plan document has it beside model, cluster and workload."""
+    return {
+        "strategies": [_plain(strategy) for strategy in plan.strategies],
+        "pipelines": [_plain(pipeline) for pipeline in plan.pipelines],
+    }
+
+
 def _content(job: Job) -> dict[str, Any]:
     return {
         "model": _plain(job.model),
         "cluster": _plain(job.cluster),
         "workload": _plain(job.workload),
-        "strategies": [_plain(strategy) for strategy in job.plan.strategies],
-        "pipelines": [_plain(pipeline) for pipeline in job.plan.pipelines],
+        **plan_content(job.plan),
     }
 
 

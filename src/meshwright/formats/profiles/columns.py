@@ -162,7 +162,7 @@ def _said(route: Route) -> str:
     )
 
 
-def raise_all(faults: list[Problem], code: str = "MW220") -> None:
+def raise_all(faults: list[Problem], code: str = "MW260") -> None:
     """Raise what was found, the first `MAX_PROBLEMS` of it.
 
     Raises:

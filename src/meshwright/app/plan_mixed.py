@@ -1,0 +1,429 @@
+"""The best plan of a measured model on a cluster of several kinds of device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from meshwright.errors import InfeasibleError, InputError, Problem, UnsupportedError, nearest, unknown_name
+from meshwright.formats.cluster import parse_gpus
+from meshwright.formats.plan_json import PLAN_SET_SCHEMA, plan_content
+from meshwright.formats.profiles import ProfileSet, read_profiles
+from meshwright.hetero.bounds import compute_bound_s
+from meshwright.hetero.compose import Composed, compose
+from meshwright.hetero.composition_price import CompositionPricer
+from meshwright.hetero.execution import block_range, execution_plan
+from meshwright.hetero.kinds import DeviceKind
+from meshwright.hetero.profile_costs import BETWEEN, ProfileCosts
+from meshwright.hetero.shares import shares
+from meshwright.library.devices import device
+from meshwright.specs.cluster import ClusterSpec, NodeGroup
+from meshwright.specs.device import DeviceSpec
+from meshwright.specs.plan import ExecutionPlan
+from meshwright.units import gib, seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+TIGHT_SHARE = 0.08
+"""Headroom of a device below which a plan is called tight."""
+UNKNOWN_BYTES = 1.0
+"""Stands for the memory of a device that the library does not know until the cluster file has said it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subset:
+    """The best plan on a part of the cluster."""
+
+    said: str
+    step_time_s: float | None
+    """None where nothing fits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class MixedPlan:
+    """The best plan found, who holds what, and what mixing is worth."""
+
+    model: str
+    cluster: ClusterSpec
+    global_batch: int
+    profiles: ProfileSet
+    pricer: CompositionPricer
+    composed: Composed
+    plan: ExecutionPlan
+    shares: list[list[int]]
+    bound_s: float
+    alone: tuple[Subset, ...]
+    """Each kind without the others."""
+    without: tuple[Subset, ...]
+    """All kinds but one."""
+
+    @property
+    def step_time_s(self) -> float:
+        """The step."""
+        return self.composed.time.step_time_s
+
+    @property
+    def best_alone(self) -> Subset | None:
+        """The quickest kind by itself."""
+        able = [subset for subset in self.alone if subset.step_time_s is not None]
+        return min(able, key=lambda one: one.step_time_s or 0.0, default=None)
+
+    def verdict(self) -> list[str]:
+        """What mixing is worth, the slowest stage, and the devices left out."""
+        lines = [_worth(self.step_time_s, self.best_alone)]
+        for subset in self.without if len(self.alone) > 2 else ():
+            if subset.step_time_s is not None:
+                loss = subset.step_time_s / self.step_time_s - 1
+                lines.append(f"{subset.said}: {seconds(subset.step_time_s)}, {loss:.1%} slower")
+        lines.append(self._slowest_stage())
+        for kind in self.pricer.costs.kinds.values():
+            idle = kind.count - self.composed.composition.devices(kind.name)
+            if idle:
+                lines.append(f"{idle} of {kind.count} {kind.name} stay idle: no plan found that uses them is quicker")
+        lines.append(f"no plan can take less than {seconds(self.bound_s)}: compute alone, shared out in any fractions")
+        return lines
+
+    def _slowest_stage(self) -> str:
+        """The bottleneck of the pipelines that end last, against the mean of their stages."""
+        time = self.composed.time
+        _, number, pace = max(
+            (one.fill_s + count * one.slowest_s, index, one)
+            for index, (part, count) in enumerate(zip(self.composed.composition.parts, time.micro_batches, strict=True))
+            if (one := self.pricer.pace(part.shape)) is not None and count
+        )
+        slowest = max(range(len(pace.stage_s)), key=lambda i: pace.stage_s[i])
+        stage = self.composed.composition.parts[number].shape.stages[slowest]
+        above = pace.slowest_s / (sum(pace.stage_s) / len(pace.stage_s)) - 1
+        return (
+            f"slowest stage: stage {slowest} on {stage.devices} {stage.device}, {seconds(pace.slowest_s)} per "
+            f"micro-batch, {above:.1%} above the mean of its pipeline"
+        )
+
+    def stages(self) -> Iterator[dict[str, Any]]:
+        """One row per stage of each pipeline, as `estimate.stages` has them."""
+        number = 0
+        for part, counts in zip(self.composed.composition.parts, self.shares, strict=True):
+            pace = self.pricer.pace(part.shape)
+            assert pace is not None
+            for count in counts:
+                if not count:
+                    continue
+                for index, stage in enumerate(part.shape.stages):
+                    first, last = block_range(part.shape, index)
+                    yield {
+                        "pipeline": number,
+                        "stage": index,
+                        "layers": [[first, last]] if last >= first else [],
+                        "group": stage.device,
+                        "devices": stage.devices,
+                        "tp": stage.tp,
+                        "cp": 1,
+                        "ep": 1,
+                        "dp": stage.replicas,
+                        "mbs": part.shape.micro_batch // stage.replicas,
+                        "micro_batches": count,
+                        "micro_batch_s": pace.stage_s[index],
+                        "compute_s": pace.compute_s[index],
+                        **self._memory(part.shape.stages[index].device, pace.stage_bytes[index]),
+                    }
+                number += 1
+
+    def _memory(self, kind: str, used: float) -> dict[str, float]:
+        return {
+            "peak_memory_bytes": used,
+            "capacity_bytes": self.pricer.costs.kinds[kind].memory_bytes,
+        }
+
+    def fits(self) -> str:
+        """`yes`, or `tight` where a device has little headroom."""
+        rows = list(self.stages())
+        tight = any(row["peak_memory_bytes"] > (1 - TIGHT_SHARE) * row["capacity_bytes"] for row in rows)
+        return "tight" if tight else "yes"
+
+    def breakdown_s(self) -> dict[str, float]:
+        """Parts of the step, of the pipeline that ends last; they sum to it."""
+        time = self.composed.time
+        ends = []
+        for part, count in zip(self.composed.composition.parts, time.micro_batches, strict=True):
+            pace = self.pricer.pace(part.shape)
+            if pace is not None and count:
+                slowest = max(range(len(pace.stage_s)), key=lambda i: pace.stage_s[i])
+                compute = count * pace.compute_s[slowest]
+                moving = count * (pace.stage_s[slowest] - pace.compute_s[slowest])
+                ends.append((pace.fill_s + count * pace.slowest_s, compute, moving))
+        _, compute, moving = max(ends)
+        return {
+            "compute": compute,
+            "pp": moving,
+            "bubble": time.pipeline_s - compute - moving,
+            "dp": time.sync_s,
+            "optimizer": time.update_s,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """A plan set of one plan."""
+        points = self.pricer.costs.profile.interpolated
+        alone = self.best_alone
+        return {
+            "schema": PLAN_SET_SCHEMA,
+            "inputs": {
+                "model": {"name": self.model, "layers": self.pricer.costs.num_layers - 2, "source": "measured profile"},
+                "cluster": self.cluster.describe(),
+                "workload": {"global_batch": self.global_batch, "dtype": "fp32", "sequence": "as profiled"},
+                "assumptions": [
+                    {"name": "layer times", "value": f"profiles of {self.profiles.source}", "basis": "measured"},
+                    {"name": "interpolated points", "value": str(len(points)), "basis": "extrapolated"},
+                ],
+            },
+            "search": {
+                "space": "pipelines of unequal shape over measured profiles",
+                "shapes": self.composed.columns,
+                "priced": self.composed.priced,
+                "pruned": self.composed.pruned,
+                "optimal": False,
+                "bound_step_time_s": self.bound_s,
+            },
+            "verdict": {
+                "text": _worth(self.step_time_s, alone),
+                "why": self.verdict()[1:],
+                "alone": [{"devices": one.said, "step_time_s": one.step_time_s} for one in self.alone],
+                "without": [{"devices": one.said, "step_time_s": one.step_time_s} for one in self.without],
+            },
+            "plans": [
+                {
+                    "rank": 1,
+                    "name": None,
+                    "plan": plan_content(self.plan),
+                    "estimate": {
+                        "step_time_s": self.step_time_s,
+                        "breakdown_s": self.breakdown_s(),
+                        "stages": list(self.stages()),
+                        "fits": self.fits(),
+                    },
+                }
+            ],
+        }
+
+    def __repr__(self) -> str:
+        return f"MixedPlan({self.model} on {self.cluster.name}: {seconds(self.step_time_s)})"
+
+    def __rich__(self) -> RenderableType:
+        from meshwright.report.mixed_tables import render_mixed
+
+        return render_mixed(self.to_dict())
+
+
+def plan_measured(
+    model: str,
+    *,
+    profiles: str | os.PathLike[str],
+    global_batch: int,
+    cluster: str | os.PathLike[str] | None = None,
+    gpus: str | None = None,
+    interpolate: bool = True,
+) -> MixedPlan:
+    """The best plan of a model of a folder of profiles.
+
+    Args:
+        model: a name of the profiles: `OPT-350`.
+        profiles: the folder.
+        global_batch: sequences per step, of the profiled length.
+        cluster: path of a cluster file.
+        gpus: `8xA100-40,8xV100-16`, instead of `cluster`.
+        interpolate: fill micro-batches missing between two measured ones.
+
+    Raises:
+        InputError: any input cannot be used; all problems together.
+        UnsupportedError: the profiles know the model or a device not.
+        InfeasibleError: nothing fits.
+    """
+    found = read_profiles(os.fspath(profiles), interpolate=interpolate)
+    spec = _cluster(cluster, gpus, found)
+    if model not in found.models:
+        raise UnsupportedError(unknown_name("model of the profiles", model, found.models), code="MW401")
+    kinds = _kinds(spec, found, model)
+    costs = ProfileCosts(found, model, kinds)
+    composed, alone, without = _composed(costs, found, model, kinds, global_batch)
+    counts = shares(composed.composition, composed.time, global_batch)
+    first = dict(zip((kind.name for kind in kinds), accumulate((k.count for k in kinds), initial=0), strict=False))
+    return MixedPlan(
+        model=model,
+        cluster=spec,
+        global_batch=global_batch,
+        profiles=found,
+        pricer=CompositionPricer(costs, global_batch),
+        composed=composed,
+        plan=execution_plan(composed.composition, counts, first),
+        shares=counts,
+        bound_s=compute_bound_s(costs, global_batch),
+        alone=alone,
+        without=without,
+    )
+
+
+def _composed(
+    costs: ProfileCosts, found: ProfileSet, model: str, kinds: list[DeviceKind], global_batch: int
+) -> tuple[Composed, tuple[Subset, ...], tuple[Subset, ...]]:
+    """The best composition of all kinds or of fewer, each kind alone, and all kinds but each one."""
+
+    def of(chosen: list[DeviceKind]) -> tuple[str, Composed | None]:
+        said = " + ".join(f"{kind.count} {kind.name}" for kind in chosen)
+        return said, compose(ProfileCosts(found, model, chosen), global_batch)
+
+    alone = [of([kind]) for kind in kinds]
+    without = [of([k for k in kinds if k is not kind]) for kind in kinds] if len(kinds) > 2 else []
+    every = [compose(costs, global_batch) if len(kinds) > 1 else None]
+    able = [one for one in (*every, *(one for _, one in (*without, *alone))) if one is not None]
+    if not able:
+        raise InfeasibleError(_nothing_fits(costs))
+    best = min(able, key=lambda one: one.time.step_time_s)
+
+    def subsets(pairs: list[tuple[str, Composed | None]]) -> tuple[Subset, ...]:
+        return tuple(Subset(said=said, step_time_s=one.time.step_time_s if one else None) for said, one in pairs)
+
+    return best, subsets(alone), subsets(without)
+
+
+def _nothing_fits(costs: ProfileCosts) -> Problem:
+    sizes = ", ".join(f"{kind.count} x {kind.name} of {gib(kind.memory_bytes)}" for kind in costs.kinds.values())
+    return Problem(
+        what=f"{costs.profile.name} does not fit {sizes}",
+        why="no profiled tensor degree and micro-batch leaves room for the layers of a stage",
+        fix="add devices, or devices with more memory",
+        field="cluster",
+    )
+
+
+def _cluster(cluster: str | os.PathLike[str] | None, gpus: str | None, profiles: ProfileSet) -> ClusterSpec:
+    if (cluster is None) == (gpus is None):
+        raise InputError(
+            Problem(what="give --gpus or --cluster, one of them", why="a plan needs to know its devices", field="gpus"),
+            code="MW206",
+        )
+
+    def lookup(name: str) -> DeviceSpec:
+        """A device of the library, or one only the profiles know; its memory is for the cluster file to say."""
+        try:
+            return device(name)
+        except UnsupportedError:
+            if name not in profiles.devices:
+                raise
+            return replace(device("V100-16"), name=name, aliases=(), memory_bytes=UNKNOWN_BYTES, node=None)
+
+    if gpus is not None:
+        spec = parse_gpus(gpus, lookup)
+    else:
+        from meshwright.formats.cluster_file import read_cluster_file
+
+        spec = read_cluster_file(os.fspath(cluster or ""), lookup)
+    unknown = [group for group in spec.groups if group.device.memory_bytes == UNKNOWN_BYTES]
+    if unknown:
+        raise InputError(
+            [
+                Problem(
+                    what=f"the memory of {group.device.name} is not known",
+                    why="the library has no such device, only the profiles",
+                    fix=f'write memory_gib beside device = "{group.device.name}" in a cluster file',
+                    field="memory_gib",
+                )
+                for group in unknown
+            ],
+            code="MW211",
+        )
+    return spec
+
+
+def _kinds(cluster: ClusterSpec, profiles: ProfileSet, model: str) -> list[DeviceKind]:
+    """The groups of the cluster as the profiles know them."""
+    problems: list[Problem] = []
+    known = profiles.models[model].devices
+    kinds = []
+    for group in cluster.groups:
+        device = _profiled_name(group, known)
+        if device is None:
+            problems.append(
+                Problem(
+                    what=f"the profiles have no times of {model} on {group.device.name}",
+                    why=f"profiled devices: {', '.join(known)}",
+                    fix="profile it, or leave its nodes out",
+                    field="cluster",
+                )
+            )
+            continue
+        kinds.append(
+            DeviceKind(
+                name=group.name,
+                device=device,
+                count=group.devices,
+                devices_per_node=group.devices_per_node,
+                memory_bytes=group.device.memory_bytes,
+                zone=_zone(group, device, profiles, problems),
+            )
+        )
+    if problems:
+        raise UnsupportedError(problems, code="MW402")
+    missing = [(a, b) for i, a in enumerate(kinds) for b in kinds[i:] if not _joined(a, b, profiles)]
+    if missing:
+        pairs = ", ".join(f"{a.name} and {b.name}" for a, b in missing)
+        raise UnsupportedError(
+            Problem(
+                what=f"the network profile has no link between {pairs}",
+                why="transfers and gradients cross it",
+                fix="add the rows to network.csv, or leave one of the groups out",
+                field="cluster",
+            ),
+            code="MW402",
+        )
+    return kinds
+
+
+def _profiled_name(group: NodeGroup, known: tuple[str, ...]) -> str | None:
+    def plain(text: str) -> str:
+        return "".join(c for c in text.lower() if c.isalnum())
+
+    names = {plain(name) for name in (group.name, group.device.name, *group.device.aliases)}
+    return next((name for name in known if plain(name) in names), None)
+
+
+def _zone(group: NodeGroup, device: str, profiles: ProfileSet, problems: list[Problem]) -> str:
+    """The group's zone, or the first zone in which its device was measured."""
+    measured = sorted(
+        {route.source.zone for route in profiles.links if route.kind == BETWEEN and route.source.device == device}
+    )
+    if group.zone is None or group.zone in measured:
+        return group.zone or (measured[0] if measured else "")
+    close = nearest(group.zone, measured)
+    problems.append(
+        Problem(
+            what=f"group {group.name} lies in zone {group.zone!r}",
+            why=f"the network profile knows {device} in {', '.join(measured) or 'no zone'}",
+            fix=f"did you mean {close[0]}?" if close else "name one of them, or none",
+            field="zone",
+        )
+    )
+    return group.zone
+
+
+def _joined(a: DeviceKind, b: DeviceKind, profiles: ProfileSet) -> bool:
+    def has(source: DeviceKind, target: DeviceKind) -> bool:
+        return any(
+            route.kind == BETWEEN
+            and (route.source.device, route.source.zone) == (source.device, source.zone)
+            and (route.target.device, route.target.zone) == (target.device, target.zone)
+            for route in profiles.links
+        )
+
+    return has(a, b) or has(b, a)
+
+
+def _worth(step_time_s: float, alone: Subset | None) -> str:
+    if alone is None or alone.step_time_s is None:
+        return f"{seconds(step_time_s)} per step; no kind of device can train the model by itself"
+    gain = 1 - step_time_s / alone.step_time_s
+    if gain < 1e-6:
+        return f"{seconds(step_time_s)} per step on {alone.said}: mixing does not pay"
+    return f"{seconds(step_time_s)} per step: mixing pays, {gain:.1%} less than {alone.said} by themselves"

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from meshwright.app.plan_mixed import MixedPlan, plan_measured
+from meshwright.errors import InfeasibleError, InputError, UnsupportedError
+
+PROFILES = Path(__file__).parents[1] / "data" / "profiles"
+
+CLUSTER = """
+[[group]]
+name = "new"
+device = "Alpha-32"
+nodes = {new}
+devices_per_node = 2
+memory_gib = 32
+[[group]]
+name = "old"
+device = "Beta-12"
+nodes = 2
+devices_per_node = 2
+memory_gib = {old_gib}
+zone = "{zone}"
+"""
+
+
+def cluster_file(folder: Path, *, new: int = 2, old_gib: float = 12, zone: str = "z1") -> Path:
+    file = folder / "cluster.toml"
+    file.write_text(CLUSTER.format(new=new, old_gib=old_gib, zone=zone))
+    return file
+
+
+@cache
+def planned(folder: Path) -> MixedPlan:
+    return plan_measured("tiny", profiles=PROFILES, global_batch=48, cluster=cluster_file(folder))
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> MixedPlan:
+    return planned(tmp_path_factory.mktemp("mixed"))
+
+
+def test_the_plan_holds_every_layer_trains_the_batch_and_fits(mixed: MixedPlan) -> None:
+    assert mixed.plan.num_layers == 4
+    assert mixed.plan.global_batch == 48
+    assert mixed.plan.devices <= 8
+    for row in mixed.stages():
+        assert row["peak_memory_bytes"] <= row["capacity_bytes"]
+
+
+def test_a_stage_lies_on_devices_of_its_group_and_no_tensor_group_straddles_nodes(mixed: MixedPlan) -> None:
+    rows = list(mixed.stages())
+    workers = [worker for pipeline in mixed.plan.pipelines for worker in pipeline.workers]
+    assert len(rows) == len(workers)
+    for row, worker in zip(rows, workers, strict=True):
+        ((first, last),) = worker.devices
+        assert (last < 4) == (row["group"] == "new")
+        assert last - first + 1 == row["devices"] == row["tp"] * row["dp"]
+        assert first % row["tp"] == 0
+
+
+def test_it_is_no_worse_than_either_kind_alone_and_no_better_than_the_bound(mixed: MixedPlan) -> None:
+    alone = [one.step_time_s for one in mixed.alone if one.step_time_s is not None]
+    assert len(alone) == 2
+    assert mixed.bound_s < mixed.step_time_s <= min(alone) * (1 + 1e-12)
+    assert "alone" in str(mixed.to_dict()["verdict"])
+
+
+def test_the_document_is_json_and_its_parts_sum_to_the_step(mixed: MixedPlan) -> None:
+    document = json.loads(json.dumps(mixed.to_dict(), allow_nan=False))
+    assert document["schema"] == "meshwright.plan-set/1"
+    estimate = document["plans"][0]["estimate"]
+    assert sum(estimate["breakdown_s"].values()) == pytest.approx(estimate["step_time_s"])
+    assert min(estimate["breakdown_s"].values()) >= -1e-12
+    assert {row["group"] for row in estimate["stages"]} <= {"new", "old"}
+
+
+def test_a_kind_that_fits_nothing_is_left_idle_and_said(tmp_path: Path) -> None:
+    plan = plan_measured("tiny", profiles=PROFILES, global_batch=48, cluster=cluster_file(tmp_path, old_gib=2.5))
+    assert {row["group"] for row in plan.stages()} == {"new"}
+    assert any("4 of 4 old stay idle" in line for line in plan.verdict())
+    assert "mixing does not pay" in plan.verdict()[0]
+
+
+def test_a_model_nobody_profiled_and_a_zone_nobody_measured(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="did you mean tiny"):
+        plan_measured("tinny", profiles=PROFILES, global_batch=8, cluster=cluster_file(tmp_path))
+    with pytest.raises(UnsupportedError, match="knows Beta-12 in z1"):
+        plan_measured("tiny", profiles=PROFILES, global_batch=8, cluster=cluster_file(tmp_path, zone="z2"))
+
+
+def test_a_device_nobody_profiled_and_one_of_unknown_memory() -> None:
+    with pytest.raises(UnsupportedError, match="no times of tiny on H100"):
+        plan_measured("tiny", profiles=PROFILES, global_batch=8, gpus="8xH100")
+    with pytest.raises(InputError, match="memory of Alpha-32 is not known"):
+        plan_measured("tiny", profiles=PROFILES, global_batch=8, gpus="2xAlpha-32")
+
+
+def test_nothing_fits(tmp_path: Path) -> None:
+    file = cluster_file(tmp_path)
+    file.write_text(file.read_text().replace("memory_gib = 32", "memory_gib = 2.5").replace("= 12\n", "= 2.5\n"))
+    with pytest.raises(InfeasibleError, match="does not fit"):
+        plan_measured("tiny", profiles=PROFILES, global_batch=8, cluster=file)
+
+
+def test_one_of_gpus_and_cluster() -> None:
+    with pytest.raises(InputError, match="one of them"):
+        plan_measured("tiny", profiles=PROFILES, global_batch=8)
+
+
+def test_the_text_says_who_holds_what(mixed: MixedPlan) -> None:
+    from rich.console import Console
+
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(mixed)
+    text = capture.get()
+    assert "Who holds which layers" in text
+    assert "embedding" in text
+    assert "slowest stage" in text
