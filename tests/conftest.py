@@ -14,7 +14,12 @@ check_types = beartype(conf=BeartypeConf(is_pep484_tower=True))
 # Every call into these packages has its arguments and results held against annotations such as
 # Float[np.ndarray, "rows"]. The hook must be in place before the first of them is imported.
 install_import_hook(
-    ["meshwright.kernels", "meshwright.schedules", "meshwright.estimate", "meshwright.search", "meshwright.calculon"],
+    [
+        *("meshwright.kernels", "meshwright.schedules", "meshwright.estimate", "meshwright.search"),
+        "meshwright.calculon",
+        # The rest of hetero prices one composition at a time, millions of calls of plain numbers.
+        *(f"meshwright.hetero.{name}" for name in ("beam", "bounds", "columns", "pruning", "sequences", "stage_kinds")),
+    ],
     typechecker=f"{__name__}.check_types",
 )
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from meshwright.errors import InfeasibleError, InputError, Problem, UnsupportedError, nearest, unknown_name
-from meshwright.formats.cluster import parse_gpus
+from meshwright.app.measured_cluster import measured_cluster, measured_kinds
+from meshwright.errors import InfeasibleError, Problem, UnsupportedError, unknown_name
 from meshwright.formats.plan_json import PLAN_SET_SCHEMA, plan_content
 from meshwright.formats.profiles import ProfileSet, read_profiles
 from meshwright.hetero.bounds import compute_bound_s
@@ -17,11 +17,9 @@ from meshwright.hetero.compose import Composed, compose
 from meshwright.hetero.composition_price import CompositionPricer
 from meshwright.hetero.execution import block_range, execution_plan
 from meshwright.hetero.kinds import DeviceKind
-from meshwright.hetero.profile_costs import BETWEEN, ProfileCosts
+from meshwright.hetero.profile_costs import ProfileCosts
 from meshwright.hetero.shares import shares
-from meshwright.library.devices import device
-from meshwright.specs.cluster import ClusterSpec, NodeGroup
-from meshwright.specs.device import DeviceSpec
+from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.units import gib, seconds
 
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
 
 TIGHT_SHARE = 0.08
 """Headroom of a device below which a plan is called tight."""
-UNKNOWN_BYTES = 1.0
-"""Stands for the memory of a device that the library does not know until the cluster file has said it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,10 +238,10 @@ def plan_measured(
         InfeasibleError: nothing fits.
     """
     found = read_profiles(os.fspath(profiles), interpolate=interpolate)
-    spec = _cluster(cluster, gpus, found)
+    spec = measured_cluster(cluster, gpus, found)
     if model not in found.models:
         raise UnsupportedError(unknown_name("model of the profiles", model, found.models), code="MW401")
-    kinds = _kinds(spec, found, model)
+    kinds = measured_kinds(spec, found, model)
     costs = ProfileCosts(found, model, kinds)
     composed, alone, without = _composed(costs, found, model, kinds, global_batch)
     counts = shares(composed.composition, composed.time, global_batch)
@@ -296,128 +292,6 @@ def _nothing_fits(costs: ProfileCosts) -> Problem:
         fix="add devices, or devices with more memory",
         field="cluster",
     )
-
-
-def _cluster(cluster: str | os.PathLike[str] | None, gpus: str | None, profiles: ProfileSet) -> ClusterSpec:
-    if (cluster is None) == (gpus is None):
-        raise InputError(
-            Problem(what="give --gpus or --cluster, one of them", why="a plan needs to know its devices", field="gpus"),
-            code="MW206",
-        )
-
-    def lookup(name: str) -> DeviceSpec:
-        """A device of the library, or one only the profiles know; its memory is for the cluster file to say."""
-        try:
-            return device(name)
-        except UnsupportedError:
-            if name not in profiles.devices:
-                raise
-            return replace(device("V100-16"), name=name, aliases=(), memory_bytes=UNKNOWN_BYTES, node=None)
-
-    if gpus is not None:
-        spec = parse_gpus(gpus, lookup)
-    else:
-        from meshwright.formats.cluster_file import read_cluster_file
-
-        spec = read_cluster_file(os.fspath(cluster or ""), lookup)
-    unknown = [group for group in spec.groups if group.device.memory_bytes == UNKNOWN_BYTES]
-    if unknown:
-        raise InputError(
-            [
-                Problem(
-                    what=f"the memory of {group.device.name} is not known",
-                    why="the library has no such device, only the profiles",
-                    fix=f'write memory_gib beside device = "{group.device.name}" in a cluster file',
-                    field="memory_gib",
-                )
-                for group in unknown
-            ],
-            code="MW211",
-        )
-    return spec
-
-
-def _kinds(cluster: ClusterSpec, profiles: ProfileSet, model: str) -> list[DeviceKind]:
-    """The groups of the cluster as the profiles know them."""
-    problems: list[Problem] = []
-    known = profiles.models[model].devices
-    kinds = []
-    for group in cluster.groups:
-        device = _profiled_name(group, known)
-        if device is None:
-            problems.append(
-                Problem(
-                    what=f"the profiles have no times of {model} on {group.device.name}",
-                    why=f"profiled devices: {', '.join(known)}",
-                    fix="profile it, or leave its nodes out",
-                    field="cluster",
-                )
-            )
-            continue
-        kinds.append(
-            DeviceKind(
-                name=group.name,
-                device=device,
-                count=group.devices,
-                devices_per_node=group.devices_per_node,
-                memory_bytes=group.device.memory_bytes,
-                zone=_zone(group, device, profiles, problems),
-            )
-        )
-    if problems:
-        raise UnsupportedError(problems, code="MW402")
-    missing = [(a, b) for i, a in enumerate(kinds) for b in kinds[i:] if not _joined(a, b, profiles)]
-    if missing:
-        pairs = ", ".join(f"{a.name} and {b.name}" for a, b in missing)
-        raise UnsupportedError(
-            Problem(
-                what=f"the network profile has no link between {pairs}",
-                why="transfers and gradients cross it",
-                fix="add the rows to network.csv, or leave one of the groups out",
-                field="cluster",
-            ),
-            code="MW402",
-        )
-    return kinds
-
-
-def _profiled_name(group: NodeGroup, known: tuple[str, ...]) -> str | None:
-    def plain(text: str) -> str:
-        return "".join(c for c in text.lower() if c.isalnum())
-
-    names = {plain(name) for name in (group.name, group.device.name, *group.device.aliases)}
-    return next((name for name in known if plain(name) in names), None)
-
-
-def _zone(group: NodeGroup, device: str, profiles: ProfileSet, problems: list[Problem]) -> str:
-    """The group's zone, or the first zone in which its device was measured."""
-    measured = sorted(
-        {route.source.zone for route in profiles.links if route.kind == BETWEEN and route.source.device == device}
-    )
-    if group.zone is None or group.zone in measured:
-        return group.zone or (measured[0] if measured else "")
-    close = nearest(group.zone, measured)
-    problems.append(
-        Problem(
-            what=f"group {group.name} lies in zone {group.zone!r}",
-            why=f"the network profile knows {device} in {', '.join(measured) or 'no zone'}",
-            fix=f"did you mean {close[0]}?" if close else "name one of them, or none",
-            field="zone",
-        )
-    )
-    return group.zone
-
-
-def _joined(a: DeviceKind, b: DeviceKind, profiles: ProfileSet) -> bool:
-    def has(source: DeviceKind, target: DeviceKind) -> bool:
-        return any(
-            route.kind == BETWEEN
-            and (route.source.device, route.source.zone) == (source.device, source.zone)
-            and (route.target.device, route.target.zone) == (target.device, target.zone)
-            for route in profiles.links
-        )
-
-    return has(a, b) or has(b, a)
 
 
 def _worth(step_time_s: float, alone: Subset | None) -> str:
