@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import __main__ as speed
 from benchmarks import accuracy, calculon, machine, version
+from meshwright.library.calibration import calibration
 
 SAMPLE = Path(__file__).parent / "app" / "data" / "measured_sample.csv"
 
@@ -19,8 +20,8 @@ def test_the_accuracy_page_shows_every_scored_run(tmp_path: Path) -> None:
     parts = accuracy.read_parts(tmp_path)
     assert [part.name for part in parts] == ["throughput.csv"]
     text = accuracy.page(parts)
-    assert "| throughput.csv | time | 7 | 6 (86%) |" in text
-    assert "1 x schedule 'ZB-2p' is not priced" in text
+    assert "| throughput.csv | time | 7 | 7 (100%) |" in text
+    assert f"fitted on {calibration().date}" in text
     assert "| gpt3-175B, 64 x A100-SXM (" in text
     assert version() in text
     assert machine() in text

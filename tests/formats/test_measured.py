@@ -146,7 +146,15 @@ def test_every_second_layer_is_half_of_each_chunk() -> None:
     assert (row.recompute, row.recompute_layers) == ("block", 8)
 
 
-@pytest.mark.parametrize("text", ["ZB-1p", "ZB-2p", "zero-bubble", "DualPipe"])
+@pytest.mark.parametrize(
+    ("text", "name", "chunks"),
+    [("ZB-1p", "zb-h1", 1), ("ZB-2p", "zb-h2", 1), ("ZB-V", "zb-v", 2), ("DualPipe", "dualpipe", 1)],
+)
+def test_zero_bubble_schedules_by_the_names_of_their_papers(text: str, name: str, chunks: int) -> None:
+    assert fold.schedule(text, pp=8, vpp=None) == (name, chunks)
+
+
+@pytest.mark.parametrize("text", ["zero-bubble", "Chimera"])
 def test_schedules_that_are_not_priced_are_refused(text: str) -> None:
     assert "not priced" in str(read(schedule=text))
 

@@ -165,7 +165,7 @@ def predict(record: dict[str, str]) -> Prediction:
     """The prediction of one row, or why there is none; never raises."""
     name = (record.get("id") or "").strip()
     try:
-        run = read_run(record, device, _model)
+        run = read_run(record, device, named_model)
         if isinstance(run, str):
             return Prediction(id=name, why_not=run)
         return _predict_run(run)
@@ -250,7 +250,7 @@ def _counted_bytes(run: MeasuredRun, estimate: StepEstimate) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _model(name: str) -> ModelSpec | None:
+def named_model(name: str) -> ModelSpec | None:
     """A library model; a row's name is never taken for a path."""
     if "/" in name or "\\" in name or name.strip() in ("", "-", ".", "..") or os.path.lexists(name):
         return None

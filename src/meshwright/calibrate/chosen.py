@@ -16,6 +16,9 @@ from meshwright.specs.row import PlanRow
 from meshwright.specs.row_of import plan_of
 from meshwright.specs.strategy import LayerStrategy, Recompute
 
+DOUBT = 0.10
+"""Share of the memory that a prediction may be too high by."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenPlan:
@@ -36,7 +39,8 @@ class ChosenPlan:
 def choose_plan(run: MeasuredRun) -> ChosenPlan | str:
     """The first of the run's plans that is legal and fits, the first legal one if none fits, or why none is legal.
 
-    A run that ran fitted, so of what a row leaves open the likeliest that fits is meant.
+    A run that ran fitted, so of what a row leaves open the likeliest that fits is meant. Memory is predicted to a tenth
+    or so: a plan that lacks less than that is not given up for one that recomputes.
     """
     refused: list[str] = []
     chosen: ChosenPlan | None = None
@@ -49,11 +53,17 @@ def choose_plan(run: MeasuredRun) -> ChosenPlan | str:
             continue
         plan = plan_of_run(run, possible)
         estimate = estimate_plan(plan, run.model, run.cluster, run.workload)
-        if chosen is None or estimate.fits != "no":
+        alone = sum(other.row.recompute == possible.row.recompute for other in run.plans) == 1
+        fits = estimate.fits != "no" or (alone and _lacks_little(estimate))
+        if chosen is None or fits:
             chosen = ChosenPlan(run=run, row=possible.row, plan=plan, estimate=estimate)
-        if estimate.fits != "no":
+        if fits:
             break
     return chosen if chosen is not None else "; ".join(dict.fromkeys(refused))
+
+
+def _lacks_little(estimate: StepEstimate) -> bool:
+    return all(stage.peak_memory_bytes <= (1 + DOUBT) * stage.capacity_bytes for stage in estimate.stages)
 
 
 def plan_of_run(run: MeasuredRun, possible: PossiblePlan) -> ExecutionPlan:

@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,7 +36,11 @@ STEP = 0.03
 """Of the finite differences, of a logarithm."""
 TRUST = 0.6
 """Most a number's logarithm moves in one round."""
+ROUNDS = 2
+"""Of linearisation."""
 FEWEST_RUNS = 20
+MOST_RUNS = 40
+"""Runs of one source that a fit looks at, evenly spread over its rows: more of one machine teach little."""
 Z90 = 1.645
 """Half-width of the central 90 % of a normal distribution."""
 
@@ -83,12 +87,18 @@ class Fit:
         return bool(np.median(np.abs(self.left_out)) < np.median(np.abs(self.before)))
 
 
-def fit(steps: Sequence[MeasuredStep], rounds: int = 2, tell: Callable[[str], None] = lambda line: None) -> Fit:
+def fit(
+    steps: Sequence[MeasuredStep],
+    rounds: int | None = None,
+    parameters: Sequence[Parameter] | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Fit:
     """Fit every number these runs can touch.
 
     Args:
         steps: runs with measurements.
-        rounds: of linearisation.
+        rounds: of linearisation; ROUNDS by default.
+        parameters: that may move; every one of the runs' devices and frameworks by default.
         tell: takes a line about each round.
 
     Returns:
@@ -106,11 +116,13 @@ def fit(steps: Sequence[MeasuredStep], rounds: int = 2, tell: Callable[[str], No
                 fix="give a file with more runs, or scale one plan with a log of its own",
             )
         )
-    parameters = parameters_of((step.owners[0] for step in steps), (step.owners[1] for step in steps))
+    if parameters is None:
+        parameters = parameters_of((step.owners[0] for step in steps), (step.owners[1] for step in steps))
     x = np.log([parameter.prior for parameter in parameters])
     weights = source_weights(steps)
     before = after = residuals(steps, parameters, x)
     slopes = np.zeros((len(steps), len(parameters)))
+    rounds = ROUNDS if rounds is None else rounds
     for round_number in range(rounds):
         slopes = jacobian(steps, parameters, x, after)
         moved = solve(after, slopes, x, parameters, weights)
@@ -118,13 +130,20 @@ def fit(steps: Sequence[MeasuredStep], rounds: int = 2, tell: Callable[[str], No
         after = residuals(steps, parameters, x)
         tell(f"round {round_number + 1} of {rounds}: median error {np.median(np.abs(np.expm1(after))):.1%}")
     return Fit(
-        parameters=parameters,
+        parameters=tuple(parameters),
         log_values=x,
         deviations=deviations(after, slopes, parameters, weights),
         before=before,
         after=after,
         left_out=_left_out(steps, after, slopes, x, parameters, weights),
     )
+
+
+def spread_out(steps: Sequence[MeasuredStep]) -> list[MeasuredStep]:
+    """At most MOST_RUNS of each source, every n-th."""
+    sources = dict.fromkeys(step.source for step in steps)
+    by_source = {source: [step for step in steps if step.source == source] for source in sources}
+    return [step for runs in by_source.values() for step in runs[:: -(-len(runs) // MOST_RUNS)]]
 
 
 def source_weights(steps: Sequence[MeasuredStep]) -> Runs:
@@ -235,7 +254,7 @@ def touches(parameter: Parameter, step: MeasuredStep) -> bool:
     return needed.get(parameter.quantity.field, True)
 
 
-def _least_squares() -> Callable[..., object]:
+def _least_squares() -> Callable[..., Any]:
     try:
         from scipy.optimize import least_squares
     except ImportError:

@@ -16,6 +16,7 @@ import typer
 from meshwright.cli import (
     calculon,
     calculon_search,
+    calibrate,
     doctor,
     export,
     library,
@@ -88,6 +89,7 @@ _command("tune")(tune.tune)
 _command("export")(export.export)
 _command("schedule")(schedule.schedule)
 _command("validate")(validate.validate)
+_command("calibrate")(calibrate.calibrate)
 app.add_typer(library.models_app, name="models")
 app.add_typer(library.gpus_app, name="gpus")
 calculon.calculon_app.command("search")(calculon_search.search)

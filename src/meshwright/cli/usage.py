@@ -10,7 +10,6 @@ from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedE
 
 ABSENT_VERBS = {
     "sweep": "`meshwright calculon sweep` sweeps Calculon's model; else run `meshwright plan ... --json` for each row",
-    "calibrate": "`meshwright validate` compares predictions with measured runs",
     "profile": "`meshwright gpus add FILE` takes a device's numbers",
     "run": "`meshwright export PLAN --to megatron -o DIR` writes what starts it",
     "verify": "`meshwright check` holds a plan against model, cluster and memory",

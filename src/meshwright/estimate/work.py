@@ -265,7 +265,7 @@ class _Pricing:
                 backward=backward,
                 peak_flop_per_s=hardware.attention_flop_per_s if aligned else hardware.scalar_flop_per_s,
                 max_fraction=hardware.head_fraction,
-                softmax_passes=5.5 if backward else 4.5,
+                softmax_passes=(5.5 if backward else 4.5) * hardware.software.vector_passes,
                 score_bytes=self.activation_bytes,
                 memory_bytes_per_s=hardware.achieved_memory_bytes_per_s,
                 launch_s=4 * efficiency.launch_s,

@@ -5,12 +5,16 @@ The file is written by `meshwright calibrate` and comes with the package: librar
 
 from __future__ import annotations
 
-import json
+import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from meshwright.errors import InputError, Problem
+from meshwright.formats.files import read_table
+
+LIBRARY_VARIABLE = "MESHWRIGHT_LIBRARY"
 SCHEMA = "meshwright.calibration/1"
 PACKAGED = Path(__file__).parent / "data" / "calibration.json"
 
@@ -49,10 +53,39 @@ NOTHING = Calibration(date="", source="", numbers=())
 
 @lru_cache(maxsize=1)
 def calibration() -> Calibration:
-    """The packaged calibration, or one without numbers where the package has none."""
-    if not PACKAGED.is_file():
-        return NOTHING
-    return calibration_of(json.loads(PACKAGED.read_text("utf-8")))
+    """The user's calibration, else the packaged one, else one without numbers.
+
+    Raises:
+        InputError: the user's file is not a calibration.
+    """
+    library = os.environ.get(LIBRARY_VARIABLE)
+    own = Path(library) / PACKAGED.name if library else None
+    if own is not None and own.is_file():
+        return read_calibration(own)
+    return read_calibration(PACKAGED) if PACKAGED.is_file() else NOTHING
+
+
+def read_calibration(path: Path) -> Calibration:
+    """A calibration file.
+
+    Raises:
+        InputError: it cannot be read, or is no file that `meshwright calibrate` wrote.
+    """
+    data = read_table(path, "calibration")
+    try:
+        if data["schema"] != SCHEMA:
+            raise ValueError(f"its schema is {data['schema']!r}")
+        return calibration_of(data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            Problem(
+                what=f"{str(path)!r} is not a calibration of this version",
+                why=f"{type(error).__name__}: {error}; the schema read here is {SCHEMA}",
+                fix="write it again with `meshwright calibrate`, or remove it",
+                field="calibration",
+            ),
+            code="MW215",
+        ) from None
 
 
 def calibration_of(data: dict[str, Any]) -> Calibration:

@@ -26,11 +26,9 @@ from meshwright.formats.device_file import (
     read_device_file,
 )
 from meshwright.formats.device_lint import Finding, lint_device
-from meshwright.library.calibration import calibration
+from meshwright.library.calibration import LIBRARY_VARIABLE, calibration
 from meshwright.specs.device import DeviceSpec, KernelEfficiency
 from meshwright.units import GIB
-
-LIBRARY_VARIABLE = "MESHWRIGHT_LIBRARY"
 
 _DATA = Path(__file__).parent / "data"
 _MAKERS = re.compile(r"\b(nvidia|amd|instinct|geforce|tesla|google|cloud|intel|habana|huawei|aws|amazon|gpu)\b")

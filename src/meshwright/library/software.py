@@ -6,6 +6,7 @@ import tomllib
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from meshwright.errors import UnsupportedError, unknown_name
 from meshwright.library.calibration import calibration
@@ -54,5 +55,5 @@ def software_names() -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=1)
-def _table() -> dict[str, dict[str, object]]:
+def _table() -> dict[str, dict[str, Any]]:
     return tomllib.loads(_FILE.read_text("utf-8"))

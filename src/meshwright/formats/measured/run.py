@@ -161,6 +161,10 @@ class _Reader:
         if self.generation.short_gradients:
             precision, assumed = fold.short_gradients(precision)
             self.assume("gradients", assumed)
+        software = self.generation.software
+        if software == "megatron-deepspeed" and not record.text("attention"):
+            software = "megatron-deepspeed-unfused"
+            self.assume("fused kernels", "none: no attention kernel is named")
         flash = fold.flash(record.text("attention"))
         if flash and fold.local_layers(record.text("framework"), record.text("notes")):
             flash = False
@@ -173,7 +177,7 @@ class _Reader:
             global_batch=batch,
             precision=precision,
             attention_kernel="flash" if flash else "materialised",
-            software=self.generation.software,
+            software=software,
         )
 
     def plans(self, devices: int, batch: int, model: ModelSpec) -> tuple[PossiblePlan, ...]:

@@ -1,0 +1,109 @@
+"""`calibrate`: the numbers behind predictions, fitted to measured runs and written as a file the library reads."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from meshwright.app.validate import named_model
+from meshwright.calibrate.chosen import choose_plan
+from meshwright.calibrate.file import fit_record, write_calibration
+from meshwright.calibrate.fit import MeasuredStep, fit, spread_out
+from meshwright.errors import MeshwrightError, Problem, ViolationError
+from meshwright.formats.measured import read_rows, read_run
+from meshwright.library.devices import device
+
+
+class NoBetter(ViolationError):
+    """The fit predicts runs of sources it has not seen no better than the numbers of the literature."""
+
+    default_code = "MW502"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """What `calibrate` found."""
+
+    record: dict[str, Any]
+    """The content of the file."""
+    left_out: tuple[tuple[str, str], ...]
+    """Rows that cannot be priced, with the reason."""
+
+    def to_dict(self) -> dict[str, object]:
+        """As data: the file's content and the rows that were left out."""
+        return {**self.record, "left_out_rows": [{"id": name, "why": why} for name, why in self.left_out]}
+
+
+def calibrate(
+    measured_csv: Sequence[str | Path],
+    out_json: str | Path | None = None,
+    *,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Calibrated:
+    """Fit device and framework numbers to measured steps; write them only if they help where they have not looked.
+
+    Args:
+        measured_csv: files of measured runs, with the columns of `validate`.
+        out_json: where the calibration goes; None writes nothing. `calibration.json` in the folder that
+            MESHWRIGHT_LIBRARY names is read from then on.
+        tell: takes a line about the progress.
+
+    Returns:
+        The numbers with ranges, the errors before and after, and the rows that were left out.
+
+    Raises:
+        InputError: a file cannot be read or written, or too few of its runs can be priced.
+        UnsupportedError: scipy is missing.
+        NoBetter: runs of left-out sources are predicted no better; nothing is written.
+    """
+    steps: list[MeasuredStep] = []
+    refused: list[tuple[str, str]] = []
+    for path in measured_csv:
+        for record in read_rows(path):
+            step = measured_step(record)
+            if isinstance(step, MeasuredStep):
+                steps.append(step)
+            elif step:
+                refused.append(((record.get("id") or "").strip(), step))
+    chosen = spread_out(steps)
+    found = fit(chosen, tell=tell)
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    names = ", ".join(sorted(Path(path).name for path in measured_csv))
+    result = Calibrated(
+        record=fit_record(found, chosen, date=today, source=f"measured steps of {names}"), left_out=tuple(refused)
+    )
+    if not found.improves:
+        error = NoBetter(
+            Problem(
+                what="the fit does not predict sources it has not seen better than the numbers it started from",
+                why="the runs are too few or contradict each other",
+                fix="give more sources, or scale one plan with a log of its own; nothing was written",
+            )
+        )
+        raise error
+    if out_json is not None:
+        write_calibration(result.record, out_json)
+    return result
+
+
+def measured_step(record: dict[str, str]) -> MeasuredStep | str:
+    """A row as a step to fit to, or why not; empty for rows that are not meant to be scored."""
+    try:
+        measured_s = float(record.get("target_iter_time_s") or "nan")
+    except ValueError:
+        measured_s = float("nan")
+    if not 0 < measured_s < float("inf") or (record.get("usable") or "True").strip().lower() != "true":
+        return ""
+    try:
+        run = read_run(record, device, named_model)
+        if isinstance(run, str):
+            return run
+        chosen = choose_plan(run)
+    except MeshwrightError as error:
+        return "; ".join(problem.what for problem in error.problems)
+    if isinstance(chosen, str):
+        return chosen
+    return MeasuredStep(id=run.id, source=record.get("source") or "", measured_s=measured_s, chosen=chosen)
