@@ -119,13 +119,7 @@ class ModelLayout:
         Args:
             placement: every chain of it holds the whole model.
         """
-        per_chain = placement.stages // placement.chains
-        cuts = np.concatenate(([0], np.cumsum(self.split(per_chain))))
-        first, behind = np.zeros((2, placement.p, placement.v), dtype=np.int64)
-        stage = np.arange(placement.stages) % per_chain
-        first[placement.worker, placement.chunk] = cuts[stage]
-        behind[placement.worker, placement.chunk] = cuts[stage + 1]
-        return first, behind
+        return _placed(self, placement)
 
     def counts(self, first: Int[np.ndarray, "..."], behind: Int[np.ndarray, "..."]) -> Int[np.ndarray, "... kinds"]:
         """Layers of each kind from one cut to another.
@@ -135,6 +129,19 @@ class ModelLayout:
             behind: layer behind its last.
         """
         return self.kinds_before[behind] - self.kinds_before[first]
+
+
+@lru_cache(maxsize=512)
+def _placed(
+    layout: ModelLayout, placement: Placement
+) -> tuple[Int[np.ndarray, "workers chunks"], Int[np.ndarray, "workers chunks"]]:
+    per_chain = placement.stages // placement.chains
+    cuts = np.concatenate(([0], np.cumsum(layout.split(per_chain))))
+    first, behind = np.zeros((2, placement.p, placement.v), dtype=np.int64)
+    stage = np.arange(placement.stages) % per_chain
+    first[placement.worker, placement.chunk] = cuts[stage]
+    behind[placement.worker, placement.chunk] = cuts[stage + 1]
+    return first, behind
 
 
 def expand(row: PlanRow, model: ModelSpec, seq_len: int) -> ExecutionPlan:

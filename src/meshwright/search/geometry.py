@@ -14,7 +14,7 @@ import numpy as np
 
 from meshwright.estimate.items import FULL, NONE, SELECTIVE, Item, items_of
 from meshwright.estimate.layout import ModelLayout
-from meshwright.estimate.live import live
+from meshwright.estimate.live import Live, live
 from meshwright.estimate.pipeline import StageCounts, computed_counts, ends_apart, needs_bare
 from meshwright.estimate.stages import recompute_problem
 from meshwright.estimate.step import sync_rounds, weight_versions
@@ -176,11 +176,14 @@ class ShapeFactory:
         # Nothing travels inside a worker.
         travels = lengths[:, 2].reshape(len(lengths), -1).sum(axis=1) * (p > 1)
         per_update, updates = sync_rounds(schedule, m)
+        now, versions = live(schedule, p, m, v), weight_versions(schedule, p, m, v)
+        apart = ends_apart(placement)
         shapes = []
         for recompute, layers in recomputes:
             counts = self.counts(schedule, p, v, recompute, layers)
             forward, backward, weight = path_items(lengths, counts)
-            held, alive, versions = self._largest(schedule, p, m, v, counts)
+            own = _held(counts)
+            held, alive, copies = _largest(schedule, now, own, counts, versions)
             shapes.append(
                 Shape(
                     schedule=schedule,
@@ -196,11 +199,11 @@ class ShapeFactory:
                     path_transfer=travels,
                     held=held,
                     alive=alive,
-                    versions=versions,
-                    first=_held(counts)[0],
+                    versions=copies,
+                    first=own[0],
                     per_update=per_update,
                     updates=updates,
-                    apart=ends_apart(placement),
+                    apart=apart,
                 )
             )
         return shapes
@@ -267,6 +270,8 @@ class ShapeFactory:
     def _shared(self, counts: Float[np.ndarray, "workers chunks items"]) -> Float[np.ndarray, "workers chunks items"]:
         """A tied table is there once on a worker with both ends; a prediction module away from one needs its own."""
         model = self.model
+        if not (model.tied_embeddings or model.mtp_layers):
+            return counts
         embedding, head = (np.asarray(counts[:, :, self._place(Item(part))] > 0) for part in ("embedding", "head"))
         both = np.asarray(embedding.any(axis=1) & head.any(axis=1))
         if model.tied_embeddings:
@@ -285,31 +290,35 @@ class ShapeFactory:
         weights[behind == self.model.num_layers] += self.layout.tail_flop
         return weights
 
-    def _largest(
-        self, schedule: Schedule, p: int, m: int, v: int, counts: StageCounts
-    ) -> tuple[Float[np.ndarray, "kept items"], Float[np.ndarray, "kept items"], Float[np.ndarray, "kept"]]:
-        """Held and alive items, and weight versions, of the workers that may need the most memory.
 
-        No other worker has as many of each.
-        """
-        now = live(schedule, p, m, v)
-        work = computed_counts(schedule, counts)
-        worker = np.repeat(np.arange(p), [len(living) for living in now.kept])
-        held = _held(counts)[worker]
-        alive = np.einsum("nv,nvi->ni", np.concatenate(now.kept).astype(float), work[worker])
-        if counts.bare is not None:
-            alive = alive + np.einsum("nv,nvi->ni", np.concatenate(now.made).astype(float), counts.bare[worker])
-        if now.guests.any():
-            alive = alive + (now.guests[:, None] * work[::-1].sum(axis=1))[worker]
-        versions = weight_versions(schedule, p, m, v)[worker]
-        rows = np.concatenate([held, alive, versions[:, None]], axis=1)
-        rows = rows[:, rows.any(axis=0)]
-        covered = (rows[None, :, :] >= rows[:, None, :]).all(axis=-1)
-        equal = covered & covered.T
-        # Of equal rows the first stays.
-        earlier = np.tri(len(rows), k=-1, dtype=bool)
-        kept = ~((covered & ~equal) | (equal & earlier)).any(axis=1)
-        return held[kept], alive[kept], versions[kept]
+def _largest(
+    schedule: Schedule,
+    now: Live,
+    own: Float[np.ndarray, "workers items"],
+    counts: StageCounts,
+    versions: Float[np.ndarray, " workers"],
+) -> tuple[Float[np.ndarray, "kept items"], Float[np.ndarray, "kept items"], Float[np.ndarray, "kept"]]:
+    """Held and alive items, and weight versions, of the workers that may need the most memory.
+
+    No other worker has as many of each.
+    """
+    work = computed_counts(schedule, counts)
+    worker = np.repeat(np.arange(len(own)), [len(living) for living in now.kept])
+    held = own[worker]
+    alive = np.einsum("nv,nvi->ni", np.concatenate(now.kept).astype(float), work[worker])
+    if counts.bare is not None:
+        alive = alive + np.einsum("nv,nvi->ni", np.concatenate(now.made).astype(float), counts.bare[worker])
+    if now.guests.any():
+        alive = alive + (now.guests[:, None] * work[::-1].sum(axis=1))[worker]
+    several = [] if (versions == 1.0).all() else [versions[worker, None]]
+    rows = np.concatenate([held, alive, *several], axis=1)
+    rows = rows[:, rows.any(axis=0)]
+    covered = (rows[None, :, :] >= rows[:, None, :]).all(axis=-1)
+    equal = covered & covered.T
+    # Of equal rows the first stays.
+    earlier = np.tri(len(rows), k=-1, dtype=bool)
+    kept = ~((covered & ~equal) | (equal & earlier)).any(axis=1)
+    return held[kept], alive[kept], versions[worker[kept]]
 
 
 def path_items(

@@ -115,6 +115,7 @@ class _Search:
         self.model, self.cluster, self.workload, self.space = model, cluster, workload, space
         self.hardware: Hardware = hardware_of(cluster.groups[0], workload.precision, workload.software)
         self.factory = ShapeFactory.of(model, workload.seq_len, space)
+        self.in_order = set(self.factory.names) <= set(DEFAULT_SCHEDULES)
         self.queue = Queue(top, FRONT_SLACK if pareto else 1.0)
         self.limit_bytes = self.hardware.memory_bytes * (1.0 if space.tight else 1.0 - TIGHT_SHARE)
         self.shapes: dict[tuple[int, int], list[Shape]] = {}
@@ -128,8 +129,7 @@ class _Search:
         if grid.rows:
             plans_of_row = self._plans_of_row(grid)
             space_size = int(plans_of_row.sum())
-            in_order = set(self.factory.names) <= set(DEFAULT_SCHEDULES)
-            bounds = row_bounds(grid, self.model, self.hardware, self.workload, any_order=not in_order)
+            bounds = row_bounds(grid, self.model, self.hardware, self.workload, any_order=not self.in_order)
             hopeless = bounds.peak_bytes > self.limit_bytes
             self.pruned["row: states exceed memory"] += int(plans_of_row[hopeless].sum())
             order = np.flatnonzero(~hopeless & (plans_of_row > 0))
@@ -165,13 +165,16 @@ class _Search:
 
     def _price(self, grid: Grid) -> None:
         """Price rows, and simulate the best of them."""
-        priced = list(self.rows(grid))
-        for rows in priced:
+        kept = []
+        for rows in self.rows(grid):
             block = self.block(rows)
             if block is not None:
                 self._price_block(block, block.plans())
+            # Tables of rows that nobody needs again make room for the next ones in the cache.
+            if not self.in_order:
+                kept.append(rows)
         self.queue.simulate(rounds=2)
-        sketched = [found for rows in priced for found in sketches(rows, self.factory, self.workload)]
+        sketched = [found for rows in kept for found in sketches(rows, self.factory, self.workload)]
         for sketch in sorted(sketched, key=lambda found: found.least_s):
             self._price_sketch(sketch)
 
