@@ -1,0 +1,107 @@
+"""Mixed clusters against Sailor and Metis: `python -m benchmarks.hetero --cases FILE --profiles DIR`.
+
+The file holds clusters and the times Sailor's simulator gives to the plans of both planners; the folder, the layer
+profiles it used. Every plan is priced by the simulator's own rule (`meshwright.hetero.sailor_rule`, and
+`meshwright.hetero.composition_price` for pipelines of unequal shape). Seconds of planning are processor time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import markdown_table
+from meshwright.formats.profiles import ProfileSet, read_profiles
+from meshwright.hetero.bounds import compute_bound_s
+from meshwright.hetero.compose import Composed, compose
+from meshwright.hetero.kinds import DeviceKind
+from meshwright.hetero.profile_costs import ProfileCosts
+from meshwright.units import GIB
+
+MEMORY_GIB = {"V100-16": 16, "A100-40": 40, "A100-80": 80, "GH-96": 96}
+"""Capacities Sailor plans with."""
+
+BEYOND = (
+    ("OPT-350", {"A100-40": 8, "V100-16": 8}, 1024, 22.99, "Sailor"),
+    ("OPT-350", {"GH-96": 8, "A100-40": 8, "V100-16": 16}, 512, 5.745, "Sailor on the 8 GH-96 alone"),
+    ("OPT-350", {"GH-96": 32, "A100-40": 32, "V100-16": 64}, 1024, 3.71, "Sailor, 32 GH-96 of them"),
+    ("OPT-350", {"A100-40": 128, "V100-16": 128}, 1024, 2.40, "Sailor"),
+)
+"""Model, devices, batch, and what the best published plan takes by Sailor's simulator; nodes of 4."""
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=Path, required=True)
+    parser.add_argument("--profiles", type=Path, required=True)
+    options = parser.parse_args()
+    profiles = read_profiles(options.profiles)
+    cases = json.loads(options.cases.read_text())["cases"]
+    print(markdown_table(("cluster", "batch", "Sailor", "Metis", "ours", "below", "bound", "planning"),
+                         [_case_row(profiles, case) for case in cases]))  # fmt: skip
+    print()
+    print(markdown_table(("cluster", "batch", "published", "ours", "below", "planning"),
+                         [_beyond_row(profiles, *one) for one in BEYOND]))  # fmt: skip
+
+
+def _case_row(profiles: ProfileSet, case: dict[str, Any]) -> list[str]:
+    costs = _costs(profiles, case["model"], case["cluster"], case["gpus_per_node"], case["zone"])
+    sailor = case["sailor"]["best_of_list_by_simulator"]["sailor_simulator_s"]
+    metis = case["metis"]["best_uniform_by_sailor_simulator"]["sailor_simulator_s"]
+    best, cpu_s = _planned(costs, case["global_batch"])
+    step_s = best.time.step_time_s
+    return [
+        f"{case['model']}, {_said(case['cluster'])}",
+        str(case["global_batch"]),
+        f"{sailor:.2f} s",
+        f"{metis:.2f} s",
+        f"{step_s:.2f} s",
+        f"{1 - step_s / min(sailor, metis):.1%}",
+        f"{compute_bound_s(costs, case['global_batch']):.2f} s",
+        f"{cpu_s:.1f} s",
+    ]
+
+
+def _beyond_row(
+    profiles: ProfileSet, model: str, cluster: dict[str, int], batch: int, published_s: float, by: str
+) -> list[str]:
+    best, cpu_s = _planned(_costs(profiles, model, cluster, 4, "us-central1-a"), batch)
+    step_s = best.time.step_time_s
+    below = f"{1 - step_s / published_s:.1%}"
+    return [f"{model}, {_said(cluster)}", str(batch), f"{published_s:.2f} s ({by})", f"{step_s:.2f} s", below,
+            f"{cpu_s:.1f} s"]  # fmt: skip
+
+
+def _planned(costs: ProfileCosts, batch: int) -> tuple[Composed, float]:
+    start = time.process_time()
+    best = compose(costs, batch)
+    if best is None:
+        raise SystemExit("nothing fits")
+    return best, time.process_time() - start
+
+
+def _costs(profiles: ProfileSet, model: str, cluster: dict[str, int], per_node: int, zone: str) -> ProfileCosts:
+    kinds = [
+        DeviceKind(
+            name=name,
+            device=name,
+            count=count,
+            devices_per_node=per_node,
+            memory_bytes=MEMORY_GIB[name] * GIB,
+            zone=zone,
+        )
+        for name, count in cluster.items()
+    ]
+    return ProfileCosts(profiles, model, kinds)
+
+
+def _said(cluster: dict[str, int]) -> str:
+    return " + ".join(f"{count} {name}" for name, count in cluster.items())
+
+
+if __name__ == "__main__":
+    main()
