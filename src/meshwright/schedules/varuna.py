@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
+
+import numpy as np
 
 from meshwright.errors import Problem
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.lists import Task, table_of_lists
 from meshwright.schedules.one_f_one_b import one_chunk_problems
+from meshwright.schedules.simulate import Timeline, Times, simulate
 from meshwright.schedules.table import Kind, ScheduleTable
 
 BACKWARD_SLOTS = 2
@@ -21,7 +25,7 @@ class Varuna(Schedule):
     Worker r recomputes micro-batch i while worker r + 1 is in the second half of its backward, so that its own backward
     starts when the gradient lands and at most one recomputed set of activations lives. The last worker recomputes
     nothing. Activations in flight are boundary inputs here, up to m on the first worker. At run time Varuna also runs a
-    forward in place of a recomputation whose gradient is late; that choice depends on jitter and is not in the table.
+    forward in place of a recomputation whose gradient is late: `opportunistic` gives that order for given durations.
     Source: Athlur et al., "Varuna: Scalable, Low-cost Training of Massive Deep Learning Models", EuroSys 2022; slots
     and priorities as in the published code's schedule generator.
     """
@@ -86,3 +90,59 @@ def slot_orders(p: int, m: int) -> list[list[Task]]:
                 break
         slot += 1
     return orders
+
+
+def opportunistic(table: ScheduleTable, times: Times) -> ScheduleTable:
+    """The order that workers take who run the next forward in place of a recomputation whose gradient is late.
+
+    Late is a gradient that is still missing when the forward, started as soon as it can, and the recomputation behind
+    it would both be over:
+
+        max(worker free, activation there) + forward + recomputation <= gradient there
+
+    So no forward and no backward ends later than in the given order, whatever the durations; where gradients are on
+    time, as with equal slots and free transfers, the order stays. A worker may keep more boundary inputs, at most m.
+    This is a reconstruction: the source's runtime asks only whether the gradient is there when the recomputation is
+    due, which in its own slots it never is, and so may delay a backward.
+
+    Args:
+        table: of `Varuna`.
+        times: one set of durations; with `by_micro_batch` every task has its own, as with jitter.
+    """
+    while True:
+        timeline = simulate(table, times)
+        order = _forwards_ahead(timeline)
+        if np.array_equal(order, np.arange(table.tasks)):
+            return table
+        table = ScheduleTable(
+            placement=table.placement,
+            micro_batches=table.micro_batches,
+            worker=table.worker[order],
+            kind=table.kind[order],
+            stage=table.stage[order],
+            micro_batch=table.micro_batch[order],
+        )
+
+
+def _forwards_ahead(timeline: Timeline) -> np.ndarray:
+    """Tasks of all workers in the order in which forwards run ahead of recomputations whose gradient is late."""
+    table, transfers = timeline.table, timeline.transfers()
+    arrives = np.zeros(table.tasks)
+    arrives[transfers.consumer] = transfers.end_s
+    there_s, took_s = arrives.tolist(), (timeline.end_s - timeline.start_s).tolist()
+    kinds = table.kind.tolist()
+    order: list[int] = []
+    for low, high in zip(table.first[:-1].tolist(), table.first[1:].tolist(), strict=True):
+        rest = deque(task for task in range(low, high) if kinds[task] != Kind.F)
+        forwards = deque(task for task in range(low, high) if kinds[task] == Kind.F)
+        free_s = 0.0
+        while rest or forwards:
+            listed = forwards and (not rest or forwards[0] < rest[0])
+            late = False
+            if forwards and not listed and kinds[rest[0]] == Kind.R:
+                forward, again, backward = forwards[0], rest[0], rest[1]
+                late = max(free_s, there_s[forward]) + took_s[forward] + took_s[again] <= there_s[backward]
+            task = forwards.popleft() if listed or late else rest.popleft()
+            order.append(task)
+            free_s = max(free_s, there_s[task]) + took_s[task]
+    return np.array(order)
