@@ -100,6 +100,7 @@ COMMAND_LINE = [
     ("gpus show", 2, "GPU is missing"),
     ("gpus lst", 2, "unknown verb 'lst'", "list"),
     ("validate", 2, "MEASURED.csv is missing"),
+    ("calibrate", 2, "MEASURED.csv is missing"),
     ("schedule", 2, "NAME is missing", "--p is missing", "--m is missing"),
     ("schedule , --p 4 --m 8", 2, "NAME is missing"),
     ("schedule zb-h2,dualpipe --p 4 --m 3 --waves 2", 2, "zb-h2: m = 3", "dualpipe: m = 3", "none of zb-h2"),
@@ -109,7 +110,8 @@ COMMAND_LINE = [
     ("trace tp2", 2, "--model is missing"),
     ("trace tp2 --model gpt2", 2, "no cluster is given"),
     ("trace plan.json -o no/where.json --svg no/where.svg", 2, "no/where.json", "no/where.svg"),
-    (f"{PLAN} --profiles dir", 4, "this version has no option --profiles", "gpus add"),
+    (f"{PLAN} --profiles dir", 2, "--gbs is missing"),
+    (f"{PLAN} --profiles dir --gbs 8", 2, "profiles 'dir' are no folder", "layer_times.csv"),
     (f"{PLAN} --replan-from p.json --lost 8xH100", 4, "--replan-from", "--lost"),
 ]
 NAMES = [
@@ -120,7 +122,8 @@ NAMES = [
     (f"{PLAN} --optimizer adamm", 4, "unknown optimizer 'adamm'", "adam"),
     (f"{PLAN} --target megatrn", 4, "unknown target 'megatrn'", "megatron"),
     (f"{PLAN} --objective spead", (2, 4), "unknown objective 'spead'", "time"),
-    (f"{PLAN} --schedule zb-h1", (2, 4), "unknown schedule 'zb-h1'"),
+    (f"{PLAN} --schedule zb-h9", (2, 4), "unknown schedule 'zb-h9'", "zb-h1"),
+    (f"{PLAN} --schedule mobius", (2, 4), "schedule 'mobius' in a plan", "paged from host memory"),
     (f"{PLAN} --pin tpp=8 --forbid nothing", 2, "tpp", "nothing"),
     ("schedule 1f1bb --p 4 --m 8", 4, "unknown schedule '1f1bb'", "1f1b"),
     ("gpus show H1000", 4, "unknown device 'H1000'", "H100"),
@@ -248,6 +251,7 @@ PLANS = [
 ]
 MEASURED = [
     ("validate BAD/absent.csv", 2, "no such file"),
+    ("calibrate BAD/absent.csv", 2, "no such file"),
     ("validate BAD/folder", 2, "folder"),
     ("validate BAD/empty.csv", 2, "empty"),
     ("validate BAD/binary.csv", 2, "binary"),

@@ -14,7 +14,19 @@ from tests.cli.conftest import Run
 
 COMMAND = [sys.executable, "-c", "import sys; from meshwright.cli import main; sys.exit(main())"]
 VERBS = (
-    *("plan", "estimate", "check", "explain", "compare", "size", "export", "schedule", "validate", "doctor"),
+    *(
+        "plan",
+        "estimate",
+        "check",
+        "explain",
+        "compare",
+        "size",
+        "export",
+        "schedule",
+        "validate",
+        "calibrate",
+        "doctor",
+    ),
     *("models list", "models show", "models add", "gpus list", "gpus show", "gpus add"),
 )
 
