@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 from jax.extend import core
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 
-from meshwright.compiler.instructions import Feed, Instruction, Op, Program
+from meshwright.compiler.instructions import Feed, Program
+from meshwright.runtime.channels import local_channels
+from meshwright.runtime.executor import MeshExecutor
 
 
 class LocalRuntime:
@@ -25,7 +26,11 @@ class LocalRuntime:
         """
         self.program = program
         self.meshes = tuple(meshes)
-        self._compiled: dict[tuple[str, int], Any] = {}
+        functions = {name: core.jaxpr_as_fun(closed) for name, closed in program.executables.items()}
+        self._executors = [
+            MeshExecutor(own, program.buffers, functions, mesh, channels)
+            for own, mesh, channels in zip(program.lists, self.meshes, local_channels(program.meshes), strict=True)
+        ]
 
     def sharding(self, buffer: int) -> NamedSharding:
         """Where a buffer lies.
@@ -33,8 +38,7 @@ class LocalRuntime:
         Args:
             buffer: its number.
         """
-        known = self.program.buffers[buffer]
-        return NamedSharding(self.meshes[known.mesh], known.spec or PartitionSpec())
+        return self._executors[self.program.buffers[buffer].mesh].sharding(buffer)
 
     def step(self, inputs: Sequence[Any], micro_batches: int) -> list[Any]:
         """Run every list once.
@@ -46,69 +50,35 @@ class LocalRuntime:
         Returns:
             The outputs of the step, flat.
         """
-        values: dict[int, Any] = {feed.buffer: self._fed(inputs, feed, micro_batches) for feed in self.program.feeds}
-        messages: dict[tuple[int, int], deque[list[Any]]] = defaultdict(deque)
-        places = [0] * self.program.meshes
-        moved = True
-        while moved:
-            moved = False
-            for mesh, instructions in enumerate(self.program.lists):
-                while places[mesh] < len(instructions):
-                    instruction = instructions[places[mesh]]
-                    if instruction.op is Op.RECV and not messages[instruction.peer or 0, mesh]:
-                        break
-                    self._do(mesh, instruction, values, messages)
-                    places[mesh] += 1
-                    moved = True
-        assert all(place == len(own) for place, own in zip(places, self.program.lists, strict=True))
-        return [
-            inputs[outcome.input] if outcome.buffer is None else values[outcome.buffer]  # type: ignore[index]
+        fed: dict[int, dict[int, Any]] = defaultdict(dict)
+        for feed in self.program.feeds:
+            fed[self.program.buffers[feed.buffer].mesh][feed.buffer] = part_of(inputs, feed, micro_batches)
+        for mesh, executor in enumerate(self._executors):
+            executor.begin(fed[mesh])
+        while any([executor.advance(wait=False) for executor in self._executors]):
+            pass
+        assert all(executor.ended for executor in self._executors)
+        outputs = [
+            inputs[outcome.input]  # type: ignore[index]
+            if outcome.buffer is None
+            else self._executors[self.program.buffers[outcome.buffer].mesh].values[outcome.buffer]
             for outcome in self.program.outcomes
         ]
+        for executor in self._executors:
+            executor.values = {}
+        return outputs
 
-    def _do(
-        self,
-        mesh: int,
-        instruction: Instruction,
-        values: dict[int, Any],
-        messages: dict[tuple[int, int], deque[list[Any]]],
-    ) -> None:
-        match instruction.op:
-            case Op.RUN:
-                run = self._executable(mesh, instruction)
-                results = run(*(values[buffer] for buffer in instruction.reads))
-                values.update(zip(instruction.writes, results, strict=True))
-            case Op.SEND:
-                assert instruction.peer is not None
-                messages[mesh, instruction.peer].append([values[buffer] for buffer in instruction.reads])
-            case Op.RECV:
-                assert instruction.peer is not None
-                sent = messages[instruction.peer, mesh].popleft()
-                for buffer, value in zip(instruction.writes, sent, strict=True):
-                    values[buffer] = jax.device_put(value, self.sharding(buffer))
-            case Op.FREE:
-                for buffer in instruction.reads:
-                    del values[buffer]
 
-    def _executable(self, mesh: int, instruction: Instruction) -> Any:
-        name = instruction.executable or ""
-        if (name, mesh) not in self._compiled:
-            program = self.program.executables[name]
-            wanted = [
-                None if self.program.buffers[buffer].spec is None else self.sharding(buffer)
-                for buffer in instruction.writes
-            ]
-            run = jax.jit(core.jaxpr_as_fun(program), out_shardings=wanted)
-            if not instruction.reads:
-                run = jax.jit(
-                    core.jaxpr_as_fun(program), out_shardings=NamedSharding(self.meshes[mesh], PartitionSpec())
-                )
-            self._compiled[name, mesh] = run
-        return self._compiled[name, mesh]
+def part_of(inputs: Sequence[Any], feed: Feed, micro_batches: int) -> Any:
+    """What a feed puts into its buffer: an input, or the samples of one micro-batch.
 
-    def _fed(self, inputs: Sequence[Any], feed: Feed, micro_batches: int) -> Any:
-        value = inputs[feed.input]
-        if feed.micro_batch is not None:
-            size = value.shape[0] // micro_batches
-            value = value[feed.micro_batch * size : (feed.micro_batch + 1) * size]
-        return jax.device_put(value, self.sharding(feed.buffer))
+    Args:
+        inputs: of the step, flat; batch arguments whole.
+        feed: which.
+        micro_batches: into which batch arguments are split.
+    """
+    value = inputs[feed.input]
+    if feed.micro_batch is None:
+        return value
+    size = value.shape[0] // micro_batches
+    return value[feed.micro_batch * size : (feed.micro_batch + 1) * size]

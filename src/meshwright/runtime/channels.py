@@ -1,0 +1,77 @@
+"""What carries values between two meshes: one interface, whether they share a process, a host or only a network."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from meshwright.compiler.instructions import Buffer
+
+
+class Channel(Protocol):
+    """Both directions between a mesh and another one; messages arrive in the order they were sent."""
+
+    def send(self, values: Sequence[Any]) -> None:
+        """Send values; returns before the other side receives them, however many it has not yet received.
+
+        Args:
+            values: arrays of the own mesh.
+        """
+        ...
+
+    def ready(self) -> bool:
+        """Whether `receive` would return at once."""
+        ...
+
+    def receive(self, like: Sequence[Buffer]) -> list[Any]:
+        """The next message, waited for.
+
+        Args:
+            like: what it holds.
+
+        Returns:
+            Arrays that may lie anywhere; the receiver places them.
+        """
+        ...
+
+
+class LocalChannel:
+    """Between two meshes of one process: the arrays themselves."""
+
+    def __init__(self, outgoing: deque[list[Any]], incoming: deque[list[Any]]) -> None:
+        """One end.
+
+        Args:
+            outgoing: the other end's incoming messages.
+            incoming: the other end's outgoing messages.
+        """
+        self._outgoing, self._incoming = outgoing, incoming
+
+    def send(self, values: Sequence[Any]) -> None:
+        """See `Channel`."""
+        self._outgoing.append(list(values))
+
+    def ready(self) -> bool:
+        """See `Channel`."""
+        return bool(self._incoming)
+
+    def receive(self, like: Sequence[Buffer]) -> list[Any]:
+        """See `Channel`; only to be called when `ready`."""
+        return self._incoming.popleft()
+
+
+def local_channels(meshes: int) -> list[dict[int, LocalChannel]]:
+    """Ends of the channels between all pairs of meshes in one process.
+
+    Args:
+        meshes: how many.
+
+    Returns:
+        For each mesh, its channel to every mesh, itself included.
+    """
+    messages: list[list[deque[list[Any]]]] = [[deque() for _ in range(meshes)] for _ in range(meshes)]
+    return [
+        {peer: LocalChannel(messages[mesh][peer], messages[peer][mesh]) for peer in range(meshes)}
+        for mesh in range(meshes)
+    ]

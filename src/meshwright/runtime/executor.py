@@ -1,0 +1,113 @@
+"""One mesh at work: its instructions done one after the other, on buffers it owns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from meshwright.compiler.instructions import Buffer, Instruction, Op
+from meshwright.runtime.channels import Channel
+
+
+class MeshExecutor:
+    """The list of one mesh, its executables and its buffers."""
+
+    def __init__(
+        self,
+        instructions: Sequence[Instruction],
+        buffers: Sequence[Buffer],
+        functions: Mapping[str, Callable[..., Any]],
+        mesh: Mesh,
+        channels: Mapping[int, Channel],
+        watch: Callable[[int], None] = lambda place: None,
+    ) -> None:
+        """Nothing is compiled yet: an executable is compiled when it first runs.
+
+        Args:
+            instructions: of this mesh.
+            buffers: of the whole program, by number.
+            functions: what executables compute, flat in and out.
+            mesh: its devices.
+            channels: to the other meshes.
+            watch: told the place in the list before each instruction.
+        """
+        self.instructions, self.buffers, self.mesh = instructions, buffers, mesh
+        self.values: dict[int, Any] = {}
+        self.place = 0
+        self._functions, self._channels, self._watch = functions, channels, watch
+        self._compiled: dict[str, Any] = {}
+
+    @property
+    def ended(self) -> bool:
+        """Whether the list is done."""
+        return self.place == len(self.instructions)
+
+    def sharding(self, buffer: int) -> NamedSharding:
+        """Where a buffer lies.
+
+        Args:
+            buffer: its number.
+        """
+        return NamedSharding(self.mesh, self.buffers[buffer].spec or PartitionSpec())
+
+    def begin(self, values: Mapping[int, Any]) -> None:
+        """Go to the start of the list.
+
+        Args:
+            values: of the buffers that hold one there, anywhere; they are placed.
+        """
+        self.values = {buffer: jax.device_put(value, self.sharding(buffer)) for buffer, value in values.items()}
+        self.place = 0
+
+    def advance(self, *, wait: bool) -> bool:
+        """Do instructions up to the end of the list.
+
+        Args:
+            wait: for messages; without it, stop where one is missing.
+
+        Returns:
+            Whether anything was done.
+        """
+        start = self.place
+        while not self.ended:
+            instruction = self.instructions[self.place]
+            if not wait and instruction.op is Op.RECV and not self._channel(instruction).ready():
+                break
+            self._watch(self.place)
+            self._do(instruction)
+            self.place += 1
+        return self.place > start
+
+    def _do(self, instruction: Instruction) -> None:
+        match instruction.op:
+            case Op.RUN:
+                results = self._executable(instruction)(*(self.values[buffer] for buffer in instruction.reads))
+                self.values.update(zip(instruction.writes, results, strict=True))
+            case Op.SEND:
+                self._channel(instruction).send([self.values[buffer] for buffer in instruction.reads])
+            case Op.RECV:
+                sent = self._channel(instruction).receive([self.buffers[buffer] for buffer in instruction.writes])
+                for buffer, value in zip(instruction.writes, sent, strict=True):
+                    self.values[buffer] = jax.device_put(value, self.sharding(buffer))
+            case Op.FREE:
+                for buffer in instruction.reads:
+                    del self.values[buffer]
+
+    def _channel(self, instruction: Instruction) -> Channel:
+        assert instruction.peer is not None
+        return self._channels[instruction.peer]
+
+    def _executable(self, instruction: Instruction) -> Any:
+        name = instruction.executable or ""
+        if name not in self._compiled:
+            wanted: Any = [
+                None if self.buffers[buffer].spec is None else self.sharding(buffer) for buffer in instruction.writes
+            ]
+            if not instruction.reads:
+                # Nothing else says on which devices it runs.
+                wanted = NamedSharding(self.mesh, PartitionSpec())
+            self._compiled[name] = jax.jit(self._functions[name], out_shardings=wanted)
+        return self._compiled[name]
