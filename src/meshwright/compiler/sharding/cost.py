@@ -1,0 +1,127 @@
+"""Seconds of what moves between devices of a logical mesh, by one latency and one bandwidth per axis.
+
+A placement says for each axis of the mesh which dimension of a value it splits, or -1 for none; arrays of placements
+have the shape (choices, axes). Of two axes on one dimension the first is the outer one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.shapes import Bool, Float, Int
+
+WHOLE = -1
+"""An axis that splits nothing."""
+
+Placements = Int[np.ndarray, "choices axes"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshAxis:
+    """Devices along one axis of a logical mesh, and the links between them."""
+
+    size: int
+    latency_s: float = 5e-6
+    """Alpha: of one collective."""
+    bytes_per_s: float = 100e9
+    """1 / beta: out of one device, in one direction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogicalMesh:
+    """Devices in one to three axes."""
+
+    axes: tuple[MeshAxis, ...]
+    flop_per_s: float = 100e12
+    """Of one device."""
+
+    @property
+    def sizes(self) -> Int[np.ndarray, " axes"]:
+        """Devices along each axis."""
+        return np.array([axis.size for axis in self.axes])
+
+    def all_reduce_s(self, axis: int, size_bytes: float) -> float:
+        """Ring all-reduce: alpha + 2 (n - 1) / n x bytes / bandwidth.
+
+        Args:
+            axis: of the mesh.
+            size_bytes: on each device, before and after.
+        """
+        return self.axes[axis].latency_s + 2.0 * self._share_s(axis, size_bytes)
+
+    def all_gather_s(self, axis: int, size_bytes: float) -> float:
+        """Ring all-gather or reduce-scatter: alpha + (n - 1) / n x bytes / bandwidth.
+
+        Args:
+            axis: of the mesh.
+            size_bytes: of the whole: after an all-gather, before a reduce-scatter.
+        """
+        return self.axes[axis].latency_s + self._share_s(axis, size_bytes)
+
+    def all_to_all_s(self, axis: int, size_bytes: float) -> float:
+        """All-to-all: alpha + (n - 1) / n x bytes / bandwidth.
+
+        Args:
+            axis: of the mesh.
+            size_bytes: on each device, before and after.
+        """
+        return self.axes[axis].latency_s + self._share_s(axis, size_bytes)
+
+    def _share_s(self, axis: int, size_bytes: float) -> float:
+        own = self.axes[axis]
+        return (own.size - 1) / own.size * size_bytes / own.bytes_per_s
+
+    def shards(self, placements: Placements) -> Float[np.ndarray, " choices"]:
+        """Parts into which each placement splits a value.
+
+        Args:
+            placements: of the value.
+        """
+        return np.where(placements != WHOLE, self.sizes, 1).prod(axis=-1).astype(float)
+
+    def move_s(
+        self,
+        size_bytes: float,
+        source: Placements,
+        target: Placements,
+        partial: Bool[np.ndarray, "targets axes"] | None = None,
+        *,
+        partial_in_source: bool = True,
+    ) -> Float[np.ndarray, "sources targets"]:
+        """Seconds to bring a value from each source placement to each target placement.
+
+        An axis that splits the same dimension before and after costs nothing, one that begins to split a slice, which
+        is free; one that ends an all-gather; one that changes dimensions an all-to-all. An axis along which the value
+        is a sum still to be taken costs an all-reduce, or a reduce-scatter where it splits the value afterwards.
+        Slices come first, then axis after axis, each at the size the value then has.
+
+        Args:
+            size_bytes: of the whole value.
+            source: placements before.
+            target: placements after.
+            partial: axes along which the value is a partial sum, per source.
+            partial_in_source: `partial` has a row per source; else per target, for values that flow back.
+        """
+        sizes = self.sizes
+        before, after = source[:, None, :], target[None, :, :]
+        if partial is None:
+            sums = np.zeros((1, 1, len(sizes)), bool)
+        else:
+            sums = partial[:, None, :] if partial_in_source else partial[None, :, :]
+        before, after, sums = np.broadcast_arrays(before, after, sums)
+        total = np.zeros(before.shape[:2])
+        split_before = np.where((before != WHOLE) | ((after != WHOLE) & ~sums), sizes, 1)
+        split_after = np.where(after != WHOLE, sizes, 1)
+        for axis, own in enumerate(self.axes):
+            others = split_after[..., :axis].prod(-1) * split_before[..., axis + 1 :].prod(-1)
+            whole_s = (own.size - 1) / own.size * size_bytes / others / own.bytes_per_s
+            old, new, summed = before[..., axis], after[..., axis], sums[..., axis]
+            gathered = ~summed & (old != WHOLE) & (new == WHOLE)
+            exchanged = ~summed & (old != WHOLE) & (new != WHOLE) & (old != new)
+            reduced = summed & (new == WHOLE)
+            scattered = summed & (new != WHOLE)
+            total += (gathered | exchanged | reduced | scattered) * own.latency_s
+            total += (gathered | scattered) * whole_s + exchanged * whole_s / own.size + reduced * 2.0 * whole_s
+        return total

@@ -1,0 +1,247 @@
+"""Exact solution of a problem of choices: prune, eliminate node after node; a MILP where memory binds."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from meshwright.compiler.sharding.problem import ChoiceProblem, Solution
+from meshwright.errors import InfeasibleError, Problem
+from meshwright.shapes import Bool, Float, Int
+
+LARGEST_TABLE = 30_000_000
+"""Entries of a table of the elimination; beyond it the MILP is as exact and smaller."""
+
+
+def solve(problem: ChoiceProblem, memory_bytes: float | None = None) -> Solution:
+    """The choice of least objective that fits into memory.
+
+    Args:
+        problem: what to decide.
+        memory_bytes: of one device; unlimited without it.
+
+    Raises:
+        InfeasibleError: no choice fits, with the least that one needs.
+    """
+    if memory_bytes is not None:
+        least = sum(float(memory.min()) for memory in problem.memory)
+        if least > memory_bytes:
+            raise InfeasibleError(
+                Problem(
+                    what=f"the stage needs at least {least:.4g} bytes on each device, {memory_bytes:.4g} are allowed",
+                    why="every value is already split over as many devices as divide it",
+                    fix="more devices, more micro-batches, or a larger memory_bytes",
+                    field="memory_bytes",
+                )
+            )
+    kept = _undominated(problem, by_memory=False)
+    choice = _eliminate(_reduced(problem, kept))
+    if choice is not None:
+        whole = _restored(choice, kept)
+        if memory_bytes is None or problem.memory_of(whole) <= memory_bytes:
+            return _solution(problem, whole, "elimination")
+    kept = _undominated(problem, by_memory=memory_bytes is not None)
+    return _solution(problem, _restored(_milp(_reduced(problem, kept), memory_bytes), kept), "milp")
+
+
+def _solution(problem: ChoiceProblem, choice: Sequence[int], method: str) -> Solution:
+    return Solution(
+        choice=tuple(choice), objective_s=problem.value(choice), memory_bytes=problem.memory_of(choice), method=method
+    )
+
+
+# ---- pruning
+
+
+def _undominated(problem: ChoiceProblem, *, by_memory: bool) -> list[Int[np.ndarray, " kept"]]:
+    """Choices of each node that may be part of an optimum.
+
+    s is left out where some t costs no more whatever the neighbours choose:
+    cost[s] - cost[t] + sum_v min_x (edge[s, x] - edge[t, x]) >= 0. One optimum always remains.
+
+    Source: Goldstein, "Efficient rotamer elimination applied to protein side-chains and related spin glasses"
+    (Biophysical Journal 66, 1994), equation 2.
+    """
+    around = problem.neighbours()
+    kept: list[Int[np.ndarray, " kept"]] = [np.arange(len(cost)) for cost in problem.costs]
+    waiting = list(range(len(kept)))
+    queued = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        queued.discard(node)
+        own = kept[node]
+        if len(own) == 1:
+            continue
+        cost = problem.costs[node][own]
+        margin = cost[:, None] - cost[None, :]
+        for other in around[node]:
+            table = _edge(problem, node, other)[np.ix_(own, kept[other])]
+            margin = margin + _least_differences(table)
+        beaten: Bool[np.ndarray, "s t"] = margin > 0
+        # Of choices that are equal in every respect, the first stays.
+        beaten |= (margin == 0) & (np.arange(len(own))[None, :] < np.arange(len(own))[:, None])
+        if by_memory:
+            memory = problem.memory[node][own]
+            beaten &= memory[None, :] <= memory[:, None]
+        left = own[~beaten.any(axis=1)]
+        if len(left) < len(own):
+            kept[node] = left
+            for other in around[node] - queued:
+                waiting.append(other)
+                queued.add(other)
+    return kept
+
+
+def _least_differences(table: Float[np.ndarray, "s x"]) -> Float[np.ndarray, "s s"]:
+    """min_x (table[s, x] - table[t, x])."""
+    found = np.full((len(table), len(table)), np.inf)
+    for column in table.T:
+        np.minimum(found, column[:, None] - column[None, :], out=found)
+    return found
+
+
+def _edge(problem: ChoiceProblem, node: int, other: int) -> Float[np.ndarray, "own others"]:
+    return problem.edges[node, other] if node < other else problem.edges[other, node].T
+
+
+def _reduced(problem: ChoiceProblem, kept: Sequence[Int[np.ndarray, " kept"]]) -> ChoiceProblem:
+    return ChoiceProblem(
+        costs=tuple(cost[own] for cost, own in zip(problem.costs, kept, strict=True)),
+        memory=tuple(memory[own] for memory, own in zip(problem.memory, kept, strict=True)),
+        edges={(u, v): table[np.ix_(kept[u], kept[v])] for (u, v), table in problem.edges.items()},
+    )
+
+
+def _restored(choice: Sequence[int], kept: Sequence[Int[np.ndarray, " kept"]]) -> list[int]:
+    return [int(own[s]) for own, s in zip(kept, choice, strict=True)]
+
+
+# ---- elimination
+
+
+def _eliminate(problem: ChoiceProblem) -> list[int] | None:
+    """Minimise over one node after the other, smallest table first; None where a table grows too large.
+
+    Source: Bertele and Brioschi, "Nonserial Dynamic Programming" (1972).
+    """
+    sizes = [len(cost) for cost in problem.costs]
+    around = problem.neighbours()
+    tables: dict[int, list[tuple[tuple[int, ...], Float[np.ndarray, "..."]]]] = {v: [] for v in range(len(sizes))}
+    # Every table waits at each of its nodes; `spent` marks those that were summed already.
+    spent: set[int] = set()
+
+    def add(scope: tuple[int, ...], table: Float[np.ndarray, "..."]) -> None:
+        for node in scope:
+            tables[node].append((scope, table))
+
+    for (u, v), table in problem.edges.items():
+        add((u, v), table)
+
+    def size_of(node: int) -> float:
+        return math.prod(float(sizes[other]) for other in around[node]) * sizes[node]
+
+    queue = [(size_of(node), node) for node in range(len(sizes))]
+    heapq.heapify(queue)
+    done: set[int] = set()
+    back: list[tuple[int, tuple[int, ...], Int[np.ndarray, "..."]]] = []
+    while queue:
+        size, node = heapq.heappop(queue)
+        if node in done or size != size_of(node):
+            continue
+        if size > LARGEST_TABLE:
+            return None
+        scope = tuple(sorted(around[node]))
+        total = np.broadcast_to(problem.costs[node], (*(sizes[other] for other in scope), sizes[node]))
+        for own, table in tables[node]:
+            if id(table) not in spent:
+                total = total + _aligned(own, table, (*scope, node))
+                spent.add(id(table))
+        back.append((node, scope, total.argmin(axis=-1)))
+        message = np.ascontiguousarray(total.min(axis=-1))
+        done.add(node)
+        for other in scope:
+            around[other].discard(node)
+            around[other].update(each for each in scope if each != other)
+        if scope:
+            add(scope, message)
+        for other in scope:
+            heapq.heappush(queue, (size_of(other), other))
+    choice = [0] * len(sizes)
+    for node, scope, best in reversed(back):
+        choice[node] = int(best[tuple(choice[other] for other in scope)])
+    return choice
+
+
+def _aligned(own: tuple[int, ...], table: Float[np.ndarray, "..."], scope: tuple[int, ...]) -> Float[np.ndarray, "..."]:
+    """A table with one axis for each node of the scope, in that order."""
+    order = sorted(range(len(own)), key=lambda place: scope.index(own[place]))
+    shape = iter([table.shape[place] for place in order])
+    return table.transpose(order).reshape([next(shape) if node in own else 1 for node in scope])
+
+
+# ---- mixed-integer program
+
+
+def _milp(problem: ChoiceProblem, memory_bytes: float | None) -> list[int]:
+    """Alpa's program: one-hot choices, and for each edge a product of them that may be continuous.
+
+    Source: Zheng et al. (OSDI 2022), section 4.2, with row and column sums of an edge equal to its ends' choices.
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import coo_array
+
+    sizes = np.array([len(cost) for cost in problem.costs])
+    first = np.append(0, np.cumsum(sizes))
+    cost = [*problem.costs]
+    rows, columns, signs = [np.repeat(np.arange(len(sizes)), sizes)], [np.arange(first[-1])], [np.ones(first[-1])]
+    right = [np.ones(len(sizes))]
+    row, column = len(sizes), int(first[-1])
+    for pair, table in problem.edges.items():
+        for node, own, count in zip(pair, _directions(table), table.shape, strict=True):
+            # sum over the other end of e[s, t] - choice[s] = 0
+            rows += [row + own, row + np.arange(count)]
+            columns += [column + np.arange(table.size), first[node] + np.arange(count)]
+            signs += [np.ones(table.size), -np.ones(count)]
+            right.append(np.zeros(count))
+            row += count
+        cost.append(table.ravel())
+        column += table.size
+    matrix = coo_array(
+        (np.concatenate(signs), (np.concatenate(rows), np.concatenate(columns))), shape=(row, column)
+    ).tocsr()
+    exact = np.concatenate(right)
+    constraints = [LinearConstraint(matrix, exact, exact)]
+    if memory_bytes is not None:
+        # Bytes are scaled to a budget of one: HiGHS is no friend of large coefficients.
+        load = np.zeros((1, column))
+        load[0, : first[-1]] = np.concatenate(problem.memory) / memory_bytes
+        constraints.append(LinearConstraint(load, -np.inf, 1.0))
+    objective = np.concatenate(cost)
+    scale = float(np.abs(objective).max()) or 1.0
+    result = milp(
+        objective / scale,
+        constraints=constraints,
+        integrality=np.arange(column) < first[-1],
+        bounds=Bounds(0.0, 1.0),
+        options={"mip_rel_gap": 0.0},
+    )
+    if result.x is None:
+        raise InfeasibleError(
+            Problem(
+                what="no choice of shardings fits into the memory of one device",
+                why=f"memory_bytes = {memory_bytes:.4g}" if memory_bytes is not None else result.message,
+                fix="more devices, more micro-batches, or a larger memory_bytes",
+                field="memory_bytes",
+            )
+        )
+    return [int(np.argmax(result.x[low:high])) for low, high in pairwise(first)]
+
+
+def _directions(table: Float[np.ndarray, "s t"]) -> tuple[Int[np.ndarray, " entries"], Int[np.ndarray, " entries"]]:
+    """Row and column of each entry of a table."""
+    places = np.indices(table.shape)
+    return places[0].ravel(), places[1].ravel()

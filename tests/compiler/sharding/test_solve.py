@@ -1,0 +1,96 @@
+"""The solver against all choices, and at the size of a large stage."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from meshwright.compiler.sharding.problem import ChoiceProblem, tied
+from meshwright.compiler.sharding.solve import solve
+from meshwright.errors import InfeasibleError
+
+
+def drawn(seed: int, nodes: int, extra: int, most: int) -> ChoiceProblem:
+    """A chain of nodes with some edges across, costs and bytes at random."""
+    random = np.random.default_rng(seed)
+    sizes = random.integers(2, most + 1, nodes)
+    pairs = {(v, v + 1) for v in range(nodes - 1)}
+    while len(pairs) < nodes - 1 + extra:
+        u = int(random.integers(0, nodes - 4))
+        pairs.add((u, u + int(random.integers(2, 5))))
+    return ChoiceProblem(
+        costs=tuple(random.random(size) for size in sizes),
+        memory=tuple(random.integers(1, 20, size).astype(float) for size in sizes),
+        edges={(u, v): random.random((sizes[u], sizes[v])) * 2.0 for u, v in sorted(pairs)},
+    )
+
+
+def least(problem: ChoiceProblem, memory_bytes: float = np.inf) -> float:
+    choices = itertools.product(*(range(len(cost)) for cost in problem.costs))
+    return min(problem.value(choice) for choice in choices if problem.memory_of(choice) <= memory_bytes)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_choice_is_better(seed: int) -> None:
+    problem = drawn(seed, nodes=7, extra=3, most=4)
+    found = solve(problem)
+    assert found.method == "elimination"
+    assert found.objective_s == pytest.approx(least(problem), rel=1e-12)
+    assert problem.value(found.choice) == found.objective_s
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_choice_that_fits_is_better(seed: int) -> None:
+    problem = drawn(seed, nodes=6, extra=2, most=3)
+    smallest = sum(memory.min() for memory in problem.memory)
+    budget = float(smallest + 0.2 * (solve(problem).memory_bytes - smallest))
+    found = solve(problem, memory_bytes=budget)
+    assert found.method == "milp"
+    assert found.memory_bytes <= budget
+    assert found.objective_s == pytest.approx(least(problem, budget), rel=1e-9)
+
+
+def test_a_budget_nobody_meets_is_refused_with_the_least_that_is_needed() -> None:
+    problem = drawn(0, nodes=5, extra=0, most=3)
+    smallest = sum(memory.min() for memory in problem.memory)
+    with pytest.raises(InfeasibleError, match=f"at least {smallest:.4g} bytes"):
+        solve(problem, memory_bytes=smallest - 1.0)
+
+
+def test_five_hundred_nodes_are_eliminated() -> None:
+    problem = drawn(3, nodes=500, extra=24, most=10)
+    found = solve(problem)
+    assert found.method == "elimination"
+    # No node can do better by itself.
+    for node, cost in enumerate(problem.costs[:50]):
+        for other in range(len(cost)):
+            changed = (*found.choice[:node], other, *found.choice[node + 1 :])
+            assert problem.value(changed) >= found.objective_s - 1e-9
+
+
+def test_a_budget_that_binds_costs_time() -> None:
+    problem = drawn(3, nodes=60, extra=4, most=6)
+    free = solve(problem)
+    bound = solve(problem, memory_bytes=0.95 * free.memory_bytes)
+    assert bound.method == "milp"
+    assert bound.memory_bytes <= 0.95 * free.memory_bytes
+    assert bound.objective_s > free.objective_s
+
+
+def test_equal_layers_share_a_choice_and_lose_nothing() -> None:
+    random = np.random.default_rng(5)
+    own, memory, step = random.random(5), np.ones(5), random.random((5, 5))
+    chain = ChoiceProblem(
+        costs=tuple(own for _ in range(40)),
+        memory=tuple(memory for _ in range(40)),
+        edges={(v, v + 1): step for v in range(39)},
+    )
+    small, of = tied(chain)
+    assert len(small.costs) < 10
+    assert len(set(of[5:35])) == 1
+    found = solve(small)
+    whole = [found.choice[colour] for colour in of]
+    assert chain.value(whole) == pytest.approx(found.objective_s)
+    assert found.objective_s >= solve(chain).objective_s - 1e-12
