@@ -5,6 +5,7 @@
     ├── UnsupportedError       exit 4: a model family, device, dtype or target nobody taught us
     ├── InfeasibleError        exit 3: well formed, but no plan fits; carries the mends
     ├── ViolationError         exit 5: `check` or `validate` found violations
+    ├── LostError              exit 1: a worker of a run died or hung; says where
     └── StoppedError           exit 130: the user stopped it; says what is kept
 
 A problem says what is wrong, why (the value and the rule it breaks) and how to mend it.
@@ -94,6 +95,12 @@ class ViolationError(MeshwrightError):
 
     exit_code = 5
     default_code = "MW500"
+
+
+class LostError(MeshwrightError):
+    """A worker of a run died, failed or hung; the problem says which mesh and at which instruction."""
+
+    default_code = "MW150"
 
 
 class StoppedError(MeshwrightError):

@@ -20,7 +20,9 @@ from meshwright.compiler.methods import DataParallel, LocalPipeline, Method
 from meshwright.compiler.trace import TracedStep, trace_step
 from meshwright.compiler.verify import Verified, verify
 from meshwright.errors import InputError, Problem
+from meshwright.runtime.backends import TIMEOUT_S, check_backend, runtime_of
 from meshwright.runtime.local import LocalRuntime
+from meshwright.runtime.remote import RemoteArray, RemoteRuntime
 from meshwright.schedules import schedule_named
 from meshwright.schedules.table import ScheduleTable
 
@@ -33,7 +35,7 @@ class CompiledStep:
     table: ScheduleTable
     program: Program
     verified: Verified
-    runtime: LocalRuntime
+    runtime: LocalRuntime | RemoteRuntime
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the step.
@@ -45,10 +47,24 @@ class CompiledStep:
         return jax.tree.unflatten(self.step.out_tree, outputs)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a step runs."""
+
+    backend: str = "local"
+    ray: str | None = None
+    timeout_s: float = TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        check_backend(self.backend, self.ray, self.timeout_s)
+
+
 class ParallelizedStep:
     """A training step that runs on many devices; compiled anew for arguments of other shapes."""
 
-    def __init__(self, fun: Callable[..., Any], method: Method, batch_argnums: Sequence[int], loss: str | None) -> None:
+    def __init__(
+        self, fun: Callable[..., Any], method: Method, batch_argnums: Sequence[int], loss: str | None, place: Place
+    ) -> None:
         """Nothing is traced before the first call.
 
         Args:
@@ -56,12 +72,14 @@ class ParallelizedStep:
             method: how to run it.
             batch_argnums: arguments that are split on their first axis.
             loss: "mean" or "sum"; found out without it.
+            place: where it runs.
         """
         if loss not in (None, "mean", "sum"):
             raise InputError(Problem(what=f'loss = "{loss}"', why='a loss is a "mean" or a "sum" over the batch',
                                      fix='loss="mean"', field="loss"))  # fmt: skip
         update_wrapper(self, fun)
         self.fun, self.method, self.batch_argnums, self.loss = fun, method, tuple(batch_argnums), loss
+        self.place = place
         self._compiled: dict[Any, CompiledStep] = {}
 
     def lower(self, *arguments: Any) -> CompiledStep:
@@ -70,10 +88,13 @@ class ParallelizedStep:
         Args:
             arguments: as the step takes them.
         """
-        leaves, tree = jax.tree.flatten(tuple(arguments))
+        arguments = jax.tree.map(_shape_of_remote, tuple(arguments))
+        leaves, tree = jax.tree.flatten(arguments)
         key = tree, tuple((np.shape(leaf), str(jax.dtypes.result_type(leaf))) for leaf in leaves)
         if key not in self._compiled:
-            self._compiled[key] = compile_step(self.fun, arguments, self.method, self.batch_argnums, self.loss)
+            self._compiled[key] = compile_step(
+                self.fun, arguments, self.method, self.batch_argnums, self.loss, self.place
+            )
         return self._compiled[key]
 
     def __call__(self, *arguments: Any) -> Any:
@@ -84,6 +105,12 @@ class ParallelizedStep:
         """
         return self.lower(*arguments)(*arguments)
 
+    def close(self) -> None:
+        """Let workers in other processes and the state they keep go; the step can be called again."""
+        for compiled in self._compiled.values():
+            if isinstance(compiled.runtime, RemoteRuntime):
+                compiled.runtime.close()
+
 
 def parallelize(
     fun: Callable[..., Any] | None = None,
@@ -91,6 +118,9 @@ def parallelize(
     method: Method | None = None,
     batch_argnums: Sequence[int] = (1,),
     loss: str | None = None,
+    backend: str = "local",
+    ray: str | None = None,
+    timeout_s: float = TIMEOUT_S,
 ) -> Any:
     """Run a training step on many devices.
 
@@ -99,17 +129,27 @@ def parallelize(
         method: how; data parallel on all devices without it.
         batch_argnums: arguments whose arrays hold one sample per entry of their first axis.
         loss: "mean" or "sum" over the batch; found out from the loss without it.
+        backend: "local" runs all meshes in this process, "processes" each in its own, "ray" each in a Ray actor.
+        ray: address of a Ray cluster; one of this machine is started without it.
+        timeout_s: a worker that has not gone on to its next instruction by then ends the step with an error; in the
+            first step, which compiles, by ten times as long. One that dies does at once.
 
     Returns:
         The step, to be called the same way; without `fun`, a decorator.
     """
+    place = Place(backend=backend, ray=ray, timeout_s=timeout_s)
     if fun is None:
-        return lambda step: ParallelizedStep(step, method or DataParallel(), batch_argnums, loss)
-    return ParallelizedStep(fun, method or DataParallel(), batch_argnums, loss)
+        return lambda step: ParallelizedStep(step, method or DataParallel(), batch_argnums, loss, place)
+    return ParallelizedStep(fun, method or DataParallel(), batch_argnums, loss, place)
 
 
 def compile_step(
-    fun: Callable[..., Any], arguments: Sequence[Any], method: Method, batch_argnums: Sequence[int], loss: str | None
+    fun: Callable[..., Any],
+    arguments: Sequence[Any],
+    method: Method,
+    batch_argnums: Sequence[int],
+    loss: str | None,
+    place: Place,
 ) -> CompiledStep:
     """Trace, cut and lower a step, and place its meshes.
 
@@ -119,6 +159,7 @@ def compile_step(
         method: how to run it.
         batch_argnums: arguments that are split on their first axis.
         loss: "mean", "sum" or None.
+        place: where it runs.
 
     Raises:
         InputError: the step or the method cannot be compiled, with every reason.
@@ -139,8 +180,16 @@ def compile_step(
     halves = [halves_of(stage, last=stage is stages[-1]) for stage in stages]
     program = lower(step, halves, table, method.sharding, [mesh.size for mesh in meshes])
     return CompiledStep(
-        step=step, table=table, program=program, verified=verify(program), runtime=LocalRuntime(program, meshes)
+        step=step,
+        table=table,
+        program=program,
+        verified=verify(program),
+        runtime=runtime_of(program, meshes, place.backend, place.ray, place.timeout_s),
     )
+
+
+def _shape_of_remote(leaf: Any) -> Any:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if isinstance(leaf, RemoteArray) else leaf
 
 
 def _table(name: str, workers: int, micro_batches: int, chunks: int) -> ScheduleTable:

@@ -1,0 +1,157 @@
+"""The workers of a run, as the driver sees them, wherever they live."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from meshwright.compiler.instructions import Instruction
+from meshwright.errors import LostError, Problem
+
+LOOK_S = 0.5
+"""Time between two looks at where workers are."""
+AFTERWARDS_S = 1.0
+"""When a worker fails, others may only have missed it: so long the cause is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The answer of a worker whose call failed."""
+
+    why: str
+    lost: int | None = None
+    """Mesh that was gone when this one wanted something from it."""
+
+    @classmethod
+    def of(cls, error: Exception) -> Failed:
+        """An error in a form that another process can read.
+
+        Args:
+            error: any.
+        """
+        first = (str(error).splitlines() or [""])[0][:300]
+        return cls(f"{type(error).__name__}: {first}", getattr(error, "peer", None))
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """In place of an answer: the worker is no more."""
+
+    why: str
+
+
+Answer = Any
+"""What a call returned, `Failed` or `Gone`."""
+
+
+class Crew(Protocol):
+    """One worker per mesh."""
+
+    host: str
+    """Address under which workers of this machine listen; empty where each knows its own."""
+
+    def call(self, mesh: int, name: str, *arguments: Any) -> None:
+        """Start a call of a worker's method; one at a time.
+
+        Args:
+            mesh: of the worker.
+            name: of the method of `MeshWorker`.
+            arguments: of the method.
+        """
+        ...
+
+    def answers(self, meshes: Sequence[int], limit_s: float) -> list[tuple[int, Answer]]:
+        """Answers to calls, of at least one worker unless time runs out.
+
+        Args:
+            meshes: whose answers are wanted.
+            limit_s: to wait.
+        """
+        ...
+
+    def places(self) -> list[int]:
+        """Place of each worker in its list, as last heard."""
+        ...
+
+    def close(self, *, kill: bool) -> None:
+        """Let the workers go.
+
+        Args:
+            kill: without giving them time.
+        """
+        ...
+
+
+def together(
+    crew: Crew, calls: dict[int, tuple[Any, ...]], limit_s: float, lists: Sequence[Sequence[Instruction]]
+) -> dict[int, Any]:
+    """Call workers at the same time and wait for all.
+
+    Args:
+        crew: the workers.
+        calls: method and arguments by mesh.
+        limit_s: in which every worker answers or goes on to another instruction.
+        lists: of all meshes, to say where a worker was.
+
+    Returns:
+        What the methods returned, by mesh.
+
+    Raises:
+        LostError: a worker died, failed, or stood still for longer.
+    """
+    for mesh, (name, *arguments) in calls.items():
+        crew.call(mesh, name, *arguments)
+    results: dict[int, Any] = {}
+    wrong: dict[int, Failed | Gone] = {}
+    seen, moved = crew.places(), time.monotonic()
+    deadline: float | None = None
+    while len(results) + len(wrong) < len(calls) and (deadline is None or time.monotonic() < deadline):
+        waiting = [mesh for mesh in calls if mesh not in results and mesh not in wrong]
+        for mesh, answer in crew.answers(waiting, LOOK_S):
+            (wrong if isinstance(answer, Failed | Gone) else results)[mesh] = answer
+            moved = time.monotonic()
+        if wrong and deadline is None:
+            deadline = time.monotonic() + AFTERWARDS_S
+        if (places := crew.places()) != seen:
+            seen, moved = places, time.monotonic()
+        if not wrong and time.monotonic() - moved > limit_s:
+            raise _stalled(waiting, seen, lists, limit_s)
+    if wrong:
+        raise _lost(wrong, crew.places(), lists)
+    return results
+
+
+def _where(mesh: int, places: Sequence[int], lists: Sequence[Sequence[Instruction]]) -> str:
+    if not lists or not lists[mesh]:
+        return "before its first instruction"
+    place = min(places[mesh], len(lists[mesh]) - 1)
+    return f"at instruction {place + 1} of {len(lists[mesh])}, {lists[mesh][place].op} {lists[mesh][place].label}"
+
+
+_FIX = "call the step with arrays of the last checkpoint: workers are started anew"
+
+
+def _lost(wrong: dict[int, Failed | Gone], places: Sequence[int], lists: Sequence[Sequence[Instruction]]) -> LostError:
+    """A worker that is gone or failed by itself is the cause; that others missed it is not told."""
+    causes = {mesh: one for mesh, one in wrong.items() if isinstance(one, Gone) or one.lost is None}
+    return LostError([
+        Problem(what=f"the worker of mesh {mesh} {'died' if isinstance(one, Gone) else 'failed'} "
+                     f"{_where(mesh, places, lists)}", why=one.why, fix=_FIX, field="backend")
+        for mesh, one in sorted((causes or wrong).items())
+    ])  # fmt: skip
+
+
+def _stalled(
+    waiting: Sequence[int], places: Sequence[int], lists: Sequence[Sequence[Instruction]], limit_s: float
+) -> LostError:
+    """Of the workers that stand still, those that do not wait for a message are the cause."""
+    at_work = [mesh for mesh in waiting if not lists or not lists[mesh]
+               or lists[mesh][min(places[mesh], len(lists[mesh]) - 1)].op != "RECV"]  # fmt: skip
+    return LostError([
+        Problem(what=f"the worker of mesh {mesh} hangs {_where(mesh, places, lists)}",
+                why=f"no worker has gone on for {limit_s:g} s", fix=f"{_FIX}; raise timeout_s if it only is slow",
+                field="timeout_s")
+        for mesh in (at_work or waiting)
+    ])  # fmt: skip

@@ -1,0 +1,246 @@
+"""Instruction lists run by workers in other processes: one call per worker and step, the state stays with them."""
+
+from __future__ import annotations
+
+import secrets
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from meshwright.compiler.instructions import Buffer, Program
+from meshwright.errors import LostError, Problem
+from meshwright.runtime.crew import Crew, together
+from meshwright.runtime.host_arrays import from_host, host_form, to_host
+from meshwright.runtime.local import part_of
+from meshwright.runtime.portable import parts_of
+from meshwright.runtime.worker import Key, Move, Orders
+
+COMPILING = 10
+"""In the first step, which compiles, workers have so many times the limit."""
+SECRET_BYTES = 16
+
+
+class RemoteArray:
+    """A value that a worker keeps; `numpy.asarray` gathers it."""
+
+    def __init__(self, team: _Team, key: Key, buffer: Buffer) -> None:
+        """Refer to a value.
+
+        Args:
+            team: whose worker keeps it.
+            key: under which.
+            buffer: that held it.
+        """
+        self._team, self._key, self._buffer = team, key, buffer
+        self._host: np.ndarray | None = None
+        weakref.finalize(self, team.drop, buffer.mesh, key)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the whole array."""
+        return self._buffer.shape
+
+    @property
+    def dtype(self) -> Any:
+        """Of its entries."""
+        form = host_form(self._buffer.shape, self._buffer.dtype)
+        return jax.random.key(0, impl=form.keys).dtype if form.keys else form.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def mesh(self) -> int:
+        """Mesh on which it lies."""
+        return self._buffer.mesh
+
+    def gather(self) -> Any:
+        """The whole value, as an array that JAX takes."""
+        form = host_form(self._buffer.shape, self._buffer.dtype)
+        return from_host(self._numbers(), form.keys)
+
+    def _numbers(self) -> np.ndarray:
+        if self._host is None:
+            self._host = self._team.fetch(self._buffer.mesh, self._key)
+        return self._host
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self._numbers(), dtype=dtype, copy=copy)
+
+    def __jax_array__(self) -> jax.Array:
+        return jax.numpy.asarray(self.gather())
+
+    def __float__(self) -> float:
+        return float(self._numbers())
+
+    def __int__(self) -> int:
+        return int(self._numbers())
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.gather()[index]
+
+    def __repr__(self) -> str:
+        return f"RemoteArray({self._buffer.dtype}{list(self.shape)} on mesh {self.mesh})"
+
+
+class RemoteRuntime:
+    """A program and the workers that run it; they are started by the first step."""
+
+    def __init__(
+        self, program: Program, meshes: Sequence[Mesh], hire: Callable[[Sequence[int]], Crew], timeout_s: float
+    ) -> None:
+        """Nothing is started yet.
+
+        Args:
+            program: what to run.
+            meshes: one per list; their shapes and axes are those of the workers' meshes.
+            hire: makes a crew from the number of devices of each worker.
+            timeout_s: in which a worker goes on to its next instruction, or counts as hung.
+        """
+        self.program, self.meshes = program, tuple(meshes)
+        self._hire, self._timeout_s = hire, timeout_s
+        self._parts = parts_of(program, list(meshes))
+        self._team: _Team | None = None
+
+    @property
+    def crew(self) -> Crew | None:
+        """The workers, where there are any."""
+        return None if self._team is None else self._team.crew
+
+    def close(self) -> None:
+        """Let the workers and the state they keep go."""
+        if self._team is not None:
+            self._team.end(kill=False)
+            self._team = None
+
+    def step(self, inputs: Sequence[Any], micro_batches: int) -> list[Any]:
+        """Run every list once.
+
+        Args:
+            inputs: of the step, flat; batch arguments whole; arrays, or what an earlier step returned.
+            micro_batches: into which batch arguments are split.
+
+        Returns:
+            The outputs of the step, flat: scalars are arrays, of all else the workers keep the values.
+
+        Raises:
+            LostError: a worker died, failed or hung; the workers are let go.
+        """
+        team = self._team
+        if team is None or team.over:
+            team = _Team(self._hire([mesh.size for mesh in self.meshes]), self.program, self._timeout_s)
+            self._team = team
+            team.start(self._parts)
+        steps = team.steps
+        scalars = team.step(self._orders(team, inputs, micro_batches))
+        made: dict[int, Any] = {}
+        for outcome in self.program.outcomes:
+            if outcome.buffer is not None and outcome.buffer not in made:
+                key = (steps, outcome.buffer)
+                made[outcome.buffer] = RemoteArray(team, key, self.program.buffers[outcome.buffer])
+                made[outcome.buffer]._host = scalars.get(key)
+        return [
+            inputs[outcome.input] if outcome.buffer is None else made[outcome.buffer]  # type: ignore[index]
+            for outcome in self.program.outcomes
+        ]
+
+    def _orders(self, team: _Team, inputs: Sequence[Any], micro_batches: int) -> list[Orders]:
+        fed: dict[int, dict[int, Any]] = defaultdict(dict)
+        reused: dict[int, dict[int, Key]] = defaultdict(dict)
+        moves = []
+        hosts: dict[int, np.ndarray] = {}
+        for feed in self.program.feeds:
+            value, mesh = inputs[feed.input], self.program.buffers[feed.buffer].mesh
+            if isinstance(value, RemoteArray) and value._team is team and feed.micro_batch is None:
+                if value.mesh == mesh:
+                    reused[mesh][feed.buffer] = value._key
+                else:
+                    moves.append(Move(key=value._key, source=value.mesh, target=mesh, buffer=feed.buffer))
+                continue
+            if isinstance(value, RemoteArray) or feed.micro_batch is None:
+                hosts.setdefault(feed.input, to_host(value))
+                value = hosts[feed.input]
+            fed[mesh][feed.buffer] = to_host(part_of({feed.input: value}, feed, micro_batches))  # type: ignore[arg-type]
+        keep: dict[int, dict[int, Key]] = defaultdict(dict)
+        for outcome in self.program.outcomes:
+            if outcome.buffer is not None:
+                keep[self.program.buffers[outcome.buffer].mesh][outcome.buffer] = (team.steps, outcome.buffer)
+        dropped = team.take_dropped()
+        return [
+            Orders(fed=fed[mesh], reused=reused[mesh], moves=moves, drop=dropped[mesh], keep=keep[mesh])
+            for mesh in range(self.program.meshes)
+        ]
+
+
+@dataclass(eq=False)
+class _Team:
+    """Workers from their start to their end."""
+
+    crew: Crew
+    program: Program
+    timeout_s: float
+    steps: int = 0
+    over: bool = False
+
+    def __post_init__(self) -> None:
+        self._dropped: dict[int, list[Key]] = defaultdict(list)
+        self._end = weakref.finalize(self, self.crew.close, kill=True)
+
+    def start(self, parts: Sequence[Any]) -> None:
+        """Connect the workers and give them their parts."""
+        secret = secrets.token_bytes(SECRET_BYTES)
+        meshes = range(len(parts))
+        addresses = self._together(dict.fromkeys(meshes, ("listen", self.crew.host)))
+        self._together({mesh: ("connect", [addresses[one] for one in meshes], secret) for mesh in meshes})
+        self._together({mesh: ("load", part) for mesh, part in enumerate(parts)})
+
+    def step(self, orders: Sequence[Orders]) -> dict[Key, Any]:
+        """One call per worker."""
+        answers = self._together({mesh: ("step", own) for mesh, own in enumerate(orders)}, working=True)
+        self.steps += 1
+        return {key: value for answer in answers.values() for key, value in answer.items()}
+
+    def fetch(self, mesh: int, key: Key) -> np.ndarray:
+        """A value that a worker keeps."""
+        if self.over:
+            raise LostError(Problem(what="the workers that kept this value are gone", field="backend",
+                                    why="a worker was lost, or the runtime was closed",
+                                    fix="go on from the last checkpoint"))  # fmt: skip
+        return self._together({mesh: ("fetch", key)})[mesh]
+
+    def drop(self, mesh: int, key: Key) -> None:
+        """The driver no longer refers to a value; the worker is told with the next step."""
+        self._dropped[mesh].append(key)
+
+    def take_dropped(self) -> dict[int, list[Key]]:
+        """What has been dropped since the last call."""
+        dropped, self._dropped = self._dropped, defaultdict(list)
+        return defaultdict(list, {mesh: list(keys) for mesh, keys in dropped.items()})
+
+    def end(self, *, kill: bool) -> None:
+        """Let the workers go."""
+        self.over = True
+        if self._end.detach():
+            self.crew.close(kill=kill)
+
+    def _together(self, calls: dict[int, tuple[Any, ...]], *, working: bool = False) -> dict[int, Any]:
+        limit_s = self.timeout_s * (1 if working and self.steps else COMPILING)
+        try:
+            return together(self.crew, calls, limit_s, self.program.lists if working else [])
+        except BaseException:
+            # Also where the user stops it: an answer still under way would be taken for that of the next call.
+            self.end(kill=True)
+            raise

@@ -1,0 +1,150 @@
+"""A mesh worker: it owns the devices of one mesh, keeps its list and state, and does one step a call."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from meshwright.runtime.executor import MeshExecutor
+    from meshwright.runtime.portable import Part
+    from meshwright.runtime.sockets import Address, Listener, Wires
+
+Key = tuple[int, int]
+"""A value that a worker keeps: the step that made it, and its buffer there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A kept value that another mesh reads."""
+
+    key: Key
+    source: int
+    target: int
+    buffer: int
+    """On the target."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What one worker does in one step."""
+
+    fed: Mapping[int, Any] = field(default_factory=dict)
+    """Values of buffers, from the driver."""
+    reused: Mapping[int, Key] = field(default_factory=dict)
+    """Buffers that hold kept values."""
+    moves: Sequence[Move] = ()
+    """Of all workers, in one order, before the list."""
+    drop: Sequence[Key] = ()
+    """Kept values that nobody refers to any more."""
+    keep: Mapping[int, Key] = field(default_factory=dict)
+    """Buffers whose values the worker keeps when the list ends."""
+
+
+class MeshWorker:
+    """Lives in the process that owns the mesh's devices."""
+
+    def __init__(self, mesh: int, watch: Callable[[int], None]) -> None:
+        """JAX is not started yet.
+
+        Args:
+            mesh: its number.
+            watch: told the place in the list before each instruction.
+        """
+        self.mesh, self._watch = mesh, watch
+        self._kept: dict[Key, Any] = {}
+        self._listener: Listener
+        self._wires: Wires
+        self._executor: MeshExecutor
+
+    def listen(self, host: str) -> Address:
+        """Open what the other workers connect to.
+
+        Args:
+            host: address of this machine that the others reach.
+        """
+        from meshwright.runtime.sockets import Listener
+
+        self._folder = tempfile.TemporaryDirectory(prefix="meshwright-")
+        self._listener = Listener(Path(self._folder.name), host)
+        return self._listener.address
+
+    def connect(self, addresses: Sequence[Address], secret: bytes, parent: int | None = None) -> None:
+        """Connect with the other workers.
+
+        Args:
+            addresses: of all workers, by mesh.
+            secret: of this run.
+            parent: file whose other end the driver holds.
+        """
+        self._wires = self._listener.connect(self.mesh, addresses, secret)
+        self._folder.cleanup()
+        if parent is not None:
+            self._wires.end_with(parent)
+
+    def load(self, part: Part) -> None:
+        """Take the list and the executables.
+
+        Args:
+            part: of the program.
+        """
+        import jax
+        import numpy as np
+        from jax.sharding import Mesh
+
+        from meshwright.runtime.executor import MeshExecutor
+
+        count = int(np.prod(part.sizes))
+        devices = np.array(jax.devices()[:count]).reshape(part.sizes)
+        peers = {one.peer for one in part.instructions if one.peer is not None}
+        self._watch(0)
+        self._executor = MeshExecutor(
+            part.instructions,
+            part.buffers,
+            part.functions(),
+            Mesh(devices, part.axes),
+            {peer: self._wires.channel(peer) for peer in peers},
+            self._watch,
+        )
+
+    def step(self, orders: Orders) -> dict[Key, Any]:
+        """Run the list once.
+
+        Args:
+            orders: what it starts from and what is kept.
+
+        Returns:
+            The kept values that are scalars.
+        """
+        from meshwright.runtime.host_arrays import from_host, host_form, to_host
+
+        for key in orders.drop:
+            del self._kept[key]
+        buffers = self._executor.buffers
+        fed = {buffer: from_host(value, host_form(buffers[buffer].shape, buffers[buffer].dtype).keys)
+               for buffer, value in orders.fed.items()}  # fmt: skip
+        fed |= {buffer: self._kept[key] for buffer, key in orders.reused.items()}
+        for move in orders.moves:
+            if move.source == self.mesh:
+                self._wires.channel(move.target).send([self._kept[move.key]])
+            elif move.target == self.mesh:
+                (fed[move.buffer],) = self._wires.channel(move.source).receive([buffers[move.buffer]])
+        self._executor.begin(fed)
+        self._executor.advance(wait=True)
+        made = {key: self._executor.values[buffer] for buffer, key in orders.keep.items()}
+        self._executor.values = {}
+        self._kept.update(made)
+        return {key: to_host(value) for key, value in made.items() if not value.shape}
+
+    def fetch(self, key: Key) -> Any:
+        """A kept value, gathered.
+
+        Args:
+            key: of the value.
+        """
+        from meshwright.runtime.host_arrays import to_host
+
+        return to_host(self._kept[key])
