@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.schedules.bounds import PathBound
+from meshwright.schedules.columns import ALONG
 from meshwright.schedules.simulate import Times, simulate
 from meshwright.schedules.table import Kind, ScheduleTable
 from meshwright.shapes import Float, Int
@@ -129,47 +130,54 @@ def _critical(
     """The counts of one longest path to the last task of each worker, or of these workers."""
     timeline = simulate(table, times)
     node = table.node
-    nodes = int(node[-1]) + 1
-    head = np.searchsorted(node, np.arange(nodes))
-    end = timeline.end_s[head]
-    worker = table.worker[head]
-    latency_s = np.broadcast_to(np.asarray(times.transfer_s, float), (table.p, table.v))
-
-    # The input of a node that arrives last: the node before it on its worker, or another worker's with its transfer.
-    from_node = np.where(np.append(True, worker[1:] != worker[:-1]), -1, np.arange(-1, nodes - 1))
-    arrival = np.where(from_node >= 0, end[from_node], -1.0)
-    crossed = np.full(nodes, -1)
-    producer = table.needs[:, 0]
-    for task in np.nonzero((producer >= 0) & (table.worker[producer] != table.worker))[0].tolist():
-        source = int(producer[task])
-        upstream = source if table.kind[task] == Kind.F else task
-        cell = int(table.worker[upstream]) * table.v + int(table.chunk[upstream])
-        arrives = float(end[node[source]] + latency_s.flat[cell])
-        consumer = int(node[task])
-        if arrives > arrival[consumer]:
-            arrival[consumer], from_node[consumer], crossed[consumer] = arrives, node[source], cell
-
+    head = np.searchsorted(node, np.arange(int(node[-1]) + 1))
+    end_s = timeline.end_s[head]
+    before, crossed = _latest_inputs(table, times, head, end_s)
     cells = table.worker * table.v + table.chunk
-    by_node: list[list[tuple[int, int]]] = [[] for _ in range(nodes)]
-    for task, (kind, cell) in enumerate(zip(table.kind.tolist(), cells.tolist(), strict=True)):
-        by_node[node[task]].append((kind, cell))
-    before, edge = from_node.tolist(), crossed.tolist()
-    found = []
     size = table.p * table.v
+    counted = table.kind * size + cells
+    earlier = before.tolist()
+    found = []
     for last_worker in range(table.p) if ends is None else ends:
-        kinds, transfers = [], []
+        path = []
         at = int(node[table.first[last_worker + 1] - 1])
         while at >= 0:
-            kinds += [kind * size + cell for kind, cell in by_node[at]]
-            if edge[at] >= 0:
-                transfers.append(edge[at])
-            at = before[at]
-        by_kind = np.bincount(kinds, minlength=len(Kind) * size).reshape(len(Kind), size)
-        path = np.zeros((5, size), np.int64)
-        path[FORWARD] = by_kind[Kind.F]
-        path[BACKWARD] = by_kind[Kind.B] + by_kind[Kind.I]
-        path[TRANSFER] = np.bincount(np.asarray(transfers, int), minlength=size)
-        path[WEIGHT] = by_kind[Kind.W] - by_kind[Kind.I]
-        path[RECOMPUTE] = by_kind[Kind.R] + by_kind[Kind.X]
-        found.append((path.reshape(5, table.p, table.v), last_worker))
+            path.append(at)
+            at = earlier[at]
+        tasks = head[path] if table.fused is None else np.nonzero(np.isin(node, path))[0]
+        by_kind = np.bincount(counted[tasks], minlength=len(Kind) * size).reshape(len(Kind), size)
+        transfers = crossed[path]
+        counts = np.zeros((5, size), np.int64)
+        counts[FORWARD] = by_kind[Kind.F]
+        counts[BACKWARD] = by_kind[Kind.B] + by_kind[Kind.I]
+        counts[TRANSFER] = np.bincount(transfers[transfers >= 0], minlength=size)
+        counts[WEIGHT] = by_kind[Kind.W] - by_kind[Kind.I]
+        counts[RECOMPUTE] = by_kind[Kind.R] + by_kind[Kind.X]
+        found.append((counts.reshape(5, table.p, table.v), last_worker))
     return found
+
+
+def _latest_inputs(
+    table: ScheduleTable, times: Times, head: Int[np.ndarray, " nodes"], end_s: Float[np.ndarray, " nodes"]
+) -> tuple[Int[np.ndarray, " nodes"], Int[np.ndarray, " nodes"]]:
+    """The node whose result arrives last at each one, and the worker and chunk whose transfer it crosses; -1 for none.
+
+    Of inputs that arrive together the node before on the same worker counts, then the first one listed.
+    """
+    worker, node = table.worker[head], table.node
+    latency_s = np.broadcast_to(np.asarray(times.transfer_s, float), (table.p, table.v)).reshape(-1)
+    opens = np.append(True, worker[1:] != worker[:-1])
+    before = np.where(opens, -1, np.arange(-1, len(head) - 1))
+    crossed = np.full(len(head), -1)
+    takes = np.nonzero(table.crosses)[0]
+    makes = table.needs[takes, ALONG]
+    upstream = np.where(table.kind[makes] == Kind.F, makes, takes)
+    cell = table.worker[upstream] * table.v + table.chunk[upstream]
+    arrives_s = end_s[node[makes]] + latency_s[cell]
+    later = arrives_s > np.where(opens, -1.0, end_s[before])[node[takes]]
+    # The last to be written stays: the latest arrival, of equals the first listed.
+    order = np.lexsort((-takes, arrives_s))
+    order = order[later[order]]
+    before[node[takes[order]]] = node[makes[order]]
+    crossed[node[takes[order]]] = cell[order]
+    return before, crossed
