@@ -14,7 +14,7 @@ SIZE = 8e6
 
 
 def moved(source: tuple[int, int], target: tuple[int, int]) -> float:
-    return float(MESH.move_s(SIZE, np.array([source]), np.array([target]))[0, 0])
+    return float(MESH.move_s(SIZE, np.array(source), np.array(target)))
 
 
 @pytest.mark.parametrize(
@@ -35,10 +35,10 @@ def test_resharding(source: tuple[int, int], target: tuple[int, int], seconds: f
 
 
 def test_sums_are_reduced_and_scattered_where_they_are_split_afterwards() -> None:
-    whole, split = np.array([[-1, -1]]), np.array([[-1, 0]])
-    along = np.array([[False, True]])
-    assert MESH.move_s(SIZE, whole, whole, along)[0, 0] == pytest.approx(MESH.all_reduce_s(1, SIZE))
-    assert MESH.move_s(SIZE, whole, split, along)[0, 0] == pytest.approx(MESH.all_gather_s(1, SIZE))
+    whole, split = np.array([-1, -1]), np.array([-1, 0])
+    along = np.array([False, True])
+    assert MESH.move_s(SIZE, whole, whole, along) == pytest.approx(MESH.all_reduce_s(1, SIZE))
+    assert MESH.move_s(SIZE, whole, split, along) == pytest.approx(MESH.all_gather_s(1, SIZE))
 
 
 def test_shards() -> None:

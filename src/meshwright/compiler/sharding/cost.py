@@ -84,13 +84,11 @@ class LogicalMesh:
     def move_s(
         self,
         size_bytes: float,
-        source: Placements,
-        target: Placements,
-        partial: Bool[np.ndarray, "targets axes"] | None = None,
-        *,
-        partial_in_source: bool = True,
-    ) -> Float[np.ndarray, "sources targets"]:
-        """Seconds to bring a value from each source placement to each target placement.
+        source: Int[np.ndarray, "*rows axes"],
+        target: Int[np.ndarray, "*others axes"],
+        partial: Bool[np.ndarray, "*more axes"] | bool = False,
+    ) -> Float[np.ndarray, "*choices"]:
+        """Seconds to bring a value from one placement to another; rows are broadcast against each other.
 
         An axis that splits the same dimension before and after costs nothing, one that begins to split a slice, which
         is free; one that ends an all-gather; one that changes dimensions an all-to-all. An axis along which the value
@@ -101,19 +99,13 @@ class LogicalMesh:
             size_bytes: of the whole value.
             source: placements before.
             target: placements after.
-            partial: axes along which the value is a partial sum, per source.
-            partial_in_source: `partial` has a row per source; else per target, for values that flow back.
+            partial: axes along which the value is a partial sum.
         """
         sizes = self.sizes
-        before, after = source[:, None, :], target[None, :, :]
-        if partial is None:
-            sums = np.zeros((1, 1, len(sizes)), bool)
-        else:
-            sums = partial[:, None, :] if partial_in_source else partial[None, :, :]
-        before, after, sums = np.broadcast_arrays(before, after, sums)
-        total = np.zeros(before.shape[:2])
+        before, after, sums = np.broadcast_arrays(source, target, np.asarray(partial))
         split_before = np.where((before != WHOLE) | ((after != WHOLE) & ~sums), sizes, 1)
         split_after = np.where(after != WHOLE, sizes, 1)
+        total = np.zeros(before.shape[:-1])
         for axis, own in enumerate(self.axes):
             others = split_after[..., :axis].prod(-1) * split_before[..., axis + 1 :].prod(-1)
             whole_s = (own.size - 1) / own.size * size_bytes / others / own.bytes_per_s
@@ -122,6 +114,6 @@ class LogicalMesh:
             exchanged = ~summed & (old != WHOLE) & (new != WHOLE) & (old != new)
             reduced = summed & (new == WHOLE)
             scattered = summed & (new != WHOLE)
-            total += (gathered | exchanged | reduced | scattered) * own.latency_s
-            total += (gathered | scattered) * whole_s + exchanged * whole_s / own.size + reduced * 2.0 * whole_s
+            total = total + (gathered | exchanged | reduced | scattered) * own.latency_s
+            total = total + (gathered | scattered) * whole_s + exchanged * whole_s / own.size + reduced * 2.0 * whole_s
         return total
