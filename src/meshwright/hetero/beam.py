@@ -142,6 +142,9 @@ def _step(
     estimates = [
         time_s + ring * payload for time_s in (pipeline_s, whole_s) for payload in (most_bytes, 0.7 * least_bytes)
     ]
-    kept = np.unique(np.concatenate([np.argsort(one, kind="stable")[:width] for one in estimates]))
+    if len(parent) > width:
+        kept = np.unique(np.concatenate([np.argpartition(one, width)[:width] for one in estimates]))
+    else:
+        kept = np.arange(len(parent))
     kept = kept[np.argsort(estimates[2][kept], kind="stable")]
     return Grown(**{name: getattr(grown, name)[kept] for name in Grown.__slots__})

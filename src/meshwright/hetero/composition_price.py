@@ -34,16 +34,10 @@ class PipelinePace:
     stage_bytes: tuple[float, ...]
     """Per device."""
     update_s: float
-
-    @property
-    def slowest_s(self) -> float:
-        """The bottleneck: one micro-batch leaves per this time."""
-        return max(self.stage_s)
-
-    @property
-    def fill_s(self) -> float:
-        """What the first micro-batch takes beyond the bottleneck."""
-        return sum(self.stage_s) - self.slowest_s
+    slowest_s: float
+    """The bottleneck: one micro-batch leaves per this time."""
+    fill_s: float
+    """What the first micro-batch takes beyond the bottleneck."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +70,12 @@ class CompositionPricer:
             self._paces[shape] = self._pace(shape)
         return self._paces[shape]
 
-    def price(self, composition: Composition) -> CompositionTime | None:
-        """The step; None where a pipeline cannot run or devices do not suffice.
+    def price(self, composition: Composition, below_s: float = math.inf) -> CompositionTime | None:
+        """The step; None where a pipeline cannot run, devices do not suffice or it takes too long.
 
         Args:
             composition: at least one part.
+            below_s: time from which on nobody wants to know; most compositions reach it without their gradients.
         """
         paces = [self.pace(part.shape) for part in composition.parts]
         known = [pace for pace in paces if pace is not None]
@@ -88,12 +83,23 @@ class CompositionPricer:
             return None
         if any(composition.devices(kind.name) > kind.count for kind in self.costs.kinds.values()):
             return None
+        if self._least_s(composition.parts, known) >= below_s:
+            return None
         pipeline_s = self._last_end(composition.parts, known)
+        if pipeline_s >= below_s:
+            return None
+        sync_s = self.sync_s(composition)
         return CompositionTime(
             pipeline_s=pipeline_s,
             update_s=max(pace.update_s for pace in known),
-            sync_s=self.sync_s(composition),
+            sync_s=sync_s,
             micro_batches=tuple(_done(pace, pipeline_s) for pace in known),
+        )
+
+    def _least_s(self, parts: tuple[Part, ...], paces: list[PipelinePace]) -> float:
+        """What the batch takes if micro-batches could be cut anywhere and filling cost nothing."""
+        return self.global_batch / sum(
+            part.shape.micro_batch * part.pipelines / pace.slowest_s for part, pace in zip(parts, paces, strict=True)
         )
 
     def _last_end(self, parts: tuple[Part, ...], paces: list[PipelinePace]) -> float:
@@ -131,11 +137,14 @@ class CompositionPricer:
         moving_s = self._moving(shape)
         if moving_s is None:
             return None
+        stage_s = tuple(compute + moving for compute, moving in zip(compute_s, moving_s, strict=True))
         return PipelinePace(
-            stage_s=tuple(compute + moving for compute, moving in zip(compute_s, moving_s, strict=True)),
+            stage_s=stage_s,
             compute_s=tuple(compute_s),
             stage_bytes=tuple(stage_bytes),
             update_s=update_s,
+            slowest_s=max(stage_s),
+            fill_s=sum(stage_s) - max(stage_s),
         )
 
     def _moving(self, shape: PipelineShape) -> list[float] | None:

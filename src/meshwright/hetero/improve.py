@@ -8,6 +8,11 @@ from dataclasses import replace
 from meshwright.hetero.composition import Composition, Part, PipelineShape
 from meshwright.hetero.composition_price import CompositionPricer
 
+LEAST_GAIN = 3e-4
+"""Share of the step that a change must save: below it, changes add part after part for nothing."""
+MOST_PRICED = 3000
+"""Candidates priced for one composition."""
+
 
 def improved(
     pricer: CompositionPricer, composition: Composition, shapes: Sequence[PipelineShape]
@@ -21,12 +26,14 @@ def improved(
     """
     priced = pricer.price(composition)
     best_s = priced.step_time_s if priced else float("inf")
-    changed = True
-    while changed:
+    changed, priced_count = True, 0
+    while changed and priced_count < MOST_PRICED:
         changed = False
         for candidate in _neighbours(pricer, composition, shapes):
-            priced = pricer.price(candidate)
-            if priced is not None and priced.step_time_s < best_s * (1 - 1e-9):
+            priced_count += 1
+            enough_s = best_s * (1 - LEAST_GAIN)
+            priced = pricer.price(candidate, enough_s)
+            if priced is not None and priced.step_time_s < enough_s:
                 composition, best_s, changed = candidate, priced.step_time_s, True
                 break
     return composition, best_s

@@ -49,7 +49,7 @@ class ProfileCosts:
         self.num_layers = self.profile.num_layers
         self._links = profiles.links
         self._sums: dict[Point, RunningSums] = {}
-        self._transfers: dict[tuple[float, Route], float] = {}
+        self._transfers: dict[tuple[float, tuple[str, int], tuple[str, int]], float] = {}
 
     @cached_property
     def whole(self) -> LayerSizes:
@@ -100,9 +100,9 @@ class ProfileCosts:
             source: kind and devices per node that share the interface.
             target: likewise.
         """
-        route = Route(BETWEEN, self._end(*source), self._end(*target))
-        key = (payload_bytes, route)
+        key = (payload_bytes, source, target)
         if key not in self._transfers:
+            route = Route(BETWEEN, self._end(*source), self._end(*target))
             self._transfers[key] = self.link(route).seconds(payload_bytes)
         return self._transfers[key]
 
