@@ -61,6 +61,15 @@ def test_an_illegal_plan_has_a_mend_that_is_legal(row: str) -> None:
     assert estimate(MODEL, report.mends[0].name, gpus=GPUS)[0].estimate.fits != "no"
 
 
+def test_a_mend_of_the_chunks_keeps_the_schedule_where_it_can_and_says_so_where_it_cannot() -> None:
+    mends = {mend.name: mend.change for mend in check(MODEL, "pp4.zb-v.z1.mbs1.gbs64", GPUS, search=False).mends}
+    assert mends["pp4.vpp2.dp2.z1.mbs1.gbs64.zb-v"] == "vpp 1 -> 2"
+    assert mends["pp4.dp2.z1.mbs1.gbs64"] == "schedule 1f1b"
+    mends = {mend.name: mend.change for mend in check(MODEL, "pp4.vpp2.gpipe.z1.mbs1.gbs8", GPUS, search=False).mends}
+    assert mends["pp4.dp2.z1.mbs1.gbs8.gpipe"] == "vpp 2 -> 1"
+    assert mends["pp4.vpp2.dp2.z1.mbs1.gbs8"] == "schedule interleaved"
+
+
 def test_a_repair_that_changes_the_batch_says_so() -> None:
     report = check(MODEL, "dp8.z1.mbs1.gbs12", GPUS, search=False)
     changed = [mend for mend in report.mends if mend.changes_training]

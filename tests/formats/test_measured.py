@@ -148,7 +148,13 @@ def test_every_second_layer_is_half_of_each_chunk() -> None:
 
 @pytest.mark.parametrize(
     ("text", "name", "chunks"),
-    [("ZB-1p", "zb-h1", 1), ("ZB-2p", "zb-h2", 1), ("ZB-V", "zb-v", 2), ("DualPipe", "dualpipe", 1)],
+    [
+        ("ZB-1p", "zb-h1", 1),
+        ("ZB-2p", "zb-h2", 1),
+        ("ZB-V", "zb-v", 2),
+        ("DualPipe", "dualpipe", 1),
+        ("DualPipeV", "dualpipev", 2),
+    ],
 )
 def test_zero_bubble_schedules_by_the_names_of_their_papers(text: str, name: str, chunks: int) -> None:
     assert fold.schedule(text, pp=8, vpp=None) == (name, chunks)

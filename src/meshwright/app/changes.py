@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
+from meshwright.schedules import schedule_named
 from meshwright.search.grid import divisors
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow, default_schedule
@@ -82,8 +83,8 @@ def describe(before: PlanRow, after: PlanRow) -> str:
             parts.append(f"{name} {old} -> {new}" if numbers else f"{old} -> {new}")
     for name in ("tp_overlap", "sp", "schedule", "dp_overlap"):
         if getattr(before, name) != getattr(after, name):
-            follows = name == "schedule" and before.vpp != after.vpp
-            if not follows:
+            follows = all(row.schedule == default_schedule(row.vpp) for row in (before, after))
+            if name != "schedule" or not follows:
                 parts.append(_switch(name, after))
     lead = [part for part in parts if not part.startswith(("dp ", "vpp "))] or parts
     rest = [part for part in parts if part not in lead]
@@ -134,8 +135,10 @@ def _variants(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[tuple[st
             yield "sharding", replace(row, sharding=sharding, shard_group=0)
     if row.tp > 1:
         yield "tp_overlap", replace(row, tp_overlap="bulk" if row.tp_overlap == "ring" else "ring")
-    if row.pp > 1 and row.vpp == 1:
-        yield "schedule", replace(row, schedule="1f1b" if row.schedule == "gpipe" else "gpipe")
+    if row.schedule != default_schedule(row.vpp):
+        yield "schedule", replace(row, schedule=default_schedule(row.vpp))
+    elif row.pp > 1 and row.vpp == 1:
+        yield "schedule", replace(row, schedule="gpipe")
     letters = "".join(letter for letter in row.offload if letter != "o")
     yield "offload", replace(row, offload=letters if "o" in row.offload else f"{letters}o")
 
@@ -145,7 +148,13 @@ def _chunk_variants(row: PlanRow, model: ModelSpec) -> Iterator[tuple[str, PlanR
         return
     most = model.num_layers // row.pp
     for vpp in sorted({1, row.vpp - 1, row.vpp + 1, row.vpp // 2, row.vpp * 2} & set(range(1, most + 1))):
-        yield "vpp", replace(row, vpp=vpp, schedule=default_schedule(vpp))
+        yield "vpp", _with_chunks(row, vpp)
+
+
+def _with_chunks(row: PlanRow, vpp: int) -> PlanRow:
+    """So many chunks per worker, in the row's schedule where it takes them."""
+    refused = schedule_named(row.schedule).problems(row.pp, row.micro_batches, vpp)
+    return replace(row, vpp=vpp, schedule=default_schedule(vpp) if refused else row.schedule)
 
 
 def with_degree(row: PlanRow, name: str, degree: int, devices: int) -> PlanRow:
@@ -173,7 +182,7 @@ def _nearest_degrees(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[t
         for mbs in sorted(divisors(local), key=lambda d: abs(d - row.mbs))[:3]:
             yield "mbs", replace(row, mbs=mbs)
     if row.vpp > 1:
-        yield "vpp", replace(row, vpp=1, schedule=default_schedule(1))
+        yield "vpp", _with_chunks(row, 1)
 
 
 def distance(before: PlanRow, after: PlanRow) -> int:

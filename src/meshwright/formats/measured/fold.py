@@ -261,7 +261,7 @@ def schedule(text: str, *, pp: int, vpp: int | None) -> tuple[str, int | None]:
         return "1f1b", 1
     for start, name in _ZERO_BUBBLE:
         if lower.startswith(start):
-            return name, 2 if name in ("zb-v", "v-half", "v-min") else 1
+            return name, 2 if name in ("zb-v", "v-half", "v-min", "dualpipev") else 1
     if lower.startswith(("zb", "zero", "chimera", "hanayo")):
         raise Refused(f"schedule {text[:40]!r} is not priced")
     if vpp is not None and (vpp > 1 or not lower.startswith("gpipe")):
