@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
+from meshwright.compiler.marking import value_and_grad
 from meshwright.compiler.methods import (
     DataParallel,
     LocalPipeline,
@@ -103,3 +106,47 @@ def test_the_batch_may_change_its_size() -> None:
     state, small, _ = run(initial(), tokens(8))
     _, large, _ = run(state, tokens(16))
     assert np.isfinite([float(small), float(large)]).all()
+
+
+def dropout_loss(layers: Any, batch: Any, key: jax.Array) -> jax.Array:
+    x, wanted = batch
+    for number, layer in enumerate(layers):
+        x = jnp.tanh(x @ layer["w"] + layer["b"])
+        kept = jax.random.bernoulli(jax.random.fold_in(key, number), 0.8, x.shape)
+        x = jnp.where(kept, x / 0.8, 0.0)
+    return ((x - wanted) ** 2).sum()
+
+
+MOMENTUM = optax.sgd(0.01, momentum=0.9)
+
+
+def noisy_step(state: Any, batch: Any, gradients_of: Any = None) -> tuple[Any, jax.Array]:
+    """A sum as loss, dropout with a key of the state, weights that are made of the state's, and a counter."""
+    layers, optimizer, key, count = state
+    key, now = jax.random.split(key)
+    scaled = jax.tree.map(lambda array: array * 1.5, layers)
+    value, gradients = (gradients_of or value_and_grad(dropout_loss))(scaled, batch, now)
+    changes, optimizer = MOMENTUM.update(gradients, optimizer, layers)
+    return (optax.apply_updates(layers, changes), optimizer, key, count + 1), value
+
+
+def added_gradients(layers: Any, batch: Any, key: jax.Array) -> Any:
+    """Of four micro-batches, added one after the other."""
+    parts = [jax.tree.map(lambda array: jnp.split(array, 4)[number], batch) for number in range(4)]  # noqa: B023
+    found = [jax.value_and_grad(dropout_loss)(layers, part, key) for part in parts]
+    return jax.tree.map(lambda *arrays: sum(arrays[1:], arrays[0]), *found)
+
+
+def test_random_keys_sums_and_derived_weights() -> None:
+    drawn = np.random.RandomState(0)
+    layers = [{"w": jnp.asarray(drawn.randn(8, 8) * 0.3, jnp.float32), "b": jnp.zeros(8)} for _ in range(4)]
+    state = (layers, MOMENTUM.init(layers), jax.random.key(3), jnp.zeros((), jnp.int32))
+    batch = tuple(jnp.asarray(drawn.randn(8, 8), jnp.float32) for _ in range(2))
+    run = parallelize(noisy_step, method=PipeshardParallel(num_stages=2, num_micro_batches=4))
+    alone = jax.jit(partial(noisy_step, gradients_of=added_gradients))
+    there = here = state
+    for _ in range(2):
+        (there, value), (here, expected) = run(there, batch), alone(here, batch)
+        assert abs(float(value) - float(expected)) < 1e-4
+    assert largest_difference((there[0], there[1], there[3]), (here[0], here[1], here[3])) < 1e-5
+    assert (jax.random.key_data(there[2]) == jax.random.key_data(here[2])).all()
