@@ -55,6 +55,20 @@ def test_answers_have_it_too(tmp_path: Path) -> None:
     assert mw.trace is trace
 
 
+def test_the_trace_and_the_figure_need_a_file_each(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    with pytest.raises(InputError, match="over the first"):
+        trace(ROW, tmp_path / "t", svg=tmp_path / "here" / ".." / "t", model=MODEL, gpus=GPUS)
+    assert not (tmp_path / "t").exists()
+
+
+def test_a_trace_that_no_viewer_opens_is_refused_and_still_drawn(tmp_path: Path) -> None:
+    huge = trace("pp8.z1.mbs1.gbs40000", model=MODEL, gpus="8xH100")
+    with pytest.raises(InputError, match="640,000 tasks"):
+        huge.chrome()
+    assert huge.to_dict()["tasks"] == 640_000
+
+
 def test_nothing_is_written_where_one_file_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no folder"):
         trace(ROW, tmp_path / "t.json", svg=tmp_path / "no" / "t.svg", model=MODEL, gpus=GPUS)

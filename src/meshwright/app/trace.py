@@ -13,6 +13,7 @@ from meshwright.app.job_inputs import Count
 from meshwright.app.plan_source import PlanLike, job_of, plan_question
 from meshwright.app.title import title
 from meshwright.app.writing import check_file, write_file
+from meshwright.errors import InputError, Problem
 from meshwright.estimate.timeline import StepTimeline, step_timeline
 from meshwright.report.picture import MemoryLine, Picture, Span
 from meshwright.specs.cluster import ClusterSpec
@@ -25,6 +26,10 @@ from meshwright.units import seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+
+MOST_TASKS = 500_000
+"""Of a trace file: about 400 MB of events unpacked, what a browser's tab holds."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -48,9 +53,23 @@ class Trace:
         return _picture(self)
 
     def chrome(self, *, compress: bool = True) -> bytes:
-        """The trace file that Perfetto and Chrome open, gzipped unless told otherwise; equal steps give equal bytes."""
+        """The trace file that Perfetto and Chrome open, gzipped unless told otherwise; equal steps give equal bytes.
+
+        Raises:
+            InputError: more tasks than the viewers open.
+        """
         from meshwright.report.trace_events import trace_bytes
 
+        tasks = self.step.timeline.table.tasks
+        if tasks > MOST_TASKS:
+            raise InputError(
+                Problem(
+                    what=f"a trace of {tasks:,} tasks",
+                    why=f"the viewers open no more than some {MOST_TASKS:,}",
+                    fix="trace fewer micro-batches, with the same steady state, or draw this one with --svg or --text",
+                    field="output",
+                )
+            )
         return trace_bytes(self.picture, compress=compress)
 
     def svg(self) -> str:
@@ -144,9 +163,7 @@ def trace(
         InputError: the plan cannot be used, or a file cannot be written.
         UnsupportedError: a plan that nobody prices.
     """
-    for path in (output, svg):
-        if path is not None:
-            check_file(Path(path))
+    check_files(output, svg)
     settings = {
         "cluster": cluster,
         "gpus": gpus,
@@ -165,6 +182,27 @@ def trace(
     if svg is not None:
         write_file(Path(svg), found.svg())
     return found
+
+
+def check_files(output: str | os.PathLike[str] | None, svg: str | os.PathLike[str] | None) -> None:
+    """Whether the trace and the figure can be written there, each into a file of its own.
+
+    Raises:
+        InputError: one of them cannot, or both are one file.
+    """
+    paths = [Path(path) for path in (output, svg) if path is not None]
+    for path in paths:
+        check_file(path)
+    if len(paths) == 2 and paths[0].resolve() == paths[1].resolve():
+        raise InputError(
+            Problem(
+                what=f"{str(paths[1])[:200]!r} is named for the trace and for the figure",
+                why="the second would be written over the first",
+                fix="name two files, such as step.json.gz and step.svg",
+                field="svg",
+            ),
+            code="MW208",
+        )
 
 
 def trace_of(plan: PlanLike, warnings: Sequence[str] = ()) -> Trace:

@@ -67,14 +67,12 @@ def trace(
         expert_imbalance=gather.number("--expert-imbalance", expert_imbalance),
     )
     from meshwright.app.plan_source import is_file
+    from meshwright.app.trace import check_files
     from meshwright.app.trace import trace as draw
-    from meshwright.app.writing import check_file
 
     if plan is not None and model is None and not is_file(plan):
         gather.problem(missing("--model", "for example --model llama-3.1-70b; only a plan file carries its model"))
-    for path in (output, svg):
-        if path is not None:
-            gather.attempt(partial(check_file, path))
+    gather.attempt(partial(check_files, output, svg))
     if model is not None:
         gather.with_inputs(model, inputs)
     gather.done()
