@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 
 from meshwright.compiler.halves import Halves
 from meshwright.compiler.lists import Lists
-from meshwright.compiler.shardings import DataSharding, Role
+from meshwright.compiler.shardings import Role, Sharding
 from meshwright.compiler.trace import TracedStep
 from meshwright.shapes import Int
 
@@ -27,7 +27,7 @@ class Finish:
         step: TracedStep,
         halves: Sequence[Halves],
         lists: Lists,
-        sharding: DataSharding,
+        sharding: Sharding,
         devices: Sequence[int],
         owner: Mapping[int, int],
     ) -> None:
@@ -139,7 +139,7 @@ class Finish:
         return lambda *given: [sum(given[1:], given[0]) / self.parts if mean else sum(given[1:], given[0])]
 
     def _spec(self, mesh: int, operand: int) -> PartitionSpec:
-        return self.sharding.spec(Role.GRADIENT, self.step.loss.invars[operand].aval.shape, self.devices[mesh])
+        return self.sharding.spec(Role.GRADIENT, self.step.loss.invars[operand], self.devices[mesh])
 
 
 def counts_samples(step: TracedStep, var: core.Var) -> bool:

@@ -17,7 +17,7 @@ from meshwright.compiler.inline import free_variables
 from meshwright.compiler.instructions import Outcome, Program
 from meshwright.compiler.lists import Lists, with_frees
 from meshwright.compiler.operands import Operands, ancestors
-from meshwright.compiler.shardings import DataSharding, Role
+from meshwright.compiler.shardings import Role, Sharding
 from meshwright.compiler.trace import TracedStep
 from meshwright.compiler.update import Update, spread_update
 from meshwright.errors import InputError, Problem
@@ -29,7 +29,7 @@ def lower(
     step: TracedStep,
     halves: Sequence[Halves],
     table: ScheduleTable,
-    sharding: DataSharding,
+    sharding: Sharding,
     devices: Sequence[int],
 ) -> Program:
     """Write the lists.
@@ -49,7 +49,7 @@ def lower(
 
 class _Lowering:
     def __init__(
-        self, step: TracedStep, halves: Sequence[Halves], table: ScheduleTable, sharding: DataSharding,
+        self, step: TracedStep, halves: Sequence[Halves], table: ScheduleTable, sharding: Sharding,
         devices: Sequence[int],
     ) -> None:  # fmt: skip
         _check(step, halves, table)
@@ -295,7 +295,7 @@ class _Lowering:
                 old = self.step.jaxpr.invars[place]
                 if old.aval.shape == var.aval.shape and place not in self.step.batch:
                     role = Role.PARAMETER if self._is_parameter(old) else Role.STATE
-                    return self.sharding.spec(role, var.aval.shape, self.devices[mesh])
+                    return self.sharding.spec(role, old, self.devices[mesh])
         return None
 
     def _outcome(self, atom: Any, update: Update) -> Outcome:
@@ -310,11 +310,11 @@ class _Lowering:
     # ---- shardings
 
     def _spec(self, mesh: int, operand: int) -> PartitionSpec:
-        return self.sharding.spec(Role.GRADIENT, self.step.loss.invars[operand].aval.shape, self.devices[mesh])
+        return self.sharding.spec(Role.GRADIENT, self.step.loss.invars[operand], self.devices[mesh])
 
     def _carried(self, mesh: int, var: core.Var) -> PartitionSpec:
         role = Role.SAMPLES if counts_samples(self.step, var) else Role.OTHER
-        return self.sharding.spec(role, var.aval.shape, self.devices[mesh])
+        return self.sharding.spec(role, var, self.devices[mesh])
 
 
 def _check(step: TracedStep, halves: Sequence[Halves], table: ScheduleTable) -> None:

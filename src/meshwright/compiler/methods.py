@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from meshwright.compiler.shardings import DataSharding
@@ -57,6 +58,65 @@ class Zero3Parallel(Method):
     def sharding(self) -> DataSharding:
         """Everything split."""
         return DataSharding(stage=3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardParallel(Method):
+    """Every operator split over the devices the way that takes the whole step the least time (Alpa's inner pass)."""
+
+    mesh_shape: tuple[int, ...] | None = None
+    """Devices along each axis of a logical mesh of 1 to 3 axes; without it, the best row or grid of two axes."""
+    memory_bytes: float | None = None
+    """Of one device, for parameters, their gradients and state, and activations; unlimited without it."""
+    flop_per_s: float = 100e12
+    """Of one device."""
+    link_bytes_per_s: float = 100e9
+    """Out of one device, in one direction."""
+    link_latency_s: float = 5e-6
+    """Of one collective."""
+
+    def __post_init__(self) -> None:
+        Method.__post_init__(self)
+        wrong = [
+            Problem(what=f"{name} = {value}", why="it is a positive number", fix=f"{name}={fix:g}", field=name)
+            for name, value, fix in (
+                ("memory_bytes", 1 if self.memory_bytes is None else self.memory_bytes, 16e9),
+                ("flop_per_s", self.flop_per_s, 100e12),
+                ("link_bytes_per_s", self.link_bytes_per_s, 100e9),
+            )
+            if not value > 0
+        ]
+        if self.link_latency_s < 0:
+            wrong.append(Problem(what=f"link_latency_s = {self.link_latency_s}", why="no collective ends before it"
+                                 " begins", fix="link_latency_s=0", field="link_latency_s"))  # fmt: skip
+        shape = self.mesh_shape
+        if shape is not None and (not 1 <= len(shape) <= 3 or min(shape) < 1):
+            wrong.append(Problem(what=f"mesh_shape = {shape}", why="a logical mesh has 1 to 3 axes of devices",
+                                 fix="mesh_shape=(2, 4)", field="mesh_shape"))  # fmt: skip
+        if wrong:
+            raise InputError(wrong)
+
+    def shapes(self, devices: int) -> list[tuple[int, ...]]:
+        """Logical meshes to choose from.
+
+        Args:
+            devices: in the mesh.
+
+        Raises:
+            InputError: `mesh_shape` is for another number of devices.
+        """
+        if self.mesh_shape is None:
+            return [(devices,), *((n, devices // n) for n in range(2, devices) if devices % n == 0)]
+        if prod(self.mesh_shape) != devices:
+            raise InputError(
+                Problem(
+                    what=f"mesh_shape = {self.mesh_shape} on {devices} devices",
+                    why=f"its axes hold {prod(self.mesh_shape)} devices",
+                    fix=f"mesh_shape=({devices},), or other devices",
+                    field="mesh_shape",
+                )
+            )
+        return [self.mesh_shape]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

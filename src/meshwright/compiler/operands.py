@@ -12,7 +12,7 @@ from jax.extend import core
 from meshwright.compiler.inline import free_variables, piece
 from meshwright.compiler.instructions import Feed
 from meshwright.compiler.lists import Lists
-from meshwright.compiler.shardings import DataSharding, Role
+from meshwright.compiler.shardings import Role, Sharding
 from meshwright.compiler.trace import TracedStep
 from meshwright.errors import InputError, Problem
 
@@ -27,7 +27,7 @@ _UPDATE_READS_BATCH = Problem(
 class Operands:
     """Buffers of what a step is given, put on a mesh when something there first reads them."""
 
-    def __init__(self, step: TracedStep, lists: Lists, sharding: DataSharding, devices: Sequence[int]) -> None:
+    def __init__(self, step: TracedStep, lists: Lists, sharding: Sharding, devices: Sequence[int]) -> None:
         """No operand is anywhere yet.
 
         Args:
@@ -75,7 +75,7 @@ class Operands:
             key = ("input", place, unit if split else None)
             if (mesh, key) not in self.out.ids:
                 role = Role.SAMPLES if split else role
-                spec = self.sharding.spec(role, atom.aval.shape, self.devices[mesh])
+                spec = self.sharding.spec(role, atom, self.devices[mesh])
                 buffer = self.out.new(mesh, key, atom.aval, spec)
                 self.feeds.append(Feed(buffer=buffer, input=place, micro_batch=unit if split else None))
             return self.out.at(mesh, key)

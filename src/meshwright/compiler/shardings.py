@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
+from jax.extend import core
 from jax.sharding import PartitionSpec
 
 
@@ -21,6 +23,14 @@ class Role(Enum):
     OTHER = "other"
 
 
+class Sharding(Protocol):
+    """What lists are written for: presets, or what the intra-operator pass decided."""
+
+    def spec(self, role: Role, var: core.Var, devices: int) -> PartitionSpec:
+        """How a value is sharded on a mesh of so many devices."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSharding:
     """Samples split over one axis of the mesh; weights and states whole, or split too (ZeRO).
@@ -32,14 +42,15 @@ class DataSharding:
     stage: int = 0
     """ZeRO stage: 0 nothing, 1 state, 2 state and gradients, 3 parameters too."""
 
-    def spec(self, role: Role, shape: Sequence[int], devices: int) -> PartitionSpec:
+    def spec(self, role: Role, var: core.Var, devices: int) -> PartitionSpec:
         """How a value is sharded.
 
         Args:
             role: of the value.
-            shape: of the value.
+            var: of the step or of its loss; only its shape counts.
             devices: along the axis.
         """
+        shape = var.aval.shape
         if role is Role.SAMPLES:
             divides = bool(shape) and shape[0] % devices == 0
             return PartitionSpec(self.axis) if divides else PartitionSpec()

@@ -16,7 +16,10 @@ from meshwright.compiler.halves import halves_of
 from meshwright.compiler.instructions import Program
 from meshwright.compiler.layers import layer_ends
 from meshwright.compiler.lower import lower
-from meshwright.compiler.methods import DataParallel, LocalPipeline, Method
+from meshwright.compiler.methods import DataParallel, LocalPipeline, Method, ShardParallel
+from meshwright.compiler.sharding.apply import AXES, shard_stage
+from meshwright.compiler.sharding.cost import LogicalMesh, MeshAxis
+from meshwright.compiler.shardings import Sharding
 from meshwright.compiler.trace import TracedStep, trace_step
 from meshwright.compiler.verify import Verified, verify
 from meshwright.errors import InputError, Problem
@@ -35,6 +38,8 @@ class CompiledStep:
     table: ScheduleTable
     program: Program
     verified: Verified
+    sharding: Sharding
+    """How values lie on each mesh; that of `ShardParallel` says why: `sharding.explain()`."""
     runtime: LocalRuntime | RemoteRuntime
 
     def __call__(self, *arguments: Any) -> Any:
@@ -177,13 +182,18 @@ def compile_step(
     depth = table.placement.stages // table.placement.chains
     body = body_of(step.loss, step.wrt)
     stages = cut(body, step.wrt, layer_ends(body, depth))
+    sharding: Sharding = method.sharding
+    if isinstance(method, ShardParallel):
+        stage, solved = shard_stage(step, stages[0], _logical_meshes(method, meshes[0]), method.memory_bytes)
+        stages, meshes, sharding = (stage,), [solved.mesh], solved
     halves = [halves_of(stage, last=stage is stages[-1]) for stage in stages]
-    program = lower(step, halves, table, method.sharding, [mesh.size for mesh in meshes])
+    program = lower(step, halves, table, sharding, [mesh.size for mesh in meshes])
     return CompiledStep(
         step=step,
         table=table,
         program=program,
         verified=verify(program),
+        sharding=sharding,
         runtime=runtime_of(program, meshes, place.backend, place.ray, place.timeout_s),
     )
 
@@ -220,3 +230,15 @@ def _meshes(method: Method, workers: int) -> list[Mesh]:
             )
         )
     return [Mesh(row, (axis,)) for row in np.array(devices).reshape(workers, -1)]
+
+
+def _logical_meshes(method: ShardParallel, mesh: Mesh) -> list[tuple[LogicalMesh, Mesh]]:
+    """Views of a row of devices as rows and grids, with the price of their links."""
+    found = []
+    for shape in method.shapes(mesh.size):
+        axes = tuple(
+            MeshAxis(size=size, latency_s=method.link_latency_s, bytes_per_s=method.link_bytes_per_s) for size in shape
+        )
+        view = LogicalMesh(axes=axes, flop_per_s=method.flop_per_s)
+        found.append((view, Mesh(mesh.devices.reshape(shape), AXES[: len(shape)])))
+    return found

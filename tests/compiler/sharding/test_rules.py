@@ -55,6 +55,12 @@ def test_sums_of_parts_are_combined() -> None:
     assert rule.results == ((0,),)
 
 
+def test_an_operand_with_one_entry_serves_all() -> None:
+    rule = of(lambda a, b: a - b, (4, 6), (4, 1))
+    assert rule.operands == ((0, 1), (0, -1))
+    assert rule.results == ((0, 1),)
+
+
 def test_rows_of_a_table_are_masked_where_the_table_is_split() -> None:
     closed = jax.make_jaxpr(lambda table, at: table[at])(jnp.zeros((10, 4)), jnp.zeros((2, 3), jnp.int32))
     (gather,) = [eqn for eqn in closed.jaxpr.eqns if eqn.primitive.name == "gather"]

@@ -49,8 +49,8 @@ def rule_of(eqn: core.JaxprEqn) -> Rule:
         return _RULES[name](eqn)
     if name.startswith("reduce_") or name in ("argmax", "argmin"):
         return _reduction(eqn)
-    shapes = {atom.aval.shape for atom in [*eqn.invars, *eqn.outvars] if atom.aval.shape}
-    if len(shapes) <= 1:
+    arrays = [atom.aval.shape for atom in [*eqn.invars, *eqn.outvars] if atom.aval.shape]
+    if len(set(arrays)) <= 1 or (name in POINTWISE and len({len(shape) for shape in arrays}) == 1):
         return _elementwise(eqn, blocked=_blocked(eqn))
     return _whole(eqn)
 
@@ -64,10 +64,10 @@ def _blocked(eqn: core.JaxprEqn) -> tuple[int, ...]:
         return (params["dimension"],)
     if name == "rev":
         return tuple(params["dimensions"])
-    return () if name in _POINTWISE or eqn.outvars[0].aval.shape == () else tuple(range(len(eqn.outvars[0].aval.shape)))
+    return () if name in POINTWISE or eqn.outvars[0].aval.shape == () else tuple(range(len(eqn.outvars[0].aval.shape)))
 
 
-_POINTWISE = (
+POINTWISE = (
     "abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil",
     "clamp", "convert_element_type", "copy", "copy_p", "cos", "cosh", "digamma", "div", "eq", "erf", "erf_inv",
     "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "imag", "integer_pow", "is_finite", "le", "lgamma", "log",
@@ -103,13 +103,16 @@ def _whole(eqn: core.JaxprEqn) -> Rule:
 
 
 def _elementwise(eqn: core.JaxprEqn, blocked: Sequence[int] = ()) -> Rule:
+    """One factor per dimension; operands that have one entry in it serve all."""
     factors = _Factors()
-    shape = max((atom.aval.shape for atom in [*eqn.invars, *eqn.outvars]), key=len)
+    shape = max((atom.aval.shape for atom in [*eqn.outvars, *eqn.invars]), key=len)
     dims = [NO_FACTOR if place in blocked else factors.new(size) for place, size in enumerate(shape)]
-    return factors.rule(
-        [dims if atom.aval.shape else () for atom in eqn.invars],
-        [dims if var.aval.shape else () for var in eqn.outvars],
-    )
+
+    def own(atom: Any) -> list[int]:
+        sizes = zip(dims, atom.aval.shape, shape, strict=False)
+        return [dim if size == whole else NO_FACTOR for dim, size, whole in sizes]
+
+    return factors.rule([own(atom) for atom in eqn.invars], [own(var) for var in eqn.outvars])
 
 
 def _reduction(eqn: core.JaxprEqn) -> Rule:

@@ -1,0 +1,164 @@
+"""The decision about a stage written into its program: shardings of operands, constraints between its equations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from meshwright.compiler.cut import Stage
+from meshwright.compiler.inline import piece
+from meshwright.compiler.sharding.cost import LogicalMesh, Placements
+from meshwright.compiler.sharding.explain import explained
+from meshwright.compiler.sharding.graph import CHOOSE, DecisionGraph, Site, graph_of
+from meshwright.compiler.sharding.problem import Solution
+from meshwright.compiler.sharding.rules import POINTWISE
+from meshwright.compiler.sharding.solve import solve
+from meshwright.compiler.shardings import Role
+from meshwright.compiler.trace import TracedStep
+
+AXES = ("x", "y", "z")
+"""Names of the axes of a logical mesh."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class SolvedSharding:
+    """How the values of a step lie on one mesh, operator by operator."""
+
+    graph: DecisionGraph
+    solution: Solution
+    mesh: Mesh
+    specs: Mapping[core.Var, PartitionSpec]
+    """Of inputs, parameters, gradients and optimizer state."""
+
+    def spec(self, role: Role, var: core.Var, devices: int) -> PartitionSpec:
+        """How a value is sharded.
+
+        Args:
+            role: of the value; what is decided about a value holds for all of its roles.
+            var: of the step or of its loss.
+            devices: of the mesh.
+        """
+        return self.specs.get(var, PartitionSpec())
+
+    def explain(self) -> str:
+        """Chosen sharding, cost and next best of each operator that chooses for itself, as a table."""
+        return explained(self.graph, self.solution, AXES)
+
+
+def shard_stage(
+    step: TracedStep, stage: Stage, meshes: Sequence[tuple[LogicalMesh, Mesh]], memory_bytes: float | None = None
+) -> tuple[Stage, SolvedSharding]:
+    """Decide a stage that is a whole loss, on the mesh that serves best.
+
+    Args:
+        step: of which it is the loss.
+        stage: the only one.
+        meshes: logical views of the same devices, priced, and as JAX has them.
+        memory_bytes: of one device; unlimited without it.
+
+    Returns:
+        The stage with constraints in its program, and the shardings of what it is given and makes.
+
+    Raises:
+        InfeasibleError: no choice fits into memory on any of the meshes.
+    """
+    program = stage.program.jaxpr
+    parameters = program.invars[: len(stage.parameters)]
+    # The runtime adds whole gradients, micro-batch after micro-batch, so each is reduced.
+    graphs = [graph_of(program, parameters, view, parameter_copies=_copies(step)) for view, _ in meshes]
+    solved = [solve(graph.problem(), memory_bytes) for graph in graphs]
+    best = int(np.argmin([found.objective_s for found in solved]))
+    graph, found, mesh = graphs[best], solved[best], meshes[best][1]
+    specs = {var: partition(placement) for var in program.invars if (placement := graph.placement(var, found.choice))}
+    sharding = SolvedSharding(graph=graph, solution=found, mesh=mesh, specs=_of_step(step, specs))
+    return replace(stage, program=_constrained(stage.program, graph, found, mesh)), sharding
+
+
+def partition(placement: Sequence[int]) -> PartitionSpec:
+    """A placement as JAX spells it.
+
+    Args:
+        placement: dimension that each axis of the mesh splits, or -1.
+    """
+    parts = [tuple(AXES[axis] for axis, at in enumerate(placement) if at == dim) for dim in range(max(placement) + 1)]
+    return PartitionSpec(*(names[0] if len(names) == 1 else names or None for names in parts))
+
+
+def _copies(step: TracedStep) -> float:
+    """Bytes of parameters, gradients and state for each byte of parameters."""
+    parameters = sum(_bytes(step.loss.invars[operand]) for operand in step.wrt)
+    held = sum(_bytes(var) for place, var in enumerate(step.jaxpr.invars) if place not in step.batch)
+    return (max(held, parameters) + parameters) / max(parameters, 1)
+
+
+def _bytes(var: core.Var) -> int:
+    return int(np.prod(var.aval.shape, dtype=np.int64)) * int(var.aval.dtype.itemsize)
+
+
+def _of_step(step: TracedStep, specs: Mapping[core.Var, PartitionSpec]) -> dict[core.Var, PartitionSpec]:
+    """Shardings of the loss carried to inputs and gradients of the step, and from there through the update."""
+    found = dict(specs)
+    for operand, var in enumerate(step.loss.invars):
+        atom = step.mark.invars[operand]
+        if var in specs and isinstance(atom, core.Var):
+            found[atom] = specs[var]
+    for operand, gradient in zip(step.wrt, step.gradients, strict=True):
+        if step.loss.invars[operand] in specs:
+            found[gradient] = specs[step.loss.invars[operand]]
+    # Moments lie as the gradients they are made of: along equations that go entry by entry, until nothing is added.
+    count = -1
+    while len(found) != count:
+        count = len(found)
+        for eqn in [*step.after, *reversed(step.after)]:
+            if eqn.primitive.name in POINTWISE:
+                like = [atom for atom in [*eqn.invars, *eqn.outvars] if isinstance(atom, core.Var) and atom.aval.shape]
+                known = next((found[var] for var in like if var in found), None)
+                if known is not None:
+                    found.update((var, known) for var in like if var not in found)
+    return found
+
+
+def _constrained(closed: core.ClosedJaxpr, graph: DecisionGraph, solution: Solution, mesh: Mesh) -> core.ClosedJaxpr:
+    """The program with its values held where the decision wants them; derivatives are held likewise."""
+    jaxpr = closed.jaxpr
+    sites = {id(site.eqn): site for site in graph.sites}
+
+    def held(value: Any, rows: Placements | None, site: Site) -> Any:
+        if rows is None or not np.ndim(value):
+            return value
+        spec = partition(rows[solution.choice[site.node]].tolist())
+        return jax.lax.with_sharding_constraint(value, NamedSharding(mesh, spec))
+
+    def run(*operands: Any) -> list[Any]:
+        values: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+        values.update(zip(jaxpr.invars, operands, strict=True))
+        read: Callable[[Any], Any] = lambda atom: atom.val if isinstance(atom, core.Literal) else values[atom]  # noqa: E731
+        for eqn in jaxpr.eqns:
+            site = sites.get(id(eqn))
+            if site is None or not _held(site):
+                alone = piece(jaxpr, [eqn])
+                results = core.jaxpr_as_fun(alone)(*(values[var] for var in alone.jaxpr.invars))
+                values.update(zip(alone.jaxpr.outvars, results, strict=True))
+                continue
+            given = [held(read(atom), rows, site) for atom, rows in zip(eqn.invars, site.operands, strict=True)]
+            made = eqn.primitive.bind(*given, **eqn.params)
+            made = made if eqn.primitive.multiple_results else [made]
+            values.update(
+                (var, held(value, rows, site)) for var, value, rows in zip(eqn.outvars, made, site.results, strict=True)
+            )
+        return [read(atom) for atom in jaxpr.outvars]
+
+    shapes = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in jaxpr.invars]
+    return jax.make_jaxpr(run)(*shapes)
+
+
+def _held(site: Site) -> bool:
+    """Operators that choose for themselves, and places where values of several operators meet."""
+    name = site.eqn.primitive.name
+    return name in CHOOSE or (name in POINTWISE and sum(rows is not None for rows in site.operands) > 1)

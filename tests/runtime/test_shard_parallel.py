@@ -1,0 +1,83 @@
+"""Steps whose operators are split one by one end where the same steps on one device end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from meshwright.compiler.marking import value_and_grad
+from meshwright.compiler.methods import ShardParallel
+from meshwright.errors import InfeasibleError, InputError
+from meshwright.runtime.parallelize import parallelize
+from tests.compiler.models import accumulated, initial, largest_difference, step, tokens
+
+STEPS, SAMPLES = 2, 16
+SLOW: dict[str, Any] = {"flop_per_s": 1e8, "link_bytes_per_s": 1e9, "link_latency_s": 1e-8}
+"""Devices so slow that tiny products are worth splitting."""
+
+
+@pytest.mark.parametrize("shape", [(8,), (2, 4), (4, 2)])
+def test_parameters_after_some_steps_are_those_of_one_device(shape: tuple[int, ...]) -> None:
+    run = parallelize(step, method=ShardParallel(mesh_shape=shape, **SLOW))
+    state, reached, batch = initial(), initial(), tokens(SAMPLES)
+    alone = jax.jit(accumulated, static_argnums=2)
+    for _ in range(STEPS):
+        state, value, extra = run(state, batch)
+        reached, expected, expected_extra = alone(reached, batch, 1)
+    assert abs(float(value) - float(expected)) < 1e-5
+    assert largest_difference(state, reached) < 1e-5
+    assert int(extra["right"]) == int(expected_extra["right"])
+
+
+def network_loss(weights: Any, batch: Any) -> jax.Array:
+    x = batch["x"]
+    for weight in weights:
+        x = jnp.tanh(x @ weight)
+    return jnp.mean((x - batch["y"]) ** 2)
+
+
+def network_step(state: Any, batch: Any) -> tuple[Any, jax.Array]:
+    weights, moments = state
+    value, gradients = value_and_grad(network_loss)(weights, batch)
+    changes, moments = optax.adam(1e-2).update(gradients, moments)
+    return (optax.apply_updates(weights, changes), moments), value
+
+
+def network(samples: int, wide: int, narrow: int, pairs: int) -> tuple[Any, Any]:
+    drawn = np.random.default_rng(0)
+    shapes = [(narrow, wide), (wide, narrow)] * pairs
+    weights = [jnp.asarray(drawn.normal(size=shape) / shape[0] ** 0.5, jnp.float32) for shape in shapes]
+    batch = {name: jnp.asarray(drawn.normal(size=(samples, narrow)), jnp.float32) for name in "xy"}
+    return (weights, optax.adam(1e-2).init(weights)), batch
+
+
+def test_columns_and_rows_of_weights_and_of_their_moments_are_split() -> None:
+    state, batch = network(8, 128, 32, 2)
+    run = parallelize(network_step, method=ShardParallel(num_micro_batches=2, mesh_shape=(8,), **SLOW))
+    (weights, moments), value = run(state, batch)
+    alone = jax.value_and_grad(network_loss)(state[0], batch)
+    assert float(value) == pytest.approx(float(alone[0]), abs=1e-5)
+    changes, _ = optax.adam(1e-2).update(alone[1], state[1])
+    assert largest_difference(weights, optax.apply_updates(state[0], changes)) < 1e-5
+    for values in (weights, moments[0].mu, moments[0].nu):
+        assert [leaf.addressable_shards[0].data.shape for leaf in values] == [(32, 16), (16, 32)] * 2
+    text = run.lower(state, batch).sharding.explain()
+    assert "dot_general float32[4,128]  4,32 @ 32,128/x -> 4,128/x" in text
+    assert "dot_general float32[4,32]  4,128/x @ 128/x,32 -> 4,32" in text
+    assert text.count("next ") == 4
+
+
+def test_a_mesh_that_does_not_fit_is_refused() -> None:
+    state, batch = network(8, 32, 8, 1)
+    with pytest.raises(InputError, match="mesh_shape = \\(3, 2\\) on 8 devices"):
+        parallelize(network_step, method=ShardParallel(mesh_shape=(3, 2)))(state, batch)
+    with pytest.raises(InfeasibleError, match="100 are allowed"):
+        parallelize(network_step, method=ShardParallel(memory_bytes=100.0)).lower(state, batch)
+    with pytest.raises(InputError) as caught:
+        ShardParallel(mesh_shape=(1, 2, 2, 2), flop_per_s=0.0)
+    assert len(caught.value.problems) == 2
