@@ -10,7 +10,7 @@ from meshwright.schedules import ALIASES, SCHEDULES, Kind, Schedule, Timeline, s
 from meshwright.schedules.hanayo import Hanayo
 from meshwright.schedules.zb_auto import ZeroBubbleAuto
 
-MOST_TASKS = 1_000_000
+MOST_TASKS = 300_000
 """Tasks of the largest schedule that is drawn: its list is printed whole."""
 
 
@@ -114,7 +114,7 @@ def run_schedule(
         weight_s: its weight gradient.
         recompute_s: recomputation; part of the backward where the schedule has no task for it.
         transfer_s: latency of a transfer, which occupies nobody.
-        parameters: the schedule's own: group, segments, extra, waves, pairs, inject, raw, warmup.
+        parameters: the schedule's own: group, segments, extra, waves, pairs, inject, raw, reverse, warmup.
 
     Raises:
         UnsupportedError: an unknown name.
@@ -130,8 +130,10 @@ def run_schedule(
     if v is None:
         v = 2 if any(problem.field == "v" for problem in schedule.problems(max(p, 2), m, 1)) else 1
     problems = list(schedule.problems(p, m, v))
-    if not problems and p * m * v * 2 > MOST_TASKS:
-        tasks = f"p {p} x m {m} x v {v} x 2 = {p * m * v * 2:,} tasks"
+    parts = schedule.sections()
+    if not problems and (count := p * m * v * parts * 2) > MOST_TASKS:
+        segments = f" x {parts} segments" if parts > 1 else ""
+        tasks = f"p {p} x m {m} x v {v}{segments} x 2 = {count:,} tasks"
         rule = f"at most {MOST_TASKS:,} are listed"
         problems.append(Problem(what=f"{schedule.name}: {tasks}", why=rule, fix="fewer micro-batches", field="m"))
     if problems:

@@ -61,6 +61,9 @@ def schedule(
         str | None, typer.Option("--inject", metavar="N", help="Micro-batches injected (mixpipe).", show_default=False)
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Squeezed blocks, not reordered (v-half, v-min).")] = False,
+    reverse: Annotated[
+        bool, typer.Option("--reverse", help="Backwards last micro-batch first, as in PyTorch (breadth-first).")
+    ] = False,
     warmup: Annotated[
         str | None, typer.Option("--warmup", metavar="pa|pb", help="Warm-up policy (dapple).", show_default=False)
     ] = None,
@@ -136,6 +139,12 @@ def schedule(
             if text is not None:
                 why = "only `schedule best` looks for an order"
                 gather.problem(Problem(what=f"{option} is given", why=why, fix="leave it out", field=option))
+    own: dict[str, int | str | bool] = {**parameters, **({"raw": True} if raw else {})}
+    own |= {**({"reverse": True} if reverse else {}), **({} if warmup is None else {"warmup": warmup})}
+    if name in ("best", "list") or source is not None:
+        for option in own:
+            why = "it belongs to schedules that are named"
+            gather.problem(Problem(what=f"--{option} is given", why=why, fix="leave it out", field=f"--{option}"))
     if csv is not None and (name in ("list", "best") or len(names) > 1):
         gather.problem(
             Problem(what="--csv is given", why="it writes one named schedule", fix="name one", field="--csv")
@@ -187,9 +196,6 @@ def schedule(
         _write_figure(out, svg, [best.to_dict()], [best.timeline])
         out.show(best.to_dict(), lambda document: best_schedule_page(document, best.timeline))
         return
-    own: dict[str, int | str | bool] = {**parameters, **({"raw": True} if raw else {})}
-    if warmup is not None:
-        own["warmup"] = warmup
     if "," in name:
         from meshwright.app.schedule_stack import run_schedules
         from meshwright.report.schedule_drawing import stack_page

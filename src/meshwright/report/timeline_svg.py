@@ -44,7 +44,8 @@ def timeline_svg(pictures: Sequence[Picture]) -> str:
     Returns:
         An SVG document.
     """
-    end_s = max(picture.end_s for picture in pictures)
+    # A step that takes no time is drawn on an axis of one second.
+    end_s = max(picture.end_s for picture in pictures) or 1.0
     scale = PLOT / end_s
     parts = _legend(pictures, 6.0)
     y = 28.0

@@ -80,8 +80,8 @@ class Timeline:
 
     @property
     def bubble_makespan(self) -> float:
-        """Idle share of the makespan: 1 - busy / (p * makespan)."""
-        return 1.0 - float(self.busy_s.sum()) / (self.table.p * self.makespan_s)
+        """Idle share of the makespan: 1 - busy / (p * makespan); 0 if nothing takes time."""
+        return 1.0 - float(self.busy_s.sum()) / (self.table.p * self.makespan_s) if self.makespan_s else 0.0
 
     @property
     def span_s(self) -> float:
@@ -90,8 +90,11 @@ class Timeline:
 
     @property
     def bubble_span(self) -> float:
-        """Idle share of the longest span: 1 - mean busy / span (the zero-bubble papers' definition)."""
-        return 1.0 - float(self.busy_s.mean()) / self.span_s
+        """Idle share of the longest span: 1 - mean busy / span (the zero-bubble papers' definition).
+
+        0 if nothing takes time.
+        """
+        return 1.0 - float(self.busy_s.mean()) / self.span_s if self.span_s else 0.0
 
     @cached_property
     def exposed_s(self) -> Float[np.ndarray, " workers"]:
