@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from meshwright.compiler.instructions import Instruction
+from meshwright.compiler.instructions import Instruction, Op
 from meshwright.errors import LostError, Problem
+from meshwright.runtime.worker import MOVING
 
 LOOK_S = 0.5
 """Time between two looks at where workers are."""
@@ -124,10 +125,14 @@ def together(
 
 
 def _where(mesh: int, places: Sequence[int], lists: Sequence[Sequence[Instruction]]) -> str:
-    if not lists or not lists[mesh]:
-        return "before its first instruction"
-    place = min(places[mesh], len(lists[mesh]) - 1)
-    return f"at instruction {place + 1} of {len(lists[mesh])}, {lists[mesh][place].op} {lists[mesh][place].label}"
+    at = _instruction(mesh, places, lists)
+    if at is None:
+        return "before its first instruction" if lists else "while it was set up"
+    return f"at instruction {places[mesh] + 1} of {len(lists[mesh])}, {at.op} {at.label}"
+
+
+def _instruction(mesh: int, places: Sequence[int], lists: Sequence[Sequence[Instruction]]) -> Instruction | None:
+    return lists[mesh][places[mesh]] if lists and places[mesh] >= 0 else None
 
 
 _FIX = "call the step with arrays of the last checkpoint: workers are started anew"
@@ -147,8 +152,8 @@ def _stalled(
     waiting: Sequence[int], places: Sequence[int], lists: Sequence[Sequence[Instruction]], limit_s: float
 ) -> LostError:
     """Of the workers that stand still, those that do not wait for a message are the cause."""
-    at_work = [mesh for mesh in waiting if not lists or not lists[mesh]
-               or lists[mesh][min(places[mesh], len(lists[mesh]) - 1)].op != "RECV"]  # fmt: skip
+    at = {mesh: _instruction(mesh, places, lists) for mesh in waiting if places[mesh] != MOVING}
+    at_work = [mesh for mesh, one in at.items() if one is None or one.op is not Op.RECV]
     return LostError([
         Problem(what=f"the worker of mesh {mesh} hangs {_where(mesh, places, lists)}",
                 why=f"no worker has gone on for {limit_s:g} s", fix=f"{_FIX}; raise timeout_s if it only is slow",

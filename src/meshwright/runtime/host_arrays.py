@@ -82,4 +82,4 @@ def bytes_of(value: Any) -> memoryview:
         value: any array.
     """
     host = to_host(value)
-    return memoryview(host.reshape(-1).view(np.uint8))
+    return host.reshape(-1).view(np.uint8).data

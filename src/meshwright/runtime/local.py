@@ -55,7 +55,7 @@ class LocalRuntime:
             fed[self.program.buffers[feed.buffer].mesh][feed.buffer] = part_of(inputs, feed, micro_batches)
         for mesh, executor in enumerate(self._executors):
             executor.begin(fed[mesh])
-        while any([executor.advance(wait=False) for executor in self._executors]):
+        while any(executor.advance(wait=False) for executor in self._executors):
             pass
         assert all(executor.ended for executor in self._executors)
         outputs = [

@@ -63,12 +63,11 @@ class ProcessCrew:
 
     def answers(self, meshes: Sequence[int], limit_s: float) -> list[tuple[int, Answer]]:
         """See `Crew`."""
-        by_connection = {self._connections[mesh]: mesh for mesh in meshes}
+        ready = wait([self._connections[mesh] for mesh in meshes], limit_s)
         found: list[tuple[int, Answer]] = []
-        for connection in wait(list(by_connection), limit_s):
-            mesh = by_connection[connection]  # type: ignore[index]
+        for mesh in [mesh for mesh in meshes if self._connections[mesh] in ready]:
             try:
-                found.append((mesh, connection.recv()))  # type: ignore[union-attr]
+                found.append((mesh, self._connections[mesh].recv()))
             except (EOFError, OSError):
                 code = _ended(self._processes[mesh])
                 found.append((mesh, Gone(f"its process {self._processes[mesh].pid} ended with code {code}")))
@@ -100,7 +99,7 @@ class _Places:
 
     def __init__(self, meshes: int) -> None:
         self._meshes = meshes
-        self._file = TemporaryFile(prefix="meshwright-")
+        self._file = TemporaryFile(prefix="meshwright-")  # noqa: SIM115
         self._file.truncate(meshes * self._ONE.size)
         self.number = self._file.fileno()
         self._memory = mmap(self.number, meshes * self._ONE.size)

@@ -288,7 +288,7 @@ class _Peer:
         try:
             while not self.lost:
                 if self._body is not None:
-                    count = self.socket.recv_into(memoryview(self._body)[self._filled :])
+                    count = self.socket.recv_into(self._body[self._filled :].data)
                     self._filled += count
                     if self._filled == len(self._body):
                         self.messages.append(self._body)

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 Key = tuple[int, int]
 """A value that a worker keeps: the step that made it, and its buffer there."""
 
+BETWEEN = -1
+"""Place in the list of a worker that does none of its instructions."""
+MOVING = -2
+"""Place of one that waits for state that another mesh kept."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
@@ -52,9 +57,10 @@ class MeshWorker:
 
         Args:
             mesh: its number.
-            watch: told the place in the list before each instruction.
+            watch: told the place in the list before each instruction, and `BETWEEN` when the list ends.
         """
         self.mesh, self._watch = mesh, watch
+        watch(BETWEEN)
         self._kept: dict[Key, Any] = {}
         self._listener: Listener
         self._wires: Wires
@@ -100,7 +106,6 @@ class MeshWorker:
         count = int(np.prod(part.sizes))
         devices = np.array(jax.devices()[:count]).reshape(part.sizes)
         peers = {one.peer for one in part.instructions if one.peer is not None}
-        self._watch(0)
         self._executor = MeshExecutor(
             part.instructions,
             part.buffers,
@@ -131,9 +136,12 @@ class MeshWorker:
             if move.source == self.mesh:
                 self._wires.channel(move.target).send([self._kept[move.key]])
             elif move.target == self.mesh:
+                self._watch(MOVING)
                 (fed[move.buffer],) = self._wires.channel(move.source).receive([buffers[move.buffer]])
+        self._watch(BETWEEN)
         self._executor.begin(fed)
         self._executor.advance(wait=True)
+        self._watch(BETWEEN)
         made = {key: self._executor.values[buffer] for buffer, key in orders.keep.items()}
         self._executor.values = {}
         self._kept.update(made)

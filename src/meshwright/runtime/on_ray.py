@@ -1,0 +1,161 @@
+"""Mesh workers as Ray actors, one per mesh, placed by a placement group; Ray starts them, places them and misses them.
+
+What the workers send each other goes through their own channels: Ray carries one call per worker and step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from meshwright.calculon.on_ray import HERE, connect, ray_module
+from meshwright.errors import LostError, Problem
+from meshwright.runtime.crew import Answer, Failed, Gone
+from meshwright.runtime.worker import BETWEEN
+
+PLACED_S = 60.0
+"""Time for the cluster to find room for all workers."""
+ASK_S = 1.0
+"""Time between two questions where workers are."""
+
+
+class RayCrew:
+    """One actor per mesh; see `crew.Crew`."""
+
+    host = ""
+
+    def __init__(self, environments: Sequence[dict[str, str]], address: str | None) -> None:
+        """Start the workers.
+
+        Args:
+            environments: what each adds to its environment before JAX starts.
+            address: of the cluster, as `calculon.on_ray.OnRay.address`; without it the one this process has joined, or
+                one of this machine.
+
+        Raises:
+            LostError: the cluster has no room for the workers.
+        """
+        self._ray = ray = ray_module()
+        self._own = not ray.is_initialized()
+        if self._own:
+            connect(ray, address or HERE)
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        meshes = len(environments)
+        self._group = self._placed(meshes)
+        # One thread does the calls in order, another says where that one is.
+        actor = ray.remote(max_restarts=0, concurrency_groups={"places": 1})(_actor_class(ray))
+        self._actors = [
+            actor.options(
+                num_cpus=self._share,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=mesh),
+            ).remote(mesh, environments[mesh])
+            for mesh in range(meshes)
+        ]
+        self._calls: dict[int, Any] = {}
+        self._questions: dict[int, Any] = {}
+        self._places = [BETWEEN] * meshes
+        self._asked = 0.0
+
+    def _placed(self, meshes: int) -> Any:
+        """Room for one worker per mesh, on as many hosts as there are."""
+        from ray.util.placement_group import placement_group
+
+        processors = self._ray.cluster_resources().get("CPU", 1.0)
+        self._share = min(1.0, int(100 * processors / meshes) / 100)
+        group = placement_group([{"CPU": self._share}] * meshes, strategy="SPREAD")
+        if not group.wait(PLACED_S):
+            raise LostError(
+                Problem(what=f"the Ray cluster found no room for {meshes} workers within {PLACED_S:.0f} s",
+                        why=f"each wants {self._share:g} of {processors:g} processors, and others have them",
+                        fix="wait until other jobs have ended, or add nodes", field="backend")
+            )  # fmt: skip
+        return group
+
+    def pids(self) -> list[int]:
+        """Process of each mesh, on its node."""
+        return self._ray.get([actor.pid.remote() for actor in self._actors])
+
+    def call(self, mesh: int, name: str, *arguments: Any) -> None:
+        """See `Crew`."""
+        self._calls[mesh] = self._actors[mesh].call.remote(name, *arguments)
+
+    def answers(self, meshes: Sequence[int], limit_s: float) -> list[tuple[int, Answer]]:
+        """See `Crew`."""
+        by_call = {self._calls[mesh]: mesh for mesh in meshes}
+        ended, _ = self._ray.wait(list(by_call), num_returns=1, timeout=limit_s)
+        return [(by_call[one], self._get(one)) for one in ended]
+
+    def _get(self, reference: Any) -> Answer:
+        try:
+            return self._ray.get(reference)
+        except self._ray.exceptions.RayError as error:
+            first = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            return Gone(f"{first} (where it was is known to about {ASK_S:g} s)")
+
+    def places(self) -> list[int]:
+        """See `Crew`; asked for about once in `ASK_S`, and not waited for."""
+        if self._questions:
+            ended, _ = self._ray.wait(list(self._questions.values()), num_returns=len(self._questions), timeout=0)
+            for mesh in [mesh for mesh, one in self._questions.items() if one in ended]:
+                place = self._get(self._questions.pop(mesh))
+                if isinstance(place, int):
+                    self._places[mesh] = place
+        if time.monotonic() - self._asked > ASK_S:
+            self._asked = time.monotonic()
+            for mesh, actor in enumerate(self._actors):
+                if mesh not in self._questions:
+                    self._questions[mesh] = actor.place.remote()
+        return list(self._places)
+
+    def close(self, *, kill: bool) -> None:
+        """See `Crew`; a cluster that was started or joined for the crew is left."""
+        from ray.util.placement_group import remove_placement_group
+
+        with contextlib.suppress(Exception):
+            for actor in self._actors:
+                self._ray.kill(actor)
+            remove_placement_group(self._group)
+        if self._own:
+            self._ray.shutdown()
+
+
+def _actor_class(ray: Any) -> type:
+    class RayWorker:
+        """A `MeshWorker` in an actor."""
+
+        def __init__(self, mesh: int, environment: dict[str, str]) -> None:
+            os.environ.update(environment)
+            from meshwright.runtime.worker import MeshWorker
+
+            self._place = BETWEEN
+            self._one = threading.Lock()
+            self._worker = MeshWorker(mesh, self._watch)
+
+        def _watch(self, place: int) -> None:
+            self._place = place
+
+        def call(self, name: str, *arguments: Any) -> Answer:
+            """A method of the worker."""
+            if name == "listen":
+                arguments = (ray.util.get_node_ip_address(),)
+            try:
+                with self._one:
+                    return getattr(self._worker, name)(*arguments)
+            except Exception as error:
+                return Failed.of(error)
+
+        @ray.method(concurrency_group="places")  # type: ignore[untyped-decorator]
+        def place(self) -> int:
+            """Place in the list."""
+            return self._place
+
+        def pid(self) -> int:
+            """Of the process."""
+            return os.getpid()
+
+    return RayWorker

@@ -1,0 +1,65 @@
+"""Meshes in Ray actors compute what meshes of one process compute, and a killed actor is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import meshwright as mw
+from meshwright.calculon.on_ray import HERE, connect, ray_module
+from meshwright.errors import LostError
+from meshwright.runtime.on_ray import RayCrew
+from tests.runtime.small import batch, initial, step
+
+pytest.importorskip("ray")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+METHOD = mw.PipeshardParallel(num_stages=2, num_micro_batches=2)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """Ray of this machine, joined by this process."""
+    ray = ray_module()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in SETTINGS.items():
+            patch.setenv(name, value)
+        for attempt in range(2):
+            try:
+                connect(ray, HERE)
+            except Exception as error:
+                ray.shutdown()
+                if attempt and ("timed out" in str(error) or "Timed out" in str(error)):
+                    pytest.skip(f"this machine is too busy: Ray did not start twice: {error}")
+                if attempt:
+                    raise
+            else:
+                break
+        yield
+        ray.shutdown()
+
+
+def test_actors_compute_the_same_and_a_killed_one_is_told(cluster: None) -> None:
+    here = mw.parallelize(step, method=METHOD)
+    there = mw.parallelize(step, method=METHOD, backend="ray")
+    expected: Any = initial()
+    state: Any = initial()
+    for _ in range(3):
+        expected, expected_value = here(expected, batch())
+        state, value = there(state, batch())
+    assert float(value) == pytest.approx(float(expected_value), abs=1e-7)
+    for one, other in zip(jax.tree.leaves(state), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=0, atol=1e-6)
+
+    crew = there.lower(initial(), batch()).runtime.crew
+    assert isinstance(crew, RayCrew)
+    os.kill(crew.pids()[1], signal.SIGKILL)
+    with pytest.raises(LostError, match="mesh 1 died"):
+        there(state, batch())
