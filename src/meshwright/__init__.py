@@ -28,6 +28,7 @@ _HOMES = {
     "DataParallel": "compiler.methods",
     "Zero2Parallel": "compiler.methods",
     "Zero3Parallel": "compiler.methods",
+    "ShardParallel": "compiler.methods",
     "PipeshardParallel": "compiler.methods",
     "LocalPipeline": "compiler.methods",
     "Parallelizer": "specs.seam",

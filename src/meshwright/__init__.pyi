@@ -7,7 +7,14 @@ from meshwright.app.plan_set import PlanSet
 from meshwright.app.size import size
 from meshwright.app.trace import trace
 from meshwright.compiler.marking import grad, value_and_grad
-from meshwright.compiler.methods import DataParallel, LocalPipeline, PipeshardParallel, Zero2Parallel, Zero3Parallel
+from meshwright.compiler.methods import (
+    DataParallel,
+    LocalPipeline,
+    PipeshardParallel,
+    ShardParallel,
+    Zero2Parallel,
+    Zero3Parallel,
+)
 from meshwright.runtime.parallelize import parallelize
 from meshwright.specs.cluster import Island
 from meshwright.specs.seam import ModelSlice, Parallelizer, PartialPlan
@@ -23,6 +30,7 @@ __all__ = [
     "PartialPlan",
     "PipeshardParallel",
     "PlanSet",
+    "ShardParallel",
     "Zero2Parallel",
     "Zero3Parallel",
     "__version__",
