@@ -143,6 +143,17 @@ def test_megatron_runs_every_plan_made_for_it() -> None:
         assert any(name == "train.sh" for name, _ in entry.export("megatron").files)
 
 
+def test_nodes_that_no_trial_plan_of_a_target_fills_still_run_its_plans() -> None:
+    assert plan("gpt2", gpus="2x3xH100", target="megatron", top=1, global_batch=12)[0].name
+
+
+def test_a_schedule_that_a_target_does_not_run_is_unsupported() -> None:
+    with pytest.raises(UnsupportedError, match="schedule is 'zb-v'"):
+        plan("gpt2", gpus="4xH100", target="megatron", schedule="zb-v", global_batch=8)
+    with pytest.raises(InfeasibleError, match="suit zb-v"):
+        plan("gpt2", gpus="4xH100", schedule="zb-v", pin=("pp=2", "vpp=1"), global_batch=8)
+
+
 def test_a_model_a_target_cannot_run_is_unsupported() -> None:
     with pytest.raises(UnsupportedError, match="ALiBi"):
         plan("bloom-176b", gpus="256xH100", target="megatron")

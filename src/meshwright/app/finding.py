@@ -57,8 +57,11 @@ def require_homogeneous(cluster: ClusterSpec) -> None:
     raise UnsupportedError(
         Problem(
             what=f"the cluster has {len(cluster.groups)} groups of nodes: {groups}",
-            why="this version plans one kind of node at a time",
-            fix=f"plan one group, for example --gpus {cluster.groups[0].devices}x{cluster.groups[0].device.name}",
+            why="without measured layer profiles one kind of node is planned at a time",
+            fix=(
+                "give profiles with --profiles DIR, or plan one group, for example --gpus "
+                f"{cluster.groups[0].devices}x{cluster.groups[0].device.name}"
+            ),
             field="cluster",
         ),
         code="MW407",
@@ -168,7 +171,10 @@ def _part(found: Found, on: Callable[[ClusterSpec], SearchResult], model: ModelS
     for part in parts(cluster):
         if not is_round(part.devices):
             continue
-        result = on(part)
+        try:
+            result = on(part)
+        except (InputError, UnsupportedError):
+            continue  # a pin or target that the whole cluster could follow and this part cannot
         tried += 1
         if result.plans:
             time_s = result.plans[0].estimate.step_time_s
@@ -266,15 +272,19 @@ def restricted(space: Space, model: ModelSpec, cluster: ClusterSpec, workload: W
     Args:
         space: the space.
         model: the model.
-        cluster: its first two devices hold the plans that are tried.
+        cluster: its first devices hold the plans that are tried.
         workload: the step.
         refuses: what the target refuses of a job.
 
     Raises:
-        UnsupportedError: the target refuses the plainest plan, so that it cannot run this model at all.
+        UnsupportedError: the target refuses the plainest plan, so that it cannot run this model at all, or everything
+            that an axis is held at.
     """
     pp = 2 if cluster.devices >= 4 and model.num_layers >= 2 else 1
     dp = 2 if cluster.devices >= 2 * pp else 1
+    per_node = cluster.groups[0].devices_per_node
+    if pp * dp > per_node and pp * dp % per_node:
+        dp = per_node  # whole nodes, as every target wants them
     plain = PlanRow(pp=pp, dp=dp, gbs=4 * dp * pp)
 
     def said(row: PlanRow) -> set[Problem]:
@@ -293,10 +303,14 @@ def restricted(space: Space, model: ModelSpec, cluster: ClusterSpec, workload: W
         ("recompute", ("none", "sel", "full")),
     )
     for axis, values in choices:
-        refused = {value for value in values if said(replace(plain, **{axis: value}))}  # type: ignore[arg-type]
+        reasons = {value: said(replace(plain, **{axis: value})) for value in values}  # type: ignore[arg-type]
+        refused = {value for value, problems in reasons.items() if problems}
         if refused:
             every = pins.get(axis) or _EVERY[axis]
             pins[axis] = tuple(value for value in every if value not in refused)
+            if not pins[axis]:
+                problems = set().union(*(reasons[value] for value in refused))
+                raise UnsupportedError(sorted(problems, key=lambda p: p.what), code="MW420")
     return replace(space, pins=tuple(pins.items()))
 
 

@@ -269,11 +269,13 @@ def _fix(mends: tuple[Mend, ...], *, pinned: bool) -> str:
 def _nothing_legal(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: Space) -> Problem:
     held = ", ".join(f"{axis} {', '.join(map(str, values))}" for axis, values in space.pins)
     pinned = f" with {held}" if held and len(held) < 200 else ""
+    schedules = ", ".join(map(str, dict(space.pins).get("schedule", ())))
+    also = f", and p, m and v suit {schedules} (`meshwright schedule list`)" if schedules else ""
     return Problem(
         what=f"no legal plan of {model.name} uses all {cluster.devices} devices{pinned}",
         why=(
             f"tp must divide the heads, dp the batch of {workload.global_batch:,}, pp x vpp stay within "
-            f"{model.num_layers} layers, and tp x cp x pp x dp be {cluster.devices}"
+            f"{model.num_layers} layers, and tp x cp x pp x dp be {cluster.devices}{also}"
         ),
         fix=("free a pin, or " if space.pins else "") + "use a batch or a number of devices with more common factors",
         field="plan",

@@ -212,7 +212,7 @@ def _schedule_problems(found: Homogeneous) -> Iterator[Problem]:
     if schedule.orders:
         yield refusal("schedule.orders", schedule.name, "an order of one's own cannot be given", f"use {wanted}")
     elif schedule.name not in (("interleaved",) if vpp > 1 else ONE_F_ONE_B):
-        yield refusal("schedule", schedule.name, f"with vpp {vpp} the schedule is {wanted}", f"use {wanted}")
+        yield refusal("schedule", schedule.name, f"with vpp {vpp} Megatron-LM runs {wanted}", f"use {wanted}")
     group = pp
     for name, value in schedule.parameters:
         if name == "group" and vpp > 1 and isinstance(value, int):
