@@ -1,0 +1,73 @@
+"""A state written from one sharding is read onto another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from meshwright.errors import InputError
+from meshwright.runtime.checkpoint import TABLE, restore_checkpoint, save_checkpoint
+
+GRID = Mesh(np.array(jax.devices()[:8]).reshape(2, 4), ("a", "b"))
+
+
+def lying(value: Any, *spec: Any) -> jax.Array:
+    return jax.device_put(value, NamedSharding(GRID, PartitionSpec(*spec)))
+
+
+def state() -> Any:
+    matrix = np.arange(8 * 12, dtype=np.float32).reshape(8, 12)
+    return {
+        "rows": lying(matrix, "b"),
+        "tiles": lying(jnp.asarray(matrix, jnp.bfloat16), "a", "b"),
+        "whole": lying(matrix[:3]),
+        "key": jax.random.key(7),
+        "count": jnp.int32(5),
+        "plain": 2.5,
+    }
+
+
+def test_what_is_read_is_what_was_written_on_any_sharding(tmp_path: Path) -> None:
+    saved = state()
+    save_checkpoint(tmp_path / "one", saved)
+    save_checkpoint(tmp_path / "one", saved)
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
+    assert len(list((tmp_path / "one").glob("0.*.npy"))) == 1
+    like = {
+        **saved,
+        "rows": jax.ShapeDtypeStruct((8, 12), np.float32, sharding=NamedSharding(GRID, PartitionSpec("a", "b"))),
+        "tiles": lying(jnp.zeros((8, 12), jnp.bfloat16), None, ("a", "b")[0]),
+        "whole": lying(np.zeros((3, 12), np.float32), None, "b"),
+    }
+    read = restore_checkpoint(tmp_path / "one", like)
+    for name in ("rows", "tiles", "whole"):
+        np.testing.assert_array_equal(np.asarray(read[name]), np.asarray(saved[name]))
+        assert read[name].dtype == saved[name].dtype
+        assert read[name].sharding == like[name].sharding
+    assert (jax.random.key_data(read["key"]) == jax.random.key_data(saved["key"])).all()
+    assert (int(read["count"]), float(read["plain"])) == (5, 2.5)
+
+
+def test_replicated_values_are_written_once_and_split_ones_in_parts(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "one", {"split": state()["rows"], "whole": state()["whole"]})
+    assert len(list((tmp_path / "one").glob("0.*.npy"))) == 4
+    assert len(list((tmp_path / "one").glob("1.*.npy"))) == 1
+
+
+def test_a_checkpoint_of_something_else_is_refused_with_every_reason(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "one", {"weight": jnp.ones(4), "bias": jnp.ones(2), "gone": jnp.ones(1)})
+    (tmp_path / "one" / "2.0.npy").unlink()
+    with pytest.raises(InputError) as caught:
+        restore_checkpoint(tmp_path / "one", {"weigth": jnp.ones(4), "bias": jnp.ones(3), "weight": jnp.ones(4)})
+    text = str(caught.value)
+    for words in ("did you mean ['weight']", "float32[2], not float32[3]", "lacks 2.0.npy", "['gone']"):
+        assert words in text
+    (tmp_path / "one" / TABLE).unlink()
+    with pytest.raises(InputError, match="is no checkpoint"):
+        restore_checkpoint(tmp_path / "one", {})
