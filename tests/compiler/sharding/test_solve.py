@@ -79,6 +79,19 @@ def test_a_budget_that_binds_costs_time() -> None:
     assert bound.objective_s > free.objective_s
 
 
+def test_where_the_program_is_too_large_a_price_of_memory_bounds_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = drawn(7, nodes=40, extra=3, most=6)
+    budget = 0.9 * solve(problem).memory_bytes
+    exact = solve(problem, memory_bytes=budget)
+    monkeypatch.setattr("meshwright.compiler.sharding.solve.LARGEST_PROGRAM", 0)
+    near = solve(problem, memory_bytes=budget)
+    assert (exact.method, near.method) == ("milp", "lagrangian")
+    assert near.memory_bytes <= budget
+    assert exact.objective_s <= near.objective_s + 1e-12
+    assert near.objective_s - near.gap_s <= exact.objective_s + 1e-12
+    assert near.gap_s < 0.02 * exact.objective_s
+
+
 def test_equal_layers_share_a_choice_and_lose_nothing() -> None:
     random = np.random.default_rng(5)
     own, memory, step = random.random(5), np.ones(5), random.random((5, 5))

@@ -58,7 +58,9 @@ class Solution:
     objective_s: float
     memory_bytes: float
     method: str
-    """`elimination`, or `milp` where the memory budget binds."""
+    """`elimination`; where the memory budget binds `milp`, or `lagrangian` where that is too large."""
+    gap_s: float = 0.0
+    """How much less another choice could cost at most; 0 for what is proven optimal."""
 
 
 def tied(problem: ChoiceProblem, rounds: int = 3) -> tuple[ChoiceProblem, tuple[int, ...]]:

@@ -17,6 +17,12 @@ LARGEST_TABLE = 30_000_000
 """Entries of a table of the elimination; beyond it the MILP is as exact and smaller."""
 
 
+LARGEST_PROGRAM = 100_000
+"""Edge variables of a MILP; HiGHS takes minutes for more, and the price of a byte is searched instead."""
+ROUNDS = 20
+"""Prices tried."""
+
+
 def solve(problem: ChoiceProblem, memory_bytes: float | None = None) -> Solution:
     """The choice of least objective that fits into memory.
 
@@ -45,13 +51,19 @@ def solve(problem: ChoiceProblem, memory_bytes: float | None = None) -> Solution
         if memory_bytes is None or problem.memory_of(whole) <= memory_bytes:
             return _solution(problem, whole, "elimination")
     kept = _undominated(problem, by_memory=memory_bytes is not None)
-    return _solution(problem, _restored(_milp(_reduced(problem, kept), memory_bytes), kept), "milp")
+    small = _reduced(problem, kept)
+    if memory_bytes is not None and sum(table.size for table in small.edges.values()) > LARGEST_PROGRAM:
+        found = _lagrangian(small, memory_bytes)
+        if found is not None:
+            return _solution(problem, _restored(found[0], kept), "lagrangian", gap_s=found[1])
+    return _solution(problem, _restored(_milp(small, memory_bytes), kept), "milp")
 
 
-def _solution(problem: ChoiceProblem, choice: Sequence[int], method: str) -> Solution:
+def _solution(problem: ChoiceProblem, choice: Sequence[int], method: str, gap_s: float = 0.0) -> Solution:
     return Solution(
-        choice=tuple(choice), objective_s=problem.value(choice), memory_bytes=problem.memory_of(choice), method=method
-    )
+        choice=tuple(choice), objective_s=problem.value(choice), memory_bytes=problem.memory_of(choice),
+        method=method, gap_s=gap_s,
+    )  # fmt: skip
 
 
 # ---- pruning
@@ -181,6 +193,46 @@ def _aligned(own: tuple[int, ...], table: Float[np.ndarray, "..."], scope: tuple
     order = sorted(range(len(own)), key=lambda place: scope.index(own[place]))
     shape = iter([table.shape[place] for place in order])
     return table.transpose(order).reshape([next(shape) if node in own else 1 for node in scope])
+
+
+# ---- a price for memory
+
+
+def _lagrangian(problem: ChoiceProblem, memory_bytes: float) -> tuple[list[int], float] | None:
+    """A choice that fits and how far it may be from the best; None where the elimination is too large.
+
+    With a price p of a byte, min (cost + p memory) - p budget is a lower bound of what fits: the price is bisected
+    between the last that is too cheap to fit and the first that fits.
+
+    Source: Everett, "Generalized Lagrange multiplier method" (Operations Research 11, 1963).
+    """
+
+    def priced(price: float) -> list[int] | None:
+        costs = tuple(cost + price * memory for cost, memory in zip(problem.costs, problem.memory, strict=True))
+        dearer = ChoiceProblem(costs=costs, memory=problem.memory, edges=problem.edges)
+        left = _undominated(dearer, by_memory=False)
+        found = _eliminate(_reduced(dearer, left))
+        return None if found is None else _restored(found, left)
+
+    free = priced(0.0)
+    if free is None:
+        return None
+    low, high = 0.0, max(problem.value(free), 1e-9) / memory_bytes
+    best, bound = None, problem.value(free)
+    for _ in range(ROUNDS):
+        price = high if best is None else 0.5 * (low + high)
+        choice = priced(price)
+        if choice is None:
+            return None
+        value, memory = problem.value(choice), problem.memory_of(choice)
+        bound = max(bound, value + price * (memory - memory_bytes))
+        if memory > memory_bytes:
+            low, high = price, (4.0 * high if best is None else high)
+        else:
+            high = price
+            if best is None or value < problem.value(best):
+                best = choice
+    return None if best is None else (best, max(0.0, problem.value(best) - bound))
 
 
 # ---- mixed-integer program
