@@ -16,10 +16,12 @@ from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.formats.cluster import Assumption
 from meshwright.formats.cluster import assumptions as cluster_assumptions
 from meshwright.library import models
+from meshwright.library.calibration import calibration
 from meshwright.library.clusters import resolve_cluster_file, resolve_gpus
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.software import DEFAULT_SOFTWARE
 from meshwright.specs.workload import Precision, Workload, precision
 from meshwright.units import significant
 
@@ -306,6 +308,7 @@ def _workload(
         raise InputError(
             Problem(what=f"attention_kernel is {_shown(attention_kernel)}", why=why, field="attention_kernel")
         )
+    measured = calibration().run
     return Workload(
         seq_len=seq_len,
         global_batch=batch,
@@ -314,6 +317,7 @@ def _workload(
         attention_kernel=attention_kernel,  # type: ignore[arg-type]
         expert_imbalance=imbalance,
         tokens=tokens,
+        software=measured.framework if measured else DEFAULT_SOFTWARE,
     )
 
 

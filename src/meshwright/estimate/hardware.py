@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.kernels.collectives import LevelRates
+from meshwright.library.calibration import calibration
 from meshwright.library.software import software
 from meshwright.specs.cluster import DomainSpec, NodeGroup
 from meshwright.specs.device import KernelEfficiency
@@ -46,6 +47,10 @@ class Hardware:
     domain_sizes: tuple[int, ...]
     rates: tuple[LevelRates, ...]
     price_per_hour: float | None
+    pace: float = 1.0
+    """Speed of this machine's runs over what the numbers of their parts give; the rates and times above include it."""
+    pace_range: tuple[float, float] | None = None
+    """Central 90 %, for a plan whose own step was measured."""
 
     @property
     def achieved_memory_bytes_per_s(self) -> float:
@@ -75,6 +80,39 @@ def level_rates(domain: DomainSpec, link_share: float = 1.0) -> LevelRates:
         in_switch=domain.in_switch_efficiency > 0,
         in_switch_efficiency=domain.in_switch_efficiency * link_share,
         in_switch_latency_s=IN_SWITCH_LATENCY_S,
+    )
+
+
+def at_pace(hardware: Hardware, pace: float, pace_range: tuple[float, float] | None = None) -> Hardware:
+    """The same with everything that takes time, compute, links and host alike, `pace` times as quick."""
+    efficiency, driver = hardware.efficiency, hardware.software
+    return replace(
+        hardware,
+        gemm_flop_per_s=hardware.gemm_flop_per_s * pace,
+        attention_flop_per_s=hardware.attention_flop_per_s * pace,
+        scalar_flop_per_s=hardware.scalar_flop_per_s * pace,
+        head_flop_per_s=hardware.head_flop_per_s * pace,
+        memory_bytes_per_s=hardware.memory_bytes_per_s * pace,
+        host_bytes_per_s=hardware.host_bytes_per_s * pace,
+        efficiency=replace(efficiency, launch_s=efficiency.launch_s / pace, dispatch_s=efficiency.dispatch_s / pace),
+        software=replace(
+            driver,
+            operator_s=driver.operator_s / pace,
+            micro_batch_s=driver.micro_batch_s / pace,
+            step_s=driver.step_s / pace,
+        ),
+        rates=tuple(
+            replace(
+                level,
+                bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * pace,
+                latency_s=level.latency_s / pace,
+                base_latency_s=level.base_latency_s / pace,
+                in_switch_latency_s=level.in_switch_latency_s / pace,
+            )
+            for level in hardware.rates
+        ),
+        pace=hardware.pace * pace,
+        pace_range=pace_range,
     )
 
 
@@ -109,7 +147,7 @@ def hardware_of(group: NodeGroup, precision: Precision, framework: str | Softwar
         return found
 
     compute_bytes, wide_bytes = DTYPE_BYTES[precision.compute], DTYPE_BYTES[precision.activations]
-    return Hardware(
+    hardware = Hardware(
         gemm_flop_per_s=peak(precision.compute),
         gemm_fraction=fraction.get(compute_bytes, efficiency.gemm_fraction_fp8) * driver.product_share,
         attention_flop_per_s=peak(precision.activations),
@@ -126,3 +164,5 @@ def hardware_of(group: NodeGroup, precision: Precision, framework: str | Softwar
         rates=tuple(level_rates(domain, driver.link_share) for domain in group.domains),
         price_per_hour=group.price_per_hour,
     )
+    measured = calibration().pace(efficiency.generation, driver.name)
+    return hardware if measured is None else at_pace(hardware, measured.value)

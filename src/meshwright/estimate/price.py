@@ -8,7 +8,7 @@ from dataclasses import fields
 import numpy as np
 
 from meshwright.errors import InputError, Problem, UnsupportedError
-from meshwright.estimate.hardware import Hardware, hardware_of
+from meshwright.estimate.hardware import Hardware, at_pace, hardware_of
 from meshwright.estimate.items import NONE, Item, ItemCosts, item_costs
 from meshwright.estimate.layout import token_flop
 from meshwright.estimate.memory import MEMORY_KINDS
@@ -31,12 +31,14 @@ from meshwright.estimate.stages import (
 from meshwright.estimate.step import PipelineColumns, StepColumns, fits, step_columns
 from meshwright.estimate.sync import LayerSync
 from meshwright.estimate.work import require_priceable
+from meshwright.library.calibration import calibration
 from meshwright.ops.layers import layer_work
 from meshwright.ops.op import CoreAttention
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.device import Basis
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan, Pipeline
+from meshwright.specs.row_of import row_of
 from meshwright.specs.strategy import LayerStrategy, Tensor1D
 from meshwright.specs.workload import Workload
 from meshwright.strategies.base import OVERLAPS, StrategyColumns
@@ -162,7 +164,24 @@ def plan_columns(
     _check_together(plan, model, cluster, workload)
     if hardware is None:
         hardware = hardware_of(cluster.groups[0], workload.precision, workload.software)
+        if calibration().run is not None:
+            hardware = _as_measured(hardware, plan, model, cluster, workload)
     return _pipeline_row(plan, plan.pipelines[0], model, hardware, workload), hardware
+
+
+def _as_measured(
+    hardware: Hardware, plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, workload: Workload
+) -> Hardware:
+    """The hardware at the pace of the very plan whose step was measured, where this is that plan."""
+    run, row = calibration().run, row_of(plan, model)
+    if run is None or row is None:
+        return hardware
+    asked = (model.name, row.format(), cluster.groups[0].device.name, plan.devices, workload.seq_len)
+    asked += (workload.precision.name, workload.software)
+    if asked != (run.model, run.plan, run.device, run.devices, run.seq_len, run.dtype, run.framework):
+        return hardware
+    own = hardware.pace / run.own
+    return at_pace(hardware, 1.0 / run.own, (own / run.high, own / run.low))
 
 
 def _check_together(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, workload: Workload) -> None:
@@ -321,9 +340,12 @@ def _result(
     time_s = float(step.step_time_s[0])
     basis = weakest_basis(group)
     low, high = RANGE_BY_BASIS[basis]
+    if hardware.pace_range is not None:
+        slowest, quickest = hardware.pace_range
+        low, high = 1.0 - hardware.pace / quickest, hardware.pace / slowest - 1.0
     useful = model_flop_per_token(model, workload.seq_len, training=workload.training) * workload.tokens_per_step
     again = float(step.recompute_flop[0]) * plan.devices
-    possible = time_s * plan.devices * hardware.gemm_flop_per_s
+    possible = time_s * plan.devices * hardware.gemm_flop_per_s / hardware.pace
     stages = tuple(_stage(plan, pipeline, step, place, group, hardware) for place in range(len(pipeline.workers)))
     verdicts = [fits(stage.peak_memory_bytes, stage.capacity_bytes) for stage in stages]
     price = hardware.price_per_hour

@@ -1,21 +1,27 @@
 """The numbers that a fit to measured runs replaces, with their uncertainty; data, read once.
 
-The file is written by `meshwright calibrate` and comes with the package: library/data/calibration.json.
+The file is written by `meshwright calibrate` and comes with the package: library/data/calibration.json. One measured
+step of a user's own machine makes another one, which stands in its place while `calibrated_by` holds it.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import _lru_cache_wrapper, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from meshwright.errors import InputError, Problem
 from meshwright.formats.files import read_table
 
 LIBRARY_VARIABLE = "MESHWRIGHT_LIBRARY"
 SCHEMA = "meshwright.calibration/1"
+Z90 = 1.645
+"""Half-width of the central 90 % of a normal distribution."""
 PACKAGED = Path(__file__).parent / "data" / "calibration.json"
 
 
@@ -30,6 +36,31 @@ class Fitted:
     prior: float
     """Without the fit."""
 
+    @property
+    def log_deviation(self) -> float:
+        """Standard deviation of the logarithm; a range cut off by a bound says less than its uncut side."""
+        return max(math.log(self.high / self.value), math.log(self.value / self.low)) / Z90
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredPlan:
+    """The configuration one step was measured on, and how far it alone is from the moved numbers."""
+
+    model: str
+    plan: str
+    """In its one-line form, the batch with it."""
+    device: str
+    devices: int
+    seq_len: int
+    dtype: str
+    framework: str
+    measured_s: float
+    own: float
+    """Measured over predicted under the file's numbers: what is this plan's alone."""
+    low: float
+    """Of the step over the measurement, central 90 %."""
+    high: float
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
@@ -41,18 +72,74 @@ class Calibration:
     """By name: `device.hopper.gemm_fraction`, `software.megatron-core.vector_passes`."""
     spread: tuple[tuple[str, float], ...] = ()
     """What is left over: the standard deviation of ln(predicted / measured) by kind of run, sources left out."""
+    run: MeasuredPlan | None = None
+    """The run it was measured on, where it comes from one; its framework is what a workload runs under by default."""
 
     def of(self, scope: str, owner: str) -> dict[str, float]:
         """Field to value of one owner."""
         start = f"{scope}.{owner}."
         return {name.removeprefix(start): found.value for name, found in self.numbers if name.startswith(start)}
 
+    def pace(self, generation: str, framework: str) -> Fitted | None:
+        """Speed of one machine's runs over what the other numbers give, where a step was measured there."""
+        return dict(self.numbers).get(pace_name(generation, framework))
+
+
+def pace_name(generation: str, framework: str) -> str:
+    """`run.hopper.megatron-core.pace`."""
+    return f"run.{generation}.{framework}.pace"
+
 
 NOTHING = Calibration(date="", source="", numbers=())
 
 
-@lru_cache(maxsize=1)
+T = TypeVar("T")
+_held: list[Calibration] = []
+_made_of_it: list[Callable[[], None]] = []
+
+
+def per_calibration(function: Callable[..., T]) -> _lru_cache_wrapper[T]:
+    """Keep what a function returns until another calibration takes the place of the present one."""
+    kept = lru_cache(maxsize=256)(function)
+    _made_of_it.append(kept.cache_clear)
+    return kept
+
+
+@contextmanager
+def calibrated_by(path: str | Path | None) -> Iterator[Calibration]:
+    """Predict with the numbers of a file; None changes nothing. Names are resolved to devices inside.
+
+    Raises:
+        InputError: the file is not a calibration.
+    """
+    if path is None:
+        yield calibration()
+        return
+    _held.append(read_calibration(Path(path)))
+    _forget()
+    try:
+        yield _held[-1]
+    finally:
+        _held.pop()
+        _forget()
+
+
+def _forget() -> None:
+    for clear in _made_of_it:
+        clear()
+
+
 def calibration() -> Calibration:
+    """The one that `calibrated_by` holds, else the user's, else the packaged one, else one without numbers.
+
+    Raises:
+        InputError: the user's file is not a calibration.
+    """
+    return _held[-1] if _held else _kept()
+
+
+@lru_cache(maxsize=1)
+def _kept() -> Calibration:
     """The user's calibration, else the packaged one, else one without numbers.
 
     Raises:
@@ -95,4 +182,5 @@ def calibration_of(data: dict[str, Any]) -> Calibration:
         source=data["source"],
         numbers=tuple((name, Fitted(**number)) for name, number in data["numbers"].items()),
         spread=tuple(data.get("spread", {}).items()),
+        run=None if "run" not in data else MeasuredPlan(**{f.name: data["run"][f.name] for f in fields(MeasuredPlan)}),
     )

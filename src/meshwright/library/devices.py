@@ -26,7 +26,7 @@ from meshwright.formats.device_file import (
     read_device_file,
 )
 from meshwright.formats.device_lint import Finding, lint_device
-from meshwright.library.calibration import LIBRARY_VARIABLE, calibration
+from meshwright.library.calibration import LIBRARY_VARIABLE, calibration, per_calibration
 from meshwright.specs.device import DeviceSpec, KernelEfficiency
 from meshwright.units import GIB
 
@@ -75,7 +75,7 @@ def devices() -> tuple[DeviceSpec, ...]:
     return tuple(_find(name) for name in device_names())
 
 
-@lru_cache(maxsize=64)
+@per_calibration
 def kernel_efficiency(generation: str) -> KernelEfficiency:
     """How near the kernels of an architecture generation come to its peaks.
 
@@ -206,14 +206,14 @@ def _index() -> dict[str, str]:
     return {plain_name(alias): name for name, aliases in _aliases().items() for alias in (name, *aliases)}
 
 
-@lru_cache(maxsize=256)
+@per_calibration
 def _built_in(name: str) -> DeviceSpec:
     data = tomllib.loads((_DATA / "devices" / f"{name}.toml").read_text("utf-8"))
     spec = device_spec(data, kernel_efficiency)
     return replace(spec, aliases=tuple(_aliases()[name]))
 
 
-@lru_cache(maxsize=256)
+@per_calibration
 def _own(path: Path, modified_ns: int) -> DeviceSpec:
     return device_spec(read_device_file(path), kernel_efficiency)
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.errors import UnsupportedError, unknown_name
-from meshwright.library.calibration import calibration
+from meshwright.library.calibration import calibration, per_calibration
 from meshwright.specs.software import DEFAULT_SOFTWARE, Software
 from meshwright.units import MICRO, MILLI
 
 _FILE = Path(__file__).parent / "data" / "software.toml"
 
 
-@lru_cache(maxsize=64)
+@per_calibration
 def software(name: str = DEFAULT_SOFTWARE) -> Software:
     """A framework by name.
 

@@ -1,0 +1,159 @@
+"""One measured step of a machine: what it says about every number at once, by Bayes' rule on logarithms.
+
+ln(predicted / measured) = J dx + noise with dx ~ N(0, S), so dx = -S J' (J S J' + N)^-1 ln(predicted / measured) and
+S is left at S - S J' (J S J' + N)^-1 J S.
+
+N holds what is the plan's own: nothing that other plans of the machine share. A step is one number: it moves every
+other by its part of the doubt about the step, and tells none of them apart. The pace of the machine, a factor on
+everything that takes time, is one of them; what is left is kept as a factor of the very plan that was measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.calibrate.fit import STEP
+from meshwright.calibrate.parameters import Parameter, hardware_with, parameters_of
+from meshwright.estimate.hardware import Hardware, at_pace
+from meshwright.library.calibration import Z90, Calibration, Fitted, pace_name
+from meshwright.library.software import software
+from meshwright.shapes import Float
+from meshwright.specs.cluster import NodeGroup
+from meshwright.specs.workload import Workload
+
+Numbers = Float[np.ndarray, "numbers"]
+
+NOISE = 0.015
+"""Of a median of steady steps, as the standard deviation of its logarithm."""
+OWN_SPREAD = 0.085
+"""Of what one plan is off by and its neighbours are not: what is left over within sources that are in the fit (1.4826
+times their median error of 5.7 %)."""
+PACE_SPREAD = 0.10
+"""Of the pace before any step: sources that are left out of the fit are off by 0.136, the plans' own 0.085 included."""
+ROUNDS = 2
+"""Of linearisation: steps are nearly linear in the logarithms."""
+VISIBLE = 0.01
+"""A number is said to be moved where it changes the step by this or more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOn:
+    """A plan's step, to be timed under any numbers."""
+
+    group: NodeGroup
+    workload: Workload
+    time_s: Callable[[Hardware], float]
+
+    @property
+    def owners(self) -> tuple[str, str]:
+        """Architecture generation and framework."""
+        return self.group.device.efficiency.generation, self.workload.software
+
+    def under(self, values: dict[Parameter, float], pace: float = 1.0) -> float:
+        """Seconds with other numbers, at a pace over the present one."""
+        return self.time_s(at_pace(hardware_with(values, self.group, self.workload), pace))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """What one step said."""
+
+    numbers: tuple[tuple[str, Fitted], ...]
+    """Every number the step depends on, the pace last."""
+    predicted_s: float
+    """Before."""
+    moved_s: float
+    """Under the moved numbers."""
+    own: float
+    """Measured over that: the plan's own."""
+    effects: tuple[tuple[str, float], ...]
+    """What each number changed the step by, as a logarithm, the largest first."""
+    deviation_before: float
+    """Of the logarithm of any step like it, from the doubt about the numbers it shares."""
+    deviation_after: float
+
+    @property
+    def not_told_apart(self) -> tuple[str, ...]:
+        """Numbers that any of may be the reason."""
+        return tuple(name for name, effect in self.effects if abs(effect) >= VISIBLE)
+
+
+def learn(step: StepOn, measured_s: float, known: Calibration) -> Learned:
+    """Move every number by what a measured step says about it.
+
+    Args:
+        step: the plan that ran.
+        measured_s: seconds of its step.
+        known: values and doubt before.
+
+    Returns:
+        Values and doubt after; under them, times `own`, the plan takes `measured_s`.
+    """
+    parameters = parameters_of(*((owner,) for owner in step.owners))
+    pace = known.pace(*step.owners)
+    x0 = np.array([*(math.log(_present(parameter, step)) for parameter in parameters), 0.0])
+    spread = np.array([*(_doubt(p, known) for p in parameters), pace.log_deviation if pace else PACE_SPREAD])
+    low, high = np.array([*(parameter.bounds for parameter in parameters), (-np.inf, np.inf)]).T
+    low, high = np.minimum(low, x0), np.maximum(high, x0)
+
+    def log_time(x: Numbers) -> float:
+        values = {parameter: math.exp(value) for parameter, value in zip(parameters, x[:-1], strict=True)}
+        return math.log(step.under(values, math.exp(x[-1])))
+
+    x, before = x0, log_time(x0)
+    noise = NOISE**2 + OWN_SPREAD**2
+    slopes, gain = np.zeros_like(x0), np.zeros_like(x0)
+    for _ in range(ROUNDS):
+        at_x = log_time(x)
+        slopes = _slopes(log_time, x, at_x, high)
+        gain = spread**2 * slopes / (slopes**2 @ spread**2 + noise)
+        x = np.clip(x0 - gain * (at_x - math.log(measured_s) + slopes @ (x0 - x)), low, high)
+
+    deviations = np.sqrt(np.maximum(spread**2 * (1 - gain * slopes), 0.0))
+    numbers = [
+        (parameter.name, _fitted(x[i], deviations[i], (low[i], high[i]), math.exp(x0[i])))
+        for i, parameter in enumerate(parameters)
+        if slopes[i] != 0
+    ]
+    before_pace = pace.value if pace else 1.0
+    numbers.append(
+        (pace_name(*step.owners), _fitted(x[-1] + math.log(before_pace), deviations[-1], (-np.inf, np.inf), 1.0))
+    )
+    names = [*(parameter.name for parameter in parameters), pace_name(*step.owners)]
+    effects = sorted(zip(names, (slopes * (x - x0)).tolist(), strict=True), key=lambda pair: -abs(pair[1]))
+    after, doubt = log_time(x), float(slopes**2 @ spread**2)
+    return Learned(
+        numbers=tuple(numbers),
+        predicted_s=math.exp(before),
+        moved_s=math.exp(after),
+        own=measured_s / math.exp(after),
+        effects=tuple((name, effect) for name, effect in effects if effect),
+        deviation_before=math.sqrt(doubt),
+        deviation_after=math.sqrt(doubt * noise / (doubt + noise)),
+    )
+
+
+def _present(parameter: Parameter, step: StepOn) -> float:
+    owner = step.group.device.efficiency if parameter.quantity.scope == "device" else software(step.workload.software)
+    return float(getattr(owner, parameter.quantity.field))
+
+
+def _doubt(parameter: Parameter, known: Calibration) -> float:
+    found = dict(known.numbers).get(parameter.name)
+    return parameter.quantity.spread if found is None else found.log_deviation
+
+
+def _slopes(log_time: Callable[[Numbers], float], x: Numbers, at_x: float, high: Numbers) -> Numbers:
+    """d ln(step) / dx by finite differences, inwards at an upper bound."""
+    by = np.where(x + STEP <= high, STEP, -STEP)
+    return np.array([(log_time(x + by[i] * row) - at_x) / by[i] for i, row in enumerate(np.eye(len(x)))])
+
+
+def _fitted(log_value: float, deviation: float, bounds: tuple[float, float], prior: float) -> Fitted:
+    ends = np.clip([log_value - Z90 * deviation, log_value + Z90 * deviation], *bounds)
+    value = math.exp(log_value)
+    return Fitted(value=value, low=min(math.exp(ends[0]), value), high=max(math.exp(ends[1]), value), prior=prior)
