@@ -17,7 +17,7 @@ class Mobius(BreadthFirst):
 
     A stage is uploaded while the one before it computes, runs all m micro-batches, and is dropped; backwards visit the
     stages in reverse. The table holds the computation only: its times are those of a step whose uploads all hide, which
-    `uploads_hide` decides. The partition that the source finds by integer programming is not part of the schedule.
+    `uploads_hide` decides. `meshwright.schedules.stage_paging` cuts a model into its stages.
     Source: Feng et al., "Mobius: Fine Tuning Large-Scale Models on Commodity GPU Servers", ASPLOS 2023.
     """
 
