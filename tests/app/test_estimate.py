@@ -95,6 +95,12 @@ def test_contradictions_are_refused(tmp_path: Path) -> None:
         estimate(None, "tp2", gpus=GPUS)
 
 
+def test_a_plan_file_on_a_larger_cluster_says_how_much_of_it_runs(tmp_path: Path) -> None:
+    file = best_plans()[0].save(tmp_path / "plan.json")
+    found = estimate(None, file, gpus="16xH100")
+    assert any("runs on 8 of these 16 devices" in warning for warning in found.warnings)
+
+
 def test_unknown_schedules_are_unknown_tokens() -> None:
     with pytest.raises((InputError, UnsupportedError), match="zbx"):
         estimate(MODEL, "tp2.zbx", gpus=GPUS)

@@ -57,6 +57,7 @@ RULES = [
     (DENSE, SEQ, {"recompute": "uni", "recompute_layers": 0}, "recompute", "1 to 12",
      {"recompute": "uni", "recompute_layers": 1}),
     (DENSE, SEQ, {"dp": 3}, "gbs", "not a multiple of dp 3", {"dp": 4}),
+    (DENSE, SEQ, {"pp": 3, "dp": 3, "schedule": "chimera"}, "p", "p = 3", {"pp": 2, "dp": 2, "schedule": "chimera"}),
     (DENSE, SEQ, {"pp": 2, "vpp": 2}, "v", "one chunk", {"pp": 2, "vpp": 2, "schedule": "interleaved"}),
 ]  # fmt: skip
 

@@ -278,7 +278,9 @@ def _carried(
     if cluster is not None or gpus is not None:
         asked_cluster = resolve_cluster(cluster, gpus)
         if asked_cluster.groups != where.groups:
-            warnings = (*warnings, f"{asked_cluster.name} is priced, the plan was made for {where.name}")
+            used, there = job.plan.devices, asked_cluster.devices
+            idle = f" and runs on {used} of these {there} devices" if used < there else ""
+            warnings = (*warnings, f"{asked_cluster.name} is priced, the plan was made for {where.name}{idle}")
         where = asked_cluster
     inputs = job_inputs(
         spec,

@@ -232,8 +232,8 @@ def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int) -> 
     batch = batch_problem(row.gbs, row.dp, row.mbs)
     if batch:
         problems.append(batch)
-    else:
-        problems += _schedule_problems(row)
+    # A batch that does not divide leaves the number of micro-batches open, which other constraints do not ask for.
+    problems += [problem for problem in _schedule_problems(row) if not (batch and problem.field == "m")]
     if row.sharding == "hsdp":
         shard = row.shard_group // row.cp_degree
         if row.shard_group % row.cp_degree or shard < 1 or row.dp % shard:
