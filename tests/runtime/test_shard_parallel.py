@@ -81,3 +81,28 @@ def test_a_mesh_that_does_not_fit_is_refused() -> None:
     with pytest.raises(InputError) as caught:
         ShardParallel(mesh_shape=(1, 2, 2, 2), flop_per_s=0.0)
     assert len(caught.value.problems) == 2
+
+
+def test_loops_checkpoints_and_three_axes() -> None:
+    drawn = np.random.default_rng(0)
+    weights = {
+        "layers": jnp.asarray(drawn.normal(size=(3, 16, 16)) / 4, jnp.float32),
+        "head": jnp.asarray(drawn.normal(size=(16, 24)) / 4, jnp.float32),
+    }
+    batch = jnp.asarray(drawn.normal(size=(16, 16)), jnp.float32)
+
+    def loss(own: Any, x: jax.Array) -> jax.Array:
+        def layer(y: jax.Array, weight: jax.Array) -> tuple[jax.Array, None]:
+            return jax.nn.relu(y @ weight) + y, None
+
+        y, _ = jax.lax.scan(jax.checkpoint(layer), x, own["layers"])
+        return jnp.mean(jax.checkpoint(lambda z: jax.nn.gelu(z @ own["head"]))(y) ** 2)
+
+    def train(own: Any, x: jax.Array) -> tuple[Any, jax.Array]:
+        value, gradients = value_and_grad(loss)(own, x)
+        return jax.tree.map(lambda weight, change: weight - 0.1 * change, own, gradients), value
+
+    reached, value = parallelize(train, method=ShardParallel(mesh_shape=(2, 2, 2), **SLOW))(weights, batch)
+    expected, expected_value = train(weights, batch)
+    assert float(value) == pytest.approx(float(expected_value), abs=1e-5)
+    assert largest_difference(reached, expected) < 1e-5
