@@ -68,3 +68,10 @@ def test_rows_of_a_table_are_masked_where_the_table_is_split() -> None:
     assert rule.sizes == (2, 3, 10, 4)
     assert rule.operands == ((2, 3), (0, 1, -1))
     assert rule.results == ((0, 1, 3),)
+
+
+def test_a_convolution_has_samples_and_features_and_keeps_the_image_whole() -> None:
+    rule = of(lambda x, w: jax.lax.conv_general_dilated(x, w, (1, 1), "SAME"), (8, 3, 16, 16), (6, 3, 5, 5))
+    assert rule.sizes == (8, 3, 6)
+    assert rule.operands == ((0, 1, -1, -1), (2, 1, -1, -1))
+    assert rule.results == ((0, 2, -1, -1),)
