@@ -14,6 +14,7 @@ NAMES = {
     *("plan", "estimate", "check", "explain", "compare", "size", "trace", "PlanSet"),
     *("Parallelizer", "Island", "ModelSlice", "PartialPlan", "__version__"),
     *("parallelize", "grad", "value_and_grad", "LocalPipeline", "PipeshardParallel"),
+    *("save_checkpoint", "restore_checkpoint"),
     *("DataParallel", "ShardParallel", "Zero2Parallel", "Zero3Parallel"),
 }
 

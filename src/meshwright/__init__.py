@@ -23,6 +23,8 @@ _HOMES = {
     "trace": "app.trace",
     "PlanSet": "app.plan_set",
     "parallelize": "runtime.parallelize",
+    "save_checkpoint": "runtime.checkpoint",
+    "restore_checkpoint": "runtime.checkpoint",
     "grad": "compiler.marking",
     "value_and_grad": "compiler.marking",
     "DataParallel": "compiler.methods",

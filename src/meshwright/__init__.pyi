@@ -15,6 +15,7 @@ from meshwright.compiler.methods import (
     Zero2Parallel,
     Zero3Parallel,
 )
+from meshwright.runtime.checkpoint import restore_checkpoint, save_checkpoint
 from meshwright.runtime.parallelize import parallelize
 from meshwright.specs.cluster import Island
 from meshwright.specs.seam import ModelSlice, Parallelizer, PartialPlan
@@ -41,6 +42,8 @@ __all__ = [
     "grad",
     "parallelize",
     "plan",
+    "restore_checkpoint",
+    "save_checkpoint",
     "size",
     "trace",
     "value_and_grad",

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -57,6 +58,15 @@ def test_state_may_come_back_as_arrays(there: Any) -> None:
     sent, again = after(there, gathered, 1)
     assert float(value) == float(again)
     np.testing.assert_array_equal(np.asarray(kept[0]["tied"]), np.asarray(sent[0]["tied"]))
+
+
+def test_a_checkpoint_of_workers_is_read_by_one_process(there: Any, tmp_path: Path) -> None:
+    state, _ = after(there, initial(), 1)
+    mw.save_checkpoint(tmp_path / "state", state)
+    read = mw.restore_checkpoint(tmp_path / "state", initial())
+    for one, other in zip(jax.tree.leaves(read), jax.tree.leaves(state), strict=True):
+        assert isinstance(one, jax.Array)
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
 
 
 def crew_of(run: Any) -> ProcessCrew:

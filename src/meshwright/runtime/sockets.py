@@ -149,6 +149,11 @@ class Wires:
         self._parent = number
         self._poll.register(number, 0)
 
+    def close(self) -> None:
+        """Close every connection; the other sides miss this one."""
+        for peer in self._peers.values():
+            peer.socket.close()
+
     def channel(self, peer: int) -> SocketChannel:
         """The channel to a mesh.
 
@@ -294,9 +299,12 @@ class _Peer:
                         self.messages.append(self._body)
                         self._body = None
                 else:
+                    room = len(self._scratch) - self._have
                     count = self.socket.recv_into(memoryview(self._scratch)[self._have :])
                     self._have += count
                     self._split()
+                    if 0 < count < room and self._body is None:
+                        break  # spares asking once more to hear that nothing is there
                 self.lost = count == 0
         except BlockingIOError:
             pass
