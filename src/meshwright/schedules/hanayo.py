@@ -33,10 +33,10 @@ class Hanayo(Schedule):
     traffic = "v times the boundaries of one chunk per worker, less those where a wave turns on its worker"
 
     def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float | None:
-        """m*(f + b) + (p - 1)*b for one wave and m = p, b in the ratio of the clock to f; not known otherwise."""
+        """m*(f + b) + (p - 1)*b for one wave, m = p and b >= backward_ticks*f; not known otherwise."""
         if p == 1:
             return m * (forward_s + backward_s)
-        if v != 2 or m != p or backward_s != self.backward_ticks * forward_s:
+        if v != 2 or m != p or backward_s < self.backward_ticks * forward_s:
             return None
         return m * (forward_s + backward_s) + (p - 1) * backward_s
 

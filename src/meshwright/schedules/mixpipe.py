@@ -32,8 +32,8 @@ class MixPipe(Schedule):
     traffic = "gradients of the two copies of each stage are all-reduced between the workers that hold them"
 
     def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float | None:
-        """m*(f + b) + (p - 2)*b for m = p and b = 2*f, Chimera's time; not known otherwise."""
-        if m != p or backward_s != 2 * forward_s:
+        """m*(f + b) + (p - 2)*b for m = p and b >= 2*f, Chimera's time; not known otherwise."""
+        if m != p or backward_s < 2 * forward_s:
             return None
         return m * (forward_s + backward_s) + (p - 2) * backward_s
 

@@ -110,7 +110,7 @@ class OneFOneB(OneFOneBOrder):
 
     Time (m + p - 1)*(f + b) with equal stages, as GPipe, but worker r keeps activations of p - r micro-batches only.
     That is DAPPLE's policy PA. With its policy PB worker r keeps min(2*(p - r) - 1, m), so that a forward is on its way
-    while a gradient is: for slow links. With free transfers and b >= f it takes the same time.
+    while a gradient is: for slow links. With free transfers it takes the same time.
     Source: Fan et al., "DAPPLE: A Pipelined Data Parallel Approach for Training Large Models", PPoPP 2021;
     Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021 (PipeDream-Flush).
     """
@@ -124,9 +124,7 @@ class OneFOneB(OneFOneBOrder):
     source = "Fan et al., DAPPLE, PPoPP 2021; Narayanan et al., PipeDream-Flush, ICML 2021"
 
     def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float | None:
-        """(m + p - 1) * (forward_s + backward_s); with policy PB for backward_s >= forward_s, not known otherwise."""
-        if self.warmup == "pb" and backward_s < forward_s:
-            return None
+        """(m + p - 1) * (forward_s + backward_s), with either policy."""
         return super().closed_form_s(p, m, v, forward_s, backward_s)
 
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
