@@ -111,7 +111,7 @@ def test_sweep_writes_a_file_and_lists_its_designs(
     assert main(words) == 2
     assert "--resume" in capsys.readouterr().err
     assert main([*words, "--resume"]) == 0
-    assert "2 designs were there already" in capsys.readouterr().out
+    assert "2 designs found there already" in capsys.readouterr().out
 
 
 def test_what_if_draws_a_tornado(app: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,12 +24,12 @@ def render_sweep(document: Mapping[str, Any]) -> RenderableType:
     designs, timing = document["designs"], document["timing"]
     searched = sum(design["search"]["space"] for design in designs if design["search"])
     text = (
-        f"{len(designs):,} designs, {searched:,} executions, {document['rows']:,} rows in {document['output']} "
+        f"{_designs(len(designs))}, {searched:,} executions, {document['rows']:,} rows in {document['output']} "
         f"({seconds(timing['sweep_s'])})."
     )
     notes = []
     if timing["resumed_designs"]:
-        notes.append(f"{timing['resumed_designs']:,} designs were there already")
+        notes.append(f"{_designs(timing['resumed_designs'])} found there already")
     if timing["redone_blocks"]:
         notes.append(f"{timing['redone_blocks']:,} blocks done again: their workers were lost")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
@@ -53,3 +53,7 @@ def _cells(design: Mapping[str, Any]) -> list[str]:
     layout = ".".join(str(design["execution"][name]) for name in names)
     rate = design["sample_rate"]
     return [*cells, significant(rate, 4), significant(rate / design["num_procs"]), space, str(design["front"]), layout]
+
+
+def _designs(number: int) -> str:
+    return "1 design" if number == 1 else f"{number:,} designs"
