@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise, product
+from itertools import pairwise, permutations, product
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from meshwright.errors import InputError
 from meshwright.schedules import SCHEDULES, simulate
 from meshwright.schedules.dynapipe import DynaPipe
-from meshwright.schedules.packing import balance, ordered, pack, uneven_makespan_s
+from meshwright.schedules.packing import balance, ordered, pack, sample_order, uneven_makespan_s
 
 
 def test_the_limits_of_1f1b_give_1f1b() -> None:
@@ -87,3 +87,20 @@ def test_order_of_micro_batches_is_never_worse_than_rising() -> None:
     order = ordered(seconds, makespan_s)
     assert sorted(order) == list(range(6))
     assert makespan_s(order) <= makespan_s((0, 2, 3, 5, 4, 1))
+
+
+def test_samples_of_one_length_are_sorted() -> None:
+    assert sample_order(np.array([[5], [1], [3], [1]])) == (1, 3, 2, 0)
+
+
+@given(points=st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=6))
+def test_samples_of_two_lengths_lie_on_a_short_way(points: list[tuple[int, int]]) -> None:
+    lengths = np.array(points)
+
+    def way(order: tuple[int, ...]) -> int:
+        return int(np.abs(np.diff(lengths[list(order)], axis=0)).sum())
+
+    order = sample_order(lengths)
+    assert sorted(order) == list(range(len(points)))
+    assert way(order) <= way(tuple(np.lexsort((lengths[:, 1], lengths[:, 0])).tolist()))
+    assert way(order) <= 1.5 * min(way(other) for other in permutations(range(len(points))))
