@@ -270,7 +270,7 @@ def _nothing_legal(model: ModelSpec, cluster: ClusterSpec, workload: Workload, s
     held = ", ".join(f"{axis} {', '.join(map(str, values))}" for axis, values in space.pins)
     pinned = f" with {held}" if held and len(held) < 200 else ""
     schedules = ", ".join(map(str, dict(space.pins).get("schedule", ())))
-    also = f", and p, m and v suit {schedules} (`meshwright schedule list`)" if schedules else ""
+    also = f"; p, m and v must suit {schedules} (`meshwright schedule list`)" if schedules else ""
     return Problem(
         what=f"no legal plan of {model.name} uses all {cluster.devices} devices{pinned}",
         why=(
