@@ -40,9 +40,14 @@ def test_pb_hides_slow_links(p: int, m: int) -> None:
     assert plain > ahead
 
 
-def test_a_forward_longer_than_its_backward_leaves_the_formula() -> None:
-    assert OneFOneB(warmup="pb").closed_form_s(4, 8, 1, 2.0, 1.0) is None
-    assert OneFOneB(warmup="pb").closed_form_s(4, 8, 1, 1.0, 2.0) == 33
+@pytest.mark.parametrize("backward_s", [0.1, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize(("p", "m"), [(2, 3), (4, 8), (5, 9), (8, 6), (8, 24)])
+def test_both_policies_take_the_same_time_with_free_transfers(p: int, m: int, backward_s: float) -> None:
+    for policy in ("pa", "pb"):
+        schedule = OneFOneB(warmup=policy)
+        times = schedule.equal_times(p, forward_s=1.0, backward_s=backward_s)
+        makespan_s = simulate(schedule.table(p, m), times).makespan_s
+        assert schedule.closed_form_s(p, m, 1, 1.0, backward_s) == pytest.approx(makespan_s, rel=1e-12)
 
 
 def test_an_unknown_policy_names_the_two() -> None:
