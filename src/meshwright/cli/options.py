@@ -51,6 +51,13 @@ Profiles = Annotated[
         show_default=False,
     ),
 ]  # fmt: skip
+Calibration = Annotated[
+    str | None,
+    typer.Option(
+        "--calibration", metavar="FILE", help="Numbers that `calibrate` wrote, in place of the package's.",
+        show_default=False,
+    ),
+]  # fmt: skip
 TokensPerStep = Annotated[
     str | None,
     typer.Option(

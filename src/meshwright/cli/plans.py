@@ -58,6 +58,7 @@ def plan(
     tokens: options.Tokens = None,
     price: options.Price = None,
     profiles: options.Profiles = None,
+    calibration: options.Calibration = None,
     output: options.PlanOutput = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -74,7 +75,8 @@ def plan(
     gather = Gather()
     if profiles is not None:
         unused = {"--seq": seq, "--tokens-per-step": tokens_per_step, "--dtype": dtype, "--optimizer": optimizer,
-                  "--pin": pin, "--forbid": forbid, "--schedule": schedule, "--target": target}  # fmt: skip
+                  "--pin": pin, "--forbid": forbid, "--schedule": schedule, "--target": target,
+                  "--calibration": calibration}  # fmt: skip
         for name in (name for name, value in unused.items() if value is not None):
             why = "measured profiles are fp32 with Adam at one sequence length, in 1F1B"
             gather.problem(Problem(what=f"{name} with --profiles", why=why, fix=f"leave {name} out", field=name))
@@ -104,6 +106,7 @@ def plan(
     from meshwright.app.finding import check_options
     from meshwright.app.plan import plan as search
     from meshwright.app.writing import check_file, write_file
+    from meshwright.library.calibration import calibrated_by
 
     gather.attempt(lambda: check_options(count or 1, objective))
     gather.attempt(lambda: target_rule(target))
@@ -113,7 +116,7 @@ def plan(
     gather.with_inputs(model, inputs)
     out = Output(as_json=json, quiet=quiet, no_color=no_color)
     limits = given(top=count, price=rate, pin=pin, forbid=forbid, schedule=schedule, target=target)
-    with out.progress("searching"):
+    with calibrated_by(calibration), out.progress("searching"):
         found = search(model or "", objective=objective, pareto=pareto, **inputs, **limits)
     document = found.to_dict()
     if output is not None:
@@ -150,6 +153,7 @@ def estimate(
     expert_imbalance: options.ExpertImbalance = None,
     tokens: options.Tokens = None,
     price: options.Price = None,
+    calibration: options.Calibration = None,
     schedule: Annotated[
         str | None,
         typer.Option(
@@ -191,6 +195,7 @@ def estimate(
     from meshwright.app.estimate import estimate as price_plan
     from meshwright.app.schedules_of_plan import schedules_of_plan
     from meshwright.app.writing import check_file, write_file
+    from meshwright.library.calibration import calibrated_by
 
     if output is not None:
         gather.attempt(lambda: check_file(output))
@@ -202,10 +207,12 @@ def estimate(
     gather.with_inputs(model, inputs)
     out = Output(as_json=json, quiet=quiet, no_color=no_color)
     if schedule is not None:
-        table = schedules_of_plan(model, plan or "", schedules=schedule, **inputs, **given(price=rate))
+        with calibrated_by(calibration):
+            table = schedules_of_plan(model, plan or "", schedules=schedule, **inputs, **given(price=rate))
         out.show(table.to_dict(), lambda _: table)
         return
-    found = price_plan(model, plan or "", **inputs, **given(price=rate))
+    with calibrated_by(calibration):
+        found = price_plan(model, plan or "", **inputs, **given(price=rate))
     document = found.to_dict()
     if output is not None:
         write_file(output, as_json(document))

@@ -176,8 +176,8 @@ def _as_measured(
     run, row = calibration().run, row_of(plan, model)
     if run is None or row is None:
         return hardware
-    asked = (model.name, row.format(), cluster.groups[0].device.name, plan.devices, workload.seq_len)
-    asked += (workload.precision.name, workload.software)
+    device, dtype = cluster.groups[0].device.name, workload.precision.name
+    asked = (model.name, row.format(), device, plan.devices, workload.seq_len, dtype, workload.software)
     if asked != (run.model, run.plan, run.device, run.devices, run.seq_len, run.dtype, run.framework):
         return hardware
     own = hardware.pace / run.own

@@ -1,0 +1,132 @@
+"""What every framework's log comes down to: steps with their lines, and what the run says about itself."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from dataclasses import dataclass, field, replace
+
+from meshwright.errors import Problem
+from meshwright.units import GIB
+
+WARM_UP = 5
+"""Steps that may compile, autotune and fill caches: left out where more than these are logged."""
+UNITS_S = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6}
+NUMBER = r"[-+]?(?:[0-9][0-9,]*\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedStep:
+    """One line about a step; what it does not print is None."""
+
+    line: int
+    """From 1."""
+    iteration: int
+    step_time_s: float | None = None
+    tokens_per_s_per_device: float | None = None
+    samples_per_s: float | None = None
+    """Of all devices."""
+    global_batch: int | None = None
+    memory_bytes: float | None = None
+    """Peak of the rank that prints."""
+
+    def seconds(self, tokens_per_step: int, seq_len: int, devices: int) -> float | None:
+        """Of the step: printed, or the step's tokens or sequences over their rate."""
+        if self.step_time_s is not None:
+            return self.step_time_s
+        if self.tokens_per_s_per_device is not None:
+            return tokens_per_step / (self.tokens_per_s_per_device * devices)
+        return None if self.samples_per_s is None else tokens_per_step / seq_len / self.samples_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logged:
+    """Something the run says about itself."""
+
+    line: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLog:
+    """A log that was read."""
+
+    framework: str
+    """Of FRAMEWORKS."""
+    steps: tuple[LoggedStep, ...]
+    """In the order of the file, one per iteration."""
+    stated: tuple[tuple[str, Logged], ...] = ()
+    """Shapes and degrees by field name: num_layers, hidden, seq_len, global_batch, devices, tp, pp, ..."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """A log being read."""
+
+    steps: dict[int, LoggedStep] = field(default_factory=dict)
+    stated: dict[str, Logged] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def step(self, found: LoggedStep) -> None:
+        """One more step; every rank may print it, the first is kept, with what later lines add."""
+        known = self.steps.get(found.iteration)
+        if known is None:
+            self.steps[found.iteration] = found
+            return
+        missing = {
+            name: getattr(found, name)
+            for name in ("step_time_s", "tokens_per_s_per_device", "samples_per_s", "global_batch", "memory_bytes")
+            if getattr(known, name) is None
+        }
+        self.steps[found.iteration] = replace(known, **missing)
+
+    def state(self, name: str, line: int, text: str) -> None:
+        """Something the run says about itself, the first time it does."""
+        if (value := number(text)) is not None:
+            self.stated.setdefault(name, Logged(line=line, value=value))
+
+    def positive(self, line: int, name: str, text: str) -> float | None:
+        """A number above 0, or None with the problem noted."""
+        value = number(text)
+        if value is not None and 0 < value < float("inf"):
+            return value
+        self.problems.append(
+            Problem(
+                what=f"line {line}: {name} is {text.strip()[:40]!r}",
+                why="must be a finite number above 0",
+                fix="take the line out, or give the log as the framework wrote it",
+                field=name,
+            )
+        )
+        return None
+
+
+def number(text: str) -> float | None:
+    """A number with or without thousands separators, or None."""
+    try:
+        return float(text.strip().replace(",", ""))
+    except ValueError:
+        return None
+
+
+def memory_bytes(amount: float, unit: str) -> float:
+    """GiB, GB and MB of a log are powers of 1024: frameworks divide so."""
+    return amount * {"g": GIB, "m": GIB / 1024, "k": GIB / 1024**2, "b": 1.0}[unit.strip().lower()[:1]]
+
+
+def found(pattern: str, line: str) -> str | None:
+    """The first group of a pattern in a line."""
+    match = re.search(pattern, line)
+    return match[1] if match else None
+
+
+def steady(steps: tuple[LoggedStep, ...]) -> tuple[LoggedStep, ...]:
+    """Steps after warm-up: those past iteration WARM_UP from the first, else all but the first, else the only one."""
+    first = min(step.iteration for step in steps)
+    late = tuple(step for step in steps if step.iteration >= first + WARM_UP)
+    return late or steps[1:] or steps
+
+
+def median(values: list[float]) -> float:
+    """Of the steady steps: a checkpoint or a hiccup among them does not count."""
+    return float(statistics.median(values))
