@@ -63,7 +63,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("plan.json", "a.json", "b.json"):
         (where / name).write_bytes((where / "launched" / "plan.json").read_bytes())
     for page in PAGES:
-        for name, text in re.findall(r"^`([\w.-]+\.json)`:\n\n```json\n(.*?)^```", page.read_text(), re.M | re.S):
+        for name, text in re.findall(
+            r"^`([\w.-]+\.(?:json|csv))`:\n\n```(?:json|csv)\n(.*?)^```", page.read_text(), re.M | re.S
+        ):
             (where / name).write_text(text)
     return where
 
@@ -103,7 +105,10 @@ def test_a_command_prints_what_its_page_says(example: Example, folder: Path) -> 
 
 @pytest.mark.parametrize("example", commands_in_tables(), ids=lambda example: example.command)
 def test_a_quoted_command_exists_and_runs(example: Example, folder: Path) -> None:
-    if re.search(r"\b(FILE|DIR|PLAN|NAME|MODEL|APP|ROWS)\b|MEASURED\.csv|run\.log|mine\.toml|\./config\.json|\.\.\.|<", example.command):
+    if re.search(
+        r"\b(FILE|DIR|PLAN|NAME|MODEL|APP|ROWS)\b|MEASURED\.csv|run\.log|mine\.toml|\./config\.json|\.\.\.|<",
+        example.command,
+    ):
         pytest.skip("a form with placeholders, not a command")
     if re.fullmatch(r"meshwright [a-z -]+", example.command) and "list" not in example.command:
         pytest.skip("the name of a verb")
