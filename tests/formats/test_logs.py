@@ -77,6 +77,13 @@ def test_megatron_steps_arguments_and_memory(tmp_path: Path) -> None:
     assert {name: found.value for name, found in log.stated} == {"num_layers": 32, "hidden": 4096}
 
 
+def test_numbers_with_separators_and_commas_after_them(tmp_path: Path) -> None:
+    log = written(tmp_path, BAR.format(n=3, s="5.0, global_batch_size=1,024"))
+    assert [(step.iteration, step.global_batch, step.step_time_s) for step in log.steps] == [(3, 1024, 5.0)]
+    assert not written(tmp_path, TITAN + "\nglobal batch size 1e999, sequence length nan\n").stated
+    assert written(tmp_path, megatron([7.5]).replace("size:   256", "size: 1e999")).steps[0].step_time_s == 7.5
+
+
 def test_every_rank_prints_and_a_step_counts_once(tmp_path: Path) -> None:
     log = written(tmp_path, TITAN)
     assert (log.framework, len(log.steps)) == ("torchtitan", 10)

@@ -25,7 +25,7 @@ def read(reading: Reading, lines: list[str]) -> None:
                     line=at,
                     iteration=int(match[1]),
                     samples_per_s=reading.positive(at, "CurrSamplesPerSec", match[2]),
-                    memory_bytes=memory_bytes(float(memory[1]), memory[2]) if memory else None,
+                    memory_bytes=memory_bytes(memory[1], memory[2]) if memory else None,
                 )
             )
         elif text := found(rf"\btrain_batch_size\s*[.:=]+\s*({NUMBER})", line):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from meshwright.formats.logs.record import NUMBER, UNITS_S, LoggedStep, Reading, found, memory_bytes
+from meshwright.formats.logs.record import NUMBER, UNITS_S, LoggedStep, Reading, found, memory_bytes, plain
 
 SIGNATURE = re.compile(r"elapsed time per iteration \(")
 _STEP = re.compile(rf"iteration\s+(\d+)\s*/.*?elapsed time per iteration \((\w+)\):\s*({NUMBER}|\S+)")
@@ -45,7 +45,7 @@ def read(reading: Reading, lines: list[str]) -> None:
                     line=at,
                     iteration=int(match[1]),
                     step_time_s=seconds * unit if seconds and unit else None,
-                    global_batch=int(float(batch)) if batch else None,
+                    global_batch=int(plain(batch)) if batch else None,
                     memory_bytes=peak,
                 )
             )
@@ -53,4 +53,4 @@ def read(reading: Reading, lines: list[str]) -> None:
             if match[1] in _STATED:
                 reading.state(_STATED[match[1]], at, match[2])
         elif match := _MEMORY.search(line):
-            peak = max(peak or 0.0, memory_bytes(float(match[3]), match[2]))
+            peak = max(peak or 0.0, memory_bytes(match[3], match[2]))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from meshwright.formats.logs import megatron
-from meshwright.formats.logs.record import NUMBER, UNITS_S, LoggedStep, Reading, found
+from meshwright.formats.logs.record import NUMBER, UNITS_S, LoggedStep, Reading, found, plain
 
 SIGNATURE = re.compile(r"train_step_timing in \w+\s*[:=]|^\s*Step Time\s*:\s*[\d.]+\s*s\b")
 _TIMING = re.compile(rf"train_step_timing in (\w+)\s*[:=]\s*({NUMBER}|[^\s,|\]]+)")
@@ -32,10 +32,10 @@ def read(reading: Reading, lines: list[str]) -> None:
             reading.step(
                 LoggedStep(
                     line=at,
-                    iteration=int(float(step)) if step else at,
+                    iteration=int(plain(step)) if step else at,
                     step_time_s=seconds * unit if seconds and unit else None,
-                    global_batch=int(float(batch)) if batch else None,
-                    memory_bytes=float(peak) if peak else None,
+                    global_batch=int(plain(batch)) if batch else None,
+                    memory_bytes=plain(peak) if peak else None,
                 )
             )
         elif match := _BRIDGE.search(line):

@@ -12,7 +12,7 @@ from meshwright.units import GIB
 WARM_UP = 5
 """Steps that may compile, autotune and fill caches: left out where more than these are logged."""
 UNITS_S = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6}
-NUMBER = r"[-+]?(?:[0-9][0-9,]*\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+NUMBER = r"[-+]?(?:[0-9]+(?:,[0-9]{3})*(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,8 @@ class Reading:
 
     def state(self, name: str, line: int, text: str) -> None:
         """Something the run says about itself, the first time it does."""
-        if (value := number(text)) is not None:
+        value = number(text)
+        if value is not None and 0 < value < float("inf"):
             self.stated.setdefault(name, Logged(line=line, value=value))
 
     def positive(self, line: int, name: str, text: str) -> float | None:
@@ -109,9 +110,14 @@ def number(text: str) -> float | None:
         return None
 
 
-def memory_bytes(amount: float, unit: str) -> float:
+def plain(text: str) -> float:
+    """What NUMBER matched, at most 1e300 so that it is finite."""
+    return min(float(text.replace(",", "")), 1e300)
+
+
+def memory_bytes(amount: str, unit: str) -> float:
     """GiB, GB and MB of a log are powers of 1024: frameworks divide so."""
-    return amount * {"g": GIB, "m": GIB / 1024, "k": GIB / 1024**2, "b": 1.0}[unit.strip().lower()[:1]]
+    return plain(amount) * {"g": GIB, "m": GIB / 1024, "k": GIB / 1024**2, "b": 1.0}[unit.strip().lower()[:1]]
 
 
 def found(pattern: str, line: str) -> str | None:

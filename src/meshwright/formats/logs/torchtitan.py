@@ -24,7 +24,7 @@ def read(reading: Reading, lines: list[str]) -> None:
                     line=at,
                     iteration=int(match[1]),
                     tokens_per_s_per_device=reading.positive(at, "tps", match[2]),
-                    memory_bytes=memory_bytes(float(memory[1]), memory[2]) if memory else None,
+                    memory_bytes=memory_bytes(memory[1], memory[2]) if memory else None,
                 )
             )
         elif "global batch size" in line:
