@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -126,7 +128,8 @@ def settings() -> Iterator[None]:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list[Node]]]:
     """Two nodes, of which a test may kill the second."""
     deadline = time.monotonic() + START_S
-    place = tmp_path_factory.mktemp("ray")
+    # Ray's sockets lie deep below this folder, and the name of a socket may have 107 characters.
+    place = tempfile.mkdtemp(prefix="ray")
     ports: list[int] = []
 
     def head() -> list[str]:
@@ -141,6 +144,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, lis
     finally:
         for one in reversed(nodes):
             kill(one)
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def start_workers() -> None:

@@ -191,8 +191,14 @@ def check_files(output: str | os.PathLike[str] | None, svg: str | os.PathLike[st
         InputError: one of them cannot, or both are one file.
     """
     paths = [Path(path) for path in (output, svg) if path is not None]
+    problems = []
     for path in paths:
-        check_file(path)
+        try:
+            check_file(path)
+        except InputError as wrong:
+            problems += wrong.problems
+    if problems:
+        raise InputError(problems, code="MW208")
     if len(paths) == 2 and paths[0].resolve() == paths[1].resolve():
         raise InputError(
             Problem(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +26,9 @@ def run_on_cores(tasks: list[Task], asked: Asked) -> Iterator[tuple[int, Partial
         asked: for what.
     """
     workers = min(threads(), len(tasks))
-    forkable = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
+    # JAX keeps threads that Python does not count.
+    alone = threading.active_count() == 1 and "jax" not in sys.modules
+    forkable = "fork" in multiprocessing.get_all_start_methods() and alone
     if workers < 2 or not forkable:
         yield from run_here(tasks, asked)
         return
