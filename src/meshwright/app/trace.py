@@ -191,7 +191,7 @@ def check_files(output: str | os.PathLike[str] | None, svg: str | os.PathLike[st
         InputError: one of them cannot, or both are one file.
     """
     paths = [Path(path) for path in (output, svg) if path is not None]
-    problems = []
+    problems: list[Problem] = []
     for path in paths:
         try:
             check_file(path)
