@@ -67,6 +67,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             r"^`([\w.-]+\.(?:json|csv))`:\n\n```(?:json|csv)\n(.*?)^```", page.read_text(), re.M | re.S
         ):
             (where / name).write_text(text)
+    # Examples run in any order, on any worker: what one writes and another reads is there from the start.
+    for example in ALL:
+        if "--from-log" in example.command:
+            run(example.command, where)
     return where
 
 
