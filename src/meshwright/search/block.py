@@ -78,6 +78,37 @@ def shardings_for(dp: int, cp: int, space: Space) -> list[Sharding]:
     return [choice for choice in found if wanted is None or choice.name in wanted]
 
 
+def sharding_columns(grid: Grid, choice: Sharding, rows: Int[np.ndarray, "picked"]) -> ShardingColumns:
+    """One data-parallel choice for these rows of a grid, columns of shape picked x 1."""
+    dp, cp = grid.dp[rows], grid.cp[rows]
+    ranks = dp * cp
+    expert_ranks = np.maximum(grid.tp[rows] * ranks // (grid.ep[rows] * grid.etp[rows]), 1)
+    zero = {"z0": 0, "z1": 1, "z2": 2}.get(choice.name, 3)
+    replicate = np.ones_like(dp)
+    if choice.name == "z0":
+        replicate, expert_replicate = ranks, expert_ranks
+    else:
+        if choice.name == "hsdp":
+            replicate = dp // choice.shard
+        expert_replicate = np.where(expert_ranks % replicate == 0, replicate, 1)
+    count = len(rows)
+
+    def column(values: np.ndarray) -> np.ndarray:
+        return np.asarray(values).reshape(-1, 1)
+
+    return ShardingColumns(
+        zero=column(np.full(count, zero)),
+        fsdp=column(np.full(count, choice.name in ("fsdp", "fsdp-keep", "hsdp"))),
+        reshard=column(np.full(count, choice.name != "fsdp-keep")),
+        shard=column(ranks // replicate),
+        replicate=column(replicate),
+        expert_shard=column(expert_ranks // expert_replicate),
+        expert_replicate=column(expert_replicate),
+        overlap=column(np.full(count, True)),
+        offload_optimizer=column(np.zeros(count)),
+    )
+
+
 class PricedRows:
     """Rows of one pipeline degree and number of micro-batches, with everything that is priced once for them."""
 
@@ -193,34 +224,7 @@ class Block:
 
     def sharding_columns(self, choice: Sharding, rows: Int[np.ndarray, "picked"]) -> ShardingColumns:
         """One data-parallel choice for these rows, columns of shape picked x 1."""
-        grid = self.grid
-        dp, cp = grid.dp[rows], grid.cp[rows]
-        ranks = dp * cp
-        expert_ranks = np.maximum(grid.tp[rows] * ranks // (grid.ep[rows] * grid.etp[rows]), 1)
-        zero = {"z0": 0, "z1": 1, "z2": 2}.get(choice.name, 3)
-        replicate = np.ones_like(dp)
-        if choice.name == "z0":
-            replicate, expert_replicate = ranks, expert_ranks
-        else:
-            if choice.name == "hsdp":
-                replicate = dp // choice.shard
-            expert_replicate = np.where(expert_ranks % replicate == 0, replicate, 1)
-        count = len(rows)
-
-        def column(values: np.ndarray) -> np.ndarray:
-            return np.asarray(values).reshape(-1, 1)
-
-        return ShardingColumns(
-            zero=column(np.full(count, zero)),
-            fsdp=column(np.full(count, choice.name in ("fsdp", "fsdp-keep", "hsdp"))),
-            reshard=column(np.full(count, choice.name != "fsdp-keep")),
-            shard=column(ranks // replicate),
-            replicate=column(replicate),
-            expert_shard=column(expert_ranks // expert_replicate),
-            expert_replicate=column(expert_replicate),
-            overlap=column(np.full(count, True)),
-            offload_optimizer=column(np.zeros(count)),
-        )
+        return sharding_columns(self.grid, choice, rows)
 
     def _terms(
         self,
