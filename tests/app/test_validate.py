@@ -14,6 +14,7 @@ from meshwright.app import validate as verb
 from meshwright.app.validate import COLUMNS, AboveLimit, BrokenRows, predict, validate
 from meshwright.errors import InputError
 from meshwright.formats.measured import read_rows
+from meshwright.library.devices import device
 from meshwright.report.score_table import Compared, quantile, score, score_by_group, score_table
 
 SAMPLE = Path(__file__).parent / "data" / "measured_sample.csv"
@@ -66,6 +67,21 @@ def test_memory_is_counted_as_the_row_counts_it() -> None:
     assert all(size is not None for size in sizes)
     assert sizes == sorted(sizes)  # type: ignore[type-var]
     assert len(set(sizes)) == 3
+
+
+def test_what_the_allocator_holds_for_later_is_seen_from_outside_and_never_exceeds_the_device() -> None:
+    """DeepSpeed's runs are known by whole-device figures: the cache counts there, up to the device's memory."""
+    record = next(row for row in read_rows(SAMPLE) if row["id"] == "zero-bubble-1.5b-1f1b")
+    record |= {"framework": "Megatron-DeepSpeed", "attention": "standard (fused softmax)", "mem_kind": "device"}
+    small, large = (predict(record | {"micro_batch": size}) for size in ("1", "6"))
+    assert (small.verdict, large.verdict) == ("yes", "yes")
+    for found in (small, large):
+        assert found.peak_memory_bytes is not None
+        assert found.peak_memory_bytes <= device("A100-80").memory_bytes
+    allocated = predict(record | {"mem_kind": "allocated"}).peak_memory_bytes
+    reserved = predict(record | {"mem_kind": "reserved"}).peak_memory_bytes
+    assert allocated is not None
+    assert reserved == pytest.approx(allocated * 1.24)
 
 
 def test_only_usable_rows_count() -> None:

@@ -123,6 +123,18 @@ def test_pure_fsdp_reduces_gradients_in_16_bits() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "per_parameter"), [("bf16", 2.0), ("bf16 (fp32 grad accumulation)", 6.0), ("fp16", 6.0)]
+)
+def test_deepspeeds_engine_keeps_gradients_in_16_bits_and_their_sums_where_it_says_so(
+    text: str, per_parameter: float
+) -> None:
+    run = run_of(framework="Megatron-DeepSpeed", dtype=text)
+    recipe = run.workload.precision
+    assert recipe.bytes_of("gradients") + 4.0 * recipe.master_gradient_copy == per_parameter
+    assert ("gradients" in assumed(run)) == (text == "bf16")
+
+
+@pytest.mark.parametrize(
     ("text", "detail", "mode", "modules"),
     [
         ("none (unset in perf config)", "", "none", ()),

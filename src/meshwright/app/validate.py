@@ -13,11 +13,11 @@ from pathlib import Path
 
 from meshwright.calibrate.chosen import choose_plan
 from meshwright.errors import InputError, MeshwrightError, Problem, ViolationError
-from meshwright.estimate.memory import FRAGMENTATION
 from meshwright.estimate.result import StageEstimate, StepEstimate
 from meshwright.formats.measured import MeasuredRun, model_or_none, read_rows, read_run
 from meshwright.library.devices import device
 from meshwright.library.models import resolve
+from meshwright.library.software import software
 from meshwright.report.score_table import Compared, Score, score_by_group
 from meshwright.specs.model import ModelSpec
 from meshwright.units import GIB
@@ -235,15 +235,20 @@ def _counted_bytes(run: MeasuredRun, estimate: StepEstimate) -> float:
     """Peak memory, counted as the row counts it.
 
     What a framework's allocator reports is without the driver's context and the communicators' buffers; what it
-    reserves is that and the fragmentation.
+    reserves is that, the fragmentation, and what it holds for later as long as there is room.
     """
 
+    framework = software(run.workload.software)
+
     def counted(stage: StageEstimate) -> float:
-        if run.memory_kind == "device":
-            return stage.peak_memory_bytes
         parts = dict(stage.memory_bytes)
         allocated = stage.peak_memory_bytes - parts["comm_buffers"] - parts["overhead"]
-        return allocated * (1 + FRAGMENTATION) if run.memory_kind == "reserved" else allocated
+        if run.memory_kind == "allocated":
+            return allocated
+        room = max(0.0, stage.capacity_bytes - stage.peak_memory_bytes)
+        cached = min(framework.cached * allocated, room)
+        reserved = allocated * (1 + framework.fragmentation)
+        return (stage.peak_memory_bytes if run.memory_kind == "device" else reserved) + cached
 
     stages = estimate.stages[-1:] if run.last_stage else estimate.stages
     return max(counted(stage) for stage in stages)

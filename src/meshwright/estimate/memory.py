@@ -16,9 +16,6 @@ Array = Float[np.ndarray, "..."]
 
 # Buffers of one communicator inside a node. Source: NCCL issue 964 (544 MB for two ranks, 688 MB for more, A100).
 COMMUNICATOR_BYTES = 0.5 * GIB
-# Share of allocated memory a caching allocator cannot use: 3-8% is reported for PyTorch's, less with expandable
-# segments; assumed.
-FRAGMENTATION = 0.04
 # A plan fits tightly when less than this share of the capacity is left.
 TIGHT_SHARE = 0.08
 
@@ -107,5 +104,5 @@ def worker_bytes(
         activations=np.broadcast_to(activations, shape),
         transient=np.broadcast_to(transient, shape),
         comm_buffers=np.broadcast_to(comm_buffers, shape),
-        overhead=FRAGMENTATION * allocated + hardware.efficiency.context_bytes,
+        overhead=hardware.software.fragmentation * allocated + hardware.efficiency.context_bytes + hardware.software.engine_bytes,
     )

@@ -11,7 +11,7 @@ from typing import Any
 from meshwright.errors import UnsupportedError, unknown_name
 from meshwright.library.calibration import calibration, per_calibration
 from meshwright.specs.software import DEFAULT_SOFTWARE, Software
-from meshwright.units import MICRO, MILLI
+from meshwright.units import GIB, MICRO, MILLI
 
 _FILE = Path(__file__).parent / "data" / "software.toml"
 
@@ -44,6 +44,7 @@ def published_software(name: str) -> Software:
         ("operator_us", "operator_s", MICRO),
         ("micro_batch_us", "micro_batch_s", MICRO),
         ("step_ms", "step_s", MILLI),
+        ("engine_gib", "engine_bytes", GIB),
     ):
         data[field] = data.pop(key) * scale
     return Software(name=name, **data)

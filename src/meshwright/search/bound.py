@@ -12,7 +12,6 @@ import numpy as np
 
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.layout import ModelLayout
-from meshwright.estimate.memory import FRAGMENTATION
 from meshwright.estimate.work import price_work
 from meshwright.ops.layers import edge_work, layer_work
 from meshwright.ops.op import LayerWork
@@ -166,7 +165,8 @@ def row_bounds(
         least = min(2 * main, precision.bytes_of("weights") + precision.bytes_of("gradients") + main) + moments
     shards = np.maximum(stage // (grid.ep * grid.etp), 1)
     states = least * (dense / (grid.cp * grid.dp) + experts / shards) / grid.pp
-    return RowBounds(time_s, states * (1.0 + FRAGMENTATION) + hardware.efficiency.context_bytes)
+    fixed_bytes = hardware.efficiency.context_bytes + hardware.software.engine_bytes
+    return RowBounds(time_s, states * (1.0 + hardware.software.fragmentation) + fixed_bytes)
 
 
 def _last_worker_s(grid: Grid, model: ModelSpec, workload: Workload, work_s: list[Rows], head_work_s: Rows) -> Rows:

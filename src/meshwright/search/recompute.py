@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.items import FULL, NONE, SELECTIVE, Item, ItemCosts, item_costs
 from meshwright.estimate.layout import ModelLayout, expand
-from meshwright.estimate.memory import FRAGMENTATION, TIGHT_SHARE
+from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.price import estimate_plan, strategy_columns
 from meshwright.estimate.result import StepEstimate
+from meshwright.library.software import software
 from meshwright.schedules import schedule_named
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import DenseMlp, LayerSpec, ModelSpec
@@ -111,6 +112,7 @@ def refine_recompute(
     if estimate.fits == "yes":
         return None
     costs, items = _costs(bare, model, cluster, workload)
+    lost = software(workload.software).fragmentation
     limit_bytes = cluster.groups[0].device.memory_bytes * (1.0 - TIGHT_SHARE)
     strategies: list[LayerStrategy] = []
     workers = []
@@ -130,7 +132,7 @@ def refine_recompute(
         edge_bytes = max(
             (float(costs.transient_bytes[0, items[Item(part)]]) for part, here in edges.items() if here), default=0.0
         )
-        picked = _cheapest_with_room(table, dict(stage.memory_bytes), limit_bytes, edge_bytes)
+        picked = _cheapest_with_room(table, dict(stage.memory_bytes), limit_bytes, edge_bytes, lost)
         if picked is None:
             return None
         chosen = {
@@ -181,7 +183,7 @@ def _choice(option: Recompute, layer: LayerSpec, costs: ItemCosts, items: dict[I
 
 
 def _cheapest_with_room(
-    table: list[tuple[Choice, ...]], memory: dict[str, float], limit_bytes: float, edge_bytes: float
+    table: list[tuple[Choice, ...]], memory: dict[str, float], limit_bytes: float, edge_bytes: float, lost: float
 ) -> tuple[int, ...] | None:
     """The cheapest choices of a worker, tried for every size its working memory may have.
 
@@ -190,11 +192,12 @@ def _cheapest_with_room(
         memory: bytes by kind of the worker without recompute.
         limit_bytes: of the device.
         edge_bytes: working memory of the embedding or head, if the worker holds one.
+        lost: to fragmentation, over what is allocated.
     """
     states = memory["weights"] + memory["gradients"] + memory["optimizer"]
     other = memory["activations"] - sum(options[0].kept_bytes for options in table)
-    context = memory["overhead"] - FRAGMENTATION * (states + memory["activations"] + memory["transient"])
-    room = (limit_bytes - memory["comm_buffers"] - context) / (1.0 + FRAGMENTATION) - states - other
+    context = memory["overhead"] - lost * (states + memory["activations"] + memory["transient"])
+    room = (limit_bytes - memory["comm_buffers"] - context) / (1.0 + lost) - states - other
     least = max(edge_bytes, max(options[0].transient_bytes for options in table))
     gathered = memory["transient"] - least
     best: tuple[float, tuple[int, ...]] | None = None

@@ -179,6 +179,20 @@ def short_gradients(recipe: Precision) -> tuple[Precision, str]:
     return short, "16 bits: usual in NVIDIA's performance recipes"
 
 
+def engine_gradients(recipe: Precision, text: str) -> tuple[Precision, str]:
+    """A bf16 recipe as DeepSpeed's pipeline engine runs it: gradients in 16 bits, and their fp32 sums beside them where
+    the source says that they are accumulated so.
+
+    Source: deepspeed/runtime/bf16_optimizer.py and zero/stage_1_and_2.py of microsoft/DeepSpeed.
+    """
+    if recipe.name != "bf16":
+        return recipe, ""
+    summed = "fp32 grad" in text.lower()
+    name = "bf16-engine-summed" if summed else "bf16-engine"
+    kept = replace(recipe, name=name, gradients="bf16", reduce="bf16", master_gradient_copy=summed)
+    return kept, "" if summed else "16 bits: usual in DeepSpeed's engine"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
     """What is recomputed: a mode of PlanRow, modules for `sel`, layers for `block`, or a share of the layers."""

@@ -161,6 +161,9 @@ class _Reader:
         if self.generation.short_gradients:
             precision, assumed = fold.short_gradients(precision)
             self.assume("gradients", assumed)
+        if self.generation.name == "Megatron-DeepSpeed":
+            precision, assumed = fold.engine_gradients(precision, record.text("dtype"))
+            self.assume("gradients", assumed)
         software = self.generation.software
         if software == "megatron-deepspeed" and not record.text("attention"):
             software = "megatron-deepspeed-unfused"
@@ -358,9 +361,9 @@ class _Reader:
         return min(1.0, int(match[1]) / model.num_layers) if match else 0.0
 
     def memory_kind(self) -> str:
-        """What the row's memory figure counts; a framework's own total is what it allocated."""
+        """What the row's memory figure counts; a framework's own total is the whole device's."""
         text = self.record.text("mem_kind").lower()
-        if text.startswith(("allocated", "framework")):
+        if text.startswith("allocated"):
             return "allocated"
         return "reserved" if text.startswith("reserved") else "device"
 
