@@ -104,5 +104,7 @@ def worker_bytes(
         activations=np.broadcast_to(activations, shape),
         transient=np.broadcast_to(transient, shape),
         comm_buffers=np.broadcast_to(comm_buffers, shape),
-        overhead=hardware.software.fragmentation * allocated + hardware.efficiency.context_bytes + hardware.software.engine_bytes,
+        overhead=hardware.software.fragmentation * allocated
+        + hardware.efficiency.context_bytes
+        + hardware.software.engine_bytes,
     )
