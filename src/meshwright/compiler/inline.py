@@ -19,34 +19,57 @@ def flat_jaxpr(fun: Callable[..., Any], shapes: Sequence[jax.ShapeDtypeStruct]) 
         fun: of arrays, returns a list of arrays.
         shapes: of its arguments.
     """
-    traced = jax.make_jaxpr(fun)(*shapes)
-    while any(eqn.primitive.name in CALLS for eqn in traced.jaxpr.eqns):
-        opened = traced
-        traced = jax.make_jaxpr(lambda *given: _evaluate(opened, given))(*shapes)  # noqa: B023
-    return traced
+    return opened(jax.make_jaxpr(fun)(*shapes))
 
 
-def _evaluate(closed: core.ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
-    """Run a program, opening its calls."""
+def opened(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """A program with its calls opened, at any depth of calls.
+
+    Args:
+        closed: the program.
+    """
     jaxpr = closed.jaxpr
-    values: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-    values.update(zip(jaxpr.invars, arguments, strict=True))
+    constants: dict[core.Var, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+    names: dict[core.Var, Any] = {}
+    eqns = _opened_body(jaxpr, names, constants)
+    return core.ClosedJaxpr(
+        jaxpr.replace(
+            constvars=list(constants), eqns=eqns, outvars=[_named(atom, names) for atom in jaxpr.outvars],
+            debug_info=jaxpr.debug_info.with_unknown_names(),
+        ),
+        list(constants.values()),
+    )  # fmt: skip
 
-    def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, core.Literal) else values[atom]
 
+def _opened_body(jaxpr: core.Jaxpr, names: dict[core.Var, Any], constants: dict[core.Var, Any]) -> list[core.JaxprEqn]:
+    """Equations of a body with the bodies of its calls in their place.
+
+    Args:
+        jaxpr: the body.
+        names: what its variables are called outside; grows. Every result gets a name of its own, as one body may be
+            called many times.
+        constants: of opened calls; grows.
+    """
+    eqns: list[core.JaxprEqn] = []
     for eqn in jaxpr.eqns:
-        if eqn.primitive.name in CALLS:
-            inner = eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
-            inner = inner if isinstance(inner, core.ClosedJaxpr) else core.ClosedJaxpr(inner, ())
-            results = _evaluate(inner, [read(atom) for atom in eqn.invars])
-        else:
-            alone = piece(jaxpr, [eqn])
-            results = core.jaxpr_as_fun(alone)(*(values[var] for var in alone.jaxpr.invars))
-            values.update(zip(alone.jaxpr.outvars, results, strict=True))
+        invars = [_named(atom, names) for atom in eqn.invars]
+        if eqn.primitive.name not in CALLS:
+            names.update((var, core.Var(var.aval)) for var in eqn.outvars if not is_dropped(var))
+            eqns.append(eqn.replace(invars=invars, outvars=[names.get(var, var) for var in eqn.outvars]))
             continue
-        values.update(zip(eqn.outvars, results, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
+        held = eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
+        inner, consts = (held.jaxpr, held.consts) if isinstance(held, core.ClosedJaxpr) else (held, ())
+        inside = dict(zip(inner.invars, invars, strict=True))
+        for var, value in zip(inner.constvars, consts, strict=True):
+            inside[var] = core.Var(var.aval)
+            constants[inside[var]] = value
+        eqns += _opened_body(inner, inside, constants)
+        names.update((var, _named(atom, inside)) for var, atom in zip(eqn.outvars, inner.outvars, strict=True))
+    return eqns
+
+
+def _named(atom: Any, names: dict[core.Var, Any]) -> Any:
+    return atom if isinstance(atom, core.Literal) else names.get(atom, atom)
 
 
 def piece(
