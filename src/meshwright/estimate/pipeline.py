@@ -57,7 +57,7 @@ def pipeline_columns(
     boundary: BoundaryColumns,
     sharding: ShardingColumns,
     groups: DataGroups,
-    offload_weights: Float[np.ndarray, "plans"],
+    offload_weights: Float[np.ndarray, "plans *workers"],
 ) -> PipelineColumns:
     """Spread item costs over workers and chunks.
 
@@ -112,7 +112,7 @@ def pipeline_columns(
     if guests.any():
         parked_s = _parked_s(kept_bytes[:, :, 0], guests, forward_s[:, :, 0] + backward_s[:, :, 0], boundary)
         backward_s = backward_s + parked_s[:, :, None]
-        parts["parking"] = parked_s * runs.sum(axis=1)
+        parts["pp"] = parked_s * runs.sum(axis=1)
     present = held > 0
 
     def largest(values: Float[np.ndarray, "plans items"]) -> Float[np.ndarray, "plans workers"]:
@@ -143,8 +143,8 @@ def pipeline_columns(
         transfer_s=boundary.transfer_s,
         tied_s=boundary.tied_s * ends_apart(placement),
         devices_apart=boundary.devices_apart,
-        communicators=boundary.communicators,
-        offload_weights=offload_weights,
+        communicators=boundary.communicators.reshape(plans, -1),
+        offload_weights=offload_weights.reshape(plans, -1),
         sharding=sharding,
         groups=groups,
     )
@@ -194,7 +194,8 @@ def _parked_s(
     The link is taken to be as quick as that of the slowest hop of the pipeline.
     Source: Kim et al. 2023 (BPipe), section 3: hidden if 2 bytes / bandwidth <= forward + backward.
     """
-    there_s = kept_bytes * (boundary.transfer_s / np.maximum(boundary.sent_bytes, 1.0))[:, None]
+    slowest_s = boundary.transfer_s.reshape(len(kept_bytes), -1).max(axis=1)
+    there_s = kept_bytes * (slowest_s / np.maximum(boundary.sent_bytes, 1.0))[:, None]
     return np.asarray(np.maximum(2.0 * there_s - pair_s, 0.0) * (guests[::-1] > 0))
 
 
@@ -202,14 +203,15 @@ def _parked_s(
 class BoundaryColumns:
     """What passes between workers, one row per plan."""
 
-    transfer_s: Float[np.ndarray, "plans"]
-    """One boundary tensor, T h / (cp, and tp with sequence parallelism), on the slowest link any hop crosses."""
+    transfer_s: Float[np.ndarray, "plans *hops"]
+    """One boundary tensor, T h / (cp, and tp with sequence parallelism), on the slowest link any hop crosses; behind
+    each worker and chunk where hops differ."""
     sent_bytes: Float[np.ndarray, "plans"]
     """That tensor."""
     devices_apart: Int[np.ndarray, "plans"]
     """Devices between the first and the last worker."""
     tied_s: Float[np.ndarray, "plans"]
-    communicators: Float[np.ndarray, "plans"]
+    communicators: Float[np.ndarray, "plans *workers"]
 
     def take(self, index: Int[np.ndarray, "picked"]) -> BoundaryColumns:
         """The rows of this index."""

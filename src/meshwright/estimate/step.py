@@ -12,7 +12,7 @@ import numpy as np
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.live import live
 from meshwright.estimate.memory import TIGHT_SHARE, WorkerBytes, worker_bytes
-from meshwright.estimate.sync import DataGroups, DataNetwork, StepSync, step_sync
+from meshwright.estimate.sync import DataGroups, DataNetwork, Partners, StepSync, step_sync
 from meshwright.kernels.collectives import all_reduce_s, group_span
 from meshwright.schedules import Schedule, Times
 from meshwright.shapes import Float, Int
@@ -45,7 +45,7 @@ class PipelineColumns:
     made_bytes: Float[np.ndarray, "plans workers chunks"] | None = None
     """Per run recomputed, or waiting for its weight gradient."""
     parts_s: dict[str, Float[np.ndarray, "plans workers"]]
-    """Of the step, by part: compute, recompute, tp, cp, ep, dp, offload, host, parking."""
+    """Of the step, by part: compute, recompute, tp, cp, ep, dp, offload, host, and pp where it occupies workers."""
     dense_parameters: Float[np.ndarray, "plans workers"]
     expert_parameters: Float[np.ndarray, "plans workers"]
     largest_dense: Float[np.ndarray, "plans workers"]
@@ -53,16 +53,16 @@ class PipelineColumns:
     transient_bytes: Float[np.ndarray, "plans workers"]
     recompute_flop: Float[np.ndarray, "plans workers"]
     """Per step and device."""
-    transfer_s: Float[np.ndarray, "plans"]
-    """Latency of one boundary tensor between neighbouring workers."""
+    transfer_s: Float[np.ndarray, "plans *hops"]
+    """Latency of one boundary tensor between neighbouring workers, or behind each worker and chunk."""
     tied_s: Float[np.ndarray, "plans"]
     """Sum of a shared embedding's gradients between first and last worker."""
     devices_apart: Int[np.ndarray, "plans"]
     """Devices between the first and the last worker."""
-    communicators: Float[np.ndarray, "plans"]
-    offload_weights: Float[np.ndarray, "plans"]
+    communicators: Float[np.ndarray, "plans #workers"]
+    offload_weights: Float[np.ndarray, "plans #workers"]
     sharding: ShardingColumns
-    """Columns of shape plans x 1."""
+    """Columns of shape plans x 1 or plans x workers."""
     groups: DataGroups
 
 
@@ -102,42 +102,22 @@ def step_columns(
     Returns:
         Times and bytes per plan.
     """
-    end_s = _run(columns, columns.transfer_s)
+    end_s = run_s(columns)
     sync = exposed_sync(columns, hardware, workload)
-    ready_s = end_s + sync.gradients_s + sync.copies_s
-    last_s = ready_s.max(axis=1)
-    busy_s = _busy_s(columns)
-    # Shown are the parts of the busiest worker: what it waits for, at either end of the step too, is the bubble.
-    busiest = busy_s.argmax(axis=1)
-    rows = np.arange(len(busiest))
-    tail_s = (sync.optimizer_s + sync.gather_s + sync.offload_s).max(axis=1)
-    slowest = (sync.optimizer_s + sync.gather_s + sync.offload_s).argmax(axis=1)
-    step_time_s = last_s + tail_s + columns.tied_s
+    without_s = run_s(columns, transfers=False) if transfers_apart else None
+    busy = busy_s(columns)
+    step_time_s, breakdown = around(end_s, without_s, busy, columns.parts_s, sync, columns.tied_s)
 
-    breakdown = {name: seconds[rows, busiest] for name, seconds in columns.parts_s.items()}
-    exposed_s = sync.gradients_s[rows, busiest] + sync.copies_s[rows, busiest]
-    idle_s = np.maximum(last_s - busy_s[rows, busiest] - exposed_s, 0.0)
-    if transfers_apart:
-        free_s = _run(columns, np.zeros_like(columns.transfer_s)) + sync.gradients_s + sync.copies_s
-        transfers_s = np.clip(last_s - free_s.max(axis=1), 0.0, idle_s)
-    else:
-        transfers_s = np.zeros_like(idle_s)
-    breakdown["pp"] = transfers_s + breakdown.pop("parking", 0.0)
-    breakdown["bubble"] = idle_s - transfers_s
-    breakdown["dp"] = breakdown["dp"] + sync.gradients_s[rows, busiest] + sync.gather_s[rows, slowest] + columns.tied_s
-    breakdown["optimizer"] = sync.optimizer_s[rows, slowest]
-    breakdown["offload"] = breakdown["offload"] + sync.copies_s[rows, busiest] + sync.offload_s[rows, slowest]
-
-    activations, in_flight = _activations(columns)
+    kept_bytes, in_flight = activations(columns)
     memory = worker_bytes(
         dense_parameters=columns.dense_parameters,
         expert_parameters=columns.expert_parameters,
         largest_dense=columns.largest_dense,
         largest_expert=columns.largest_expert,
-        activations=activations,
+        activations=kept_bytes,
         transient=columns.transient_bytes,
-        communicators=columns.communicators[:, None],
-        offload_weights=columns.offload_weights[:, None],
+        communicators=columns.communicators,
+        offload_weights=columns.offload_weights,
         sharding=columns.sharding,
         hardware=hardware,
         workload=workload,
@@ -145,8 +125,8 @@ def step_columns(
     )
     return StepColumns(
         step_time_s=step_time_s,
-        breakdown_s={name: breakdown[name] for name in BREAKDOWN},
-        busy_s=busy_s,
+        breakdown_s=breakdown,
+        busy_s=busy,
         memory=memory,
         peak_bytes=memory.peak,
         in_flight=in_flight,
@@ -154,20 +134,65 @@ def step_columns(
     )
 
 
-def _run(columns: PipelineColumns, transfer_s: Float[np.ndarray, "plans"]) -> Float[np.ndarray, "plans workers"]:
-    """End of each worker's last task, counted from the end of the step before where no flush lies between them."""
+def around(
+    end_s: Float[np.ndarray, "plans workers"],
+    without_s: Float[np.ndarray, "plans workers"] | None,
+    busy: Float[np.ndarray, "plans workers"],
+    parts_s: dict[str, Float[np.ndarray, "plans workers"]],
+    sync: StepSync,
+    tied_s: Float[np.ndarray, "plans"],
+) -> tuple[Float[np.ndarray, "plans"], dict[str, Float[np.ndarray, "plans"]]]:
+    """A step around its pipelines, and its parts as the busiest worker sees them.
+
+    Args:
+        end_s: of each worker's last task.
+        without_s: the same if transfers took no time; None leaves `pp` in `bubble`.
+        busy: seconds that each worker spends in tasks.
+        parts_s: of them, by part.
+        sync: what each worker waits for around its pipeline.
+        tied_s: sum of a shared embedding's gradients.
+
+    Returns:
+        Seconds of the step, and its breakdown.
+    """
+    exposed_s = sync.gradients_s + sync.copies_s
+    tail_s = sync.optimizer_s + sync.gather_s + sync.offload_s
+    last_s = (end_s + exposed_s).max(axis=1)
+    step_time_s = last_s + tail_s.max(axis=1) + tied_s
+    # Shown are the parts of the busiest worker: what it waits for, at either end of the step too, is the bubble.
+    busiest, slowest, rows = busy.argmax(axis=1), tail_s.argmax(axis=1), np.arange(len(busy))
+    breakdown = {name: seconds[rows, busiest] for name, seconds in parts_s.items()}
+    idle_s = np.maximum(last_s - busy[rows, busiest] - exposed_s[rows, busiest], 0.0)
+    transfers_s = np.zeros_like(idle_s)
+    if without_s is not None:
+        transfers_s = np.clip(last_s - (without_s + exposed_s).max(axis=1), 0.0, idle_s)
+    breakdown["pp"] = transfers_s + breakdown.get("pp", 0.0)
+    breakdown["bubble"] = idle_s - transfers_s
+    breakdown["dp"] = breakdown["dp"] + sync.gradients_s[rows, busiest] + sync.gather_s[rows, slowest] + tied_s
+    breakdown["optimizer"] = sync.optimizer_s[rows, slowest]
+    breakdown["offload"] = breakdown["offload"] + sync.copies_s[rows, busiest] + sync.offload_s[rows, slowest]
+    return step_time_s, {name: breakdown[name] for name in BREAKDOWN}
+
+
+def run_s(columns: PipelineColumns, *, transfers: bool = True) -> Float[np.ndarray, "plans workers"]:
+    """End of each worker's last task, counted from the end of the step before where no flush lies between them.
+
+    Args:
+        columns: the plans.
+        transfers: False if they were to take no time.
+    """
     schedule, p, m, v = columns.schedule, columns.p, columns.m, columns.v
-    times = task_times(columns, transfer_s)
+    times = task_times(columns, transfers=transfers)
     if schedule.flushes:
         return schedule.end_s(p, m, v, times)
     # Two steps of at least p micro-batches, so that the second one finds the pipeline full.
     full = max(m, p)
     first_s, both_s = (schedule.end_s(p, steps * full, v, times).max(axis=-1) for steps in (1, 2))
-    step_s = np.maximum((both_s - first_s) * (m / full), _busy_s(columns).max(axis=1))
+    step_s = np.maximum((both_s - first_s) * (m / full), busy_s(columns).max(axis=1))
     return np.broadcast_to(step_s[:, None], (len(step_s), p))
 
 
-def _busy_s(columns: PipelineColumns) -> Float[np.ndarray, "plans workers"]:
+def busy_s(columns: PipelineColumns) -> Float[np.ndarray, "plans workers"]:
     """Seconds of a step that each worker spends in tasks."""
     once_s = columns.forward_s + columns.backward_s
     if columns.recompute_s is not None:
@@ -175,12 +200,13 @@ def _busy_s(columns: PipelineColumns) -> Float[np.ndarray, "plans workers"]:
     return np.asarray((columns.runs * once_s).sum(axis=2))
 
 
-def task_times(columns: PipelineColumns, transfer_s: Float[np.ndarray, "plans"]) -> Times:
+def task_times(columns: PipelineColumns, *, transfers: bool = True) -> Times:
     """Durations of the tasks of every plan's pipeline, as the simulator takes them."""
+    latency = columns.transfer_s if columns.transfer_s.ndim == 3 else columns.transfer_s[:, None, None]
     return Times(
         forward_s=columns.forward_s,
         backward_s=columns.backward_s,
-        transfer_s=np.broadcast_to(transfer_s[:, None, None], columns.forward_s.shape),
+        transfer_s=np.broadcast_to(latency if transfers else 0.0, columns.forward_s.shape),
         weight_s=columns.weight_s,
         recompute_s=columns.recompute_s,
     )
@@ -211,68 +237,114 @@ def weight_versions(schedule: Schedule, p: int, m: int, v: int) -> Float[np.ndar
     return copies - (schedule.placement(p, v).chains - 1) - schedule.shadows
 
 
-def exposed_sync(columns: PipelineColumns, hardware: Hardware, workload: Workload) -> StepSync:
-    """What every worker waits for around its pipeline: gradients, optimizer, gathered weights."""
-    network = DataNetwork(columns.sharding, columns.groups, hardware)
-    micro_batches, updates = sync_rounds(columns.schedule, columns.m)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Updates:
+    """What the end of a step works on, one column per worker, whatever pipelines they belong to."""
+
+    dense_parameters: Float[np.ndarray, "plans workers"]
+    expert_parameters: Float[np.ndarray, "plans workers"]
+    forward_s: Float[np.ndarray, "plans workers"]
+    """Of one micro-batch."""
+    last_s: Float[np.ndarray, "plans workers"]
+    """Of the backward that gradients may hide behind."""
+    micro_batches: Float[np.ndarray, "#plans #workers"]
+    """That each chunk runs per update."""
+    updates: Float[np.ndarray, "#plans #workers"]
+    """Per step."""
+    apart: Int[np.ndarray, "plans #workers"]
+    """Devices between the two copies of a worker's stages; 0 where there is one."""
+    passes: Float[np.ndarray, "#plans #workers"]
+    """Times that a step reads or writes the weights besides."""
+    sharding: ShardingColumns
+    groups: DataGroups
+
+
+def updates_of(columns: PipelineColumns) -> Updates:
+    """What pipelines of one shape leave to the end of the step.
+
+    Args:
+        columns: the plans.
+    """
+    schedule = columns.schedule
+    micro_batches, updates = sync_rounds(schedule, columns.m)
+    two_copies = schedule.placement(columns.p, columns.v).chains > 1
     # Where the backward is split, gradients of weights are there when the last weight gradients end.
     last_s = columns.backward_s if columns.weight_s is None else columns.weight_s
+    return Updates(
+        dense_parameters=columns.dense_parameters,
+        expert_parameters=columns.expert_parameters,
+        forward_s=columns.forward_s.sum(axis=2),
+        last_s=last_s.sum(axis=2),
+        micro_batches=np.full((1, 1), float(micro_batches)),
+        updates=np.full((1, 1), float(updates)),
+        apart=columns.devices_apart[:, None] * two_copies,
+        passes=np.full((1, 1), float(schedule.weight_passes)),
+        sharding=columns.sharding,
+        groups=columns.groups,
+    )
+
+
+def exposed_sync(columns: PipelineColumns, hardware: Hardware, workload: Workload) -> StepSync:
+    """What every worker waits for around its pipeline: gradients, optimizer, gathered weights."""
+    return sync_of(updates_of(columns), hardware, workload)
+
+
+def sync_of(work: Updates, hardware: Hardware, workload: Workload, partners: Partners | None = None) -> StepSync:
+    """What workers on one kind of device wait for at the end of a step.
+
+    Args:
+        work: their parameters and the compute beside which they are updated.
+        hardware: the device and its links.
+        workload: formats and optimizer.
+        partners: workers of other pipelines with the same layers.
+    """
+    network = DataNetwork(work.sharding, work.groups, hardware, partners)
     once = step_sync(
-        columns.dense_parameters,
-        columns.expert_parameters,
-        columns.forward_s.sum(axis=2),
-        last_s.sum(axis=2),
-        np.full((1, 1), float(micro_batches)),
-        columns.sharding,
+        work.dense_parameters,
+        work.expert_parameters,
+        work.forward_s,
+        work.last_s,
+        work.micro_batches,
+        work.sharding,
         network,
         workload,
     )
-    copies_s = _copies_sum_s(columns, hardware, workload)
-    passes_s = _weight_passes_s(columns, hardware, workload)
-    if updates == 1 and copies_s is None and passes_s is None:
+    if not (work.apart.any() or work.passes.any() or (work.updates > 1).any()):
         return once
+    copies_s = _copies_sum_s(work, hardware, workload)
     return StepSync(
-        gradients_s=once.gradients_s * updates + (0.0 if copies_s is None else copies_s),
-        copies_s=once.copies_s * updates,
-        gather_s=once.gather_s * updates,
-        optimizer_s=once.optimizer_s * updates + (0.0 if passes_s is None else passes_s),
-        offload_s=once.offload_s * updates,
+        gradients_s=once.gradients_s * work.updates + copies_s,
+        copies_s=once.copies_s * work.updates,
+        gather_s=once.gather_s * work.updates,
+        optimizer_s=once.optimizer_s * work.updates + _weight_passes_s(work, hardware, workload),
+        offload_s=once.offload_s * work.updates,
     )
 
 
-def pair_span(distance: Int[np.ndarray, "plans"], hardware: Hardware) -> tuple[Float[np.ndarray, "..."] | float, ...]:
+def pair_span(distance: Int[np.ndarray, "..."], hardware: Hardware) -> tuple[Float[np.ndarray, "..."] | float, ...]:
     """Groups of two devices that stand so far apart, as `group_span` describes them."""
     return group_span(distance, np.full_like(distance, 2), hardware.domain_sizes)
 
 
-def _copies_sum_s(
-    columns: PipelineColumns, hardware: Hardware, workload: Workload
-) -> Float[np.ndarray, "plans workers"] | None:
+def _copies_sum_s(work: Updates, hardware: Hardware, workload: Workload) -> Float[np.ndarray, "plans workers"]:
     """Sum of the gradients of both copies of a worker's stages: of their shards, where gradients are sharded.
 
     Nothing hides it here; Chimera starts it early where a worker waits anyway.
     """
-    if columns.schedule.placement(columns.p, columns.v).chains == 1 or not workload.training:
-        return None
-    sharding, reduce = columns.sharding, workload.precision.bytes_of("reduce")
+    sharding, reduce = work.sharding, workload.precision.bytes_of("reduce") * workload.training
     shards = np.where(sharding.zero > 0, sharding.shard, 1)
     expert_shards = np.where(sharding.zero > 0, sharding.expert_shard, 1)
-    size = (columns.dense_parameters / shards + columns.expert_parameters / expert_shards) * reduce
-    inside = tuple(np.asarray(level)[..., None] for level in pair_span(columns.devices_apart, hardware))
-    return np.asarray(all_reduce_s(size, inside=inside, rates=hardware.rates))
+    size = (work.dense_parameters / shards + work.expert_parameters / expert_shards) * reduce * (work.apart > 0)
+    return np.asarray(all_reduce_s(size, inside=pair_span(np.maximum(work.apart, 1), hardware), rates=hardware.rates))
 
 
-def _weight_passes_s(
-    columns: PipelineColumns, hardware: Hardware, workload: Workload
-) -> Float[np.ndarray, "plans workers"] | None:
+def _weight_passes_s(work: Updates, hardware: Hardware, workload: Workload) -> Float[np.ndarray, "plans workers"]:
     """Reading and writing whole weights between steps."""
-    if not columns.schedule.weight_passes:
-        return None
-    size = (columns.dense_parameters + columns.expert_parameters) * workload.precision.bytes_of("weights")
-    return columns.schedule.weight_passes * size / hardware.achieved_memory_bytes_per_s
+    size = (work.dense_parameters + work.expert_parameters) * workload.precision.bytes_of("weights")
+    return np.asarray(work.passes * size / hardware.achieved_memory_bytes_per_s)
 
 
-def _activations(
+def activations(
     columns: PipelineColumns,
 ) -> tuple[Float[np.ndarray, "plans workers"], Float[np.ndarray, "plans workers"]]:
     """Kept bytes at the worst moment of the schedule, and how many chunk activations are alive then."""

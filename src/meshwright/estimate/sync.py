@@ -5,12 +5,12 @@ All arguments broadcast: plans by workers, or a block of the search's grid.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from meshwright.estimate.hardware import Hardware
-from meshwright.kernels.collectives import all_gather_s, all_reduce_s, group_span, reduce_scatter_s
+from meshwright.kernels.collectives import LevelRates, all_gather_s, all_reduce_s, group_span, reduce_scatter_s
 from meshwright.kernels.overlap import exposed_s
 from meshwright.shapes import Float, Int
 from meshwright.specs.workload import Workload
@@ -42,6 +42,33 @@ class DataGroups:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Partners:
+    """Workers of other pipelines that hold the same layers, as each worker sees them.
+
+    Gradients are reduced inside a worker's own data group, then between pipelines, each device on its own part. A
+    partner with fewer devices has larger parts; the links of those with more are as much less busy.
+    """
+
+    members: tuple[Array, ...]
+    """Pipelines, the own one counted, inside one domain of each level of the worker's group."""
+    pipelines: int
+    """All of them."""
+    between: LevelRates
+    """The slowest link that leaves the group, one column per worker."""
+    wider: Array
+    """Devices of the worker over those of its narrowest partner, 1 or more."""
+
+    def rates(self, levels: tuple[LevelRates, ...]) -> tuple[LevelRates, ...]:
+        """The group's levels at the pace of the narrowest partner where partners meet, and the links between groups."""
+        inside = (
+            replace(level, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s / np.where(members > 1, self.wider, 1.0))
+            for level, members in zip(levels, self.members, strict=True)
+        )
+        slowed = self.between.bandwidth_bytes_per_s / self.wider
+        return (*inside, replace(self.between, bandwidth_bytes_per_s=slowed))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSync:
     """Exposed seconds per micro-batch and item of gathering weights and scattering gradients layer by layer."""
 
@@ -67,8 +94,10 @@ class StepSync:
 class DataNetwork:
     """Collectives of the shard and replica groups of dense and expert parameters."""
 
-    def __init__(self, sharding: ShardingColumns, groups: DataGroups, hardware: Hardware) -> None:
-        self.hardware = hardware
+    def __init__(
+        self, sharding: ShardingColumns, groups: DataGroups, hardware: Hardware, partners: Partners | None = None
+    ) -> None:
+        self.hardware, self.partners = hardware, partners
         sizes = hardware.domain_sizes
         self.shard = {
             False: group_span(groups.dense_stride, sharding.shard, sizes),
@@ -78,6 +107,17 @@ class DataNetwork:
             False: group_span(groups.dense_stride * sharding.shard, sharding.replicate, sizes),
             True: group_span(groups.expert_stride * sharding.expert_shard, sharding.expert_replicate, sizes),
         }
+        self.replica_rates = hardware.rates
+        if partners is not None:
+            # A replica group goes on in the partners: as many times its members at each level, and all at the last.
+            self.replica = {
+                expert: (
+                    *(own * members for own, members in zip(inside, partners.members, strict=True)),
+                    inside[-1] * partners.pipelines,
+                )
+                for expert, inside in self.replica.items()
+            }
+            self.replica_rates = partners.rates(hardware.rates)
 
     def gather_s(self, size_bytes: Array, *, expert: bool) -> Array:
         """All-gather over the shard group."""
@@ -88,8 +128,15 @@ class DataNetwork:
         return np.asarray(reduce_scatter_s(size_bytes, inside=self.shard[expert], rates=self.hardware.rates))
 
     def replica_sum_s(self, size_bytes: Array, *, expert: bool) -> Array:
-        """All-reduce between shard groups."""
-        return np.asarray(all_reduce_s(size_bytes, inside=self.replica[expert], rates=self.hardware.rates))
+        """All-reduce between shard groups, and between pipelines."""
+        return np.asarray(all_reduce_s(size_bytes, inside=self.replica[expert], rates=self.replica_rates))
+
+    def partner_sum_s(self, size_bytes: Array) -> Array:
+        """All-reduce between pipelines alone, of what is summed inside each."""
+        if self.partners is None:
+            return np.zeros(1)
+        inside = (*self.partners.members, np.full(np.shape(self.partners.wider), float(self.partners.pipelines)))
+        return np.asarray(all_reduce_s(size_bytes, inside=inside, rates=self.replica_rates))
 
 
 def layer_sync(
@@ -146,7 +193,8 @@ def step_sync(
     """What the end and the beginning of a step wait for.
 
     Gradients leave in buckets while the last backward runs; what it cannot hide and the last bucket stay exposed.
-    Weights of the updated shards come back beside the next step's first forward.
+    Between pipelines they are summed once per step: the pipeline that ends last finds the gradients of its partners
+    there and hides its buckets as if it were alone, those that ended before wait for it. Weights of the updated shards come back beside the next step's first forward.
 
     Args:
         dense_parameters: of one worker on one model-parallel rank.
@@ -180,9 +228,11 @@ def step_sync(
         buckets = np.maximum(np.ceil(parameters / bucket), 1.0)
         piece = parameters / buckets
         if workload.training:
-            scattered = network.scatter_s(piece * reduce, expert=expert) * ((zero == Z1) | (zero == Z2))
+            scattering = (zero == Z1) | (zero == Z2)
+            scattered = network.scatter_s(piece * reduce, expert=expert) * scattering
             summed = network.replica_sum_s(piece * reduce / np.where(zero == Z3, shards, 1), expert=expert)
             summed = summed * ((zero == Z0) | (zero == Z3))
+            summed = summed + network.partner_sum_s(piece * reduce / shards) * scattering
             last = last + scattered + summed
             beside = beside + (scattered + summed) * (buckets - 1)
             each = each + scattered * buckets

@@ -75,7 +75,7 @@ def step_timeline(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, w
     estimate = estimate_plan(plan, model, cluster, workload)
     columns, hardware = plan_columns(plan, model, cluster, workload)
     table = columns.schedule.table(columns.p, columns.m, columns.v)
-    timeline = simulate(table, _first_row(task_times(columns, columns.transfer_s)))
+    timeline = simulate(table, _first_row(task_times(columns)))
     memory = [dict(stage.memory_bytes) for stage in estimate.stages]
     sync = exposed_sync(columns, hardware, workload)
     return StepTimeline(

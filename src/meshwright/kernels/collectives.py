@@ -40,11 +40,11 @@ LOG_STEP_FRACTION = 0.75
 class LevelRates:
     """The links of one domain level, e.g. all links inside an NVLink domain, or the fabric between nodes."""
 
-    bandwidth_bytes_per_s: float
-    """Nominal, per device and direction."""
+    bandwidth_bytes_per_s: Column
+    """Nominal, per device and direction; a column where every group has links of its own."""
     efficiency: float
     """Achieved fraction of the nominal bandwidth for large messages, 0-1."""
-    latency_s: float
+    latency_s: Column
     """One step: one message to a neighbour over this level."""
     base_latency_s: float
     """One collective, once, however many steps: kernel start and synchronisation."""
