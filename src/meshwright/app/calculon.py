@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from meshwright.calculon.executions import ExecutionColumns
 from meshwright.calculon.inputs import Application, Execution, System
-from meshwright.calculon.layer_list import layer_list
 from meshwright.calculon.legality import reason
 from meshwright.calculon.model import price
 from meshwright.calculon.reading import Source, read_application, read_execution, read_system
@@ -116,7 +115,11 @@ def calculon_estimate(
     priced = price(one, where, ExecutionColumns.from_executions([how]), fixed=fixed)
     if not priced.ok[0]:
         raise InfeasibleError(_why(priced, 0, one, where, how), code=REJECTED)
-    listed = tuple(layer_list(one, where, how, fixed=fixed)) if layers else None
+    listed = None
+    if layers:
+        from meshwright.calculon.layer_list import layer_list
+
+        listed = tuple(layer_list(one, where, how, fixed=fixed))
     return CalculonEstimate(app=one, system=where, execution=how, stats=priced.stats(0), layers=listed, fixed=fixed)
 
 

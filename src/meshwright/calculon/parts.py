@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 PART_ROWS = 12_288
 """Rows at a time: some tens of columns of them stay in a core's second-level cache."""
@@ -27,6 +26,9 @@ def in_parts(count: int, one: Callable[[slice], None]) -> None:
         for part in parts:
             one(part)
         return
+    # Few rows need no pool, and its import takes longer than they do.
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(workers) as pool:
         for _ in pool.map(one, parts):
             pass

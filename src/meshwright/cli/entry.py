@@ -37,6 +37,7 @@ from meshwright.cli.output import (
     reader_left,
     write,
 )
+from meshwright.cli.start import command_for
 from meshwright.cli.usage import optional_values, usage_error
 from meshwright.errors import MeshwrightError, Problem
 
@@ -134,7 +135,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     """Parse and run; usage errors come out as ours."""
-    command = typer.main.get_command(app)
+    # Nothing here multiplies large matrices: numpy's threads for it would cost a third of a short verb's processor time.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    command = command_for(app, words)
     try:
         result = command.main(args=words or ["--help"], prog_name="meshwright", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
