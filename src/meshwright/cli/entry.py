@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     """Parse and run; usage errors come out as ours."""
-    # Nothing here multiplies large matrices: numpy's threads for it would cost a third of a short verb's processor time.
+    # Nothing here multiplies large matrices; numpy's threads for that cost a third of a short verb.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     command = command_for(app, words)
     try:
