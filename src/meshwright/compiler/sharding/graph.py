@@ -14,7 +14,7 @@ from meshwright.compiler.cost import aval_bytes, eqn_flop
 from meshwright.compiler.sharding.cost import WHOLE, LogicalMesh, Placements
 from meshwright.compiler.sharding.problem import ChoiceProblem, Pair
 from meshwright.compiler.sharding.rules import Rule, rule_of
-from meshwright.compiler.sharding.strategies import Strategies, divides, equation_strategies, operand_placements
+from meshwright.compiler.sharding.strategies import Strategies, divides, equation_strategies, operand_placements, spread
 from meshwright.shapes import Bool, Float
 
 HEAVY = ("dot_general", "conv_general_dilated")
@@ -40,6 +40,10 @@ class Node:
     communication_s: Float[np.ndarray, " choices"]
     compute_s: Float[np.ndarray, " choices"]
     memory_bytes: Float[np.ndarray, " choices"]
+    state_bytes: Float[np.ndarray, " choices"]
+    """Part of the memory that is there once, whatever is in flight: parameters, gradients, optimizer state."""
+    forward_s: Float[np.ndarray, " choices"]
+    """Part of the seconds that is spent in the forward."""
     strategies: Strategies | None = None
     rule: Rule | None = None
     shapes: tuple[tuple[int, ...], ...] = ()
@@ -87,8 +91,12 @@ class DecisionGraph:
     """Bytes kept for each byte of a parameter: itself, its gradient, the state of its optimizer."""
     syncs: float = 1.0
     """All-reduces of a gradient for each micro-batch: 1 over the micro-batches where it is reduced once, at the end."""
+    split_state: bool = False
+    """Whether the state of the optimizer is split over the axes that its parameter leaves whole, too (ZeRO-1)."""
     nodes: list[Node] = field(default_factory=list)
     edges: dict[Pair, Float[np.ndarray, "choices choices"]] = field(default_factory=dict)
+    forward_edges: dict[Pair, Float[np.ndarray, "choices choices"]] = field(default_factory=dict)
+    """The part of `edges` that is spent in the forward."""
     sites: list[Site] = field(default_factory=list)
     values: dict[Any, Value | None] = field(default_factory=dict)
     scale: float = 1.0
@@ -96,13 +104,24 @@ class DecisionGraph:
 
     # ---- what is decided
 
-    def problem(self) -> ChoiceProblem:
-        """Costs of all decisions for one micro-batch, forward and backward."""
+    def problem(self, *, in_flight: float = 1.0, recompute: bool = False) -> ChoiceProblem:
+        """Costs of all decisions for one micro-batch, forward and backward.
+
+        Args:
+            in_flight: micro-batches whose activations are held at once.
+            recompute: whether the backward computes the forward again.
+        """
+        again = 1.0 if recompute else 0.0
         return ChoiceProblem(
-            costs=tuple(node.communication_s + node.compute_s for node in self.nodes),
-            memory=tuple(node.memory_bytes for node in self.nodes),
-            edges=self.edges,
+            costs=tuple(node.communication_s + node.compute_s + again * node.forward_s for node in self.nodes),
+            memory=tuple(node.state_bytes + in_flight * (node.memory_bytes - node.state_bytes) for node in self.nodes),
+            edges=self._all_edges(again),
         )
+
+    def _all_edges(self, again: float) -> dict[Pair, Float[np.ndarray, "choices choices"]]:
+        if not again:
+            return self.edges
+        return {pair: table + again * self.forward_edges[pair] for pair, table in self.edges.items()}
 
     def placement(self, var: core.Var, choice: Sequence[int]) -> tuple[int, ...] | None:
         """Dimension of a variable that each axis splits; None where nothing is decided.
@@ -116,19 +135,39 @@ class DecisionGraph:
 
     # ---- building
 
-    def operand(self, var: core.Var, *, differentiable: bool) -> None:
+    def operand(self, var: core.Var, *, differentiable: bool, parameter: bool | None = None) -> int:
         """Add an operand of the program.
 
         Args:
             var: the operand.
-            differentiable: whether it is a parameter.
+            differentiable: whether it has a gradient.
+            parameter: whether it is kept from step to step; as `differentiable` without it.
+
+        Returns:
+            Its node.
         """
-        copies = self.parameter_copies if differentiable else 1.0
-        node = self._choosing(str(var.aval.str_short()), var.aval, copies)
+        parameter = differentiable if parameter is None else parameter
+        node = self._choosing(str(var.aval.str_short()), var.aval, parameter=parameter)
         self.values[var] = Value(
             node=node, placements=self.nodes[node].placements, size_bytes=aval_bytes(var.aval),
-            differentiable=differentiable, depth=0, parameter=differentiable,
+            differentiable=differentiable, depth=0, parameter=parameter,
         )  # fmt: skip
+        return node
+
+    def border(self, var: core.Var) -> int | None:
+        """Let a result choose how it is handed on, whatever way it was made; its node.
+
+        Args:
+            var: of the program; None for one about which nothing is decided.
+        """
+        use = self._use(var)
+        if use is None:
+            return None
+        node = self._choosing(f"handed on {var.aval.str_short()}", var.aval)
+        self.nodes[node].memory_bytes[:] = 0.0
+        placements = self.nodes[node].placements
+        self._edge(use, node, placements, np.zeros(placements.shape, bool))
+        return node
 
     def read(self, eqns: Sequence[core.JaxprEqn], *, top: bool = True) -> None:
         """Add equations in order.
@@ -155,12 +194,26 @@ class DecisionGraph:
     def _use(self, atom: Any) -> Value | None:
         return self.values.get(atom) if isinstance(atom, core.Var) else None
 
-    def _choosing(self, label: str, aval: Any, copies: float) -> int:
+    def _choosing(self, label: str, aval: Any, *, parameter: bool = False) -> int:
         placements = operand_placements(aval.shape, self.mesh)
         nothing = np.zeros(len(placements))
-        kept = copies * aval_bytes(aval) / self.mesh.shards(placements)
-        self.nodes.append(Node(label, placements, nothing.copy(), nothing.copy(), kept, shapes=(aval.shape,)))
+        kept = aval_bytes(aval) / self.mesh.shards(placements)
+        if parameter:
+            kept = self._parameter_bytes(aval, placements)
+        state = kept.copy() if parameter else nothing.copy()
+        self.nodes.append(
+            Node(label, placements, nothing.copy(), nothing.copy(), kept, state, nothing.copy(), shapes=(aval.shape,))
+        )
         return len(self.nodes) - 1
+
+    def _parameter_bytes(self, aval: Any, placements: Placements) -> Float[np.ndarray, " choices"]:
+        """Itself and its gradient, and the state of the optimizer, which may be split further."""
+        whole = float(aval_bytes(aval))
+        if not self.split_state:
+            return self.parameter_copies * whole / self.mesh.shards(placements)
+        own = min(self.parameter_copies, 2.0)
+        state = whole / self.mesh.shards(spread(aval.shape, placements, self.mesh))
+        return own * whole / self.mesh.shards(placements) + (self.parameter_copies - own) * state
 
     def _decide(self, eqn: core.JaxprEqn, uses: Sequence[Value | None], top: bool) -> None:
         rule = rule_of(eqn)
@@ -170,16 +223,19 @@ class DecisionGraph:
         running, placed = to[ways.factors], to[ways.placed]
         sums = (ways.factors != WHOLE) & (running == WHOLE)
         differentiable = _float(aval) and any(use is not None and use.differentiable for use in uses)
-        cost = self.mesh.move_s(aval_bytes(aval), running, placed, sums)
+        cost = forward = self.mesh.move_s(aval_bytes(aval), running, placed, sums)
         if differentiable:
             cost = cost + self.mesh.move_s(aval_bytes(aval), placed, np.where(sums, WHOLE, running))
         passes = 1 + sum(use is not None and use.differentiable for use in uses)
         flop = passes * eqn_flop(eqn) if eqn.primitive.name in HEAVY else 0.0
         compute = self.scale * flop / self.mesh.flop_per_s / self.mesh.shards(ways.factors)
         memory = self.scale * aval_bytes(aval) / self.mesh.shards(placed)
+        forward = self.scale * forward + compute / passes
         label = f"{eqn.primitive.name} {aval.str_short()}"
         shapes = tuple(atom.aval.shape for atom in [*eqn.invars, *eqn.outvars])
-        self.nodes.append(Node(label, placed, self.scale * cost, compute, memory, ways, rule, shapes))
+        self.nodes.append(
+            Node(label, placed, self.scale * cost, compute, memory, np.zeros(len(memory)), forward, ways, rule, shapes)
+        )
         node = len(self.nodes) - 1
         self._wire(eqn, uses, node, rule, ways.factors, (placed,), top)
 
@@ -198,7 +254,9 @@ class DecisionGraph:
         for var, dims in zip(eqn.outvars, rule.results, strict=True):
             placed = np.array(rule.dimension_of(dims))[factors]
             sums = (factors != WHOLE) & (placed == WHOLE)
-            node.communication_s += self.scale * self.mesh.move_s(aval_bytes(var.aval), placed, placed, sums)
+            summed = self.scale * self.mesh.move_s(aval_bytes(var.aval), placed, placed, sums)
+            node.communication_s += summed
+            node.forward_s += summed
             if eqn.primitive.name not in NOT_KEPT and _float(var.aval) and leader.differentiable:
                 node.memory_bytes += self.scale * aval_bytes(var.aval) / self.mesh.shards(placed)
             results.append(placed)
@@ -227,7 +285,7 @@ class DecisionGraph:
             self.values[var] = Value(
                 node=node, placements=placed, size_bytes=aval_bytes(var.aval),
                 differentiable=_float(var.aval) and any(use.differentiable for use in known),
-                depth=1 + max(use.depth for use in known),
+                depth=1 + max(use.depth for use in known), parameter=all(use.parameter for use in known),
             )  # fmt: skip
         if top:
             self.sites.append(Site(eqn=eqn, node=node, operands=tuple(wanted), results=results))
@@ -238,18 +296,24 @@ class DecisionGraph:
             inner = np.array([*use.dims, WHOLE])[target]
             sums, target = sums | ((target != WHOLE) & (inner == WHOLE)), inner
         if use.node == node:
-            self.nodes[node].communication_s += self._moved(use, use.placements, target, sums)
+            there, back = self._moved(use, use.placements, target, sums)
+            self.nodes[node].communication_s += there + back
+            self.nodes[node].forward_s += there
             return
-        table = self._moved(use, use.placements[:, None], target[None], sums[None])
-        pair, table = ((use.node, node), table) if use.node < node else ((node, use.node), table.T)
-        self.edges[pair] = self.edges[pair] + table if pair in self.edges else table
+        there, back = self._moved(use, use.placements[:, None], target[None], sums[None])
+        pair = (use.node, node)
+        if use.node > node:
+            pair, there, back = (node, use.node), there.T, np.transpose(back)
+        self.edges[pair] = self.edges.get(pair, 0.0) + there + back
+        self.forward_edges[pair] = self.forward_edges.get(pair, 0.0) + there
 
-    def _moved(self, use: Value, source: Any, target: Any, sums: Any) -> Any:
-        cost = self.mesh.move_s(use.size_bytes, source, target)
-        if use.differentiable:
-            back = self.mesh.move_s(use.size_bytes, target, source, sums)
-            cost = cost + (self.syncs if use.parameter else 1.0) * back
-        return self.scale * cost
+    def _moved(self, use: Value, source: Any, target: Any, sums: Any) -> tuple[Any, Any]:
+        """Seconds of the way there in the forward, and of the gradient's way back."""
+        there = self.scale * self.mesh.move_s(use.size_bytes, source, target)
+        if not use.differentiable:
+            return there, np.zeros_like(there)
+        back = self.mesh.move_s(use.size_bytes, target, source, sums)
+        return there, self.scale * (self.syncs if use.parameter else 1.0) * back
 
     def _broadcast(self, eqn: core.JaxprEqn, use: Value | None) -> None:
         assert use is not None
@@ -274,7 +338,7 @@ class DecisionGraph:
         self.values.update(zip(inner.invars[:consts], uses[:consts], strict=True))
         kept: list[Value] = []
         for var, use in zip(inner.invars[consts : consts + carried], uses[consts : consts + carried], strict=True):
-            node = self._choosing(f"carried {var.aval.str_short()}", var.aval, 1.0)
+            node = self._choosing(f"carried {var.aval.str_short()}", var.aval)
             placements = self.nodes[node].placements
             kept.append(Value(node=node, placements=placements, size_bytes=aval_bytes(var.aval),
                               differentiable=_float(var.aval), depth=1 + (use.depth if use else 0)))  # fmt: skip
@@ -312,6 +376,8 @@ def graph_of(
     *,
     parameter_copies: float = 1.0,
     syncs: float = 1.0,
+    split_state: bool = False,
+    carried: Sequence[core.Var] = (),
 ) -> DecisionGraph:
     """What is to be decided about a forward program, priced with its backward.
 
@@ -321,11 +387,14 @@ def graph_of(
         mesh: its axes.
         parameter_copies: bytes kept for each byte of a parameter.
         syncs: all-reduces of a gradient for each micro-batch.
+        split_state: whether optimizer state is split over every axis that divides it.
+        carried: operands that the stage before made; those with gradients send them back.
     """
-    graph = DecisionGraph(mesh=mesh, parameter_copies=parameter_copies, syncs=syncs)
-    differentiated = set(parameters)
+    graph = DecisionGraph(mesh=mesh, parameter_copies=parameter_copies, syncs=syncs, split_state=split_state)
+    kept, handed = set(parameters), set(carried)
     for var in program.invars:
-        graph.operand(var, differentiable=var in differentiated)
+        differentiable = var in kept or (var in handed and _float(var.aval))
+        graph.operand(var, differentiable=differentiable, parameter=var in kept)
     graph.read(program.eqns)
     return graph
 

@@ -44,14 +44,14 @@ def solve(problem: ChoiceProblem, memory_bytes: float | None = None) -> Solution
                     field="memory_bytes",
                 )
             )
-    kept = _undominated(problem, by_memory=False)
-    choice = _eliminate(_reduced(problem, kept))
+    kept = undominated(problem, by_memory=False)
+    choice = _eliminate(reduced(problem, kept))
     if choice is not None:
         whole = _restored(choice, kept)
         if memory_bytes is None or problem.memory_of(whole) <= memory_bytes:
             return _solution(problem, whole, "elimination")
-    kept = _undominated(problem, by_memory=memory_bytes is not None)
-    small = _reduced(problem, kept)
+    kept = undominated(problem, by_memory=memory_bytes is not None)
+    small = reduced(problem, kept)
     if memory_bytes is not None and sum(table.size for table in small.edges.values()) > LARGEST_PROGRAM:
         found = _lagrangian(small, memory_bytes)
         if found is not None:
@@ -69,24 +69,32 @@ def _solution(problem: ChoiceProblem, choice: Sequence[int], method: str, gap_s:
 # ---- pruning
 
 
-def _undominated(problem: ChoiceProblem, *, by_memory: bool) -> list[Int[np.ndarray, " kept"]]:
+def undominated(
+    problem: ChoiceProblem, *, by_memory: bool = False, whole: Sequence[int] = ()
+) -> list[Int[np.ndarray, " kept"]]:
     """Choices of each node that may be part of an optimum.
 
     s is left out where some t costs no more whatever the neighbours choose:
     cost[s] - cost[t] + sum_v min_x (edge[s, x] - edge[t, x]) >= 0. One optimum always remains.
+
+    Args:
+        problem: what to decide.
+        by_memory: whether a choice is left out only for one that also needs no more memory.
+        whole: nodes that keep all of their choices.
 
     Source: Goldstein, "Efficient rotamer elimination applied to protein side-chains and related spin glasses"
     (Biophysical Journal 66, 1994), equation 2.
     """
     around = problem.neighbours()
     kept: list[Int[np.ndarray, " kept"]] = [np.arange(len(cost)) for cost in problem.costs]
+    fixed = set(whole)
     waiting = list(range(len(kept)))
     queued = set(waiting)
     while waiting:
         node = waiting.pop()
         queued.discard(node)
         own = kept[node]
-        if len(own) == 1:
+        if len(own) == 1 or node in fixed:
             continue
         cost = problem.costs[node][own]
         margin = cost[:, None] - cost[None, :]
@@ -120,7 +128,13 @@ def _edge(problem: ChoiceProblem, node: int, other: int) -> Float[np.ndarray, "o
     return problem.edges[node, other] if node < other else problem.edges[other, node].T
 
 
-def _reduced(problem: ChoiceProblem, kept: Sequence[Int[np.ndarray, " kept"]]) -> ChoiceProblem:
+def reduced(problem: ChoiceProblem, kept: Sequence[Int[np.ndarray, " kept"]]) -> ChoiceProblem:
+    """The problem with some choices of each node.
+
+    Args:
+        problem: the whole.
+        kept: choices that are left of each node.
+    """
     return ChoiceProblem(
         costs=tuple(cost[own] for cost, own in zip(problem.costs, kept, strict=True)),
         memory=tuple(memory[own] for memory, own in zip(problem.memory, kept, strict=True)),
@@ -136,7 +150,20 @@ def _restored(choice: Sequence[int], kept: Sequence[Int[np.ndarray, " kept"]]) -
 
 
 def _eliminate(problem: ChoiceProblem) -> list[int] | None:
-    """Minimise over one node after the other, smallest table first; None where a table grows too large.
+    """Choices of least cost; None where a table grows too large."""
+    found = eliminated(problem)
+    return None if found is None else [int(choice) for choice in found]
+
+
+def eliminated(problem: ChoiceProblem, kept: Sequence[int] = ()) -> list[Int[np.ndarray, "..."]] | None:
+    """Minimise over one node after the other, smallest table first, but not over those that are kept.
+
+    Args:
+        problem: what to decide.
+        kept: nodes whose every choice is wanted.
+
+    Returns:
+        Best choice of every node, with one axis for each kept node; None where a table grows too large.
 
     Source: Bertele and Brioschi, "Nonserial Dynamic Programming" (1972).
     """
@@ -156,9 +183,9 @@ def _eliminate(problem: ChoiceProblem) -> list[int] | None:
     def size_of(node: int) -> float:
         return math.prod(float(sizes[other]) for other in around[node]) * sizes[node]
 
-    queue = [(size_of(node), node) for node in range(len(sizes))]
+    done: set[int] = set(kept)
+    queue = [(size_of(node), node) for node in range(len(sizes)) if node not in done]
     heapq.heapify(queue)
-    done: set[int] = set()
     back: list[tuple[int, tuple[int, ...], Int[np.ndarray, "..."]]] = []
     while queue:
         size, node = heapq.heappop(queue)
@@ -181,10 +208,14 @@ def _eliminate(problem: ChoiceProblem) -> list[int] | None:
         if scope:
             add(scope, message)
         for other in scope:
-            heapq.heappush(queue, (size_of(other), other))
-    choice = [0] * len(sizes)
+            if other not in done:
+                heapq.heappush(queue, (size_of(other), other))
+    grid = np.indices([sizes[node] for node in kept])
+    choice = [np.zeros(grid.shape[1:], np.int64)] * len(sizes)
+    for axis, node in enumerate(kept):
+        choice[node] = grid[axis]
     for node, scope, best in reversed(back):
-        choice[node] = int(best[tuple(choice[other] for other in scope)])
+        choice[node] = np.broadcast_to(best[tuple(choice[other] for other in scope)], grid.shape[1:])
     return choice
 
 
@@ -210,8 +241,8 @@ def _lagrangian(problem: ChoiceProblem, memory_bytes: float) -> tuple[list[int],
     def priced(price: float) -> list[int] | None:
         costs = tuple(cost + price * memory for cost, memory in zip(problem.costs, problem.memory, strict=True))
         dearer = ChoiceProblem(costs=costs, memory=problem.memory, edges=problem.edges)
-        left = _undominated(dearer, by_memory=False)
-        found = _eliminate(_reduced(dearer, left))
+        left = undominated(dearer, by_memory=False)
+        found = _eliminate(reduced(dearer, left))
         return None if found is None else _restored(found, left)
 
     free = priced(0.0)

@@ -63,6 +63,24 @@ def operand_placements(shape: Sequence[int], mesh: LogicalMesh) -> Placements:
     return rows[np.argsort(-mesh.shards(rows), kind="stable")]
 
 
+def spread(shape: Sequence[int], placements: Placements, mesh: LogicalMesh) -> Placements:
+    """Placements with every axis that splits nothing put on the largest dimension it still divides.
+
+    Args:
+        shape: of the value.
+        placements: of it.
+        mesh: its axes.
+    """
+    found = placements.copy()
+    for axis in range(len(mesh.axes)):
+        for dim in sorted(range(len(shape)), key=lambda place: -shape[place]):
+            tried = found.copy()
+            tried[found[:, axis] == WHOLE, axis] = dim
+            fits = divides(shape, tried, mesh).all(-1)
+            found[fits] = tried[fits]
+    return found
+
+
 def divides(
     sizes: Sequence[int], rows: Int[np.ndarray, "choices axes"], mesh: LogicalMesh
 ) -> Bool[np.ndarray, "choices axes"]:
