@@ -92,8 +92,8 @@ def test_all_layers_are_held_and_no_device_twice() -> None:
     for part in best.composition.parts:
         assert sum(stage.layers for stage in part.shape.stages) == 6
     assert all(best.composition.devices(k.name) <= k.count for k in tiny_costs(4, 4).kinds.values())
-    pairs = zip(best.composition.parts, best.time.micro_batches, strict=True)
-    assert sum(part.pipelines * part.shape.micro_batch * number for part, number in pairs) >= BATCH
+    pairs = zip(best.composition.parts, best.time.sequences, strict=True)
+    assert sum(part.pipelines * number for part, number in pairs) >= BATCH
 
 
 def test_equal_pipelines_take_what_sailors_rule_says() -> None:

@@ -14,6 +14,7 @@ from meshwright.formats.plan_json import PLAN_SET_SCHEMA, plan_content
 from meshwright.formats.profiles import ProfileSet, read_profiles
 from meshwright.hetero.bounds import compute_bound_s
 from meshwright.hetero.compose import Composed, compose
+from meshwright.hetero.composition import PipelineShape
 from meshwright.hetero.composition_price import CompositionPricer
 from meshwright.hetero.execution import block_range, execution_plan
 from meshwright.hetero.kinds import DeviceKind
@@ -50,7 +51,8 @@ class MixedPlan:
     pricer: CompositionPricer
     composed: Composed
     plan: ExecutionPlan
-    shares: list[list[int]]
+    shares: list[list[tuple[int, ...]]]
+    """Sequences of each micro-batch of each pipeline of each part."""
     bound_s: float
     alone: tuple[Subset, ...]
     """Each kind without the others."""
@@ -87,8 +89,8 @@ class MixedPlan:
         """The bottleneck of the pipelines that end last, against the mean of their stages."""
         time = self.composed.time
         _, number, pace = max(
-            (one.fill_s + count * one.slowest_s, index, one)
-            for index, (part, count) in enumerate(zip(self.composed.composition.parts, time.micro_batches, strict=True))
+            (self.pricer.rests(part.shape).time_s(count), index, one)
+            for index, (part, count) in enumerate(zip(self.composed.composition.parts, time.sequences, strict=True))
             if (one := self.pricer.pace(part.shape)) is not None and count
         )
         slowest = max(range(len(pace.stage_s)), key=lambda i: pace.stage_s[i])
@@ -105,8 +107,8 @@ class MixedPlan:
         for part, counts in zip(self.composed.composition.parts, self.shares, strict=True):
             pace = self.pricer.pace(part.shape)
             assert pace is not None
-            for count in counts:
-                if not count:
+            for sizes in counts:
+                if not sizes:
                     continue
                 for index, stage in enumerate(part.shape.stages):
                     first, last = block_range(part.shape, index)
@@ -121,7 +123,7 @@ class MixedPlan:
                         "ep": 1,
                         "dp": stage.replicas,
                         "mbs": part.shape.micro_batch // stage.replicas,
-                        "micro_batches": count,
+                        "micro_batches": len(sizes),
                         "micro_batch_s": pace.stage_s[index],
                         "compute_s": pace.compute_s[index],
                         **self._memory(part.shape.stages[index].device, pace.stage_bytes[index]),
@@ -144,13 +146,16 @@ class MixedPlan:
         """Parts of the step, of the pipeline that ends last; they sum to it."""
         time = self.composed.time
         ends = []
-        for part, count in zip(self.composed.composition.parts, time.micro_batches, strict=True):
-            pace = self.pricer.pace(part.shape)
-            if pace is not None and count:
-                slowest = max(range(len(pace.stage_s)), key=lambda i: pace.stage_s[i])
-                compute = count * pace.compute_s[slowest]
-                moving = count * (pace.stage_s[slowest] - pace.compute_s[slowest])
-                ends.append((pace.fill_s + count * pace.slowest_s, compute, moving))
+        for part, count in zip(self.composed.composition.parts, time.sequences, strict=True):
+            rests = self.pricer.rests(part.shape)
+            busy = [
+                (pace.compute_s[slowest], pace.slowest_s)
+                for size in rests.sizes(count)
+                if (pace := self.pricer.pace(PipelineShape(size, part.shape.stages))) is not None
+                for slowest in [pace.stage_s.index(pace.slowest_s)]
+            ]
+            compute = sum(one for one, _ in busy)
+            ends.append((rests.time_s(count), compute, sum(whole for _, whole in busy) - compute))
         _, compute, moving = max(ends)
         return {
             "compute": compute,
@@ -243,15 +248,16 @@ def plan_measured(
         raise UnsupportedError(unknown_name("model of the profiles", model, found.models), code="MW401")
     kinds = measured_kinds(spec, found, model)
     costs = ProfileCosts(found, model, kinds)
+    pricer = CompositionPricer(costs, global_batch)
     composed, alone, without = _composed(costs, found, model, kinds, global_batch)
-    counts = shares(composed.composition, composed.time, global_batch)
+    counts = shares(composed.composition, composed.time, pricer)
     first = dict(zip((kind.name for kind in kinds), accumulate((k.count for k in kinds), initial=0), strict=False))
     return MixedPlan(
         model=model,
         cluster=spec,
         global_batch=global_batch,
         profiles=found,
-        pricer=CompositionPricer(costs, global_batch),
+        pricer=pricer,
         composed=composed,
         plan=execution_plan(composed.composition, counts, first),
         shares=counts,

@@ -4,7 +4,8 @@
 
 The terms are those of `sailor_rule`; where all pipelines are equal the two agree. What is added for unequal ones:
 
-* micro-batches are shared so that the last pipeline ends as early as possible; the last one may be part-full;
+* sequences are shared so that the last pipeline ends as early as possible; its last micro-batches may be smaller than
+  the others, each at the time of its own size (`rests`);
 * a stage of d replicas gives each 1/d of the micro-batch; over a cut between d and e replicas cross max(d, e)
   transfers, and the side with fewer replicas does several of them in turn;
 * gradients are reduced layer run by layer run between all holders; a stage does those of its layers in turn.
@@ -19,9 +20,10 @@ from itertools import pairwise
 
 from meshwright.hetero.composition import Composition, Part, PipelineShape, StageShape
 from meshwright.hetero.profile_costs import ProfileCosts
+from meshwright.hetero.rests import Rests, rests
 
-_SLACK = 1e-9
-"""Relative rounding error of a sum of layer times."""
+_LEAST_STEP = 1e-12
+"""Of a time: what rounding may hide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +49,8 @@ class CompositionTime:
     pipeline_s: float
     update_s: float
     sync_s: float
-    micro_batches: tuple[int, ...]
-    """Of one pipeline of each part."""
+    sequences: tuple[int, ...]
+    """Most that one pipeline of each part has time for."""
 
     @property
     def step_time_s(self) -> float:
@@ -63,12 +65,27 @@ class CompositionPricer:
         self.costs = costs
         self.global_batch = global_batch
         self._paces: dict[PipelineShape, PipelinePace | None] = {}
+        self._rests: dict[PipelineShape, Rests] = {}
 
     def pace(self, shape: PipelineShape) -> PipelinePace | None:
         """What a pipeline takes; None where a point was not profiled or a stage does not fit."""
         if shape not in self._paces:
             self._paces[shape] = self._pace(shape)
         return self._paces[shape]
+
+    def rests(self, shape: PipelineShape) -> Rests:
+        """What a pipeline that can run trains by a time; halves of its micro-batch may end it."""
+        if shape not in self._rests:
+            pace = self.pace(shape)
+            assert pace is not None
+            smaller, size = [], shape.micro_batch
+            while size % 2 == 0:
+                size //= 2
+                own = self.pace(PipelineShape(size, shape.stages))
+                if own is not None and own.fill_s <= pace.fill_s:
+                    smaller.append((size, own.slowest_s))
+            self._rests[shape] = rests(shape.micro_batch, pace.slowest_s, pace.fill_s, smaller)
+        return self._rests[shape]
 
     def price(self, composition: Composition, below_s: float = math.inf) -> CompositionTime | None:
         """The step; None where a pipeline cannot run, devices do not suffice or it takes too long.
@@ -85,7 +102,8 @@ class CompositionPricer:
             return None
         if self._least_s(composition.parts, known) >= below_s:
             return None
-        pipeline_s = self._last_end(composition.parts, known)
+        tables = [self.rests(part.shape) for part in composition.parts]
+        pipeline_s, sequences = self._last_end(composition.parts, tables)
         if pipeline_s >= below_s:
             return None
         sync_s = self.sync_s(composition)
@@ -93,7 +111,7 @@ class CompositionPricer:
             pipeline_s=pipeline_s,
             update_s=max(pace.update_s for pace in known),
             sync_s=sync_s,
-            micro_batches=tuple(_done(pace, pipeline_s) for pace in known),
+            sequences=tuple(sequences),
         )
 
     def _least_s(self, parts: tuple[Part, ...], paces: list[PipelinePace]) -> float:
@@ -102,17 +120,22 @@ class CompositionPricer:
             part.shape.micro_batch * part.pipelines / pace.slowest_s for part, pace in zip(parts, paces, strict=True)
         )
 
-    def _last_end(self, parts: tuple[Part, ...], paces: list[PipelinePace]) -> float:
-        """The earliest time by which all pipelines together have done the batch."""
-        sequences = [part.shape.micro_batch * part.pipelines for part in parts]
-        pairs = list(zip(sequences, paces, strict=True))
-        rate = sum(s / p.slowest_s for s, p in pairs)
-        lost = sum(s * p.fill_s / p.slowest_s for s, p in pairs)
-        # Pipelines that turn out too slow to start would count below zero here; the steps below are exact.
-        end_s = min((self.global_batch + lost) / rate, self.global_batch / max(s / p.slowest_s for s, p in pairs))
-        while sum(s * _done(p, end_s) for s, p in pairs) < self.global_batch:
-            end_s = min(p.fill_s + (_done(p, end_s) + 1) * p.slowest_s for p in paces)
-        return max(p.fill_s + _done(p, end_s) * p.slowest_s for p in paces if _done(p, end_s))
+    def _last_end(self, parts: tuple[Part, ...], tables: list[Rests]) -> tuple[float, list[int]]:
+        """The earliest time by which all pipelines together have done the batch, and what each has done."""
+        numbers = [part.pipelines for part in parts]
+        # If micro-batches could be cut anywhere, and only those that fill in time took part: below the end, from
+        # where the steps are exact.
+        end_s, rate, wanted = math.inf, 0.0, float(self.global_batch)
+        for table, number in sorted(zip(tables, numbers, strict=True), key=lambda one: one[0].fill_s):
+            own_rate = number * table.micro_batch / table.slowest_s
+            rate += own_rate
+            wanted += own_rate * table.fill_s - number * table.ahead
+            end_s = min(end_s, max(0.0, wanted / rate))
+        while True:
+            done, waits_s = zip(*(table.by(end_s) for table in tables), strict=True)
+            if sum(n * sequences for n, sequences in zip(numbers, done, strict=True)) >= self.global_batch:
+                return max(table.time_s(count) for table, count in zip(tables, done, strict=True)), list(done)
+            end_s += max(min(waits_s), _LEAST_STEP * end_s)
 
     def _pace(self, shape: PipelineShape) -> PipelinePace | None:
         stages, cuts = shape.stages, shape.cuts
@@ -204,11 +227,6 @@ class CompositionPricer:
         pairs = [(device, device) for device in devices if ranks[device] > 1] + list(pairwise(devices))
         parameters = float(self.costs.parameters[end] - self.costs.parameters[first])
         return self.costs.ring_s(parameters, int(tp), sum(ranks.values()), pairs)
-
-
-def _done(pace: PipelinePace, end_s: float) -> int:
-    """Micro-batches through a pipeline by a time."""
-    return max(0, math.floor((end_s - pace.fill_s) / pace.slowest_s + _SLACK))
 
 
 def _holders(composition: Composition, layer: int) -> Iterator[tuple[int, StageShape]]:

@@ -8,27 +8,30 @@ from meshwright.hetero.composition import Composition, PipelineShape, StageShape
 from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, StrategyRun, Worker
 from meshwright.specs.strategy import DataParallel, LayerStrategy, Tensor1D
 
+PROFILED = 0
+"""Stands for the length of sequences in a plan: the profiled one, which profiles do not tell."""
+
 
 def execution_plan(
-    composition: Composition, shares: Sequence[Sequence[int]], first_device: Mapping[str, int]
+    composition: Composition, shares: Sequence[Sequence[tuple[int, ...]]], first_device: Mapping[str, int]
 ) -> ExecutionPlan:
     """The plan of a composition.
 
     Args:
         composition: pipelines over profiled layers, whose first is the embedding and whose last is the head.
-        shares: micro-batches of each pipeline of each part; a pipeline without any is left out.
+        shares: sequences of each micro-batch of each pipeline of each part; a pipeline without any is left out.
         first_device: number of the first device of each kind in the cluster's order.
 
     Returns:
         the plan; stages of large tensor degree get their devices first, so that none straddles a node.
     """
     pipelines = [
-        (part.shape, count) for part, counts in zip(composition.parts, shares, strict=True) for count in counts if count
+        (part.shape, sizes) for part, each in zip(composition.parts, shares, strict=True) for sizes in each if sizes
     ]
     devices = _placed([shape for shape, _ in pipelines], first_device)
     strategies: dict[LayerStrategy, int] = {}
     made = tuple(
-        _pipeline(shape, count, held, strategies) for (shape, count), held in zip(pipelines, devices, strict=True)
+        _pipeline(shape, sizes, held, strategies) for (shape, sizes), held in zip(pipelines, devices, strict=True)
     )
     return ExecutionPlan(strategies=tuple(strategies), pipelines=made)
 
@@ -49,7 +52,7 @@ def _placed(
 
 def _pipeline(
     shape: PipelineShape,
-    micro_batches: int,
+    sizes: tuple[int, ...],
     devices: Sequence[tuple[tuple[int, int], ...]],
     strategies: dict[LayerStrategy, int],
 ) -> Pipeline:
@@ -66,10 +69,12 @@ def _pipeline(
             head=index == len(shape.stages) - 1,
         )
         workers.append(Worker(devices=held, chunks=(chunk,)))
+    ranks = shape.stages[0].replicas
     return Pipeline(
-        micro_batch=shape.micro_batch // shape.stages[0].replicas,
-        num_micro_batches=micro_batches,
+        micro_batch=shape.micro_batch // ranks,
+        num_micro_batches=len(sizes),
         workers=tuple(workers),
+        shapes=() if set(sizes) == {shape.micro_batch} else tuple((-(-size // ranks), PROFILED) for size in sizes),
     )
 
 

@@ -1,32 +1,36 @@
-"""Whole micro-batches of each pipeline, so that all together train exactly the batch where their sizes allow it."""
+"""Sequences of each pipeline, so that all together train exactly the batch, and the micro-batches they come in."""
 
 from __future__ import annotations
 
 from meshwright.hetero.composition import Composition
-from meshwright.hetero.composition_price import CompositionTime
+from meshwright.hetero.composition_price import CompositionPricer, CompositionTime
 
 
-def shares(composition: Composition, time: CompositionTime, global_batch: int) -> list[list[int]]:
-    """Micro-batches of each pipeline of each part.
+def shares(composition: Composition, time: CompositionTime, pricer: CompositionPricer) -> list[list[tuple[int, ...]]]:
+    """Micro-batches of each pipeline of each part, by their sequences.
 
     Args:
         composition: pipelines.
-        time: most micro-batches each pipeline has time for.
-        global_batch: sequences per step.
+        time: most sequences each pipeline has time for.
+        pricer: of the job.
 
     Returns:
-        by part and pipeline; what the pipelines could do beyond the batch is taken from those with large micro-batches
-        first. Where micro-batches do not divide the batch, one of them stays part-full.
+        by part and pipeline; what the pipelines could do beyond the batch is taken from each in turn, whole smallest
+        micro-batches first. What smallest micro-batches do not divide stays part-full.
     """
-    counts = [[most] * part.pipelines for part, most in zip(composition.parts, time.micro_batches, strict=True)]
-    sizes = [part.shape.micro_batch for part in composition.parts]
-    surplus = sum(size * sum(each) for size, each in zip(sizes, counts, strict=True)) - global_batch
-    for part in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
-        pipelines = counts[part]
-        turn = 0
-        while surplus >= sizes[part] and any(pipelines):
-            if pipelines[turn % len(pipelines)]:
-                pipelines[turn % len(pipelines)] -= 1
-                surplus -= sizes[part]
-            turn += 1
-    return counts
+    tables = [pricer.rests(part.shape) for part in composition.parts]
+    done = [[most] * part.pipelines for part, most in zip(composition.parts, time.sequences, strict=True)]
+    surplus = sum(map(sum, done)) - pricer.global_batch
+    turns = [(len(counts) - turn, index, turn) for index, counts in enumerate(done) for turn in range(len(counts))]
+    for _, index, turn in sorted(turns):
+        step = tables[index].smallest
+        taken = min(surplus, done[index][turn]) // step * step
+        even = -(-surplus // (len(turns) * step)) * step
+        done[index][turn] -= min(taken, even)
+        surplus -= min(taken, even)
+    for _, index, turn in turns:
+        step = tables[index].smallest
+        taken = min(surplus, done[index][turn]) // step * step
+        done[index][turn] -= taken
+        surplus -= taken
+    return [[table.sizes(count) for count in counts] for table, counts in zip(tables, done, strict=True)]
