@@ -12,6 +12,7 @@ from meshwright.app.changes import Change, describe, distance, repairs
 from meshwright.app.finding import find_plans, restricted
 from meshwright.app.job_inputs import Count, JobInputs, job_inputs
 from meshwright.app.plan_source import PlanLike, PlanQuestion, plan_question, with_row
+from meshwright.app.post_mortem import REMEDIES, PostMortem, post_mortem
 from meshwright.app.pricing import Pricer
 from meshwright.app.title import title
 from meshwright.app.verdict import TIE, against, memory, percent, sentence
@@ -130,6 +131,8 @@ class CheckReport:
     """The smallest changes first, quickest first among equals."""
     warnings: tuple[str, ...]
     inputs: JobInputs
+    post_mortem: PostMortem | None = None
+    """Of a run of this plan that ran out of memory."""
 
     @property
     def legal(self) -> bool:
@@ -171,6 +174,7 @@ class CheckReport:
             "violations": [violation.to_dict() for violation in self.violations],
             "mends": [mend.to_dict() | {"text": mend.line()} for mend in self.mends],
             "warnings": list(self.warnings),
+            "post_mortem": self.post_mortem.to_dict() if self.post_mortem else None,
             "estimate": self.estimate.to_dict() if self.estimate else None,
             "inputs": {
                 "model": found.model.describe(),
@@ -212,6 +216,7 @@ def check(
     tokens: Count | None = None,
     price: float | None = None,
     search: bool = True,
+    oom_log: str | os.PathLike[str] | None = None,
 ) -> CheckReport:
     """Check a plan or an existing launch configuration.
 
@@ -225,6 +230,8 @@ def check(
         seq_len, global_batch, tokens_per_step, dtype, optimizer, attention_kernel, expert_imbalance, tokens, price: as
             `estimate` takes them; a launch script's own by default.
         search: also look for a better plan in the default space.
+        oom_log: of a run of this plan that ran out of memory: says which part of the memory was predicted low, and
+            mends only with what that run's numbers leave room for.
 
     Returns:
         Violations, warnings, the mends and a better plan.
@@ -261,10 +268,18 @@ def check(
             **given,
         )
         violations = []
-    return _report(question, violations, search=search, target=source_format if source is not None else None)
+    target = source_format if source is not None else None
+    return _report(question, violations, search=search, target=target, oom_log=oom_log)
 
 
-def _report(question: PlanQuestion, violations: list[Violation], *, search: bool, target: str | None) -> CheckReport:
+def _report(
+    question: PlanQuestion,
+    violations: list[Violation],
+    *,
+    search: bool,
+    target: str | None,
+    oom_log: str | os.PathLike[str] | None,
+) -> CheckReport:
     inputs, row = question.inputs, question.row
     warnings = list(question.warnings)
     violations = [*violations, *(_illegal(problem) for problem in question.problems)]
@@ -276,9 +291,13 @@ def _report(question: PlanQuestion, violations: list[Violation], *, search: bool
             full = estimate.fullest
             peak = memory(full.peak_memory_bytes, full.capacity_bytes)
             warnings.append(f"tight: stage {full.stage} needs {peak}; under 8% are left for what is not modelled")
+    died = post_mortem(oom_log, question.job, estimate, row) if oom_log is not None and estimate is not None else None
+    if died is not None:
+        violations.append(_ran_out(died))
+        search = False
     better = _better(question, estimate, warnings, target) if search and inputs.cluster.homogeneous else None
-    bad = estimate is None or estimate.fits == "no"
-    mends = _mends(row, question) if bad and row is not None else ()
+    bad = estimate is None or estimate.fits == "no" or died is not None
+    mends = _mends(row, question, died.short_bytes if died else 0.0) if bad and row is not None else ()
     name = row.format() if row is not None else None
     shown = title(question.plan, inputs.model, name) if question.plan else name or "the launch script"
     return CheckReport(
@@ -291,6 +310,21 @@ def _report(question: PlanQuestion, violations: list[Violation], *, search: bool
         mends=mends,
         warnings=tuple(warnings),
         inputs=inputs,
+        post_mortem=died,
+    )
+
+
+def _ran_out(died: PostMortem) -> Violation:
+    low = died.low
+    return Violation(
+        code="MEM_STAGE",
+        what=next(died.lines()),
+        why=f"{low.name} took {gib(low.short_bytes)} more than predicted" if low else "",
+        fix=REMEDIES[low.name] if low else "",
+        field="memory",
+        stage=died.stage.stage,
+        need_bytes=died.stage.peak_memory_bytes + died.short_bytes,
+        have_bytes=died.message.capacity_bytes or died.stage.capacity_bytes,
     )
 
 
@@ -360,28 +394,30 @@ def _better(
     return Better(name=name, step_time_s=best.estimate.step_time_s, gain=gain, because=because)
 
 
-def _mends(row: PlanRow, question: PlanQuestion) -> tuple[Repair, ...]:
-    """One change that makes it legal and fit, else two."""
+def _mends(row: PlanRow, question: PlanQuestion, short_bytes: float) -> tuple[Repair, ...]:
+    """One change that makes it legal and fit, else two; `short_bytes` more than predicted must fit too."""
     inputs = question.inputs
     pricer = Pricer(inputs.model, inputs.cluster, inputs.workload, inputs.cluster.devices)
     singles = list(repairs(row, inputs.model, pricer.devices))
-    found = _good(row, singles, pricer)
+    found = _good(row, singles, pricer, short_bytes)
     if not found:
         pairs = (
             again for change in singles[:MOST_PAIRS] for again in repairs(change.row, inputs.model, pricer.devices)
         )
-        found = _good(row, pairs, pricer)
+        found = _good(row, pairs, pricer, short_bytes)
     found.sort(key=lambda mend: (mend.changes_training, mend.fits == "tight", mend.step_time_s))
     return tuple(found[:MOST_MENDS])
 
 
-def _good(row: PlanRow, changes: Iterable[Change], pricer: Pricer) -> list[Repair]:
+def _good(row: PlanRow, changes: Iterable[Change], pricer: Pricer, short_bytes: float) -> list[Repair]:
     found: dict[PlanRow, Repair] = {}
     for change in changes:
         priced = pricer.price(change.row)
         if not priced.fits or priced.estimate is None or change.row in found:
             continue
         full = priced.estimate.fullest
+        if full.peak_memory_bytes + short_bytes > full.capacity_bytes:
+            continue
         found[change.row] = Repair(
             change=describe(row, change.row),
             name=change.row.format(),

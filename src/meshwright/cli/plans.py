@@ -231,6 +231,10 @@ def check(
         str | None,
         typer.Option("--from", metavar="megatron", help="Check FILE instead of --plan.", show_default=False),
     ] = None,
+    oom_log: Annotated[
+        str | None,
+        typer.Option("--oom-log", metavar="LOG", help="Of a run that ran out of memory: why it did."),
+    ] = None,
     gpus: options.Gpus = None,
     cluster: options.Cluster = None,
     seq: options.Seq = None,
@@ -270,9 +274,9 @@ def check(
     out = Output(as_json=json, quiet=quiet, no_color=no_color)
     with out.progress("checking"):
         if source is not None:
-            found = examine(model, source=Path(file or ""), source_format=source, **inputs)
+            found = examine(model, source=Path(file or ""), source_format=source, oom_log=oom_log, **inputs)
         else:
-            found = examine(model, plan or "", **inputs)
+            found = examine(model, plan or "", oom_log=oom_log, **inputs)
     out.show(found.to_dict(), lambda _: found)
     return found.exit_code
 

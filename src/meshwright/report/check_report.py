@@ -30,6 +30,8 @@ def render_check(document: Mapping[str, Any]) -> RenderableType:
             if violation[word] and violation[word] not in violation["what"]
         ]
     parts += [warning(text) for text in document["warnings"]]
+    if document["post_mortem"]:
+        parts += [heading("What the run says"), *(bullet(text) for text in document["post_mortem"]["text"])]
     if document["mends"]:
         parts += [heading("Smallest changes that mend it, quickest first")]
         parts += [bullet(mend["text"]) for mend in document["mends"]]
