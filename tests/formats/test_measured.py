@@ -372,3 +372,35 @@ def test_short_and_long_lines_are_read(tmp_path: Path) -> None:
     rows = read_rows(file)
     assert rows[0]["gpu"] == ""
     assert rows[1] == LLAMA
+
+
+def test_boards_without_a_switch_are_domains_of_their_own() -> None:
+    links = "NVLink3 (4 NVLinks per pair; Jean Zay)"
+    joined = run_of(gpu="A100-SXM", intra_link=links, inter_link="4x100Gb/s Omni-Path per node").cluster.groups[0]
+    switched = run_of(gpu="A100-SXM", intra_link="NVLink3/NVSwitch").cluster.groups[0]
+
+    assert [domain.size for domain in joined.domains] == [4, 8, 16]
+    assert [domain.size for domain in switched.domains] == [8, 16]
+    assert fold.board_devices("NVLink2 (2 NVLinks per pair)") == 4
+    assert fold.board_devices("NVLink4/NVSwitch (8-GPU)") is None
+
+
+def test_a_micro_batch_that_is_not_stated_is_small_with_experts() -> None:
+    experts = {"arch": "moe", "n_experts": "8", "top_k": "2", "moe_ffn_hidden": "14336", "pp": "1", "dp": "8"}
+
+    assert row_of(micro_batch="", **experts).mbs == 1
+    assert row_of(micro_batch="", pp="1", dp="8").mbs == 4
+
+
+def test_weights_cross_the_network_in_the_format_that_frameworks_gather() -> None:
+    gathered = [
+        run_of(dtype=dtype, framework=framework, zero_stage="FSDP2 (ZeRO-3)").workload.precision.gathered_bytes
+        for dtype, framework in (
+            ("fp8", "torchtitan"),
+            ("bf16", "torchtitan"),
+            ("fp8", "NeMo"),
+            ("fp8", "Megatron-Core"),
+        )
+    ]
+
+    assert gathered == [1.0, 2.0, 1.0, 2.0]

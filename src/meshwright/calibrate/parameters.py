@@ -61,6 +61,7 @@ QUANTITIES = (
     Quantity("device", "flash_fa1_share", 0.25, 0.10, 1.0),
     Quantity("device", "flash_fa2_share", 0.15, 0.30, 1.0),
     Quantity("device", "launch_s", 0.40, 5e-7, 2e-5),
+    Quantity("device", "power_exponent", 0.50, 0.05, 1.5),
     Quantity("software", "operator_s", 0.60, 1e-7, 2e-4),
     Quantity("software", "vector_passes", 0.25, 0.8, 10.0),
     Quantity("software", "product_share", 0.05, 0.75, 1.0),

@@ -9,10 +9,11 @@ from meshwright.kernels.collectives import LevelRates
 from meshwright.library.calibration import calibration
 from meshwright.library.software import software
 from meshwright.specs.cluster import DomainSpec, NodeGroup
-from meshwright.specs.device import KernelEfficiency
+from meshwright.specs.device import DeviceSpec, KernelEfficiency
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.software import DEFAULT_SOFTWARE, Software
 from meshwright.specs.workload import Precision
+from meshwright.units import TERA
 
 # Base latency of one NCCL collective (ring: 8.4 us in the simple protocol, 6.6 us in the low-latency ones) and of the
 # reduction hop in NVLink switches. Source: NCCL src/graph/tuning.cc.
@@ -98,7 +99,6 @@ def at_pace(hardware: Hardware, pace: float, pace_range: tuple[float, float] | N
         software=replace(
             driver,
             operator_s=driver.operator_s / pace,
-            micro_batch_s=driver.micro_batch_s / pace,
             step_s=driver.step_s / pace,
         ),
         rates=tuple(
@@ -114,6 +114,21 @@ def at_pace(hardware: Hardware, pace: float, pace_range: tuple[float, float] | N
         pace=hardware.pace * pace,
         pace_range=pace_range,
     )
+
+
+def power_limited_clock(device: DeviceSpec) -> float:
+    """Clock under large products over that of the generation's reference device: (w / w0) ^ exponent.
+
+    w is the power limit per dense 16-bit peak, w0 the reference's. Where the limit binds, clocks rise with it: GB300
+    and GB200 have one data sheet in 16 and 8 bits, 1400 and 1200 W, and 15-25 % between their measured steps.
+
+    Args:
+        device: with its power limit; one that states none is taken as the reference.
+    """
+    efficiency, peak = device.efficiency, device.peak("bf16")
+    if not (efficiency.power_exponent and efficiency.power_w_per_tflop and device.power_w and peak):
+        return 1.0
+    return float((device.power_w / (peak / TERA) / efficiency.power_w_per_tflop) ** efficiency.power_exponent)
 
 
 def hardware_of(group: NodeGroup, precision: Precision, framework: str | Software = DEFAULT_SOFTWARE) -> Hardware:
@@ -147,13 +162,15 @@ def hardware_of(group: NodeGroup, precision: Precision, framework: str | Softwar
         return found
 
     compute_bytes, wide_bytes = DTYPE_BYTES[precision.compute], DTYPE_BYTES[precision.activations]
+    clock = power_limited_clock(device)
     hardware = Hardware(
         gemm_flop_per_s=peak(precision.compute),
-        gemm_fraction=fraction.get(compute_bytes, efficiency.gemm_fraction_fp8) * driver.product_share,
+        gemm_fraction=min(1.0, fraction.get(compute_bytes, efficiency.gemm_fraction_fp8) * clock)
+        * driver.product_share,
         attention_flop_per_s=peak(precision.activations),
         scalar_flop_per_s=device.peak("fp32") or peak(precision.activations),
         head_flop_per_s=peak(precision.activations),
-        head_fraction=fraction.get(wide_bytes, efficiency.gemm_fraction) * driver.product_share,
+        head_fraction=min(1.0, fraction.get(wide_bytes, efficiency.gemm_fraction) * clock) * driver.product_share,
         memory_bytes=device.memory_bytes,
         memory_bytes_per_s=device.memory_bandwidth_bytes_per_s,
         host_bytes_per_s=device.host_bandwidth_bytes_per_s,

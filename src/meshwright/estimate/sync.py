@@ -163,7 +163,7 @@ def layer_sync(
         Exposed seconds; zero where weights are not sharded.
     """
     precision = workload.precision
-    weight, reduce = precision.bytes_of("weights"), precision.bytes_of("reduce")
+    weight, reduce = precision.gathered_bytes, precision.bytes_of("reduce")
     gather = network.gather_s(dense_parameters * weight, expert=False)
     scatter = network.scatter_s(dense_parameters * reduce, expert=False)
     if np.any(expert_parameters):
@@ -194,7 +194,8 @@ def step_sync(
 
     Gradients leave in buckets while the last backward runs; what it cannot hide and the last bucket stay exposed.
     Between pipelines they are summed once per step: the pipeline that ends last finds the gradients of its partners
-    there and hides its buckets as if it were alone, those that ended before wait for it. Weights of the updated shards come back beside the next step's first forward.
+    there and hides its buckets as if it were alone, those that ended before wait for it. Weights of the updated shards
+    come back beside the next step's first forward.
 
     Args:
         dense_parameters: of one worker on one model-parallel rank.
@@ -210,7 +211,7 @@ def step_sync(
         Exposed seconds.
     """
     precision, hardware = workload.precision, network.hardware
-    reduce, weight = precision.bytes_of("reduce"), precision.bytes_of("weights")
+    reduce, weight = precision.bytes_of("reduce"), precision.gathered_bytes
     zero = sharding.zero
     slowdown, on_time = hardware.efficiency.overlap_slowdown, hardware.software.overlap
     hidden = sharding.overlap.astype(float)

@@ -178,6 +178,9 @@ class _Pricing:
         # Gradients of weights are added to what is there: read and written.
         accumulated = 2 * self.precision.bytes_of("gradients")
         weight_gradient = self._product(local.k, local.n, local.m, local.groups, accumulated)
+        if self.hardware.software.adds_gradients:
+            added = local.parameters * self.precision.adding_bytes
+            weight_gradient = weight_gradient + added / self.hardware.achieved_memory_bytes_per_s
         self._add(module, forward, input_gradient, weight_gradient)
         phases = {"forward": forward, "input_gradient": input_gradient, "weight_gradient": weight_gradient}
         self.calls(local.calls, phases, module)

@@ -69,6 +69,8 @@ _EFFICIENCY_NUMBERS = (
     ("dispatch_us", "dispatch_s", MICRO),
     ("overlap_slowdown", "overlap_slowdown", 1.0),
     ("context_gib", "context_bytes", GIB),
+    ("power_exponent", "power_exponent", 1.0),
+    ("power_w_per_tflop", "power_w_per_tflop", 1.0),
 )
 _DEFAULT_UNITS = 100
 _DEFAULT_NODE_DEVICES = 8

@@ -51,6 +51,8 @@ class _Efficiency(Table):
     dispatch_us: NonNegativeFloat = key()
     overlap_slowdown: NonNegativeFloat = key()
     context_gib: NonNegativeFloat = key()
+    power_exponent: NonNegativeFloat = key(le=1.5)
+    power_w_per_tflop: NonNegativeFloat = key()
 
 
 class _NodeKeys(Table):

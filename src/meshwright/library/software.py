@@ -42,7 +42,6 @@ def published_software(name: str) -> Software:
     data = dict(_table()[name])
     for key, field, scale in (
         ("operator_us", "operator_s", MICRO),
-        ("micro_batch_us", "micro_batch_s", MICRO),
         ("step_ms", "step_s", MILLI),
         ("engine_gib", "engine_bytes", GIB),
     ):

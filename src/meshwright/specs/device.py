@@ -61,6 +61,10 @@ class KernelEfficiency:
     """Rate of the first generation of fused kernels (FlashAttention 1, Triton of its time) over the best."""
     flash_fa2_share: float = 1.0
     """Rate of the second generation over the best."""
+    power_exponent: float = 0.0
+    """Of the rate of large products in the power per peak FLOP/s: 0 where the power limit does not bind."""
+    power_w_per_tflop: float = 0.0
+    """Power limit over dense 16-bit TFLOP/s of the device whose rates these are."""
 
     def __post_init__(self) -> None:
         check = Check("kernel efficiency")
@@ -78,7 +82,16 @@ class KernelEfficiency:
             value = getattr(self, name)
             if check.positive(name, value):
                 check.that(value <= 1, name, value, "is a fraction of the peak and cannot exceed 1")
-        for name in ("launch_s", "dispatch_s", "k_half", "flash_keys_half", "flash_dim_half", "context_bytes"):
+        for name in (
+            "launch_s",
+            "dispatch_s",
+            "k_half",
+            "flash_keys_half",
+            "flash_dim_half",
+            "context_bytes",
+            "power_exponent",
+            "power_w_per_tflop",
+        ):
             check.positive(name, getattr(self, name), zero=True)
         check.whole("tile_m", self.tile_m)
         check.whole("tile_n", self.tile_n)

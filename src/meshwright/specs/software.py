@@ -37,22 +37,23 @@ class Software:
     """Bandwidth that collectives reach over what the link gives to a benchmark, 0-1."""
     overlap: float
     """Share of the communication meant to be hidden that has compute beside it in time, 0-1."""
-    micro_batch_s: float
-    """Host time per micro-batch and stage: schedule, waits of sends and receives, loss."""
     step_s: float
     """Per step outside of forward and backward: data, clipping, logging, many small optimizer kernels."""
     engine_bytes: float
-    """Device memory that the framework takes whatever the model: buckets, workspaces, communicators of its own groups."""
+    """Device memory that the framework takes whatever the model: buckets, workspaces, its own communicators."""
     fragmentation: float
     """Device memory that the allocator holds and cannot use, over what is allocated."""
     cached: float
     """What it holds beyond that while there is room, and returns when memory is short, over what is allocated."""
     source: str
     basis: Basis = "assumed"
+    adds_gradients: bool = False
+    """Whether a finished weight gradient is added to the sum of micro-batches by a kernel of its own; else the product
+    that makes it adds."""
 
     def __post_init__(self) -> None:
         check = Check(f"software {self.name}")
-        for name in ("operator_s", "micro_batch_s", "step_s", "cast_passes", "engine_bytes", "fragmentation", "cached"):
+        for name in ("operator_s", "step_s", "cast_passes", "engine_bytes", "fragmentation", "cached"):
             check.positive(name, getattr(self, name), zero=True)
         for name in ("product_share", "link_share", "wave_loss"):
             if check.positive(name, getattr(self, name)):

@@ -32,19 +32,38 @@ class Precision:
     """Extra bytes per parameter a recipe keeps, such as fp8 copies of the weights."""
     master_gradient_copy: bool = False
     """fp16 recipes keep a second, fp32 copy of the gradients."""
+    gathered: str | None = None
+    """Format in which weights cross the network, None if that of the weights."""
+    sums_in_copy: bool = False
+    """Whether every micro-batch's gradient is added to the fp32 copy, not to the gradient kept beside it."""
 
     def __post_init__(self) -> None:
         check = Check(f"precision {self.name}")
         for role in ("compute", "activations", "weights", "gradients", "moments", "reduce"):
             check.one_of(role, getattr(self, role), tuple(DTYPE_BYTES))
-        if self.master is not None:
-            check.one_of("master", self.master, tuple(DTYPE_BYTES))
+        for role in ("master", "gathered"):
+            if getattr(self, role) is not None:
+                check.one_of(role, getattr(self, role), tuple(DTYPE_BYTES))
         check.done()
 
     def bytes_of(self, role: str) -> float:
         """Bytes per element of a role."""
         name = getattr(self, role)
         return 0.0 if name is None else DTYPE_BYTES[name]
+
+    @property
+    def gathered_bytes(self) -> float:
+        """Bytes of a weight on its way to other ranks."""
+        return self.bytes_of("gathered") or self.bytes_of("weights")
+
+    @property
+    def adding_bytes(self) -> float:
+        """Bytes moved to add one finished gradient to the sum in a kernel of its own.
+
+        Read both, write the sum; into an fp32 copy: cast (read, write 4), add (read 4 twice, write 4), clear.
+        """
+        gradient = self.bytes_of("gradients")
+        return 2 * gradient + 16.0 if self.sums_in_copy else 3 * gradient
 
 
 PRECISIONS: dict[str, Precision] = {

@@ -168,7 +168,7 @@ def precision(text: str, *, year: int, notes: str = "") -> tuple[Precision, str]
 
 
 def short_gradients(recipe: Precision) -> tuple[Precision, str]:
-    """A recipe with gradients in 16 bits and, where products are fp8, weights kept in fp8 alone (both layouts).
+    """A recipe with gradients in 16 bits and, where products are fp8, weights kept and gathered in fp8 (both layouts).
 
     Source: `grad_reduce_in_fp32 = False` and `fp8_param_gather = True` in scripts/performance of NVIDIA/NeMo and
     NVIDIA-NeMo/Megatron-Bridge.
@@ -176,7 +176,19 @@ def short_gradients(recipe: Precision) -> tuple[Precision, str]:
     if recipe.name not in ("bf16", "fp8", "nvfp4"):
         return recipe, ""
     short = replace(recipe, name=f"{recipe.name}-short", gradients="bf16", reduce="bf16", weight_cache_bytes=0.0)
+    if recipe.name == "fp8":
+        short = replace(short, gathered="fp8")
     return short, "16 bits: usual in NVIDIA's performance recipes"
+
+
+def narrow_gathers(recipe: Precision) -> tuple[Precision, str]:
+    """An fp8 recipe as torchtitan runs it: weights cross the network in fp8.
+
+    Source: `enable_fsdp_float8_all_gather` in docs/float8.md of pytorch/torchtitan.
+    """
+    if recipe.name != "fp8":
+        return recipe, ""
+    return replace(recipe, name="fp8-gathered", gathered="fp8"), "fp8: usual in torchtitan"
 
 
 def engine_gradients(recipe: Precision, text: str) -> tuple[Precision, str]:
@@ -189,7 +201,7 @@ def engine_gradients(recipe: Precision, text: str) -> tuple[Precision, str]:
         return recipe, ""
     summed = "fp32 grad" in text.lower()
     name = "bf16-engine-summed" if summed else "bf16-engine"
-    kept = replace(recipe, name=name, gradients="bf16", reduce="bf16", master_gradient_copy=summed)
+    kept = replace(recipe, name=name, gradients="bf16", reduce="bf16", master_gradient_copy=summed, sums_in_copy=summed)
     return kept, "" if summed else "16 bits: usual in DeepSpeed's engine"
 
 
@@ -309,6 +321,19 @@ def local_layers(framework: str, notes: str) -> bool:
         and name is not None
         and not re.search(r"_te(_|$)", name[1].replace("uninstall_te", ""))
     )
+
+
+NVLINKS = {"2": 6, "3": 12, "4": 18}
+"""Links of a device by NVLink generation. Source: NVIDIA's data sheets of V100, A100 and H100."""
+
+
+def board_devices(text: str) -> int | None:
+    """Devices on a board whose NVLinks join them directly, without a switch: `NVLink3 (4 NVLinks per pair)` is four.
+
+    A node of two such boards joins them by PCIe. None where no links per pair are named.
+    """
+    match = re.search(r"nvlink([234])\D.*?(\d+) nvlinks? per pair", text.lower())
+    return None if match is None else 1 + NVLINKS[match[1]] // int(match[2])
 
 
 def fabric_bytes_per_s(text: str, devices_per_node: int) -> float | None:

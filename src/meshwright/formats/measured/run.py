@@ -149,9 +149,10 @@ class _Reader:
         usual = stated or (spec.node.devices_per_node if spec.node else 8)
         per_node = math.gcd(devices, usual) if devices % usual else usual
         fabric = fold.fabric_bytes_per_s(record.text("inter_link"), usual)
+        board = fold.board_devices(record.text("intra_link"))
         if fabric is None and devices > per_node:
             self.assume("inter_link", f"that of the usual {spec.name} node")
-        return _cluster(spec, devices // per_node, per_node, fabric)
+        return _cluster(spec, devices // per_node, per_node, fabric, board)
 
     def workload(self, seq_len: int, batch: int) -> Workload:
         """Format, attention kernel and load of experts."""
@@ -161,6 +162,9 @@ class _Reader:
         if self.generation.short_gradients:
             precision, assumed = fold.short_gradients(precision)
             self.assume("gradients", assumed)
+        if self.generation.software == "pytorch-compiled":
+            precision, assumed = fold.narrow_gathers(precision)
+            self.assume("gathered weights", assumed)
         if self.generation.name == "Megatron-DeepSpeed":
             precision, assumed = fold.engine_gradients(precision, record.text("dtype"))
             self.assume("gradients", assumed)
@@ -196,7 +200,7 @@ class _Reader:
             group = max(group, cp)
         vpp = self.chunks(pp, model)
         again = self.recompute(model, pp * vpp)
-        choices = self.micro_batches(pp, batch, dp)
+        choices = self.micro_batches(pp, batch, dp, model)
         sequence_parallel, tp_overlap = self.tensor(tp, model)
         plans = [
             PossiblePlan(
@@ -298,13 +302,13 @@ class _Reader:
             return [fold.Again(mode="block", layers=layers)]
         return [stated]
 
-    def micro_batches(self, pp: int, batch: int, dp: int) -> list[int]:
-        """The stated micro-batch, 1 in a pipeline, else the largest of 4, 2 and 1 that divides the batch and fits."""
+    def micro_batches(self, pp: int, batch: int, dp: int, model: ModelSpec) -> list[int]:
+        """Stated, 1 in a pipeline or with experts, else the largest of 4, 2 and 1 that divides the batch and fits."""
         stated = self.record.whole("micro_batch")
         if stated is not None:
             return [stated]
-        if pp > 1:
-            self.assume("micro_batch", "1: usual in a pipeline")
+        if pp > 1 or model.is_moe:
+            self.assume("micro_batch", f"1: usual {'in a pipeline' if pp > 1 else 'with experts'}")
             return [1]
         self.assume("micro_batch", "the largest of 4, 2 and 1 that divides the batch and fits")
         return [mbs for mbs in (4, 2, 1) if batch % (dp * mbs) == 0] or [1]
@@ -369,12 +373,12 @@ class _Reader:
 
 
 @lru_cache(maxsize=512)
-def _cluster(spec: DeviceSpec, nodes: int, per_node: int, fabric: float | None) -> ClusterSpec:
+def _cluster(spec: DeviceSpec, nodes: int, per_node: int, fabric: float | None, board: int | None) -> ClusterSpec:
     group = node_group(
         name=spec.name,
         device=spec,
         nodes=nodes,
         devices_per_node=per_node,
-        links=GroupLinks(inter_bytes_per_s=fabric),
+        links=GroupLinks(inter_bytes_per_s=fabric, scaleup_domain=board if board and board < per_node else None),
     )
     return ClusterSpec(name=f"{nodes}x{per_node}x{spec.name}", groups=(group,))

@@ -1,0 +1,50 @@
+"""Specs unpacked into what kernels take: clocks under a power limit, gradients that are added apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from meshwright.estimate.hardware import Hardware, hardware_of, power_limited_clock
+from meshwright.estimate.price import strategy_columns
+from meshwright.estimate.work import price_work
+from meshwright.formats.cluster import node_group
+from meshwright.library.devices import device
+from meshwright.library.models import resolve
+from meshwright.library.software import software
+from meshwright.ops.layers import layer_work
+from meshwright.specs.strategy import LayerStrategy, Tensor1D
+from meshwright.specs.workload import PRECISIONS, Workload
+
+
+def test_clocks_follow_the_power_limit_where_it_binds() -> None:
+    quick, slow = device("GB300"), device("GB200")
+    exponent = slow.efficiency.power_exponent
+
+    assert power_limited_clock(quick) / power_limited_clock(slow) == pytest.approx((1400 / 1200) ** exponent)
+    assert power_limited_clock(device("B200")) == pytest.approx(1.0, abs=0.01)
+    assert power_limited_clock(replace(slow, power_w=None)) == 1.0
+    assert power_limited_clock(device("H100")) == power_limited_clock(device("H100-PCIe")) == 1.0
+
+
+@pytest.mark.parametrize(("dtype", "bytes_each"), [("fp16", 6.0), ("bf16", 12.0)])
+def test_gradients_added_apart_cost_their_traffic(dtype: str, bytes_each: float) -> None:
+    group = node_group(name="A100", device=device("A100-80"), nodes=1, devices_per_node=8)
+    model, precision = resolve("llama-2-7b"), PRECISIONS[dtype]
+    workload = Workload(seq_len=2048, global_batch=8, precision=precision)
+    columns = strategy_columns([LayerStrategy(tensor=Tensor1D(degree=2))], 1, workload)
+    layer = layer_work(model.kinds()[0], model.hidden, "flash")
+
+    def weight_gradient_s(apart: bool) -> tuple[np.ndarray, Hardware]:
+        hardware = hardware_of(group, precision, replace(software("megatron-lm"), adds_gradients=apart))
+        return price_work(layer, columns, hardware, workload).weight_gradient_s, hardware
+
+    (beside, hardware), (inside, _) = weight_gradient_s(True), weight_gradient_s(False)
+    products = sum(op.parameters for op in layer.ops if hasattr(op, "experts")) / 2
+    added_s = products * bytes_each / hardware.achieved_memory_bytes_per_s
+
+    assert beside - inside == pytest.approx(added_s, rel=1e-9)
+    assert precision.adding_bytes == bytes_each
+    assert replace(precision, gradients="bf16", sums_in_copy=True).adding_bytes == 20.0
