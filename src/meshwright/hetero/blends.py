@@ -1,0 +1,91 @@
+"""Pipelines side by side: micro-batches shared so that all end together, and the step they make.
+
+    T such that  sum over pipelines of  wave (1 + (T - fill - sync) / period)  =  batch
+
+and then whole micro-batches near those shares, exactly as many sequences as the batch has.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from meshwright.hetero.pipelines import SplitPipeline
+
+REACH = 4
+"""Whole micro-batches tried around the exact share of a pipeline."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Member:
+    """A pipeline and the islands it runs through."""
+
+    pipeline: SplitPipeline
+    islands: frozenset[int]
+
+    @property
+    def devices(self) -> int:
+        """Of all its stages."""
+        return sum(stage.devices for stage in self.pipeline.stages)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Blend:
+    """Pipelines in data parallel."""
+
+    members: tuple[Member, ...]
+    shares: tuple[float, ...]
+    """Micro-batches of each; whole numbers once `whole` made them so."""
+    step_s: float
+
+    @property
+    def pipelines(self) -> tuple[SplitPipeline, ...]:
+        """Without their islands."""
+        return tuple(member.pipeline for member in self.members)
+
+
+def blended(members: Sequence[Member], global_batch: int, sync_s: float) -> Blend:
+    """A blend with exact shares, fractions of micro-batches allowed.
+
+    Args:
+        members: pipelines on different devices.
+        global_batch: sequences per step.
+        sync_s: what summing gradients between them takes.
+    """
+    rates = [m.pipeline.wave / m.pipeline.period_s for m in members]
+    before = [m.pipeline.fill_s + m.pipeline.sync_s - m.pipeline.period_s for m in members]
+    end_s = (global_batch + sum(r * b for r, b in zip(rates, before, strict=True))) / sum(rates)
+    shares = tuple((end_s - b) / m.pipeline.period_s for m, b in zip(members, before, strict=True))
+    if min(shares) < 1:
+        # A pipeline too slow to start: this blend is the one without it, and worse.
+        return Blend(members=tuple(members), shares=shares, step_s=math.inf)
+    return Blend(members=tuple(members), shares=shares, step_s=end_s + sync_s)
+
+
+def whole(blend: Blend, global_batch: int) -> Blend | None:
+    """The blend with whole micro-batches, as many sequences as the batch; None where the waves do not allow it."""
+    exact_s = max(m.pipeline.step_s(share) for m, share in zip(blend.members, blend.shares, strict=True))
+    sync_s = blend.step_s - exact_s
+    order = sorted(range(len(blend.members)), key=lambda i: -blend.members[i].pipeline.wave)
+    last = order[-1]
+    best: tuple[float, list[int]] | None = None
+    near = [
+        [n for n in range(math.floor(blend.shares[i]) - REACH + 1, math.ceil(blend.shares[i]) + REACH) if n >= 1]
+        for i in order[:-1]
+    ]
+    for chosen in itertools.product(*near):
+        counts = [0] * len(order)
+        for place, number in zip(order[:-1], chosen, strict=True):
+            counts[place] = number
+        left = global_batch - sum(n * m.pipeline.wave for n, m in zip(counts, blend.members, strict=True))
+        counts[last], rest = divmod(left, blend.members[last].pipeline.wave)
+        if rest or counts[last] < 1:
+            continue
+        step_s = max(m.pipeline.step_s(n) for n, m in zip(counts, blend.members, strict=True))
+        if best is None or step_s < best[0]:
+            best = step_s, counts
+    if best is None:
+        return None
+    return Blend(members=blend.members, shares=tuple(best[1]), step_s=best[0] + sync_s)

@@ -1,0 +1,289 @@
+"""Pipelines through islands, put together: which islands form a pipeline, how the batch is shared, what it adds up to.
+
+    islands      the groups of the cluster, or halves of them
+    pipelines    for every subset of islands and order of them, the quickest routes, their layers split exactly
+    blends       every way to spread islands over pipelines, micro-batches in proportion to speed
+    plans        the most promising blends, for `estimate` to decide between
+
+What is priced of an island is kept for all islands of its kind.
+Source: own design, after the idea of Tangram (Tao et al. 2026, arXiv 2606.16907) to plan slices of the model on
+homogeneous islands and to compose the partial plans.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from meshwright.estimate.hardware import Hardware, hardware_of
+from meshwright.estimate.layout import ModelLayout
+from meshwright.estimate.memory import TIGHT_SHARE
+from meshwright.hetero.blends import Blend, Member, blended
+from meshwright.hetero.native_stages import StageOptions, stage_options
+from meshwright.hetero.pipelines import SplitPipeline, Stage, split_pipeline
+from meshwright.hetero.routes import Routes, routes_through
+from meshwright.hetero.stage_fronts import StageFront, stage_front
+from meshwright.search.grid import divisors
+from meshwright.search.space import Space
+from meshwright.shapes import Float
+from meshwright.specs.cluster import ClusterSpec, NodeGroup
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.workload import Workload
+
+MOST_STAGES = 64
+"""Of a pipeline on one island."""
+MOST_WAVES = 14
+MOST_ORDERS = 24
+"""Orders of islands tried for one pipeline."""
+SPLIT = 10
+"""Routes of one order whose layers are split exactly."""
+KEPT = 4
+"""Pipelines through the same islands that are blended with others."""
+DOMINANT = 0.8
+"""Share of the layers from which on one kind stands for all of them in routes; exact splits know every kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """So many devices of a group."""
+
+    group: int
+    devices: int
+
+
+@dataclass(slots=True)
+class Composer:
+    """Composes pipelines for one model, cluster and step; everything priced is kept."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    workload: Workload
+    space: Space = field(default_factory=Space)
+    counts: Counter[str] = field(default_factory=Counter)
+    """What was looked at and what was dropped, by rule."""
+    _hardware: dict[int, Hardware] = field(default_factory=dict)
+    _options: dict[object, StageOptions | None] = field(default_factory=dict)
+    _fronts: dict[object, StageFront | None] = field(default_factory=dict)
+    _pipelines: dict[object, list[SplitPipeline]] = field(default_factory=dict)
+
+    def hardware(self, group: int) -> Hardware:
+        """Of a group."""
+        if group not in self._hardware:
+            spec = self.cluster.groups[group]
+            self._hardware[group] = hardware_of(spec, self.workload.precision, self.workload.software)
+        return self._hardware[group]
+
+    def limit_bytes(self, group: int) -> float:
+        """What may be used of a device."""
+        return self.hardware(group).memory_bytes * (1.0 if self.space.tight else 1.0 - TIGHT_SHARE)
+
+    @property
+    def waves(self) -> tuple[int, ...]:
+        """Sequences of a micro-batch over all data ranks that are tried: divisors of the batch, evenly thinned."""
+        every = [d for d in divisors(self.workload.global_batch) if d <= max(1024, self.cluster.devices)]
+        if len(every) > MOST_WAVES:
+            picked = np.unique(np.linspace(0, len(every) - 1, MOST_WAVES).astype(int))
+            every = [every[i] for i in picked]
+        return tuple(every)
+
+    @property
+    def micro_batches(self) -> Float[np.ndarray, "waves"]:
+        """Of a step at each wave, if one pipeline does all of it."""
+        return self.workload.global_batch / np.array(self.waves, dtype=float)
+
+    @property
+    def mix(self) -> Float[np.ndarray, "kinds"]:
+        """What a usual layer is: the kind that nearly all are, or their mean."""
+        counts = self.model.kind_counts()
+        shares = np.array([counts[kind] for kind in self.model.kinds()], dtype=float) / self.model.num_layers
+        return (shares >= shares.max()).astype(float) if shares.max() >= DOMINANT else shares
+
+    @property
+    def usual_layers(self) -> float:
+        """The model's layers, counted in usual ones."""
+        layout = ModelLayout.of(self.model, self.workload.seq_len)
+        return float(layout.kinds_before[-1] @ layout.kind_flop / (self.mix @ layout.kind_flop))
+
+    def front(self, part: Part) -> StageFront | None:
+        """The undominated strategies of a part of a group."""
+        key = (self._kind(self.cluster.groups[part.group]), part.devices)
+        if key not in self._fronts:
+            options = self._priced(part)
+            front = None
+            if options is not None:
+                front = stage_front(
+                    options,
+                    devices=part.devices,
+                    waves=self.waves,
+                    micro_batches=self.micro_batches,
+                    mix=self.mix,
+                    limit_bytes=self.limit_bytes(part.group),
+                    most_in_flight=MOST_STAGES,
+                )
+            self._fronts[key] = front
+            if front is not None:
+                kept = int((front.row >= 0).sum())
+                self.counts["strategies"] += front.looked_at
+                self.counts["strategies: dominated or too large"] += front.looked_at - kept
+        return self._fronts[key]
+
+    def _priced(self, part: Part) -> StageOptions | None:
+        group = self.cluster.groups[part.group]
+        key = (self._kind(group), part.devices)
+        if key not in self._options:
+            most = min(MOST_STAGES, self.model.num_layers)
+            sizes = [d for d in divisors(part.devices) if part.devices // d <= most]
+            self._options[key] = stage_options(
+                self.model,
+                self.workload,
+                self.hardware(part.group),
+                sizes=sizes,
+                waves=self.waves,
+                most_tensor=max(group.devices_per_node, group.domains[0].size),
+                space=self.space,
+                stage_layers=self.model.num_layers,
+            )
+        return self._options[key]
+
+    def _kind(self, group: NodeGroup) -> object:
+        return (group.device, group.devices_per_node, group.domains)
+
+    def pipelines(self, parts: Sequence[Part]) -> list[SplitPipeline]:
+        """The quickest pipelines through all of these parts, in any order, quickest first."""
+        key = tuple(sorted((part.group, part.devices) for part in parts))
+        if key not in self._pipelines:
+            found: list[tuple[float, SplitPipeline]] = []
+            for order in self._orders(parts):
+                found += self._through(order)
+            found.sort(key=lambda one: one[0])
+            self._pipelines[key] = _distinct([pipeline for _, pipeline in found])[:KEPT]
+        return self._pipelines[key]
+
+    def _orders(self, parts: Sequence[Part]) -> Iterator[tuple[Part, ...]]:
+        """Orders of islands, those first that have the most memory where the most is kept in flight."""
+        ranked = sorted(parts, key=lambda part: -self.hardware(part.group).memory_bytes)
+        return itertools.islice(itertools.permutations(ranked), MOST_ORDERS)
+
+    def _through(self, order: Sequence[Part]) -> Iterator[tuple[float, SplitPipeline]]:
+        fronts = [self.front(part) for part in order]
+        known = [front for front in fronts if front is not None]
+        if len(known) < len(fronts):
+            return
+        routes = routes_through(
+            known,
+            layers=self.usual_layers,
+            micro_batches=self.micro_batches,
+            stage_counts=self.space.pinned("pp"),  # type: ignore[arg-type]
+        )
+        if routes is None:
+            return
+        self.counts["routes"] += routes.bounded
+        self.counts["routes: bound above the best"] += routes.bounded - len(routes)
+        for number in range(min(SPLIT, len(routes))):
+            pipeline = self._split(order, routes, number)
+            if pipeline is not None:
+                yield pipeline.step_s(self.workload.global_batch / pipeline.wave), pipeline
+
+    def _split(self, order: Sequence[Part], routes: Routes, number: int) -> SplitPipeline | None:
+        stages: list[Stage] = []
+        for place, part in enumerate(order):
+            options = self._priced(part)
+            assert options is not None
+            count = int(routes.stages[number, place])
+            one = Stage(
+                island=part.group,
+                devices=part.devices // count,
+                options=options,
+                row=int(routes.row[number, place]),
+                limit_bytes=self.limit_bytes(part.group),
+            )
+            stages += [one] * count
+        wave = int(routes.wave[number])
+        self.counts["pipelines split"] += 1
+        return split_pipeline(
+            stages,
+            ModelLayout.of(self.model, self.workload.seq_len).kinds_before,
+            wave=wave,
+            micro_batches=max(1, self.workload.global_batch // wave),
+            hops_s=[self.hop_s(a, b, wave) for a, b in itertools.pairwise(stages)],
+        )
+
+    def hop_s(self, here: Stage, there: Stage, wave: int) -> float:
+        """One boundary tensor from a stage to the next: each device of the smaller side sends its part."""
+        tokens = wave * self.workload.seq_len / min(here.devices, there.devices)
+        payload = tokens * self.model.hidden * self.workload.precision.bytes_of("activations")
+        bandwidth, latency_s = self.link(here.island, there.island)
+        return latency_s + payload / bandwidth
+
+    def link(self, here: int, there: int) -> tuple[float, float]:
+        """Bytes per second and device, and latency, between two groups, or of the outermost domain of one."""
+        if here == there:
+            outer = self.cluster.groups[here].domains[-1]
+            return outer.bandwidth_bytes_per_s * outer.efficiency, outer.latency_s
+        names = {self.cluster.groups[here].name, self.cluster.groups[there].name}
+        link = next(link for link in self.cluster.links if set(link.between) == names)
+        efficiency = min(self.cluster.groups[g].domains[-1].efficiency for g in (here, there))
+        return link.bandwidth_bytes_per_s * efficiency, link.latency_s
+
+    def blends(self, parts: Sequence[Part], most: int) -> list[Blend]:
+        """The most promising ways to spread these parts, or some of them, over pipelines.
+
+        Args:
+            parts: of the cluster.
+            most: how many.
+        """
+        found: list[Blend] = []
+        gradient_bytes = self.model.parameters * self.workload.precision.bytes_of("reduce")
+        for blocks in _partitions(tuple(parts)):
+            choices = [self.pipelines(block) for block in blocks]
+            for chosen in itertools.product(*choices):
+                members = [
+                    Member(pipeline, frozenset(part.group for part in block))
+                    for pipeline, block in zip(chosen, blocks, strict=True)
+                ]
+                found.append(blended(members, self.workload.global_batch, self._sync_s(members, gradient_bytes)))
+        found.sort(key=lambda blend: blend.step_s)
+        self.counts["blends"] += len(found)
+        return found[:most]
+
+    def _sync_s(self, members: Sequence[Member], gradient_bytes: float) -> float:
+        """Gradients between pipelines, all devices of the smaller ones taking part, over the slowest link."""
+        if len(members) < 2:
+            return 0.0
+        count = len(members)
+        slowest = min(
+            self.link(a, b)[0] * min(one.devices, other.devices)
+            for one, other in itertools.combinations(members, 2)
+            for a in one.islands
+            for b in other.islands
+        )
+        return 2 * (count - 1) / count * gradient_bytes / slowest
+
+
+def _distinct(pipelines: list[SplitPipeline]) -> list[SplitPipeline]:
+    """One pipeline of each outline: stages per island in order, and wave."""
+    seen: dict[object, SplitPipeline] = {}
+    for pipeline in pipelines:
+        outline = (pipeline.wave, tuple((stage.island, stage.devices, stage.row) for stage in pipeline.stages))
+        seen.setdefault(outline, pipeline)
+    return list(seen.values())
+
+
+def _partitions(parts: tuple[Part, ...]) -> Iterator[list[tuple[Part, ...]]]:
+    """Every way to put some of the parts into groups, at least one of them."""
+
+    def grow(index: int, blocks: list[tuple[Part, ...]]) -> Iterator[list[tuple[Part, ...]]]:
+        if index == len(parts):
+            if blocks:
+                yield blocks
+            return
+        yield from grow(index + 1, blocks)
+        for place, block in enumerate(blocks):
+            yield from grow(index + 1, [*blocks[:place], (*block, parts[index]), *blocks[place + 1 :]])
+        yield from grow(index + 1, [*blocks, (parts[index],)])
+
+    return grow(0, [])

@@ -1,0 +1,392 @@
+"""Ways to run a stage on some devices of an island, priced by `estimate`: one row per strategy, per layer and not per
+slice.
+
+    seconds of a stage   sum over its parts p (layer kinds, embedding, head) of  w_p n_p
+    bytes of a device    fixed + largest transient + sum over parts of (state_p + in flight x kept_p) n_p
+
+so that one row prices every slice of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from meshwright.estimate.hardware import Hardware
+from meshwright.estimate.items import FULL, NONE, SELECTIVE, Item, ItemCosts, item_costs
+from meshwright.estimate.legality import model_rules
+from meshwright.estimate.memory import worker_bytes
+from meshwright.estimate.pipeline import Placed, boundary_columns, data_groups, sync_layers
+from meshwright.estimate.sync import DataNetwork, step_sync
+from meshwright.search.block import PLAIN_SHARDINGS, Sharding, sharding_columns
+from meshwright.search.grid import Grid, divisors, grid_degrees
+from meshwright.search.space import Space
+from meshwright.shapes import Bool, Float, Int
+from meshwright.specs.model import ModelSpec, MoeMlp
+from meshwright.specs.row import PlanRow
+from meshwright.specs.workload import Workload
+from meshwright.strategies.base import OVERLAPS
+
+RECOMPUTES: tuple[tuple[str, float], ...] = (
+    ("none", 0.0),
+    ("sel", 0.0),
+    ("block", 0.25),
+    ("block", 0.5),
+    ("block", 0.75),
+    ("full", 1.0),
+)
+"""Name and share of the layers that are recomputed in full."""
+MOST_MICRO_BATCH = 16
+"""Sequences of a rank's micro-batch; larger ones keep more alive and leave fewer of them to fill a pipeline."""
+SLOWEST = 1.6
+"""A strategy this much slower per layer than the quickest of the same devices is not looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageOptions:
+    """Strategies of a stage, one row each; parts are the model's layer kinds, then embedding, then head."""
+
+    grid: Grid
+    devices: Int[np.ndarray, "rows"]
+    """Of the stage: tp x cp x dp."""
+    wave: Int[np.ndarray, "rows"]
+    """Sequences of one micro-batch over all data ranks, which every stage of a pipeline shares."""
+    choice: Int[np.ndarray, "rows"]
+    shardings: tuple[Sharding, ...]
+    recompute: Int[np.ndarray, "rows"]
+    """Index into RECOMPUTES."""
+    forward_s: Float[np.ndarray, "rows parts"]
+    backward_s: Float[np.ndarray, "rows parts"]
+    state_bytes: Float[np.ndarray, "rows parts"]
+    kept_bytes: Float[np.ndarray, "rows parts"]
+    """Per micro-batch in flight."""
+    transient_bytes: Float[np.ndarray, "rows parts"]
+    """The largest of a stage's parts counts once."""
+    fixed_bytes: Float[np.ndarray, "rows"]
+    sync_s: Float[np.ndarray, "rows parts"]
+    """Gradient sums, optimizer and gathers of a step that compute does not hide."""
+
+    def __len__(self) -> int:
+        return len(self.devices)
+
+    @property
+    def once_s(self) -> Float[np.ndarray, "rows parts"]:
+        """Forward and backward of one micro-batch."""
+        return self.forward_s + self.backward_s
+
+    def take(self, index: Int[np.ndarray, "picked"] | Bool[np.ndarray, "rows"]) -> StageOptions:
+        """The rows of this index or mask."""
+        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("grid", "shardings")}
+        return StageOptions(
+            grid=self.grid.take(index),
+            shardings=self.shardings,
+            **{name: values[index] for name, values in columns.items()},
+        )
+
+    def plan_row(self, row: int, layers: int) -> PlanRow:
+        """One row as a plan of a single stage of so many layers."""
+        grid, choice = self.grid, self.shardings[int(self.choice[row])]
+        levels = (("a2a", grid.cp_a2a[row]), ("p2p", grid.cp_p2p[row]), ("ag", grid.cp_ag[row]))
+        name, share = RECOMPUTES[int(self.recompute[row])]
+        again = int(np.ceil(share * layers)) if name == "block" else 0
+        return PlanRow(
+            tp=int(grid.tp[row]),
+            tp_overlap=OVERLAPS[int(grid.overlap[row])],
+            cp=tuple((kind, int(degree)) for kind, degree in levels if degree > 1),
+            ep=int(grid.ep[row]),
+            etp=int(grid.etp[row]),
+            dp=int(grid.dp[row]),
+            sharding=choice.name,
+            shard_group=choice.shard * int(grid.cp[row]) if choice.name == "hsdp" else 0,
+            mbs=int(grid.mbs[row]),
+            gbs=int(self.wave[row]),
+            recompute=("full" if again >= layers else "block") if again else ("none" if name == "block" else name),
+            recompute_layers=again if again < layers else 0,
+        )
+
+
+def stage_options(
+    model: ModelSpec,
+    workload: Workload,
+    hardware: Hardware,
+    *,
+    sizes: Sequence[int],
+    waves: Sequence[int],
+    most_tensor: int,
+    space: Space,
+    stage_layers: float,
+) -> StageOptions | None:
+    """All strategies worth a look of stages of these sizes.
+
+    Args:
+        model: the model.
+        workload: the step.
+        hardware: of the island.
+        sizes: devices of a stage.
+        waves: sequences of a micro-batch over all data ranks.
+        most_tensor: devices that tensor parallelism may span: one node's.
+        space: pinned axes.
+        stage_layers: layers of a usual stage on one device, for what a step waits for around its pipeline.
+
+    Returns:
+        The rows, dominated ones left in; None where no degrees are legal.
+    """
+    grid, devices, wave = _grid(model, workload, sizes, waves, most_tensor, space)
+    if not grid.rows:
+        return None
+    items = _items(model)
+    columns = grid.strategies(workload)
+    costs = item_costs(items, columns, model, hardware, workload)
+    mix = _mix(model)
+    kinds = len(mix)
+    kept = _quickest(grid, devices, wave, costs.forward_s[:, :kinds] @ mix + costs.backward_s[:, :kinds] @ mix)
+    grid, devices, wave, costs = grid.take(kept), devices[kept], wave[kept], costs.take(kept)
+    pieces = [
+        _sharded(model, workload, hardware, grid, devices, wave, costs, items, choice, number, stage_layers)
+        for number, choice in enumerate(_shardings(grid, devices, space))
+    ]
+    shardings = tuple(_shardings(grid, devices, space))
+    priced = [piece for piece in pieces if piece is not None]
+    if not priced:
+        return None
+    whole = _joined(priced, shardings)
+    wanted = space.pinned("recompute")
+    if wanted is not None:
+        allowed = [index for index, (name, _) in enumerate(RECOMPUTES) if name in wanted]
+        whole = whole.take(np.isin(whole.recompute, allowed))
+    return whole
+
+
+def _items(model: ModelSpec) -> tuple[Item, ...]:
+    modes = (NONE, SELECTIVE, FULL)
+    layers = tuple(Item("layer", kind, mode) for mode in modes for kind in model.kinds())
+    edges = (Item("embedding"), Item("head"))
+    modules = tuple(Item("mtp", model.last_layer(), mode) for mode in modes) if model.mtp_layers else ()
+    return (*layers, *edges, *modules)
+
+
+def _mix(model: ModelSpec) -> Float[np.ndarray, "kinds"]:
+    """Share of each kind in the model's layers."""
+    counts = model.kind_counts()
+    return np.array([counts[kind] for kind in model.kinds()], dtype=float) / model.num_layers
+
+
+def _grid(
+    model: ModelSpec,
+    workload: Workload,
+    sizes: Sequence[int],
+    waves: Sequence[int],
+    most_tensor: int,
+    space: Space,
+) -> tuple[Grid, Int[np.ndarray, "rows"], Int[np.ndarray, "rows"]]:
+    """Legal degrees of every size, and the micro-batches that make up each wave."""
+    rows: list[tuple[int, ...]] = []
+    experts = _experts(model)
+    for size in sizes:
+        for tp in _pinned(space, "tp", [d for d in divisors(size) if d <= most_tensor]):
+            for cp in _pinned(space, "cp", divisors(size // tp) if size % tp == 0 else []):
+                if size % (tp * cp) or workload.seq_len % (cp * tp):
+                    continue
+                dp = size // (tp * cp)
+                if not _pinned(space, "dp", [dp]):
+                    continue
+                kinds = [(1, 1, 1)] if cp == 1 else _levels(cp, space)
+                folds = [
+                    (ep, etp)
+                    for ep in _pinned(space, "ep", experts)
+                    for etp in _pinned(space, "etp", sorted({1, tp}) if len(experts) > 1 else [1])
+                    if size % (ep * etp) == 0
+                ]
+                overlaps = _overlaps(tp, space)
+                rows += [(size, tp, o, *kind, ep, etp, dp) for o in overlaps for kind in kinds for ep, etp in folds]
+    table = np.array(rows, dtype=np.int64).reshape(-1, 9)
+    each = np.array(waves, dtype=np.int64)
+    pick, number = (axis.ravel() for axis in np.meshgrid(np.arange(len(table)), np.arange(len(each)), indexing="ij"))
+    whole = (each[number] % table[pick, 8] == 0) & (each[number] // table[pick, 8] <= MOST_MICRO_BATCH)
+    pick, number = pick[whole], number[whole]
+    size, tp, overlap, a2a, p2p, ag, ep, etp, dp = table[pick].T
+    wave = each[number]
+    grid = Grid(
+        tp=tp,
+        overlap=overlap,
+        cp_a2a=a2a,
+        cp_p2p=p2p,
+        cp_ag=ag,
+        ep=ep,
+        etp=etp,
+        pp=np.ones_like(tp),
+        dp=dp,
+        mbs=wave // dp,
+        m=np.maximum(workload.global_batch // wave, 1),
+    )
+    legal = np.ones(grid.rows, dtype=bool)
+    degrees = grid_degrees(grid)
+    for rule in model_rules(model, workload.seq_len):
+        legal &= rule.holds(degrees)
+    if space.pinned("mbs") is not None:
+        legal &= np.isin(grid.mbs, np.array(space.pinned("mbs"), dtype=np.int64))
+    return grid.take(legal), size[legal], wave[legal]
+
+
+def _experts(model: ModelSpec) -> list[int]:
+    moes = [layer.mlp for layer in model.kinds() if isinstance(layer.mlp, MoeMlp)]
+    return [ep for ep in divisors(moes[0].experts) if all(moe.experts % ep == 0 for moe in moes)] if moes else [1]
+
+
+def _levels(cp: int, space: Space) -> list[tuple[int, int, int]]:
+    """(a2a, p2p, ag) of the plain kinds of a context degree."""
+    kinds = {"p2p": (1, cp, 1), "a2a": (cp, 1, 1), "ag": (1, 1, cp)}
+    wanted = space.pinned("cp_kind")
+    return [level for kind, level in kinds.items() if wanted is None or kind in wanted]
+
+
+def _overlaps(tp: int, space: Space) -> list[int]:
+    if tp == 1:
+        return [OVERLAPS.index("bulk")]
+    wanted = space.pinned("tp_overlap")
+    return [OVERLAPS.index(name) for name in ("bulk", "ring") if wanted is None or name in wanted]
+
+
+def _pinned(space: Space, axis: str, values: Iterable[int]) -> list[int]:
+    wanted = space.pinned(axis)
+    return [value for value in values if wanted is None or value in wanted]
+
+
+def _quickest(
+    grid: Grid, devices: Int[np.ndarray, "rows"], wave: Int[np.ndarray, "rows"], layer_s: Float[np.ndarray, "rows"]
+) -> Int[np.ndarray, "kept"]:
+    """Rows whose kind of context and of overlap is the quickest of their degrees, and that are not hopelessly slow."""
+    order = np.lexsort((layer_s, grid.etp, grid.ep, grid.cp, grid.tp, wave, devices))
+    keys = np.stack([grid.etp, grid.ep, grid.cp, grid.tp, wave, devices])[:, order]
+    first = np.concatenate([[True], (np.diff(keys, axis=1) != 0).any(axis=0)])
+    kept = order[first]
+    code = devices[kept] * (1 << 32) + wave[kept]
+    _, group = np.unique(code, return_inverse=True)
+    best = np.full(group.max() + 1, np.inf)
+    np.minimum.at(best, group, layer_s[kept])
+    return kept[layer_s[kept] <= SLOWEST * best[group]]
+
+
+def _shardings(grid: Grid, devices: Int[np.ndarray, "rows"], space: Space) -> list[Sharding]:
+    """Data-parallel choices: every plain kind but those that never differ in what counts here, and HSDP by node."""
+    wanted = space.pinned("sharding")
+    names = [name for name in PLAIN_SHARDINGS if wanted is None or name in wanted]
+    if wanted is None:
+        names = ["z0", "z1", "fsdp", "fsdp-keep"]
+    found = [Sharding(name) for name in names]
+    if wanted is None or "hsdp" in wanted:
+        found += [Sharding("hsdp", shard) for shard in (8, 16, 32) if (grid.dp > shard).any()]
+    return found
+
+
+def _sharded(
+    model: ModelSpec,
+    workload: Workload,
+    hardware: Hardware,
+    grid: Grid,
+    devices: Int[np.ndarray, "rows"],
+    wave: Int[np.ndarray, "rows"],
+    costs: ItemCosts,
+    items: tuple[Item, ...],
+    choice: Sharding,
+    number: int,
+    stage_layers: float,
+) -> StageOptions | None:
+    """All recompute modes of the rows that one data-parallel choice applies to."""
+    shared = grid.dp * grid.cp > 1
+    legal = shared if choice.name != "z0" else np.ones(grid.rows, dtype=bool)
+    if choice.name == "hsdp":
+        legal = (grid.dp % choice.shard == 0) & (grid.dp > choice.shard)
+    rows = np.flatnonzero(legal)
+    if not len(rows):
+        return None
+    grid, devices, wave, costs = grid.take(rows), devices[rows], wave[rows], costs.take(rows)
+    columns = grid.strategies(workload)
+    sharding = sharding_columns(grid, choice, np.arange(grid.rows))
+    sync = sync_layers(costs, columns, sharding, hardware, workload, anything=bool((sharding.zero == 3).any()))
+    forward_s, backward_s = costs.forward_s + sync.forward_s, costs.backward_s + sync.backward_s
+    dense, experts = np.maximum(costs.dense_parameters, 0.0), costs.expert_parameters
+    zero = np.zeros((grid.rows, 1))
+    communicators = boundary_columns(
+        columns, Placed(pp=np.full(grid.rows, 2), dp=grid.dp), model, hardware, workload
+    ).communicators[:, None]
+
+    def peak(**given: Float[np.ndarray, "rows items"]) -> Float[np.ndarray, "rows items"]:
+        nothing = dict.fromkeys(
+            ("dense_parameters", "expert_parameters", "largest_dense", "largest_expert", "activations", "transient"),
+            np.zeros_like(dense),
+        )
+        return worker_bytes(
+            **(nothing | given),
+            communicators=communicators,
+            offload_weights=zero,
+            sharding=sharding,
+            hardware=hardware,
+            workload=workload,
+        ).peak
+
+    # The one formula of memory is linear in all of these: what each part adds is the difference to an empty device.
+    empty = peak()
+    state = peak(dense_parameters=dense, expert_parameters=experts) - empty
+    kept = peak(activations=costs.kept_bytes) - empty
+    transient = peak(transient=costs.transient_bytes, largest_dense=dense, largest_expert=experts) - empty
+
+    usual = stage_layers / devices[:, None]
+    around = step_sync(
+        dense * usual,
+        experts * usual,
+        forward_s * usual,
+        backward_s * usual,
+        np.maximum(grid.m, 1)[:, None],
+        sharding,
+        DataNetwork(sharding, data_groups(columns), hardware),
+        workload,
+    )
+    sync_s = (around.gradients_s + around.gather_s + around.optimizer_s + around.offload_s) / usual
+    kinds, edge = len(model.kinds()), 3 * len(model.kinds())
+
+    def parts(values: Float[np.ndarray, "rows items"], mode: int, *, largest: bool = False) -> np.ndarray:
+        head = values[:, edge + 1]
+        if model.mtp_layers:
+            module = values[:, edge + 2 + mode]
+            head = np.maximum(head, module) if largest else head + model.mtp_layers * module
+        return np.column_stack([values[:, mode * kinds : (mode + 1) * kinds], values[:, edge], head])
+
+    pieces = []
+    for index, (name, share) in enumerate(RECOMPUTES):
+        mode = {"none": 0, "sel": 1, "full": 2, "block": 0}[name]
+
+        def mixed(values: np.ndarray, mode: int = mode, name: str = name, share: float = share) -> np.ndarray:
+            own = parts(values, mode)
+            return (1.0 - share) * own + share * parts(values, 2) if name == "block" else own
+
+        pieces.append(
+            StageOptions(
+                grid=grid,
+                devices=devices,
+                wave=wave,
+                choice=np.full(grid.rows, number),
+                shardings=(),
+                recompute=np.full(grid.rows, index),
+                forward_s=mixed(forward_s),
+                backward_s=mixed(backward_s),
+                state_bytes=parts(state, 0),
+                kept_bytes=mixed(kept),
+                transient_bytes=parts(transient, 2 if share else mode, largest=True),
+                fixed_bytes=empty[:, 0],
+                sync_s=parts(sync_s, 0),
+            )
+        )
+    return _joined(pieces, ())
+
+
+def _joined(pieces: Sequence[StageOptions], shardings: tuple[Sharding, ...]) -> StageOptions:
+    grid = Grid(**{f.name: np.concatenate([getattr(p.grid, f.name) for p in pieces]) for f in fields(Grid)})
+    names = [f.name for f in fields(StageOptions) if f.name not in ("grid", "shardings")]
+    return StageOptions(
+        grid=grid,
+        shardings=shardings,
+        **{name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in names},
+    )

@@ -1,0 +1,168 @@
+"""One pipeline of unlike stages: its layers split so that the slowest stage is as quick as it can be, and its time.
+
+T(m) = fill + (m - 1) period
+fill    one micro-batch forward and backward through all stages, transfers included
+period  max over stages i of  max(t_i, (sum over j >= i of t_j + 2 c_j) / (S - i)),
+        since stage i of 1F1B has at most S - i micro-batches on their way behind it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.hetero.native_stages import StageOptions
+from meshwright.shapes import Float, Int
+
+HALVINGS = 20
+"""Of the interval of the bottleneck: 1e-6 of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Stage:
+    """One stage before it has layers: a strategy on some devices of an island."""
+
+    island: int
+    devices: int
+    options: StageOptions
+    row: int
+    limit_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SplitPipeline:
+    """A pipeline with its layers."""
+
+    stages: tuple[Stage, ...]
+    layers: tuple[int, ...]
+    wave: int
+    stage_s: tuple[float, ...]
+    """Forward and backward of one micro-batch."""
+    fill_s: float
+    period_s: float
+    sync_s: float
+    """The longest that any stage takes after its last backward."""
+
+    def step_s(self, micro_batches: float) -> float:
+        """Seconds of so many micro-batches and of what follows them."""
+        return self.fill_s + (micro_batches - 1) * self.period_s + self.sync_s
+
+    def devices_on(self, island: int) -> int:
+        """Devices it takes of an island."""
+        return sum(stage.devices for stage in self.stages if stage.island == island)
+
+
+def split_pipeline(
+    stages: Sequence[Stage],
+    kinds_before: Int[np.ndarray, "cuts kinds"],
+    *,
+    wave: int,
+    micro_batches: int,
+    hops_s: Sequence[float],
+) -> SplitPipeline | None:
+    """The split of the layers with the least bottleneck.
+
+    Args:
+        stages: in the order of the pipeline.
+        kinds_before: layers of each kind before each cut of the model.
+        wave: sequences of a micro-batch over all data ranks.
+        micro_batches: of a step.
+        hops_s: seconds of one transfer from each stage to the next.
+
+    Returns:
+        The pipeline; None where the layers do not fit.
+    """
+    rows = [_StageLine.of(stage, index, len(stages), kinds_before, micro_batches) for index, stage in enumerate(stages)]
+    layers = _least_bottleneck(rows, len(kinds_before) - 1)
+    if layers is None:
+        return None
+    cuts = np.concatenate([[0], np.cumsum(layers)])
+    stage_s = [line.seconds(cuts[i], cuts[i + 1]) for i, line in enumerate(rows)]
+    sync_s = max(line.sync(cuts[i], cuts[i + 1]) for i, line in enumerate(rows))
+    there_s = [*hops_s, 0.0]
+    loop_s = np.cumsum([t + 2 * c for t, c in zip(stage_s, there_s, strict=True)][::-1])[::-1]
+    behind = np.arange(len(stages), 0, -1)
+    return SplitPipeline(
+        stages=tuple(stages),
+        layers=tuple(layers),
+        wave=wave,
+        stage_s=tuple(stage_s),
+        fill_s=float(loop_s[0]),
+        period_s=float(max(max(stage_s), (loop_s / behind).max())),
+        sync_s=sync_s,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _StageLine:
+    """Running sums of one stage's costs over the model's layers."""
+
+    cost_s: Float[np.ndarray, "cuts"]
+    edge_s: float
+    bytes_: Float[np.ndarray, "cuts"]
+    room_bytes: float
+    sync_s: Float[np.ndarray, "cuts"]
+    edge_sync_s: float
+
+    @classmethod
+    def of(
+        cls, stage: Stage, index: int, count: int, kinds_before: Int[np.ndarray, "cuts kinds"], micro_batches: int
+    ) -> _StageLine:
+        options, row, kinds = stage.options, stage.row, kinds_before.shape[1]
+        once_s = options.forward_s[row] + options.backward_s[row]
+        in_flight = min(micro_batches, count - index)
+        used = options.state_bytes[row] + in_flight * options.kept_bytes[row]
+        edges = [kinds + 0] * (index == 0) + [kinds + 1] * (index == count - 1)
+        room = (
+            stage.limit_bytes - options.fixed_bytes[row] - options.transient_bytes[row, [*range(kinds), *edges]].max()
+        )
+        return cls(
+            cost_s=kinds_before @ once_s[:kinds],
+            edge_s=float(once_s[edges].sum()),
+            bytes_=kinds_before @ used[:kinds],
+            room_bytes=float(room - used[edges].sum()),
+            sync_s=kinds_before @ options.sync_s[row, :kinds],
+            edge_sync_s=float(options.sync_s[row, edges].sum()),
+        )
+
+    def seconds(self, first: int, behind: int) -> float:
+        return float(self.cost_s[behind] - self.cost_s[first]) + self.edge_s
+
+    def sync(self, first: int, behind: int) -> float:
+        return float(self.sync_s[behind] - self.sync_s[first]) + self.edge_sync_s
+
+    def furthest(self, first: int, pace_s: float) -> int:
+        """Behind the last layer that fits from this one on."""
+        by_time = np.searchsorted(self.cost_s, self.cost_s[first] + pace_s - self.edge_s + 1e-12, side="right") - 1
+        by_memory = np.searchsorted(self.bytes_, self.bytes_[first] + self.room_bytes, side="right") - 1
+        return int(min(by_time, by_memory))
+
+
+def _least_bottleneck(lines: list[_StageLine], layers: int) -> list[int] | None:
+    """Layers of each stage, at least one each, by bisection over the slowest stage's time."""
+
+    def filled(pace_s: float) -> list[int] | None:
+        first, counts = 0, []
+        for left, line in zip(range(len(lines) - 1, -1, -1), lines, strict=True):
+            behind = min(line.furthest(first, pace_s), layers - left)
+            if behind <= first:
+                return None
+            counts.append(behind - first)
+            first = behind
+        return counts if first == layers else None
+
+    high = max(line.seconds(0, layers) for line in lines)
+    best = filled(high)
+    if best is None:
+        return None
+    low = 0.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        found = filled(middle)
+        if found is None:
+            low = middle
+        else:
+            high, best = middle, found
+    return best

@@ -1,0 +1,221 @@
+"""Pipelines through islands: how many stages on each, under which strategies, so that the slowest stage is as quick as
+it can be.
+
+    a route      islands in an order, s_g equal stages on each, one strategy per island, a wave
+    its pace     the least tau for which the layers that all stages can hold within tau and their memory suffice
+
+The stages of a route are laid out from the last one back, since what a stage keeps in flight is the number of stages
+from it on. All routes through the same islands are bisected together.
+Restrictions made for speed: a pipeline enters an island once, and all its stages there are equal but for their layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.hetero.stage_fronts import StageFront
+from meshwright.shapes import Bool, Float, Int
+
+HALVINGS = 14
+"""Of the interval of the pace: 2e-4 of it."""
+MOST_TUPLES = 20_000
+"""Combinations of stage counts that are bounded at once; with more islands, counts are thinned to powers of two."""
+ROUNDING = 1e-9
+BISECTED = 192
+"""Routes of one order of islands whose pace is searched, those with the least bounds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Routes:
+    """One row per route through the same islands in the same order."""
+
+    stages: Int[np.ndarray, "routes islands"]
+    wave: Int[np.ndarray, "routes"]
+    pace_s: Float[np.ndarray, "routes"]
+    """Of the slowest stage, per micro-batch."""
+    row: Int[np.ndarray, "routes islands"]
+    """Of each island's options."""
+    bounded: int
+    """Routes that were bounded, before the least bounds were taken."""
+
+    def __len__(self) -> int:
+        return len(self.wave)
+
+
+def routes_through(
+    fronts: Sequence[StageFront],
+    *,
+    layers: float,
+    micro_batches: Float[np.ndarray, "waves"],
+    stage_counts: Sequence[int] | None = None,
+    bisected: int = BISECTED,
+) -> Routes | None:
+    """The quickest routes, most promising first.
+
+    Args:
+        fronts: of the islands, in the order of the pipeline.
+        layers: of the model.
+        micro_batches: of a step at each wave.
+        stage_counts: allowed numbers of stages in all, any by default.
+        bisected: how many have their pace searched.
+
+    Returns:
+        Routes; None where none can hold the model.
+    """
+    counts = _stage_counts(fronts, layers, stage_counts)
+    if not len(counts):
+        return None
+    quickest = [1.0 / front.layer_s.min(axis=2) for front in fronts]
+    rate = sum(
+        front.stages[counts[:, g], None] * quickest[g][counts[:, g]] for g, front in enumerate(fronts)
+    )  # layers per second, routes x waves
+    total = sum(front.stages[counts[:, g]] for g, front in enumerate(fronts))
+    usable = np.all([quickest[g][counts[:, g]] > 0 for g in range(len(fronts))], axis=0)
+    with np.errstate(divide="ignore"):
+        least_s = np.where(usable, layers / rate, np.inf) * (micro_batches + total[:, None] - 1)
+    order = np.argsort(least_s, axis=None, kind="stable")
+    order = order[: min(bisected, int(np.isfinite(least_s).sum()))]
+    which, wave = np.unravel_index(order, least_s.shape)
+    if not len(which):
+        return None
+    return _bisected(fronts, counts[which], wave, layers, micro_batches, int(usable.sum()))
+
+
+def _stage_counts(
+    fronts: Sequence[StageFront], layers: float, allowed: Sequence[int] | None
+) -> Int[np.ndarray, "tuples islands"]:
+    """Every combination of indices into the stage counts of the islands that has layers for all its stages."""
+    choices = [np.arange(len(front.stages)) for front in fronts]
+    if np.prod([float(len(c)) for c in choices]) > MOST_TUPLES:
+        choices = [c[(front.stages & (front.stages - 1)) == 0] for c, front in zip(choices, fronts, strict=True)]
+    while np.prod([float(len(c)) for c in choices]) > MOST_TUPLES:
+        longest = max(range(len(choices)), key=lambda g: len(choices[g]))
+        choices[longest] = choices[longest][:-1]
+    table = np.stack([axis.ravel() for axis in np.meshgrid(*choices, indexing="ij")], axis=1)
+    total = sum(front.stages[table[:, g]] for g, front in enumerate(fronts))
+    good = np.asarray(total <= layers)
+    if allowed is not None:
+        good &= np.isin(total, np.array(list(allowed)))
+    return table[good]
+
+
+def _bisected(
+    fronts: Sequence[StageFront],
+    counts: Int[np.ndarray, "routes islands"],
+    wave: Int[np.ndarray, "routes"],
+    layers: float,
+    micro_batches: Float[np.ndarray, "waves"],
+    bounded: int,
+) -> Routes | None:
+    """The pace of every route, and the strategies that reach it."""
+    stages = np.stack([front.stages[counts[:, g]] for g, front in enumerate(fronts)], axis=1)
+    behind = stages[:, ::-1].cumsum(axis=1)[:, ::-1] - stages
+    alive = np.maximum(micro_batches[wave], 1.0)
+    blocks = [
+        _Block.of(front, counts[:, g], wave, stages[:, g], behind[:, g], alive, g == 0, g == len(fronts) - 1)
+        for g, front in enumerate(fronts)
+    ]
+
+    def held(pace_s: Float[np.ndarray, "routes"]) -> list[Float[np.ndarray, "routes places"]]:
+        return [block.held(pace_s) for block in blocks]
+
+    def enough(pace_s: Float[np.ndarray, "routes"]) -> Bool[np.ndarray, "routes"]:
+        return np.asarray(sum(part.max(axis=1) for part in held(pace_s)) >= layers)
+
+    low = np.full(len(wave), 0.0)
+    high = max(block.slowest_s for block in blocks) * layers * np.ones(len(wave))
+    possible = enough(high)
+    rate = sum(stages[:, g] / blocks[g].layer_s.min(axis=1) for g in range(len(fronts)))
+    low = layers / rate * (1 - 1e-9)
+    high = np.minimum(high, low * 4.0)
+    high = np.where(enough(high), high, low * 64.0)
+    possible &= enough(high)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        good = enough(middle)
+        high, low = np.where(good, middle, high), np.where(good, low, middle)
+    best = held(high)
+    row = np.stack(
+        [fronts[g].row[counts[:, g], wave, best[g].argmax(axis=1)] for g in range(len(fronts))],
+        axis=1,
+    )
+    kept = np.flatnonzero(possible)
+    if not len(kept):
+        return None
+    total = stages.sum(axis=1)
+    step_s = high * (micro_batches[wave] + total - 1)
+    kept = kept[np.argsort(step_s[kept], kind="stable")]
+    return Routes(
+        stages=stages[kept], wave=fronts[0].waves[wave[kept]], pace_s=high[kept], row=row[kept], bounded=bounded
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Block:
+    """The stages of all routes on one island."""
+
+    layer_s: Float[np.ndarray, "routes places"]
+    first_s: Float[np.ndarray, "routes places"]
+    last_s: Float[np.ndarray, "routes places"]
+    by_memory: Float[np.ndarray, "routes places slots"]
+    """Layers that fit each stage; -1 behind the last one."""
+    fewest: Float[np.ndarray, "routes places"]
+    """Layers that fit the fullest stage."""
+    slots: Int[np.ndarray, "routes"]
+    slowest_s: float
+
+    @classmethod
+    def of(
+        cls,
+        front: StageFront,
+        count: Int[np.ndarray, "routes"],
+        wave: Int[np.ndarray, "routes"],
+        stages: Int[np.ndarray, "routes"],
+        behind: Int[np.ndarray, "routes"],
+        alive: Float[np.ndarray, "routes"],
+        first: bool,
+        last: bool,
+    ) -> _Block:
+        slot = np.arange(stages.max())
+        ahead = np.maximum(stages[:, None] - slot + behind[:, None], 1)
+        in_flight = np.minimum(ahead, alive[:, None])[:, None, :]
+        state, kept = front.state[count, wave][..., None], front.kept[count, wave][..., None]
+        used = np.zeros_like(state + kept * in_flight)
+        edge_state, edge_kept = front.edge_state[count, wave], front.edge_kept[count, wave]
+        here = slot < stages[:, None]
+        if first:
+            used[..., 0] += edge_state[..., 0] + edge_kept[..., 0] * in_flight[..., 0]
+        if last:
+            end = (slot == stages[:, None] - 1)[:, None, :]
+            used += np.where(end, edge_state[..., 1:] + edge_kept[..., 1:] * in_flight, 0.0)
+        fits = np.maximum(np.floor((1.0 - used) / (state + kept * in_flight) + ROUNDING), 0.0)
+        layer_s = front.layer_s[count, wave]
+        edge_s = front.edge_s[count, wave]
+        nothing = np.zeros_like(layer_s)
+        known = layer_s[np.isfinite(layer_s)]
+        return cls(
+            layer_s=layer_s,
+            first_s=edge_s[..., 0] if first else nothing,
+            last_s=edge_s[..., 1] if last else nothing,
+            by_memory=np.where(here[:, None, :], fits, 0.0),
+            fewest=np.where(here[:, None, :], fits, np.inf).min(axis=2),
+            slots=stages,
+            slowest_s=float(known.max()) if len(known) else 1.0,
+        )
+
+    def held(self, pace_s: Float[np.ndarray, "routes"]) -> Float[np.ndarray, "routes places"]:
+        """Layers that all stages together hold within a pace."""
+        plain = np.floor(pace_s[:, None] / self.layer_s + ROUNDING)
+        total = np.minimum(plain[..., None], self.by_memory).sum(axis=2)
+        least = np.minimum(plain, self.fewest)
+        # Embedding and head take their part of the first and the last stage's time.
+        for edge_s, slot in ((self.first_s, np.zeros_like(self.slots)), (self.last_s, self.slots - 1)):
+            if edge_s.any():
+                own = np.take_along_axis(self.by_memory, slot[:, None, None], axis=2)[..., 0]
+                left = np.minimum(np.floor((pace_s[:, None] - edge_s) / self.layer_s + ROUNDING), own)
+                total += left - np.minimum(plain, own)
+                least = np.minimum(least, left)
+        return np.where(least >= 1, total, -np.inf)

@@ -1,0 +1,127 @@
+"""The strategies of stages that no other beats, laid out as tables over (number of stages, wave) of one island part.
+
+An island part of c devices holds s equal stages of c / s devices. A strategy is dominated where another of the same
+size and wave is no slower per layer and holds no fewer layers at any number of micro-batches in flight: the share of
+memory that a layer takes, state + in flight x kept, is linear, so that both ends of its range decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.hetero.native_stages import StageOptions
+from meshwright.shapes import Float, Int
+
+EDGES = 2
+"""Embedding and head, the last two parts of every row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageFront:
+    """Undominated strategies of one island part; unused places take infinitely long."""
+
+    devices: int
+    """Of the part."""
+    stages: Int[np.ndarray, "counts"]
+    """Numbers of equal stages the part may be cut into."""
+    waves: Int[np.ndarray, "waves"]
+    layer_s: Float[np.ndarray, "counts waves places"]
+    """Forward and backward of a mean layer and its share of what the step waits for, per micro-batch."""
+    edge_s: Float[np.ndarray, "counts waves places edges"]
+    """Of embedding and head."""
+    state: Float[np.ndarray, "counts waves places"]
+    """Share of the memory for layers that a mean layer's weights, gradients and optimizer take."""
+    kept: Float[np.ndarray, "counts waves places"]
+    """Likewise for its activations, per micro-batch in flight."""
+    edge_state: Float[np.ndarray, "counts waves places edges"]
+    edge_kept: Float[np.ndarray, "counts waves places edges"]
+    row: Int[np.ndarray, "counts waves places"]
+    """Of the options."""
+    looked_at: int
+    """Strategies before any was dropped."""
+
+
+def stage_front(
+    options: StageOptions,
+    *,
+    devices: int,
+    waves: tuple[int, ...],
+    micro_batches: Float[np.ndarray, "waves"],
+    mix: Float[np.ndarray, "kinds"],
+    limit_bytes: float,
+    most_in_flight: int,
+) -> StageFront | None:
+    """The table of an island part.
+
+    Args:
+        options: of all sizes of stage of the island.
+        devices: of the part.
+        waves: sequences of a micro-batch over all data ranks.
+        micro_batches: of a step at each wave, over which what happens once a step is spread.
+        mix: share of each layer kind in the model.
+        limit_bytes: that may be used of a device.
+        most_in_flight: micro-batches alive at most.
+
+    Returns:
+        The table; None where nothing fits.
+    """
+    kinds = len(mix)
+    room = limit_bytes - options.fixed_bytes - options.transient_bytes.max(axis=1)
+    possible = (room > 0) & (devices % options.devices == 0)
+    index = np.flatnonzero(possible)
+    if not len(index):
+        return None
+    place = np.searchsorted(np.array(waves), options.wave[index])
+    each_s = options.once_s[index] + options.sync_s[index] / micro_batches[place][:, None]
+    state = options.state_bytes[index] / room[index, None]
+    kept = options.kept_bytes[index] / room[index, None]
+    layer_s = each_s[:, :kinds] @ mix
+    layer_state, layer_kept = state[:, :kinds] @ mix, kept[:, :kinds] @ mix
+    least, most = layer_state + layer_kept, layer_state + most_in_flight * layer_kept
+    size = options.devices[index]
+    sizes = np.unique(size)[::-1]
+    fronts: dict[tuple[int, int], Int[np.ndarray, "front"]] = {}
+    for count, one in enumerate(sizes.tolist()):
+        for number in range(len(waves)):
+            rows = np.flatnonzero((size == one) & (place == number) & (least <= 1.0))
+            if len(rows):
+                fronts[count, number] = rows[_undominated(layer_s[rows], least[rows], most[rows])]
+    if not fronts:
+        return None
+    places = max(map(len, fronts.values()))
+    shape = (len(sizes), len(waves), places)
+
+    def table(values: np.ndarray, fill: float) -> np.ndarray:
+        out = np.full((*shape, *values.shape[1:]), fill, dtype=values.dtype)
+        for (count, number), rows in fronts.items():
+            out[count, number, : len(rows)] = values[rows]
+        return out
+
+    return StageFront(
+        devices=devices,
+        stages=devices // sizes,
+        waves=np.array(waves),
+        layer_s=table(layer_s, np.inf),
+        edge_s=table(each_s[:, kinds:], 0.0),
+        state=table(layer_state, 1.0),
+        kept=table(layer_kept, 1.0),
+        edge_state=table(state[:, kinds:], 1.0),
+        edge_kept=table(kept[:, kinds:], 1.0),
+        row=table(index, -1),
+        looked_at=len(index),
+    )
+
+
+def _undominated(
+    time_s: Float[np.ndarray, "rows"], least: Float[np.ndarray, "rows"], most: Float[np.ndarray, "rows"]
+) -> Int[np.ndarray, "front"]:
+    """Rows that no other beats in all three, quickest first."""
+    left = np.lexsort((most, least, time_s))
+    front = []
+    while len(left):
+        best = left[0]
+        front.append(best)
+        left = left[(least[left] < least[best]) | (most[left] < most[best])]
+    return np.array(front)
