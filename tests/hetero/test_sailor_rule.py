@@ -45,10 +45,11 @@ def _link(payload_bytes: float, c0: float) -> float:
 
 
 def test_first_last_and_middle_stages_pay_their_own_transfers() -> None:
-    assert moves([]) == [0.0]
-    assert moves([2.0]) == [2.0, 4.0]
-    assert moves([2.0, 3.0]) == [2.0, 5.0, 6.0]
-    assert moves([2.0, 3.0, 4.0]) == [4.0, 5.0, 7.0, 8.0]
+    assert moves([], []) == [0.0]
+    assert moves([2.0], [2.0]) == [2.0, 4.0]
+    assert moves([2.0, 3.0], [2.0, 3.0]) == [2.0, 5.0, 6.0]
+    assert moves([2.0, 3.0, 4.0], [2.0, 3.0, 4.0]) == [4.0, 5.0, 7.0, 8.0]
+    assert moves([2.0, 3.0], [1.0, 4.0]) == [2.0, 4.0, 8.0]
 
 
 def test_a_stage_waits_for_its_slowest_replica() -> None:

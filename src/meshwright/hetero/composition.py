@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class StageShape:
+class StageShape(NamedTuple):
     """Consecutive layers on some devices of one kind."""
 
     device: str
@@ -22,8 +21,7 @@ class StageShape:
         return self.tp * self.replicas
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineShape:
+class PipelineShape(NamedTuple):
     """Stages in order, and the sequences of one micro-batch through all of them."""
 
     micro_batch: int
@@ -39,16 +37,14 @@ class PipelineShape:
         return sum(stage.devices for stage in self.stages if stage.device == device)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """Equal pipelines of a composition."""
 
     shape: PipelineShape
     pipelines: int
 
 
-@dataclass(frozen=True, slots=True)
-class Composition:
+class Composition(NamedTuple):
     """All pipelines of a job."""
 
     parts: tuple[Part, ...]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from meshwright.hetero.composition import Composition, Part, PipelineShape
 from meshwright.hetero.composition_price import CompositionPricer
@@ -71,7 +70,7 @@ def _similar(shape: PipelineShape) -> Iterator[PipelineShape]:
         for taker in range(len(shape.stages)):
             if taker != giver and stage.layers > 1:
                 layers = [one.layers + (i == taker) - (i == giver) for i, one in enumerate(shape.stages)]
-                stages = tuple(replace(one, layers=n) for one, n in zip(shape.stages, layers, strict=True))
+                stages = tuple(one._replace(layers=n) for one, n in zip(shape.stages, layers, strict=True))
                 yield PipelineShape(shape.micro_batch, stages)
     for micro_batch in (shape.micro_batch // 2, shape.micro_batch * 2):
         if micro_batch:
@@ -80,9 +79,9 @@ def _similar(shape: PipelineShape) -> Iterator[PipelineShape]:
 
 def _most(pricer: CompositionPricer, composition: Composition, shape: PipelineShape) -> int:
     """Pipelines of a shape that the free devices hold."""
-    fits = [
-        (kind.count - composition.devices(kind.name)) // shape.devices(kind.name)
-        for kind in pricer.costs.kinds.values()
-        if shape.devices(kind.name)
-    ]
-    return min(fits)
+    pace = pricer.pace(shape)
+    paces = [one for part in composition.parts if (one := pricer.pace(part.shape)) is not None]
+    if pace is None:
+        return 0
+    free = pricer.free(composition.parts, paces)
+    return min(left // used for left, used in zip(free, pace.used, strict=True) if used)

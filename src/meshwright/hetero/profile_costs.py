@@ -49,6 +49,7 @@ class ProfileCosts:
         self.num_layers = self.profile.num_layers
         self._links = profiles.links
         self._sums: dict[Point, RunningSums] = {}
+        self._bytes: dict[tuple[str, int], Float[np.ndarray, "cuts"]] = {}
         self._transfers: dict[tuple[float, tuple[str, int], tuple[str, int]], float] = {}
 
     @cached_property
@@ -60,6 +61,11 @@ class ProfileCosts:
     def parameters(self) -> Float[np.ndarray, "cuts"]:
         """Parameters of the unsplit layers before each cut."""
         return _before_each_cut(self.whole.parameters)
+
+    @cached_property
+    def parameters_before(self) -> list[float]:
+        """`parameters` as plain numbers."""
+        return [float(number) for number in self.parameters]
 
     def tensor_degrees(self, device: str) -> tuple[int, ...]:
         """Profiled degrees that stay inside a node."""
@@ -78,11 +84,17 @@ class ProfileCosts:
 
     def state_bytes(self, tp: int) -> Float[np.ndarray, "cuts"]:
         """Bytes of parameters, gradients and optimizer before each cut, per device."""
-        return STATE_BYTES * _before_each_cut(self.profile.sizes[tp].parameters)
+        key = ("state", tp)
+        if key not in self._bytes:
+            self._bytes[key] = STATE_BYTES * _before_each_cut(self.profile.sizes[tp].parameters)
+        return self._bytes[key]
 
     def saved_bytes(self, tp: int) -> Float[np.ndarray, "cuts"]:
         """Bytes of activations before each cut, per device and sequence."""
-        return ELEMENT_BYTES * _before_each_cut(self.profile.sizes[tp].saved_elements)
+        key = ("saved", tp)
+        if key not in self._bytes:
+            self._bytes[key] = ELEMENT_BYTES * _before_each_cut(self.profile.sizes[tp].saved_elements)
+        return self._bytes[key]
 
     def fixed_bytes(self, tp: int) -> float:
         """Bytes that no layer uses."""

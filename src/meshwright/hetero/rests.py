@@ -33,6 +33,8 @@ class Rests:
     """Sequences of the smallest micro-batch."""
     ahead: float
     """Most sequences by which a rest is ahead of full micro-batches."""
+    most_per_s: float
+    """Sequences per second of the best mix of micro-batches."""
 
     def by(self, end_s: float) -> tuple[int, float]:
         """Sequences done by a time, and seconds after it until one more would be."""
@@ -83,5 +85,6 @@ def rests(micro_batch: int, slowest_s: float, fill_s: float, smaller: Sequence[t
         seconds=tuple(seconds),
         first=tuple(first),
         smallest=sizes[-1][0],
+        most_per_s=max(size / each_s for size, each_s in sizes),
         ahead=max(rest - micro_batch * each_s / slowest_s for rest, each_s in enumerate(seconds)),
     )

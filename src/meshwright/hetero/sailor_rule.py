@@ -70,9 +70,10 @@ def uniform_step(
     compute_s = [
         max(_compute_s(costs, stage, replica, micro_batch) for replica in set(stage.replicas)) for stage in stages
     ]
+    crossings = _crossings(costs, stages, micro_batch)
     stage_s = [
         compute + moving
-        for compute, moving in zip(compute_s, moves(_crossings(costs, stages, micro_batch)), strict=True)
+        for compute, moving in zip(compute_s, moves(crossings, crossings), strict=True)
     ]
     rounds = micro_batches(global_batch, micro_batch, replicas)
     update_s = max(
@@ -87,22 +88,22 @@ def uniform_step(
     )
 
 
-def moves(crossing_s: list[float]) -> list[float]:
+def moves(send_s: list[float], receive_s: list[float]) -> list[float]:
     """What each stage pays for its transfers per micro-batch.
 
     Args:
-        crossing_s: seconds of one transfer over each cut.
+        send_s: seconds in which the stage before each cut passes one micro-batch on.
+        receive_s: seconds in which the stage behind each cut takes it in.
 
     Returns:
         a middle stage pays one receive and one send, the last stage two receives, the first one send, or two in
         pipelines of more than three stages.
     """
-    stages = len(crossing_s) + 1
-    if stages == 1:
+    if not send_s:
         return [0.0]
-    first = crossing_s[0] * (2 if stages > 3 else 1)
-    middle = [before + after for before, after in pairwise(crossing_s)]
-    return [first, *middle, 2 * crossing_s[-1]]
+    first = send_s[0] * (2 if len(send_s) > 2 else 1)
+    middle = [before + after for before, after in zip(receive_s, send_s[1:], strict=False)]
+    return [first, *middle, 2 * receive_s[-1]]
 
 
 def _sums(costs: ProfileCosts, replica: Replica, micro_batch: int) -> RunningSums:
