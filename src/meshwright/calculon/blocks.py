@@ -174,12 +174,13 @@ def _block(
             # B1: a recomputed layer adds the whole block up to and including itself; its time alone is right.
             again = amount if fixed or name == "time" else sums[f"fw_{name}"]
             sums[f"re_{name}"] = sums[f"re_{name}"] + np.where(layer.recomputed, again, 0.0)
-        for (direction, block), traffic in priced.traffic.items():
-            for name, amount in traffic.amounts().items():
-                sums[f"{block}_{direction}_{name}"] = sums[f"{block}_{direction}_{name}"] + amount
+        if layer.comm is not None:
+            for (direction, block), traffic in priced.traffic.items():
+                for name, amount in traffic.amounts().items():
+                    sums[f"{block}_{direction}_{name}"] = sums[f"{block}_{direction}_{name}"] + amount
+            sums["overlap_req"] = np.maximum(sums["overlap_req"], priced.overlap_req)
         for name, amount in _stored(layer, columns, keys).items():
             sums[name] = sums[name] + amount
-        sums["overlap_req"] = np.maximum(sums["overlap_req"], priced.overlap_req)
     return _statistics(sums, columns, keys)
 
 

@@ -17,20 +17,25 @@ from meshwright.calculon.layers import Amount, BlockKeys, Flag, Layer
 from meshwright.shapes import Int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _parts(kinds: Int[np.ndarray, "rows"]) -> list[tuple[int, Flag | slice]]:
+    """Each kind that occurs, and its rows; all of them as a slice, which copies nothing."""
+    found = np.unique(kinds).tolist()
+    return [(kind, kinds == kind if len(found) > 1 else slice(None)) for kind in found]
+
+
 class Engines:
     """Times of compute and memory for rows of several datatypes."""
 
-    system: System
-    datatype: Int[np.ndarray, "rows"]
+    def __init__(self, *, system: System, datatype: Int[np.ndarray, "rows"]) -> None:
+        self.system = system
+        self.parts = [(CHOICES["datatype"][code], rows) for code, rows in _parts(datatype)]
 
     def compute_s(self, flop: Amount, *, matrix: bool) -> Amount:
         """Seconds on the matrix or the vector engine."""
         engines = self.system.matrix if matrix else self.system.vector
-        seconds = np.zeros(flop.shape)
-        for code in np.unique(self.datatype):
-            rows = self.datatype == code
-            seconds[rows] = engines[CHOICES["datatype"][code]].time_s(flop[rows])
+        seconds = np.empty(flop.shape)
+        for datatype, rows in self.parts:
+            seconds[rows] = engines[datatype].time_s(flop[rows])
         return seconds
 
     def memory_s(self, moved_bytes: Amount) -> Amount:
@@ -96,10 +101,10 @@ class LayerPricer:
     def __init__(self, system: System, columns: ExecutionColumns, keys: BlockKeys, *, fixed: bool) -> None:
         self.engines = Engines(system=system, datatype=columns.datatype)
         self.networks = system.networks
-        self.network = columns.tensor_par_net
+        self.parts = _parts(columns.tensor_par_net)
         self.degree = columns.tensor_par
         self.element_bytes = keys.element_bytes
-        self.usage = np.asarray([network.processor_usage for network in system.networks])[self.network]
+        self.usage = np.asarray([network.processor_usage for network in system.networks])[columns.tensor_par_net]
         """Share of the processor that tensor traffic takes."""
         self.split = {block: split_collectives(keys, edge=block == "edge") for block in ("base", "edge")}
         self.pipe = columns.tensor_par_overlap == PIPE
@@ -120,7 +125,7 @@ class LayerPricer:
             nothing = Traffic(size_bytes=self.zeros, link_s=self.zeros, exposed_s=self.zeros)
             return PricedLayer(
                 stages=alone,
-                traffic={(way, block): nothing for way in ("fw", "agrad", "redo") for block in ("base", "edge")},
+                traffic={(way, block): nothing for way in WAYS for block in ("base", "edge")},
                 redo_exposed_s={"base": self.zeros, "edge": self.zeros},
                 overlap_req=self.zeros,
             )
@@ -176,9 +181,8 @@ class LayerPricer:
 
     def _collective_s(self, size_bytes: Amount, split: Flag, *, reduces: bool) -> Amount:
         """Where split, a reduce-scatter or an all-gather; otherwise an all-reduce on the reducing side only."""
-        seconds = np.zeros(size_bytes.shape)
-        for one in np.unique(self.network):
-            rows = self.network == one
+        seconds = np.empty(size_bytes.shape)
+        for one, rows in self.parts:
             network, size, group = self.networks[one], size_bytes[rows], self.degree[rows]
             parted = network.time_s("reduce_scatter" if reduces else "all_gather", size, group)
             seconds[rows] = np.where(split[rows], parted, network.time_s("all_reduce", size, group))

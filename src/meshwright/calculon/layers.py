@@ -8,6 +8,7 @@ Source: Isaev et al., SC'23, and the formulas of Calculon 0.1.0 (github.com/calc
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -143,8 +144,8 @@ class Builder:
                 matrix=matrix,
                 reused=reused,
                 comm=comm,
-                **{key: np.broadcast_to(np.asarray(value, dtype=np.float64), shape) for key, value in amounts.items()},
-                **{key: np.broadcast_to(np.asarray(value, dtype=np.bool_), shape) for key, value in flags.items()},
+                **{key: _column(value, np.float64, shape) for key, value in amounts.items()},
+                **{key: _column(value, np.bool_, shape) for key, value in flags.items()},
             )
         )
 
@@ -429,6 +430,12 @@ class Builder:
             keeps_input=keeps_input,
             comm=TensorComm(gather_first=gather_first, size_bytes=x * element, overlapped=False),
         )
+
+
+def _column(value: Any, kind: type, shape: tuple[int, ...]) -> np.ndarray:
+    """A value of every block."""
+    column = np.asarray(value, dtype=kind)
+    return column if column.shape == shape else np.full(shape, column)
 
 
 def optimizer_bytes_per_weight(element_bytes: Int[np.ndarray, "rows"]) -> Int[np.ndarray, "rows"]:
