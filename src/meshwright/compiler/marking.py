@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from functools import partial, wraps
 from typing import Any
 
@@ -21,6 +22,38 @@ Operands: the constants of `loss`, then its arguments, flat. Parameters: `loss` 
 Results: all outputs of `loss`, then one gradient per position of `wrt`.
 """
 gradient_p.multiple_results = True
+
+
+_READING_LOSS: ContextVar[bool] = ContextVar("reading_loss", default=False)
+
+
+class _LossReadError(Exception):
+    """Ends a trace at the mark, with the loss and the positions of its differentiated operands."""
+
+
+def read_loss(fun: Callable[..., Any], shapes: Sequence[Any]) -> tuple[core.ClosedJaxpr, tuple[int, ...]] | None:
+    """The first loss that a step marks, and its differentiated operands; the step is traced no further.
+
+    Args:
+        fun: of flat arguments.
+        shapes: of the arguments.
+
+    Returns:
+        The loss as a program of its constants and arguments; None where nothing is marked.
+    """
+    token = _READING_LOSS.set(True)
+    try:
+        jax.make_jaxpr(fun)(*shapes)
+    except _LossReadError as read:
+        closed, wrt = read.args
+        jaxpr = closed.jaxpr
+        whole = jaxpr.replace(
+            constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars], debug_info=jaxpr.debug_info.with_unknown_names()
+        )
+        return core.ClosedJaxpr(whole, ()), wrt
+    finally:
+        _READING_LOSS.reset(token)
+    return None
 
 
 def value_and_grad(
@@ -61,6 +94,8 @@ def value_and_grad(
         sizes = [jax.tree.structure(arg).num_leaves for arg in args]
         starts = [sum(sizes[:place]) for place in range(len(sizes))]
         wrt = tuple(leaf for place in places for leaf in range(starts[place], starts[place] + sizes[place]))
+        if _READING_LOSS.get():
+            raise _LossReadError(loss, tuple(len(loss.consts) + i for i in wrt))
         outputs = gradient_p.bind(
             *loss.consts, *flat, loss=loss.jaxpr, consts=len(loss.consts), wrt=tuple(len(loss.consts) + i for i in wrt)
         )

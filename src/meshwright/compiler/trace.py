@@ -10,8 +10,9 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from meshwright.compiler.inline import flat_jaxpr
-from meshwright.compiler.marking import gradient_p
+from meshwright.compiler.cost import aval_bytes
+from meshwright.compiler.inline import flat_jaxpr, opened
+from meshwright.compiler.marking import gradient_p, read_loss
 from meshwright.errors import InputError, Problem
 
 
@@ -67,9 +68,7 @@ def trace_step(
             sum over the batch.
     """
     leaves, in_tree = jax.tree.flatten(tuple(arguments))
-    sizes = [jax.tree.structure(argument).num_leaves for argument in arguments]
-    ends = np.cumsum(sizes)
-    batch = tuple(leaf for place in batch_argnums for leaf in range(ends[place] - sizes[place], ends[place]))
+    batch = _batch_places(arguments, batch_argnums)
     shapes = [jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.result_type(leaf)) for leaf in leaves]
     _check_batch([shapes[place] for place in batch], micro_batches)
     out_tree: list[Any] = []
@@ -105,6 +104,69 @@ def trace_step(
     )
 
 
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class LossOf:
+    """A loss on one micro-batch, read without the update behind it."""
+
+    loss: core.Jaxpr
+    wrt: tuple[int, ...]
+
+
+class LossReader:
+    """Reads the loss of a step on micro-batches of any size, from shapes."""
+
+    def __init__(self, fun: Callable[..., Any], arguments: Sequence[Any], batch_argnums: Sequence[int] = (1,)) -> None:
+        """Nothing is traced yet.
+
+        Args:
+            fun: of a state and a batch; it marks its loss.
+            arguments: arrays, or shapes of arrays.
+            batch_argnums: arguments that are split on their first axis.
+        """
+        leaves, self._in_tree = jax.tree.flatten(tuple(arguments))
+        self._shapes = [jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.result_type(leaf)) for leaf in leaves]
+        self._places = _batch_places(arguments, batch_argnums)
+        self._fun = fun
+        _check_batch([self._shapes[place] for place in self._places], 1)
+        self.batch = min(self._shapes[place].shape[0] for place in self._places)
+        """Samples."""
+        self.parameter_copies = 2.0
+        """Bytes kept for each byte of a parameter: itself, its gradient, and state; known once a loss was read."""
+
+    def read(self, micro_batches: int) -> LossOf:
+        """The loss on one of so many micro-batches.
+
+        Args:
+            micro_batches: into which a batch is split.
+
+        Raises:
+            InputError: the batch cannot be divided, or no loss is marked.
+        """
+        _check_batch([self._shapes[place] for place in self._places], micro_batches)
+        cut = [_part(shape, micro_batches) if place in self._places else shape
+               for place, shape in enumerate(self._shapes)]  # fmt: skip
+        read = read_loss(lambda *given: self._fun(*jax.tree.unflatten(self._in_tree, given)), cut)
+        if read is None:
+            raise _marks_problem(self._fun, 0)
+        closed, wrt = opened(read[0]), read[1]
+        # Constants of the calls inside become operands, behind those that are there.
+        jaxpr = closed.jaxpr
+        jaxpr = jaxpr.replace(
+            constvars=[], invars=[*jaxpr.invars, *jaxpr.constvars], debug_info=jaxpr.debug_info.with_unknown_names()
+        )
+        parameters = sum(aval_bytes(jaxpr.invars[place].aval) for place in wrt)
+        held = sum(aval_bytes(shape) for place, shape in enumerate(self._shapes) if place not in self._places)
+        self.parameter_copies = (max(held, parameters) + parameters) / max(parameters, 1)
+        return LossOf(loss=jaxpr, wrt=wrt)
+
+
+def _batch_places(arguments: Sequence[Any], batch_argnums: Sequence[int]) -> tuple[int, ...]:
+    """Leaves of the arguments that are split."""
+    sizes = [jax.tree.structure(argument).num_leaves for argument in arguments]
+    ends = np.cumsum(sizes)
+    return tuple(leaf for place in batch_argnums for leaf in range(ends[place] - sizes[place], ends[place]))
+
+
 def _check_batch(shapes: Sequence[jax.ShapeDtypeStruct], micro_batches: int) -> None:
     problems = []
     for shape in shapes:
@@ -133,10 +195,14 @@ def _mark_of(closed: core.ClosedJaxpr, fun: Callable[..., Any]) -> core.JaxprEqn
     marks = [eqn for eqn in closed.jaxpr.eqns if eqn.primitive is gradient_p]
     if len(marks) == 1:
         return marks[0]
+    raise _marks_problem(fun, len(marks))
+
+
+def _marks_problem(fun: Callable[..., Any], marks: int) -> InputError:
     name = getattr(fun, "__name__", "the step")
-    raise InputError(
+    return InputError(
         Problem(
-            what=f"{name} calls meshwright's grad or value_and_grad {len(marks)} times",
+            what=f"{name} calls meshwright's grad or value_and_grad {marks} times",
             why="the mark says where gradients are ready; a step has one",
             fix="call meshwright.value_and_grad(loss) instead of jax.value_and_grad(loss), once, outside of loops",
             field=name,

@@ -254,9 +254,10 @@ class DecisionGraph:
         for var, dims in zip(eqn.outvars, rule.results, strict=True):
             placed = np.array(rule.dimension_of(dims))[factors]
             sums = (factors != WHOLE) & (placed == WHOLE)
-            summed = self.scale * self.mesh.move_s(aval_bytes(var.aval), placed, placed, sums)
-            node.communication_s += summed
-            node.forward_s += summed
+            if sums.any():
+                summed = self.scale * self.mesh.move_s(aval_bytes(var.aval), placed, placed, sums)
+                node.communication_s += summed
+                node.forward_s += summed
             if eqn.primitive.name not in NOT_KEPT and _float(var.aval) and leader.differentiable:
                 node.memory_bytes += self.scale * aval_bytes(var.aval) / self.mesh.shards(placed)
             results.append(placed)
@@ -295,6 +296,8 @@ class DecisionGraph:
         if use.dims is not None:
             inner = np.array([*use.dims, WHOLE])[target]
             sums, target = sums | ((target != WHOLE) & (inner == WHOLE)), inner
+        if use.node == node and np.array_equal(use.placements, target) and not sums.any():
+            return
         if use.node == node:
             there, back = self._moved(use, use.placements, target, sums)
             self.nodes[node].communication_s += there + back

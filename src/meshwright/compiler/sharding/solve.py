@@ -19,6 +19,8 @@ LARGEST_TABLE = 30_000_000
 
 LARGEST_PROGRAM = 100_000
 """Edge variables of a MILP; HiGHS takes minutes for more, and the price of a byte is searched instead."""
+SMALL_CUBE = 100_000
+"""Differences that are taken at once rather than column by column."""
 ROUNDS = 20
 """Prices tried."""
 
@@ -118,6 +120,8 @@ def undominated(
 
 def _least_differences(table: Float[np.ndarray, "s x"]) -> Float[np.ndarray, "s s"]:
     """min_x (table[s, x] - table[t, x])."""
+    if table.size * len(table) <= SMALL_CUBE:
+        return np.asarray((table[:, None] - table[None]).min(axis=-1))
     found = np.full((len(table), len(table)), np.inf)
     for column in table.T:
         np.minimum(found, column[:, None] - column[None, :], out=found)

@@ -1,0 +1,133 @@
+"""Devices as the inter-operator pass sees them: equal hosts, submeshes of them, and what their links take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.compiler.sharding.cost import LogicalMesh, MeshAxis
+from meshwright.errors import InputError, Problem
+from meshwright.specs.cluster import NodeGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hosts:
+    """Equal hosts of equal devices; stages lie on them one behind the other."""
+
+    hosts: int
+    devices_per_host: int
+    flop_per_s: float
+    """Of one device, as it is reached in products of matrices."""
+    memory_bytes: float
+    """Of one device, for parameters, gradients, state and activations."""
+    inside_bytes_per_s: float
+    """Between devices of a host: out of one device, in one direction."""
+    between_bytes_per_s: float
+    """Between hosts: out of one host, in one direction; its devices share it."""
+    inside_latency_s: float = 5e-6
+    between_latency_s: float = 2e-5
+
+    def __post_init__(self) -> None:
+        wrong = [
+            Problem(what=f"{name} = {getattr(self, name)}", why="it is a positive number", field=name,
+                    fix=f"{name} > 0")
+            for name in ("hosts", "devices_per_host", "flop_per_s", "memory_bytes", "inside_bytes_per_s",
+                         "between_bytes_per_s")
+            if not getattr(self, name) > 0
+        ]  # fmt: skip
+        if wrong:
+            raise InputError(wrong)
+
+    @classmethod
+    def of(cls, group: NodeGroup, flop_per_s: float) -> Hosts:
+        """Hosts of a group of nodes, its innermost domain inside and its outermost between them.
+
+        Args:
+            group: of a cluster.
+            flop_per_s: that its devices reach in products of matrices.
+        """
+        inner, outer = group.domains[0], group.domains[-1]
+        return cls(
+            hosts=group.nodes, devices_per_host=group.devices_per_node, flop_per_s=flop_per_s,
+            memory_bytes=group.device.memory_bytes,
+            inside_bytes_per_s=inner.bandwidth_bytes_per_s * inner.efficiency,
+            between_bytes_per_s=outer.bandwidth_bytes_per_s * outer.efficiency * group.devices_per_node,
+            inside_latency_s=inner.latency_s, between_latency_s=outer.latency_s,
+        )  # fmt: skip
+
+    @property
+    def devices(self) -> int:
+        """All devices."""
+        return self.hosts * self.devices_per_host
+
+    def submeshes(self) -> list[int]:
+        """Devices a stage may have: powers of two within a host, then whole hosts.
+
+        Source: Zheng et al. (OSDI 2022), section 5.2: (1, 2^m) and (n, M) always tile an N x M cluster.
+        """
+        inside = [1 << power for power in range(self.devices_per_host.bit_length())]
+        inside = [count for count in inside if self.devices_per_host % count == 0]
+        whole = [n * self.devices_per_host for n in range(1, self.hosts + 1) if n & (n - 1) == 0 or n == self.hosts]
+        return sorted({*inside, *whole})
+
+    def fits(self, first: int, count: int) -> bool:
+        """Whether devices in a row are part of one host or whole hosts.
+
+        Args:
+            first: device.
+            count: devices.
+        """
+        inside = first % self.devices_per_host
+        return inside + count <= self.devices_per_host or (inside == 0 and count % self.devices_per_host == 0)
+
+    def views(self, count: int) -> list[tuple[int, ...]]:
+        """Logical meshes of a submesh: a row, and grids of two axes.
+
+        A grid and its transpose cost the same within a host; between hosts the inner axis stays within one.
+
+        Args:
+            count: devices.
+        """
+        inner = min(count, self.devices_per_host)
+        grids = [(count // n, n) for n in range(2, inner + 1) if inner % n == 0 and count // n > 1]
+        if count <= self.devices_per_host:
+            grids = [shape for shape in grids if shape[0] <= shape[1]]
+        return [(count,), *grids]
+
+    def mesh(self, shape: tuple[int, ...]) -> LogicalMesh:
+        """A logical mesh with the price of its links.
+
+        Devices are in row-major order. An axis whose groups reach beyond a host shares the link of each host among as
+        many groups as cross it at once.
+
+        Args:
+            shape: devices along each axis.
+        """
+        axes, stride = [], 1
+        for size in reversed(shape):
+            crossing = stride * size > self.devices_per_host
+            sharing = min(stride, self.devices_per_host)
+            axes.append(
+                MeshAxis(
+                    size=size,
+                    latency_s=self.between_latency_s if crossing else self.inside_latency_s,
+                    bytes_per_s=min(self.between_bytes_per_s / sharing, self.inside_bytes_per_s)
+                    if crossing
+                    else self.inside_bytes_per_s,
+                )
+            )
+            stride *= size
+        return LogicalMesh(axes=tuple(reversed(axes)), flop_per_s=self.flop_per_s)
+
+    def hop_s(self, size_bytes: float, first: int, left: int, right: int) -> float:
+        """Seconds to hand a value from one submesh to the next: every byte once, links of all hosts or devices at once.
+
+        Args:
+            size_bytes: of the whole value.
+            first: device of the right submesh; the left one ends before it.
+            left: devices of the left submesh.
+            right: of the right one.
+        """
+        if first % self.devices_per_host:
+            return self.inside_latency_s + size_bytes / (self.inside_bytes_per_s * min(left, right))
+        links = max(1, min(left, right) // self.devices_per_host)
+        return self.between_latency_s + size_bytes / (self.between_bytes_per_s * links)

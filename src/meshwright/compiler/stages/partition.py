@@ -1,0 +1,173 @@
+"""Stages by dynamic programming: the least sum of stage times under a bound of the slowest, for every useful bound.
+
+Stages lie on consecutive devices in the order of the pipeline, each in one host or on whole hosts, and all devices are
+used. Stage s from the end holds min(s, micro-batches) micro-batches (1F1B).
+
+Source: Zheng et al. (OSDI 2022), section 5.2: T = min over t_max of sum_i t_i + (B - 1) t_max.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.compiler.stages.hosts import Hosts
+from meshwright.compiler.stages.ranges import Ranges
+from meshwright.shapes import Float, Int
+
+MOST_STAGES = 16
+CLOSE = 0.005
+"""Bounds of the slowest stage that are nearer than this share are not tried one by one."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class StageCosts:
+    """Seconds of layers a to b on a submesh as the s-th stage from the end, by the best variant that fits."""
+
+    total_s: Float[np.ndarray, "stages submeshes layers layers"]
+    variant: Int[np.ndarray, "stages submeshes layers layers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One stage."""
+
+    first: int
+    last: int
+    """Layers, both included."""
+    device: int
+    """The first one."""
+    submesh: int
+    variant: int
+
+
+def stage_costs(ranges: Ranges, submeshes: int, memory_bytes: float, micro_batches: int, stages: int) -> StageCosts:
+    """The quickest variant of each range that fits into memory, by its place in the pipeline.
+
+    Args:
+        ranges: columns of all variants.
+        submeshes: how many.
+        memory_bytes: of one device.
+        micro_batches: of a step.
+        stages: at most.
+    """
+    owner = np.array([variant.submesh for variant in ranges.variants])
+    shape = (stages, submeshes, *ranges.total_s.shape[1:])
+    total, chosen = np.full(shape, np.inf), np.zeros(shape, np.int64)
+    for s in range(stages):
+        held = ranges.state_bytes + min(s + 1, micro_batches) * ranges.kept_bytes + ranges.transient_bytes
+        fitting = np.where(held <= memory_bytes, ranges.total_s, np.inf)
+        for k in range(submeshes):
+            own = np.flatnonzero(owner == k)
+            best = fitting[own].argmin(axis=0)
+            chosen[s, k] = own[best]
+            total[s, k] = np.take_along_axis(fitting[own], best[None], axis=0)[0]
+    return StageCosts(total_s=total, variant=chosen)
+
+
+def partitions(
+    costs: StageCosts,
+    crossing_bytes: Float[np.ndarray, " layers_less_1"],
+    hosts: Hosts,
+    submeshes: Sequence[int],
+    micro_batches: int,
+    below_s: float = np.inf,
+) -> list[tuple[float, tuple[Choice, ...]]]:
+    """Stages for each bound of the slowest that is worth trying, best first.
+
+    Args:
+        costs: of ranges.
+        crossing_bytes: handed on behind each layer.
+        hosts: where stages lie.
+        submeshes: devices of each.
+        micro_batches: of a step.
+        below_s: steps that take as long need not be found.
+    """
+    table = _Table(costs, crossing_bytes, hosts, submeshes)
+    free = table.solve(np.inf)
+    if free is None:
+        return []
+    bounds = np.unique(costs.total_s[np.isfinite(costs.total_s)])
+    low, high = 0, len(bounds) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if table.solve(bounds[middle]) is not None else (middle + 1, high)
+    found: list[tuple[float, tuple[Choice, ...]]] = []
+    best, place = below_s, low
+    while place < len(bounds) and free[0] + (micro_batches - 1) * bounds[place] < best:
+        solved = table.solve(bounds[place])
+        assert solved is not None
+        summed, choices, slowest = solved
+        step_s = summed + (micro_batches - 1) * slowest
+        if not found or choices != found[-1][1]:
+            found.append((step_s, choices))
+        best = min(best, step_s)
+        place = int(np.searchsorted(bounds, bounds[place] * (1.0 + CLOSE), side="right"))
+    return sorted(found, key=lambda one: one[0])
+
+
+class _Table:
+    """Least seconds of the last layers on the last devices."""
+
+    def __init__(
+        self, costs: StageCosts, crossing_bytes: Float[np.ndarray, " layers_less_1"], hosts: Hosts,
+        submeshes: Sequence[int],
+    ) -> None:  # fmt: skip
+        self.costs, self.submeshes = costs, submeshes
+        self.stages, _, self.layers, _ = costs.total_s.shape
+        self.devices = hosts.devices
+        # Whether a stage of n devices may lie before the last d, and what handing on to them takes there and back.
+        left = range(self.devices + 1)
+        self.allowed = np.array(
+            [[d + n <= self.devices and hosts.fits(self.devices - d - n, n) for d in left] for n in submeshes]
+        )
+        self.hop_s = np.array([
+            [[2.0 * hosts.hop_s(size, self.devices - d, n, n) if d else 0.0 for d in left] for size in crossing_bytes]
+            for n in submeshes
+        ]).reshape(len(submeshes), self.layers - 1, self.devices + 1)  # fmt: skip
+
+    def solve(self, slowest_s: float) -> tuple[float, tuple[Choice, ...], float] | None:
+        """Least sum of stage and sending times with no stage above a bound: sum, stages, and the slowest of them.
+
+        Args:
+            slowest_s: the bound.
+        """
+        layers, devices = self.layers, self.devices
+        time = np.where(self.costs.total_s <= slowest_s, self.costs.total_s, np.inf)
+        least = np.full((self.stages, layers, devices + 1), np.inf)
+        origin = np.zeros((self.stages, layers, devices + 1, 2), np.int64)
+        for k, n in enumerate(self.submeshes):
+            if self.allowed[k, 0]:
+                own = time[0, k, :, -1]
+                better = own < least[0, :, n]
+                least[0, better, n] = own[better]
+                origin[0, better, n] = (k, layers - 1)
+        for s in range(1, self.stages):
+            for k, n in enumerate(self.submeshes):
+                # rest[b, d]: the stages behind layer b on the last d devices.
+                rest = np.where(self.allowed[k], least[s - 1, 1:] + self.hop_s[k], np.inf)[:, : devices + 1 - n]
+                useful = np.flatnonzero(np.isfinite(rest).any(axis=0))
+                if not len(useful):
+                    continue
+                sums = time[s, k, :, :-1, None] + rest[None, :, useful]
+                best = sums.argmin(axis=1)
+                value = np.take_along_axis(sums, best[:, None], axis=1)[:, 0]
+                here = least[s][:, useful + n]
+                better = value < here
+                least[s][:, useful + n] = np.where(better, value, here)
+                origin[s][:, useful + n, 0] = np.where(better, k, origin[s][:, useful + n, 0])
+                origin[s][:, useful + n, 1] = np.where(better, best, origin[s][:, useful + n, 1])
+        s = int(least[:, 0, devices].argmin())
+        summed = float(least[s, 0, devices])
+        if not np.isfinite(summed):
+            return None
+        choices: list[Choice] = []
+        layer, left, most = 0, devices, 0.0
+        for s_left in range(s, -1, -1):
+            k, last = (int(number) for number in origin[s_left, layer, left])
+            choices.append(Choice(layer, last, devices - left, k, int(self.costs.variant[s_left, k, layer, last])))
+            most = max(most, float(time[s_left, k, layer, last]))
+            layer, left = last + 1, left - self.submeshes[k]
+        return summed, tuple(choices), most

@@ -1,0 +1,148 @@
+"""What planning a step decided, as data: stages, devices, logical meshes, micro-batches, recomputation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from meshwright.errors import InputError, Problem
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePlan:
+    """One stage and what it takes on one of its devices."""
+
+    layers: tuple[int, int]
+    """First and last, both included."""
+    first_device: int
+    mesh_shape: tuple[int, ...]
+    """Of its devices in row-major order."""
+    forward_s: float
+    """Of one micro-batch."""
+    backward_s: float
+    """Of one micro-batch, with recomputation and its share of the reduction of gradients."""
+    sending_s: float
+    """Until what it hands on has left for the next stage."""
+    state_bytes: float
+    kept_bytes: float
+    """For each micro-batch in flight."""
+    transient_bytes: float
+    in_flight: int
+
+    @property
+    def devices(self) -> int:
+        """How many."""
+        count = 1
+        for size in self.mesh_shape:
+            count *= size
+        return count
+
+    @property
+    def peak_bytes(self) -> float:
+        """Of one device."""
+        return self.state_bytes + self.in_flight * self.kept_bytes + self.transient_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagesPlan:
+    """A step on a cluster."""
+
+    loss: str
+    """Fingerprint of the loss that was planned."""
+    layer_ends: tuple[int, ...]
+    """Position behind the last equation of each layer."""
+    micro_batches: int
+    recompute: bool
+    """Whether every layer runs its forward again before its backward."""
+    schedule: str
+    step_s: float
+    """By the event simulator, without the update."""
+    stages: tuple[StagePlan, ...]
+
+    def stage_ends(self) -> tuple[int, ...]:
+        """Position behind the last equation of each stage."""
+        return tuple(self.layer_ends[stage.layers[1]] for stage in self.stages)
+
+    def to_json(self) -> str:
+        """The plan as text that `from_json` reads."""
+        return json.dumps({"version": VERSION, **asdict(self)}, indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> StagesPlan:
+        """Read a plan.
+
+        Args:
+            text: as `to_json` writes it.
+
+        Raises:
+            InputError: it is no such plan.
+        """
+        try:
+            held = json.loads(text)
+        except json.JSONDecodeError as wrong:
+            raise _unreadable(f"the plan is not JSON: {wrong}", "plans are saved by to_json") from wrong
+        if not isinstance(held, dict) or held.get("version") != VERSION:
+            found = held.get("version") if isinstance(held, dict) else None
+            raise _unreadable(f"a plan of version {found}", f"this release reads version {VERSION}")
+        lacking = {own.name for own in fields(cls)} - set(held)
+        for row in held.get("stages", []):
+            lacking |= {f"stages: {own.name}" for own in fields(StagePlan)} - {f"stages: {name}" for name in row}
+        if lacking:
+            raise _unreadable("the plan lacks " + ", ".join(sorted(lacking)), "all of it is needed to run it")
+        stages = tuple(_stage(row) for row in held["stages"])
+        return cls(
+            loss=held["loss"], layer_ends=tuple(held["layer_ends"]), micro_batches=held["micro_batches"],
+            recompute=held["recompute"], schedule=held["schedule"], step_s=held["step_s"], stages=stages,
+        )  # fmt: skip
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan to a file.
+
+        Args:
+            path: of the file.
+        """
+        Path(path).write_text(self.to_json() + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> StagesPlan:
+        """Read a plan from a file.
+
+        Args:
+            path: of the file.
+
+        Raises:
+            InputError: there is no such file, or it holds no plan.
+        """
+        if not Path(path).is_file():
+            raise InputError(Problem(what=f"there is no file {path}", why="a plan is read from it",
+                                     fix="the path that plan.save wrote", field="plan"))  # fmt: skip
+        return cls.from_json(Path(path).read_text())
+
+    def __str__(self) -> str:
+        """A line about the step and one for each stage."""
+        lines = [
+            f"{self.step_s:.4g} s a step: {len(self.stages)} stages, {self.micro_batches} micro-batches,"
+            f" {self.schedule}{', layers recomputed' if self.recompute else ''}"
+        ]
+        for number, stage in enumerate(self.stages):
+            low, high = stage.first_device, stage.first_device + stage.devices - 1
+            lines.append(
+                f"  stage {number}: layers {stage.layers[0]}-{stage.layers[1]}, devices {low}-{high} as"
+                f" {'x'.join(map(str, stage.mesh_shape))}, forward {stage.forward_s:.3g} s,"
+                f" backward {stage.backward_s:.3g} s, {stage.peak_bytes:.3g} bytes a device"
+            )
+        return "\n".join(lines)
+
+
+def _unreadable(what: str, why: str) -> InputError:
+    return InputError(Problem(what=what, why=why, fix="save the plan of a compiled step again", field="plan"))
+
+
+def _stage(row: Mapping[str, Any]) -> StagePlan:
+    values = {own.name: row[own.name] for own in fields(StagePlan)}
+    return StagePlan(**{**values, "layers": tuple(row["layers"]), "mesh_shape": tuple(row["mesh_shape"])})

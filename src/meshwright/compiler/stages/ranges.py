@@ -1,0 +1,117 @@
+"""Every range of layers on every submesh: what its best shardings take, by logical mesh and price of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.compiler.cut import Stage
+from meshwright.compiler.stages.hosts import Hosts
+from meshwright.compiler.stages.layers import content_of
+from meshwright.compiler.stages.tables import PRICES, Border, Joined, LayerProblem, Terms, columns_of, joined
+from meshwright.shapes import Float
+
+COLUMNS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to run any range of layers."""
+
+    submesh: int
+    """Place in the list of submeshes."""
+    view: tuple[int, ...]
+    price: float
+    """Of memory, relative."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Ranges:
+    """Columns of layers a to b on every variant; infinite where b comes before a."""
+
+    variants: tuple[Variant, ...]
+    columns: Float[np.ndarray, "columns variants layers layers"]
+    """Seconds, seconds of the forward, bytes of state, kept bytes, transient bytes."""
+
+    @property
+    def total_s(self) -> Float[np.ndarray, "variants layers layers"]:
+        """Forward and backward of one micro-batch, recomputation with them."""
+        return self.columns[0]
+
+    @property
+    def forward_s(self) -> Float[np.ndarray, "variants layers layers"]:
+        """Of one micro-batch."""
+        return self.columns[1]
+
+    @property
+    def state_bytes(self) -> Float[np.ndarray, "variants layers layers"]:
+        """Of one device, whatever is in flight."""
+        return self.columns[2]
+
+    @property
+    def kept_bytes(self) -> Float[np.ndarray, "variants layers layers"]:
+        """Of one device for each micro-batch in flight."""
+        return self.columns[3]
+
+    @property
+    def transient_bytes(self) -> Float[np.ndarray, "variants layers layers"]:
+        """Of one device while a layer runs."""
+        return self.columns[4]
+
+
+def ranges_of(
+    layers: Sequence[Stage],
+    hosts: Hosts,
+    submeshes: Sequence[int],
+    terms: Terms,
+    recompute: Sequence[bool],
+    views: Mapping[int, Sequence[tuple[int, ...]]] | None = None,
+) -> tuple[Ranges, ...]:
+    """Price all ranges, with and without recomputation; equal layers once, and equal rows of layers once.
+
+    Args:
+        layers: of a loss, for one micro-batch.
+        hosts: where they run.
+        submeshes: devices of each.
+        terms: of the whole plan.
+        recompute: whether every layer runs its forward again; one answer for each.
+        views: logical meshes of each submesh; all without it.
+    """
+    contents = [content_of(layer).key for layer in layers]
+    first = {key: number for number, key in reversed(list(enumerate(contents)))}
+    numbers = [first[key] for key in contents]
+    variants: list[Variant] = []
+    columns: list[list[Float[np.ndarray, "columns layers layers"]]] = [[] for _ in recompute]
+    for place, count in enumerate(submeshes):
+        prices = PRICES if count > 1 else PRICES[:1]
+        for view in hosts.views(count) if views is None else views[count]:
+            mesh = hosts.mesh(view)
+            problems = {number: LayerProblem.of(layers[number], mesh, terms) for number in set(numbers)}
+            variants += [Variant(place, view, price) for price in prices]
+            for again, own in zip(recompute, columns, strict=True):
+                tables = {number: problem.tables(prices, recompute=again) for number, problem in problems.items()}
+                for at in range(len(prices)):
+                    parts = {number: (row[at].objective_s, columns_of(row[at])) for number, row in tables.items()}
+                    own.append(_all_ranges(numbers, parts))
+    return tuple(Ranges(variants=tuple(variants), columns=np.stack(own, axis=1)) for own in columns)
+
+
+def _all_ranges(
+    numbers: Sequence[int], parts: Mapping[int, tuple[Border, Float[np.ndarray, "columns handed_in handed_on"]]]
+) -> Float[np.ndarray, "columns layers layers"]:
+    """Best columns of each range: one product of tables per distinct row of layers."""
+    count = len(numbers)
+    found = np.full((COLUMNS, count, count), np.inf)
+    # The first of some layers is handed something, but from another mesh, so it takes any placement.
+    known: dict[Hashable, tuple[int, Joined, Float[np.ndarray, " columns"]]] = {}
+    for start in range(count):
+        prefix, before = -1, None
+        for end in range(start, count):
+            key = prefix, numbers[end]
+            if key not in known:
+                grown = joined(before, *parts[numbers[end]])
+                known[key] = len(known), grown, grown.best()
+            prefix, before, found[:, start, end] = known[key]
+    return found

@@ -1,0 +1,293 @@
+"""The whole plan: micro-batches and recomputation tried, stages by dynamic programming, the simulator last."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshwright.compiler.cost import bytes_of
+from meshwright.compiler.cut import Body, Stage, body_of, cut
+from meshwright.compiler.stages.hosts import Hosts
+from meshwright.compiler.stages.layers import content_of, find_layers
+from meshwright.compiler.stages.partition import MOST_STAGES, Choice, partitions, stage_costs
+from meshwright.compiler.stages.plan import StagePlan, StagesPlan
+from meshwright.compiler.stages.ranges import Ranges, ranges_of
+from meshwright.compiler.stages.tables import Terms
+from meshwright.compiler.trace import LossOf, LossReader
+from meshwright.errors import InfeasibleError, Problem
+from meshwright.schedules import schedule_named
+from meshwright.schedules.simulate import makespans
+from meshwright.schedules.times import Times
+
+SIMULATED = 4
+"""Partitions that the simulator runs for each number of micro-batches."""
+SCHEDULE = "1f1b"
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Layers:
+    """The layers of a loss on one micro-batch."""
+
+    body: Body
+    ends: tuple[int, ...]
+    parts: tuple[Stage, ...]
+
+    @classmethod
+    def of(cls, read: LossOf) -> Layers:
+        """Find the layers of a loss.
+
+        Args:
+            read: the loss and its differentiated operands.
+        """
+        body = body_of(read.loss, read.wrt)
+        ends = find_layers(body)
+        return cls(body=body, ends=ends, parts=cut(body, read.wrt, ends))
+
+    def crossing_bytes(self) -> np.ndarray:
+        """Handed on behind each layer but the last."""
+        return np.array([sum(bytes_of(var) for var in part.carried_out) for part in self.parts[:-1]], float)
+
+    def fingerprint(self) -> str:
+        """Equal for equal losses on equal micro-batches."""
+        return hashlib.sha256(repr([content_of(part).key for part in self.parts]).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """What is tried."""
+
+    micro_batches: tuple[int, ...] | None = None
+    """Numbers of them; powers of two around the best without it."""
+    recompute: tuple[bool, ...] = (True, False)
+    reductions: str = "step"
+    """Whether gradients are reduced once a "step" or with each "micro-batch"."""
+    split_state: bool = True
+    """Whether optimizer state is split over all devices of a stage (ZeRO-1)."""
+    most_stages: int = MOST_STAGES
+
+
+def plan_step(
+    fun: Callable[..., Any],
+    arguments: Sequence[Any],
+    hosts: Hosts,
+    *,
+    batch_argnums: Sequence[int] = (1,),
+    space: Space | None = None,
+) -> StagesPlan:
+    """The quickest stages, meshes and shardings of a training step on a cluster.
+
+    From shapes alone: nothing is run and no parameter is made. For every number of micro-batches and choice of
+    recomputation, the best partitions of the dynamic program are run by the event simulator. Without given numbers of
+    micro-batches, powers of two are tried from 4 per device on, up and down as long as the step gets quicker.
+
+    Args:
+        fun: of a state and a batch; it marks its loss.
+        arguments: arrays, or shapes of arrays.
+        hosts: where it is to run.
+        batch_argnums: arguments that are split on their first axis.
+        space: what to try.
+
+    Raises:
+        InfeasibleError: nothing fits into memory, with the least that is missing.
+        InputError: the step cannot be read.
+    """
+    space = space or Space()
+    reader = LossReader(fun, arguments, batch_argnums)
+    search = _Search(reader, hosts, space)
+    if space.micro_batches is not None:
+        for micro_batches in space.micro_batches:
+            search.at(micro_batches)
+    else:
+        _climb(search, [count for count in _powers(reader.batch) if reader.batch % count == 0], 4 * hosts.devices)
+    if search.best is None:
+        raise InfeasibleError(search.why_nothing_fits())
+    return search.best
+
+
+def price_stages(
+    fun: Callable[..., Any],
+    arguments: Sequence[Any],
+    hosts: Hosts,
+    stages: Sequence[tuple[int, tuple[int, ...] | int]],
+    *,
+    batch_argnums: Sequence[int] = (1,),
+    space: Space,
+) -> StagesPlan:
+    """Stages that someone else chose, with the best shardings for them.
+
+    Args:
+        fun: of a state and a batch; it marks its loss.
+        arguments: arrays, or shapes of arrays.
+        hosts: where it is to run.
+        stages: layers of each, and its devices or its logical mesh.
+        batch_argnums: arguments that are split on their first axis.
+        space: numbers of micro-batches and recomputation to try; the quickest is returned.
+
+    Raises:
+        InfeasibleError: the stages do not fit into memory.
+    """
+    search = _Search(LossReader(fun, arguments, batch_argnums), hosts, space)
+    for micro_batches in space.micro_batches or ():
+        search.given(micro_batches, stages)
+    if search.best is None:
+        raise InfeasibleError(search.why_nothing_fits())
+    return search.best
+
+
+def _powers(batch: int) -> list[int]:
+    return [1 << power for power in range(batch.bit_length())]
+
+
+def _climb(search: _Search, counts: Sequence[int], start: int) -> None:
+    """Try the count next to the start, then its neighbours on either side until the step gets no quicker."""
+    first = int(np.argmin([abs(np.log2(count / start)) for count in counts]))
+    found = {first: search.at(counts[first])}
+    for direction in (1, -1):
+        place = first
+        while 0 <= place + direction < len(counts):
+            place += direction
+            found[place] = search.at(counts[place])
+            if found[place] >= found[place - direction] and np.isfinite(found[place - direction]):
+                break
+
+
+class _Search:
+    """The best plan so far."""
+
+    def __init__(self, reader: LossReader, hosts: Hosts, space: Space) -> None:
+        self.reader, self.hosts, self.space = reader, hosts, space
+        self.submeshes = hosts.submeshes()
+        self.best: StagesPlan | None = None
+        self.lacking_bytes = np.inf
+
+    def at(self, micro_batches: int) -> float:
+        """Seconds of the best plan with a number of micro-batches; infinite where nothing fits."""
+        layers = Layers.of(self.reader.read(micro_batches))
+        found = np.inf
+        options = self.space.recompute
+        priced = ranges_of(layers.parts, self.hosts, self.submeshes, self._terms(micro_batches), options)
+        for recompute, ranges in zip(options, priced, strict=True):
+            stages = min(self.space.most_stages, len(layers.parts), self.hosts.devices)
+            costs = stage_costs(ranges, len(self.submeshes), self.hosts.memory_bytes, micro_batches, stages)
+            cuts = partitions(costs, layers.crossing_bytes(), self.hosts, self.submeshes, micro_batches)
+            self._note_memory(ranges, cuts)
+            for _, choices in cuts[:SIMULATED]:
+                found = min(found, self._simulated(layers, ranges, choices, micro_batches, recompute))
+        return found
+
+    def given(self, micro_batches: int, stages: Sequence[tuple[int, tuple[int, ...] | int]]) -> None:
+        """Price given stages."""
+        layers = Layers.of(self.reader.read(micro_batches))
+        views = [(shape,) if isinstance(shape, int) else shape for _, shape in stages]
+        counts = [int(np.prod(view)) for view in views]
+        submeshes = sorted(set(counts))
+        allowed: dict[int, list[tuple[int, ...]]] = {count: [] for count in submeshes}
+        for (_, shape), view, devices in zip(stages, views, counts, strict=True):
+            allowed[devices] += self.hosts.views(devices) if isinstance(shape, int) else [view]
+        priced = ranges_of(
+            layers.parts, self.hosts, submeshes, self._terms(micro_batches), self.space.recompute,
+            {devices: list(dict.fromkeys(own)) for devices, own in allowed.items()},
+        )  # fmt: skip
+        for recompute, ranges in zip(self.space.recompute, priced, strict=True):
+            choices, first, device = [], 0, 0
+            costs = stage_costs(ranges, len(submeshes), self.hosts.memory_bytes, micro_batches, len(stages))
+            for number, ((count, _), devices) in enumerate(zip(stages, counts, strict=True)):
+                k, last, s = submeshes.index(devices), first + count - 1, len(stages) - 1 - number
+                if np.isfinite(costs.total_s[s, k, first, last]):
+                    choices.append(Choice(first, last, device, k, int(costs.variant[s, k, first, last])))
+                first, device = last + 1, device + devices
+            self._note_memory(ranges, choices)
+            if len(choices) == len(stages):
+                self._simulated(layers, ranges, tuple(choices), micro_batches, recompute)
+
+    def _terms(self, micro_batches: int) -> Terms:
+        once = self.space.reductions == "step"
+        return Terms(
+            parameter_copies=self.reader.parameter_copies, syncs=1.0 / micro_batches if once else 1.0,
+            split_state=self.space.split_state,
+        )  # fmt: skip
+
+    def _simulated(
+        self, layers: Layers, ranges: Ranges, choices: Sequence[Choice], micro_batches: int, recompute: bool
+    ) -> float:
+        """Let the event simulator run the stages, and keep them if they are the quickest so far."""
+        stages = _stage_plans(layers, ranges, choices, self.hosts, micro_batches)
+        step_s = simulated_s(stages, micro_batches, self.hosts)
+        if self.best is None or step_s < self.best.step_s:
+            self.best = StagesPlan(
+                loss=layers.fingerprint(), layer_ends=layers.ends, micro_batches=micro_batches, recompute=recompute,
+                schedule=SCHEDULE, step_s=step_s, stages=stages,
+            )  # fmt: skip
+        return step_s
+
+    def _note_memory(self, ranges: Ranges, options: Sequence[Any]) -> None:
+        if not options:
+            held = ranges.state_bytes + ranges.kept_bytes + ranges.transient_bytes
+            # Some stage holds each layer: the largest layer at its smallest.
+            single = np.array([held[:, layer, layer].min() for layer in range(held.shape[1])])
+            self.lacking_bytes = min(self.lacking_bytes, float(single.max()))
+
+    def why_nothing_fits(self) -> Problem:
+        """What the least demanding plan lacks."""
+        limit = self.hosts.memory_bytes
+        single = "a stage of one layer" if self.lacking_bytes > limit else "no partition into stages fits; one layer"
+        return Problem(
+            what=f"nothing fits into {limit:.4g} bytes a device: {single} needs at least {self.lacking_bytes:.4g}",
+            why="parameters, their gradients and state, and the activations in flight must fit on every device",
+            fix="more devices, a smaller batch, or more micro-batches",
+            field="memory_bytes",
+        )
+
+
+def _stage_plans(
+    layers: Layers, ranges: Ranges, choices: Sequence[Choice], hosts: Hosts, micro_batches: int
+) -> tuple[StagePlan, ...]:
+    crossing = layers.crossing_bytes()
+    found: list[StagePlan] = []
+    for number, choice in enumerate(choices):
+        at = choice.variant, choice.first, choice.last
+        view = ranges.variants[choice.variant].view
+        sending_s = 0.0
+        if number + 1 < len(choices):
+            after = choices[number + 1]
+            right = int(np.prod(ranges.variants[after.variant].view))
+            sending_s = hosts.hop_s(float(crossing[choice.last]), after.device, int(np.prod(view)), right)
+        forward_s = float(ranges.forward_s[at])
+        found.append(
+            StagePlan(
+                layers=(choice.first, choice.last),
+                first_device=choice.device,
+                mesh_shape=view,
+                forward_s=forward_s,
+                backward_s=float(ranges.total_s[at]) - forward_s,
+                sending_s=sending_s,
+                state_bytes=float(ranges.state_bytes[at]),
+                kept_bytes=float(ranges.kept_bytes[at]),
+                transient_bytes=float(ranges.transient_bytes[at]),
+                in_flight=min(len(choices) - number, micro_batches),
+            )
+        )
+    return tuple(found)
+
+
+def simulated_s(stages: Sequence[StagePlan], micro_batches: int, hosts: Hosts) -> float:
+    """Makespan of a pipeline of stages under 1F1B, by the event simulator.
+
+    Args:
+        stages: with their times.
+        micro_batches: of the step.
+        hosts: whose links have a latency.
+    """
+    table = schedule_named(SCHEDULE).table(len(stages), micro_batches, 1)
+    latency_s = min(hosts.inside_latency_s, hosts.between_latency_s)
+    sending_s = np.array([[max(0.0, stage.sending_s - latency_s)] for stage in stages])
+    times = Times(
+        forward_s=np.array([[stage.forward_s] for stage in stages]),
+        backward_s=np.array([[stage.backward_s] for stage in stages]),
+        transfer_s=np.full((len(stages), 1), latency_s), sending_s=sending_s,
+    )  # fmt: skip
+    return float(makespans(table, times).max())
