@@ -39,9 +39,9 @@ def test_what_does_not_belong_together_is_said_at_once() -> None:
     assert all(problem.fix for problem in caught.value.problems)
 
 
-def test_two_kinds_of_nodes_are_refused() -> None:
+def test_a_worker_on_two_kinds_of_nodes_is_refused() -> None:
     workload = Workload(seq_len=4096, global_batch=16)
-    with pytest.raises(UnsupportedError, match="2 groups of nodes"):
+    with pytest.raises(UnsupportedError, match="of the groups A100-80 and H100"):
         estimate_plan(plan(dp=16, gbs=16), DENSE, resolve_gpus("8xA100-80,8xH100"), workload)
 
 

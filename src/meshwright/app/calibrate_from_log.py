@@ -16,9 +16,9 @@ from meshwright.calibrate.file import write_calibration
 from meshwright.calibrate.one_step import NOISE, Learned, StepOn, learn
 from meshwright.errors import InputError, Problem
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.price import estimate_plan, plan_columns
+from meshwright.estimate.price import estimate_plan
+from meshwright.estimate.pricer import PlanPricer
 from meshwright.estimate.result import StepEstimate
-from meshwright.estimate.step import step_columns
 from meshwright.formats.logs import LoggedStep, RunLog, read_log, steady
 from meshwright.formats.logs.record import median
 from meshwright.library.calibration import SCHEMA, Z90, MeasuredPlan, calibration
@@ -174,8 +174,8 @@ def calibrate_from_log(
 
 def _step_on(job: Job) -> StepOn:
     def time_s(hardware: Hardware) -> float:
-        columns, _ = plan_columns(job.plan, job.model, job.cluster, job.workload, hardware)
-        return float(step_columns(columns, hardware, job.workload, transfers_apart=False).step_time_s[0])
+        pricer = PlanPricer(job.model, job.cluster, job.workload, hardware, transfers_apart=False)
+        return pricer.step_time_s(job.plan)
 
     return StepOn(group=job.cluster.groups[0], workload=job.workload, time_s=time_s)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.layout import expand
 from meshwright.estimate.legality import row_problems
-from meshwright.estimate.price import estimate_plan, plan_columns
+from meshwright.estimate.price import estimate_plan
+from meshwright.estimate.pricer import PlanPricer
 from meshwright.estimate.result import StepEstimate
-from meshwright.estimate.step import step_columns
 from meshwright.formats.measured import MeasuredRun, PossiblePlan
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
@@ -32,8 +32,8 @@ class ChosenPlan:
     def step_time_s(self, hardware: Hardware) -> float:
         """Seconds of a step under other numbers."""
         run = self.run
-        columns, _ = plan_columns(self.plan, run.model, run.cluster, run.workload, hardware)
-        return float(step_columns(columns, hardware, run.workload, transfers_apart=False).step_time_s[0])
+        pricer = PlanPricer(run.model, run.cluster, run.workload, hardware, transfers_apart=False)
+        return pricer.step_time_s(self.plan)
 
 
 def choose_plan(run: MeasuredRun) -> ChosenPlan | str:

@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
-
-import numpy as np
+from collections.abc import Iterable, Iterator
+from itertools import combinations
 
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.hardware import Hardware, at_pace, hardware_of
-from meshwright.estimate.items import NONE, Item, ItemCosts, item_costs
 from meshwright.estimate.layout import token_flop
 from meshwright.estimate.memory import MEMORY_KINDS
-from meshwright.estimate.pipeline import (
-    Placed,
-    boundary_columns,
-    data_groups,
-    needs_bare,
-    pipeline_columns,
-    sync_layers,
-)
+from meshwright.estimate.pricer import PlanPricer, RunPlan, micro_batch_of, strategy_of_worker
 from meshwright.estimate.result import BASIS_ORDER, RANGE_BY_BASIS, StageEstimate, StepEstimate
-from meshwright.estimate.stages import (
-    pipeline_schedule,
-    recompute_problem,
-    schedule_problems,
-    stage_counts,
-    strategies_of,
-)
-from meshwright.estimate.step import PipelineColumns, StepColumns, fits, step_columns
-from meshwright.estimate.sync import LayerSync
-from meshwright.estimate.work import require_priceable
+from meshwright.estimate.site import Site, Sites
+from meshwright.estimate.stages import pipeline_schedule, recompute_problem, schedule_problems, strategies_of
+from meshwright.estimate.step import StepColumns, fits
+from meshwright.estimate.unpack import strategy_columns as strategy_columns
 from meshwright.library.calibration import calibration
 from meshwright.ops.layers import layer_work
 from meshwright.ops.op import CoreAttention
@@ -39,85 +23,8 @@ from meshwright.specs.device import Basis
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan, Pipeline
 from meshwright.specs.row_of import row_of
-from meshwright.specs.strategy import LayerStrategy, Tensor1D
+from meshwright.specs.strategy import LayerStrategy
 from meshwright.specs.workload import Workload
-from meshwright.strategies.base import OVERLAPS, StrategyColumns
-from meshwright.strategies.data import ShardingColumns
-
-
-def strategy_columns(strategies: Sequence[LayerStrategy], micro_batch: float, workload: Workload) -> StrategyColumns:
-    """Strategies as columns, one row each.
-
-    Args:
-        strategies: of a plan.
-        micro_batch: sequences per micro-batch; a fraction for a section of one.
-        workload: sequence length and expert load.
-
-    Returns:
-        The columns.
-
-    Raises:
-        UnsupportedError: for a tensor strategy without a pricing rule.
-    """
-    for strategy in strategies:
-        require_priceable(strategy.tensor.kind)
-    tensors = [strategy.tensor for strategy in strategies if isinstance(strategy.tensor, Tensor1D)]
-
-    def level(kind: str) -> list[int]:
-        return [int(np.prod([c.degree for c in s.context if c.kind == kind] or [1])) for s in strategies]
-
-    return StrategyColumns(
-        tp=np.array([t.degree for t in tensors]),
-        sp=np.array([t.sequence_parallel and t.degree > 1 for t in tensors]),
-        tp_overlap=np.array([OVERLAPS.index(t.overlap) for t in tensors]),
-        cp_a2a=np.array(level("a2a")),
-        cp_p2p=np.array(level("p2p")),
-        cp_ag=np.array(level("ag")),
-        ep=np.array([s.expert.ep for s in strategies]),
-        etp=np.array([s.expert.etp for s in strategies]),
-        mbs=np.full(len(strategies), micro_batch),
-        capacity=np.array(
-            [np.nan if s.expert.capacity_factor is None else s.expert.capacity_factor for s in strategies]
-        ),
-        ep_chunks=np.array([s.expert.overlap_degree for s in strategies]),
-        offload_weights=np.array([s.offload.weights for s in strategies]),
-        offload_activations=np.array([s.offload.activations for s in strategies]),
-        seq_len=workload.seq_len,
-        imbalance=workload.expert_imbalance,
-        deduplicated=np.array([s.expert.dispatcher == "deduplicated" for s in strategies]),
-    )
-
-
-def sharding_columns(strategies: Sequence[LayerStrategy]) -> ShardingColumns:
-    """Data-parallel records as columns of shape strategies x 1."""
-
-    def column(values: list[object]) -> np.ndarray:
-        return np.array(values)[:, None]
-
-    shard, replicate, expert_shard, expert_replicate = [], [], [], []
-    for strategy in strategies:
-        data, ranks = strategy.data, strategy.cp * strategy.dp
-        expert_ranks = max(1, strategy.devices // (strategy.expert.ep * strategy.expert.etp))
-        if data.zero == 0:
-            groups, expert_groups = ranks, expert_ranks
-        else:
-            groups = data.replicate
-            expert_groups = groups if expert_ranks % groups == 0 else 1
-        shard.append(ranks // groups)
-        replicate.append(groups)
-        expert_shard.append(expert_ranks // expert_groups)
-        expert_replicate.append(expert_groups)
-    return ShardingColumns(
-        zero=column([s.data.zero for s in strategies]),
-        fsdp=column([s.data.family == "fsdp" for s in strategies]),
-        reshard=column([s.data.reshard for s in strategies]),
-        shard=column(list(shard)),
-        replicate=column(list(replicate)),
-        expert_shard=column(list(expert_shard)),
-        expert_replicate=column(list(expert_replicate)),
-        overlap=column([s.data.overlap for s in strategies]),
-        offload_optimizer=column([s.offload.optimizer for s in strategies]),
-    )
 
 
 def estimate_plan(
@@ -127,14 +34,14 @@ def estimate_plan(
     workload: Workload,
     hardware: Hardware | None = None,
 ) -> StepEstimate:
-    """Time and memory of one plan.
+    """Time and memory of one plan, of one pipeline or several, on one kind of device or several.
 
     Args:
         plan: the plan.
         model: must have as many layers as the plan.
-        cluster: one group of equal nodes, with at least the plan's devices.
+        cluster: must have the plan's devices.
         workload: must have the plan's global batch.
-        hardware: the cluster's group with other numbers than the library's.
+        hardware: other numbers than the library's, for a cluster of one group.
 
     Returns:
         The estimate.
@@ -143,30 +50,40 @@ def estimate_plan(
         InputError: plan, model, workload and cluster do not belong together.
         UnsupportedError: the plan needs something nobody prices yet.
     """
-    columns, hardware = plan_columns(plan, model, cluster, workload, hardware)
-    step = step_columns(columns, hardware, workload)
-    return _result(plan, plan.pipelines[0], step, model, cluster.groups[0], hardware, workload)
+    return estimate_of(plan, plan_pricer(plan, model, cluster, workload, hardware))
 
 
-def plan_columns(
+def plan_pricer(
     plan: ExecutionPlan,
     model: ModelSpec,
     cluster: ClusterSpec,
     workload: Workload,
     hardware: Hardware | None = None,
-) -> tuple[PipelineColumns, Hardware]:
-    """The one row of columns that a plan's step is composed from, and what it runs on; arguments as `estimate_plan`.
+) -> PlanPricer:
+    """What prices a plan, on hardware at the pace of the plan whose step was measured; arguments as `estimate_plan`.
 
     Raises:
         InputError: plan, model, workload and cluster do not belong together.
         UnsupportedError: the plan needs something nobody prices yet.
     """
-    _check_together(plan, model, cluster, workload)
-    if hardware is None:
+    check_plan(plan, model, cluster, workload)
+    if hardware is None and calibration().run is not None and cluster.homogeneous:
         hardware = hardware_of(cluster.groups[0], workload.precision, workload.software)
-        if calibration().run is not None:
-            hardware = _as_measured(hardware, plan, model, cluster, workload)
-    return _pipeline_row(plan, plan.pipelines[0], model, hardware, workload), hardware
+        hardware = _as_measured(hardware, plan, model, cluster, workload)
+    return PlanPricer(model, cluster, workload, hardware)
+
+
+def estimate_of(plan: ExecutionPlan, pricer: PlanPricer) -> StepEstimate:
+    """The estimate of a checked plan by a pricer that may know parts of it from other plans.
+
+    Args:
+        plan: `check_plan` finds nothing wrong with it.
+        pricer: of its model, cluster and workload.
+
+    Returns:
+        The estimate.
+    """
+    return _result(plan, pricer.run(plan), pricer)
 
 
 def _as_measured(
@@ -184,7 +101,13 @@ def _as_measured(
     return at_pace(hardware, 1.0 / run.own, (own / run.high, own / run.low))
 
 
-def _check_together(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, workload: Workload) -> None:
+def check_plan(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, workload: Workload) -> None:
+    """Refuse what cannot be priced; arguments as `estimate_plan`.
+
+    Raises:
+        InputError: plan, model, workload and cluster do not belong together.
+        UnsupportedError: the plan needs something nobody prices yet.
+    """
     problems = []
     if plan.num_layers != model.num_layers:
         problems.append(
@@ -195,11 +118,12 @@ def _check_together(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec,
                 field="layers",
             )
         )
-    if plan.devices > cluster.devices:
+    needed = 1 + max(last for pipeline in plan.pipelines for worker in pipeline.workers for _, last in worker.devices)
+    if needed > cluster.devices:
         problems.append(
             Problem(
-                what=f"the plan uses {plan.devices} devices, the cluster has {cluster.devices}",
-                fix=f"give a cluster of {plan.devices} devices, or another plan",
+                what=f"the plan uses {needed} devices, the cluster has {cluster.devices}",
+                fix=f"give a cluster of {needed} devices, or another plan",
                 field="devices",
             )
         )
@@ -213,91 +137,40 @@ def _check_together(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec,
         )
     if problems:
         raise InputError(problems, code="MW230")
-    if len(plan.pipelines) > 1 or not cluster.homogeneous:
-        raise UnsupportedError(
-            Problem(
-                what=f"{len(plan.pipelines)} pipelines on {len(cluster.groups)} groups of nodes",
-                why="this version prices one pipeline on one kind of node",
-                fix="plan one group at a time",
-                field="cluster",
-            ),
-            code="MW407",
-        )
-    refused = tuple(schedule_problems(plan.pipelines[0]))
+    for pipeline in plan.pipelines:
+        _check_pipeline(plan, pipeline)
+
+
+def _check_pipeline(plan: ExecutionPlan, pipeline: Pipeline) -> None:
+    """Its schedule, recompute and the layouts of its workers."""
+    refused = tuple(schedule_problems(pipeline))
     if refused:
         raise UnsupportedError(refused, code="MW407")
-    used = strategies_of(plan.pipelines[0])
-    schedule = pipeline_schedule(plan.pipelines[0])
+    used = strategies_of(pipeline)
+    schedule = pipeline_schedule(pipeline)
     recomputes: set[str] = {plan.strategies[index].recompute.kind for index in used}
-    wrong = recompute_problem(schedule, recomputes) if used and len(plan.pipelines[0].workers) > 1 else None
+    wrong = recompute_problem(schedule, recomputes) if used and len(pipeline.workers) > 1 else None
     if wrong:
         raise InputError(wrong, code="MW230")
-    kinds = {_of_all_layers(plan.strategies[index]) for index in used}
-    if len(kinds) > 1:
-        raise UnsupportedError(
-            Problem(
-                what=f"layers of one pipeline with {len(kinds)} sets of degrees and shards",
-                why="this version prices plans whose layers share tp, cp, ep, etp, data parallelism and what of their "
-                "states is offloaded; recompute may differ by layer",
-                fix="give all layers the same degrees, sharding and offload",
-                field="strategies",
-            ),
-            code="MW407",
-        )
+    for place, worker in enumerate(pipeline.workers):
+        kinds = {_of_all_layers(plan.strategies[run.strategy]) for chunk in worker.chunks for run in chunk.runs}
+        if len(kinds) > 1:
+            raise UnsupportedError(
+                Problem(
+                    what=f"layers of worker {place} with {len(kinds)} sets of degrees and shards",
+                    why="the layers of one worker are priced with one tp, cp, ep, etp, data parallelism and offload of "
+                    "states; recompute may differ by layer, everything else by worker",
+                    fix="give the layers of a worker the same degrees, sharding and offload",
+                    field="strategies",
+                ),
+                code="MW407",
+            )
 
 
 def _of_all_layers(strategy: LayerStrategy) -> tuple[object, ...]:
     """What is priced once for a worker or the whole pipeline."""
     expert, offload = strategy.expert, strategy.offload
     return (strategy.tp, strategy.cp, expert.ep, expert.etp, strategy.data, offload.weights, offload.optimizer)
-
-
-def _pipeline_row(
-    plan: ExecutionPlan, pipeline: Pipeline, model: ModelSpec, hardware: Hardware, workload: Workload
-) -> PipelineColumns:
-    """Cost table of strategies x items, flattened to one row, and the counts of its cells in every chunk."""
-    used = strategies_of(pipeline)
-    strategies = [plan.strategies[index] for index in used]
-    schedule = pipeline_schedule(pipeline)
-    columns = strategy_columns(strategies, pipeline.micro_batch / schedule.sections(), workload)
-    sharding = sharding_columns(strategies)
-    modes = tuple(dict.fromkeys(strategy.recompute for strategy in strategies))
-    if needs_bare(schedule):
-        modes = tuple(dict.fromkeys((*modes, NONE)))
-    kinds = model.kinds()
-    items = (
-        *(Item("layer", kind, mode) for mode in modes for kind in kinds),
-        *(Item(part) for part in ("embedding", "head", "tie", "copy")),
-        *(Item("mtp", model.last_layer(), mode) for mode in modes if model.mtp_layers),
-    )
-    number = {item: index for index, item in enumerate(items)}
-    costs = item_costs(items, columns, model, hardware, workload)
-    sync = sync_layers(costs, columns, sharding, hardware, workload, anything=bool((sharding.zero == 3).any()))
-
-    counts = stage_counts(plan, pipeline, schedule, model, number)
-    row_of_worker = [used.index(plan.strategy_index(pipeline, worker)) for worker in pipeline.workers]
-
-    def one_row(table: np.ndarray) -> np.ndarray:
-        return table.reshape(1, -1)
-
-    flat = ItemCosts(**{f.name: one_row(getattr(costs, f.name)) for f in fields(ItemCosts)})
-    first = columns.take(np.array([0]))
-    degrees = Placed(pp=np.array([len(pipeline.workers)]), dp=np.array([strategies[0].dp]))
-    per_worker = ShardingColumns(
-        **{f.name: getattr(sharding, f.name)[row_of_worker, 0][None, :] for f in fields(ShardingColumns)}
-    )
-    return pipeline_columns(
-        schedule=schedule,
-        micro_batches=pipeline.num_micro_batches,
-        counts=counts,
-        costs=flat,
-        layer_sync=LayerSync(forward_s=one_row(sync.forward_s), backward_s=one_row(sync.backward_s)),
-        whole=np.tile(np.array([item.part not in ("tie", "copy") for item in items]), len(used)),
-        boundary=boundary_columns(first, degrees, model, hardware, workload),
-        sharding=per_worker,
-        groups=data_groups(first),
-        offload_weights=np.array([strategies[0].offload.weights]),
-    )
 
 
 def attention_flop_per_token(model: ModelSpec, seq_len: int) -> float:
@@ -328,49 +201,67 @@ def weakest_basis(group: NodeGroup) -> Basis:
     return max(bases, key=BASIS_ORDER.index)
 
 
-def _result(
-    plan: ExecutionPlan,
-    pipeline: Pipeline,
-    step: StepColumns,
-    model: ModelSpec,
-    group: NodeGroup,
-    hardware: Hardware,
-    workload: Workload,
-) -> StepEstimate:
+def plan_basis(stages: Iterable[Site], sites: Sites) -> Basis:
+    """The weakest basis among the numbers that a plan rests on: of its groups, and of the links between them.
+
+    Args:
+        stages: where its workers stand.
+        sites: of the cluster.
+    """
+    groups = sorted({site.number for site in stages})
+    bases = {weakest_basis(sites.cluster.groups[number]) for number in groups}
+    bases |= {sites.link_basis(one, other) for one, other in combinations(groups, 2)}
+    return max(bases, key=BASIS_ORDER.index)
+
+
+def _result(plan: ExecutionPlan, run: RunPlan, pricer: PlanPricer) -> StepEstimate:
+    step, model, workload = run.step, pricer.model, pricer.workload
+    flat = [site for own in run.stages for site in own]
     time_s = float(step.step_time_s[0])
-    basis = weakest_basis(group)
+    basis = plan_basis(flat, pricer.sites)
     low, high = RANGE_BY_BASIS[basis]
+    hardware = flat[0].hardware
     if hardware.pace_range is not None:
         slowest, quickest = hardware.pace_range
         low, high = 1.0 - hardware.pace / quickest, hardware.pace / slowest - 1.0
     useful = model_flop_per_token(model, workload.seq_len, training=workload.training) * workload.tokens_per_step
     again = float(step.recompute_flop[0]) * plan.devices
-    possible = time_s * plan.devices * hardware.gemm_flop_per_s / hardware.pace
-    stages = tuple(_stage(plan, pipeline, step, place, group, hardware) for place in range(len(pipeline.workers)))
+    peak_flop_per_s = sum(site.devices * site.hardware.gemm_flop_per_s / site.hardware.pace for site in flat)
+    stages = tuple(_stages(plan, run))
     verdicts = [fits(stage.peak_memory_bytes, stage.capacity_bytes) for stage in stages]
-    price = hardware.price_per_hour
+    prices = [None if (p := site.hardware.price_per_hour) is None else p * site.devices for site in flat]
+    known = [price for price in prices if price is not None]
     return StepEstimate(
         step_time_s=time_s,
         step_time_low_s=time_s * (1.0 - low),
         step_time_high_s=time_s * (1.0 + high),
         tokens_per_s_per_device=workload.tokens_per_step / time_s / plan.devices,
-        mfu=useful / possible,
-        hfu=(useful + again) / possible,
+        mfu=useful / (time_s * peak_flop_per_s),
+        hfu=(useful + again) / (time_s * peak_flop_per_s),
         breakdown_s=tuple((name, float(values[0])) for name, values in step.breakdown_s.items()),
         stages=stages,
         fits="no" if "no" in verdicts else "tight" if "tight" in verdicts else "yes",
         basis=basis,
-        price_per_step=None if price is None else price * plan.devices * time_s / 3600.0,
+        price_per_step=sum(known) * time_s / 3600.0 if len(known) == len(prices) else None,
     )
 
 
+def _stages(plan: ExecutionPlan, run: RunPlan) -> Iterator[StageEstimate]:
+    """Every worker, pipeline by pipeline."""
+    column = 0
+    for number, (pipeline, sites) in enumerate(zip(plan.pipelines, run.stages, strict=True)):
+        for place, site in enumerate(sites):
+            yield _stage(plan, number, pipeline, run.step, place, site, column)
+            column += 1
+
+
 def _stage(
-    plan: ExecutionPlan, pipeline: Pipeline, step: StepColumns, place: int, group: NodeGroup, hardware: Hardware
+    plan: ExecutionPlan, number: int, pipeline: Pipeline, step: StepColumns, place: int, site: Site, column: int
 ) -> StageEstimate:
     worker = pipeline.workers[place]
-    strategy = plan.strategies[plan.strategy_index(pipeline, worker)]
-    memory = tuple((kind, float(getattr(step.memory, kind)[0, place])) for kind in MEMORY_KINDS)
-    alive = int(step.in_flight[0, place])
+    strategy = plan.strategies[strategy_of_worker(plan, pipeline, worker)]
+    memory = tuple((kind, float(getattr(step.memory, kind)[0, column])) for kind in MEMORY_KINDS)
+    alive = int(step.in_flight[0, column])
     one, many = (
         ("chunk activation", "chunk activations") if len(worker.chunks) > 1 else ("micro-batch", "micro-batches")
     )
@@ -378,19 +269,19 @@ def _stage(
     head = any(chunk.head for chunk in worker.chunks)
     moment = f"backward with {alive} {unit} in flight" + (", logits and their gradient included" if head else "")
     return StageEstimate(
-        pipeline=plan.pipelines.index(pipeline),
+        pipeline=number,
         stage=place,
         layers=tuple(pair for chunk in worker.chunks for pair in chunk.layers),
-        group=group.name,
+        group=site.group.name,
         devices=worker.num_devices,
         tp=strategy.tp,
         cp=strategy.cp,
         ep=strategy.expert.ep,
         dp=strategy.dp,
-        mbs=pipeline.micro_batch,
+        mbs=micro_batch_of(plan, pipeline, strategy),
         memory_bytes=memory,
-        peak_memory_bytes=float(step.peak_bytes[0, place]),
-        capacity_bytes=hardware.memory_bytes,
+        peak_memory_bytes=float(step.peak_bytes[0, column]),
+        capacity_bytes=site.hardware.memory_bytes,
         peak_moment=moment,
-        busy_s=float(step.busy_s[0, place]),
+        busy_s=float(step.busy_s[0, column]),
     )

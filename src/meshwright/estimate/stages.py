@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from meshwright.errors import Problem
-from meshwright.estimate.items import NONE, Item
+from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.pipeline import StageCounts, needs_bare
+from meshwright.estimate.rows import ItemPlaces
 from meshwright.schedules import PLAN_SCHEDULES, Schedule, schedule_named
 from meshwright.shapes import Float
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Worker
-from meshwright.specs.strategy import Recompute
 
 
 def pipeline_schedule(pipeline: Pipeline) -> Schedule:
@@ -102,45 +102,50 @@ def computed(worker: Worker) -> list[Chunk]:
     return [chunk for chunk in worker.chunks if chunk.copy != "redundant"]
 
 
-def stage_counts(
-    plan: ExecutionPlan, pipeline: Pipeline, schedule: Schedule, model: ModelSpec, number: dict[Item, int]
-) -> StageCounts:
-    """How often each item of each strategy stands in every chunk.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRows:
+    """The rows of the cost table that a pipeline is counted in."""
+
+    layout: ModelLayout
+    places: ItemPlaces
+    number: Mapping[tuple[int, int], int]
+    """Of the row of a worker and a strategy, by place and index in the plan."""
+    edge: Sequence[int]
+    """Strategy of each worker's embedding, head and tables where no layer of theirs says it."""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return max(self.number.values()) + 1
+
+
+def stage_counts(plan: ExecutionPlan, pipeline: Pipeline, schedule: Schedule, rows: StageRows) -> StageCounts:
+    """How often each item of each row stands in every chunk.
 
     Args:
         plan: the plan.
         pipeline: one of its pipelines.
         schedule: of the pipeline.
-        model: has the layers.
-        number: of each item.
+        rows: what is counted.
 
     Returns:
-        Counts with strategies x items flattened, strategies as `strategies_of` orders them.
+        Counts with rows x items flattened.
     """
-    used = strategies_of(pipeline)
     workers = [computed(worker) for worker in pipeline.workers]
-    shape = (len(workers), max(len(chunks) for chunks in workers), len(used), len(number))
-    work, bare, shadow = np.zeros(shape), np.zeros(shape), np.zeros((len(workers), len(used), len(number)))
+    shape = (len(workers), max(len(chunks) for chunks in workers), rows.rows, rows.places.items)
+    work, bare, shadow = np.zeros(shape), np.zeros(shape), np.zeros((len(workers), *shape[2:]))
     again = needs_bare(schedule)
-
-    def add(
-        counts: Float[np.ndarray, "strategies items"], worker: Worker, chunk: Chunk, mode: Recompute | None
-    ) -> None:
-        edge = chunk.runs[-1].strategy if chunk.head and chunk.runs else plan.strategy_index(pipeline, worker, chunk)
-        _count_layers(counts, plan, chunk, used, model, number, mode)
-        _count_edges(counts[used.index(edge)], chunk, number, mode or plan.strategies[edge].recompute, model)
-
+    model = rows.layout.model
     for place, worker in enumerate(pipeline.workers):
-        own = used.index(plan.strategy_index(pipeline, worker))
         for slot, chunk in enumerate(workers[place]):
-            add(work[place, slot], worker, chunk, None)
+            _count(work[place, slot], rows, place, chunk)
             if again:
-                add(bare[place, slot], worker, chunk, NONE)
+                _count(bare[place, slot], rows, place, chunk, bare=True)
         for chunk in worker.chunks:
             if chunk.copy == "redundant":
-                add(shadow[place], worker, chunk, None)
+                _count(shadow[place], rows, place, chunk)
         for counts in (work, bare) if again else (work,):
-            _share_tables(counts[place], own, number, model)
+            _share_tables(counts[place], rows.number[place, rows.edge[place]], rows.places, model)
     flat = (len(workers), shape[1], -1)
     return StageCounts(
         work=work.reshape(flat),
@@ -149,47 +154,57 @@ def stage_counts(
     )
 
 
+def _count(
+    counts: Float[np.ndarray, "rows items"], rows: StageRows, place: int, chunk: Chunk, *, bare: bool = False
+) -> None:
+    """Layers and edges of one chunk."""
+    places, first = rows.places, rows.places.kinds * bare
+    for strategy, low, behind in pieces(chunk):
+        kinds = rows.layout.kinds_before[behind] - rows.layout.kinds_before[low]
+        counts[rows.number[place, strategy], first : first + places.kinds] += kinds
+    edge = counts[rows.number[place, edge_strategy(chunk, rows.edge[place])]]
+    if chunk.embedding:
+        edge[places.embedding] += 1
+    if chunk.head:
+        edge[places.head] += 1
+        if places.modules:
+            edge[places.tail + bare] += rows.layout.model.mtp_layers
+
+
+def pieces(chunk: Chunk) -> Iterator[tuple[int, int, int]]:
+    """Consecutive layers of a chunk under one strategy: its index, the first layer and the one behind the last."""
+    runs = [(run.strategy, run.layers) for run in chunk.runs]
+    for low, last in chunk.layers:
+        while low <= last and runs:
+            strategy, left = runs[0]
+            behind = min(last + 1, low + left)
+            yield strategy, low, behind
+            runs[0] = (strategy, left - (behind - low))
+            if runs[0][1] == 0:
+                runs.pop(0)
+            low = behind
+
+
+def edge_strategy(chunk: Chunk, otherwise: int) -> int:
+    """The strategy of a chunk's embedding or head: that of its nearest layers."""
+    if not chunk.runs:
+        return otherwise
+    return chunk.runs[-1 if chunk.head else 0].strategy
+
+
 def strategies_of(pipeline: Pipeline) -> list[int]:
     """Indices of the strategies that a pipeline uses, ascending."""
     return sorted({run.strategy for chunk in pipeline.chunks() for run in chunk.runs})
 
 
-def _count_layers(
-    counts: Float[np.ndarray, "strategies items"],
-    plan: ExecutionPlan,
-    chunk: Chunk,
-    used: list[int],
-    model: ModelSpec,
-    number: dict[Item, int],
-    mode: Recompute | None,
-) -> None:
-    layers = list(model.layers())
-    held = [layer for first, last in chunk.layers for layer in range(first, last + 1)]
-    rows = [run.strategy for run in chunk.runs for _ in range(run.layers)]
-    for layer, row in zip(held, rows, strict=True):
-        item = Item("layer", layers[layer], mode or plan.strategies[row].recompute)
-        counts[used.index(row), number[item]] += 1
-
-
-def _count_edges(
-    counts: Float[np.ndarray, " items"], chunk: Chunk, number: dict[Item, int], mode: Recompute, model: ModelSpec
-) -> None:
-    if chunk.embedding:
-        counts[number[Item("embedding")]] += 1
-    if chunk.head:
-        counts[number[Item("head")]] += 1
-        if model.mtp_layers:
-            counts[number[Item("mtp", model.last_layer(), mode)]] += model.mtp_layers
-
-
 def _share_tables(
-    counts: Float[np.ndarray, "chunks strategies items"], row: int, number: dict[Item, int], model: ModelSpec
+    counts: Float[np.ndarray, "chunks rows items"], row: int, places: ItemPlaces, model: ModelSpec
 ) -> None:
     """A worker with both ends holds a tied table once; a prediction module away from the embedding needs one more."""
     held = counts.sum(axis=(0, 1))
-    embedding, head = held[number[Item("embedding")]], held[number[Item("head")]]
+    embedding, head = held[places.embedding], held[places.head]
     if model.tied_embeddings and embedding and head:
-        counts[-1, row, number[Item("tie")]] += 1
+        counts[-1, row, places.tie] += 1
     elif head and not embedding and model.mtp_layers and not model.tied_embeddings:
-        slot = int(np.flatnonzero(counts[:, :, number[Item("head")]].any(axis=1))[0])
-        counts[slot, row, number[Item("copy")]] += 1
+        slot = int(np.flatnonzero(counts[:, :, places.head].any(axis=1))[0])
+        counts[slot, row, places.copy] += 1

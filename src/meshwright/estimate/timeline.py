@@ -6,9 +6,9 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from meshwright.estimate.price import estimate_plan, plan_columns
+from meshwright.estimate.price import estimate_of, plan_pricer
 from meshwright.estimate.result import StepEstimate
-from meshwright.estimate.step import PipelineColumns, exposed_sync, task_times
+from meshwright.estimate.step import PipelineColumns, task_times
 from meshwright.schedules import Kind, Timeline, Times, simulate
 from meshwright.shapes import Float
 from meshwright.specs.cluster import ClusterSpec
@@ -72,12 +72,13 @@ def step_timeline(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, w
         InputError: plan, model, workload and cluster do not belong together.
         UnsupportedError: the plan needs something nobody prices yet.
     """
-    estimate = estimate_plan(plan, model, cluster, workload)
-    columns, hardware = plan_columns(plan, model, cluster, workload)
+    pricer = plan_pricer(plan, model, cluster, workload)
+    estimate, run = estimate_of(plan, pricer), pricer.run(plan)
+    columns = run.pipelines[0].columns
     table = columns.schedule.table(columns.p, columns.m, columns.v)
     timeline = simulate(table, _first_row(task_times(columns)))
     memory = [dict(stage.memory_bytes) for stage in estimate.stages]
-    sync = exposed_sync(columns, hardware, workload)
+    sync = run.sync
     return StepTimeline(
         estimate=estimate,
         timeline=timeline,

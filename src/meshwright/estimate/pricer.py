@@ -1,0 +1,408 @@
+"""Plans of one job priced one after the other: rows, links and whole pipelines that return are not priced again.
+
+    step = max over workers of all pipelines of (end of its last backward + exposed gradient sum)
+           + the slowest optimizer + gather
+
+Pipelines run side by side, each by its own schedule; gradients are summed when the last one has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from meshwright.estimate.hardware import Hardware
+from meshwright.estimate.hops import Hops, Links, Side
+from meshwright.estimate.layout import ModelLayout
+from meshwright.estimate.memory import MEMORY_KINDS, WorkerBytes, worker_bytes
+from meshwright.estimate.partners import holders, joined, partners_of, weights_of
+from meshwright.estimate.pipeline import BoundaryColumns, pipeline_columns
+from meshwright.estimate.rows import RowKey, Rows
+from meshwright.estimate.site import Site, Sites
+from meshwright.estimate.stages import StageRows, computed, edge_strategy, pipeline_schedule, stage_counts
+from meshwright.estimate.step import (
+    PipelineColumns,
+    StepColumns,
+    Updates,
+    activations,
+    around,
+    busy_s,
+    run_s,
+    sync_of,
+    updates_of,
+    weight_versions,
+)
+from meshwright.estimate.sync import DataGroups, Partners, StepSync
+from meshwright.estimate.unpack import sharding_columns
+from meshwright.shapes import Float, Int
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.plan import ExecutionPlan, Pipeline, Worker
+from meshwright.specs.strategy import LayerStrategy
+from meshwright.specs.workload import Workload
+from meshwright.strategies.data import ShardingColumns
+
+_PLAIN = tuple(f.name for f in fields(Updates) if f.name not in ("sharding", "groups"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunPipeline:
+    """One pipeline of a plan, run to its end."""
+
+    columns: PipelineColumns
+    end_s: Float[np.ndarray, "1 workers"]
+    without_s: Float[np.ndarray, "1 workers"] | None
+    """The end if transfers took no time; None where nobody asks."""
+    busy: Float[np.ndarray, "1 workers"]
+    kept_bytes: Float[np.ndarray, "1 workers"]
+    in_flight: Float[np.ndarray, "1 workers"]
+    versions: Float[np.ndarray, "1 workers"]
+    updates: Updates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunPlan:
+    """All pipelines of a plan and what follows them; workers of all pipelines side by side."""
+
+    pipelines: tuple[RunPipeline, ...]
+    stages: tuple[tuple[Site, ...], ...]
+    sync: StepSync
+    step: StepColumns
+
+
+class PlanPricer:
+    """Prices plans of one model on one cluster."""
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        cluster: ClusterSpec,
+        workload: Workload,
+        hardware: Hardware | None = None,
+        *,
+        transfers_apart: bool = True,
+    ) -> None:
+        """Price nothing yet.
+
+        Args:
+            model: of all plans.
+            cluster: any groups.
+            workload: of all plans.
+            hardware: instead of the library's, for a cluster of one group.
+            transfers_apart: run pipelines once more without transfers, so that `pp` and `bubble` are told apart.
+        """
+        self._transfers_apart = transfers_apart
+        self.model, self.cluster, self.workload = model, cluster, workload
+        self.layout = ModelLayout.of(model, workload.seq_len)
+        self.sites = Sites(cluster, workload, hardware)
+        self.rows = Rows(model, workload, self.sites)
+        self.links = Links(self.rows)
+        self._weights = weights_of(self.layout)
+        self._sharding: dict[int, ShardingColumns] = {}
+        self._pipelines: dict[object, RunPipeline] = {}
+        self._partners: dict[object, list[Partners]] = {}
+
+    def step_time_s(self, plan: ExecutionPlan) -> float:
+        """Seconds of one step of a checked plan."""
+        return float(self.run(plan).step.step_time_s[0])
+
+    def run(self, plan: ExecutionPlan) -> RunPlan:
+        """Every pipeline to its end, gradients summed, weights updated.
+
+        Args:
+            plan: checked.
+        """
+        stages = tuple(tuple(self.sites.of(worker) for worker in pipeline.workers) for pipeline in plan.pipelines)
+        pipelines = tuple(
+            self._pipeline(plan, pipeline, own) for pipeline, own in zip(plan.pipelines, stages, strict=True)
+        )
+        partners = None
+        if len(stages) > 1:
+            partners = self._rings(plan, stages)
+        flat = [site for own in stages for site in own]
+        work = _updates_of_all([pipeline.updates for pipeline in pipelines])
+        sync = self._sync(work, flat, partners)
+        every = [pipeline.columns for pipeline in pipelines]
+        names = dict.fromkeys(name for columns in every for name in columns.parts_s)
+        step_time_s, breakdown = around(
+            _beside([pipeline.end_s for pipeline in pipelines]),
+            _beside([p.without_s for p in pipelines if p.without_s is not None]) if self._transfers_apart else None,
+            _beside([pipeline.busy for pipeline in pipelines]),
+            {n: _beside([c.parts_s.get(n, np.zeros_like(c.dense_parameters)) for c in every]) for n in names},
+            sync,
+            np.max([columns.tied_s for columns in every], axis=0),
+        )
+        memory = self._memory(pipelines, work, flat)
+        again = _beside([columns.recompute_flop for columns in every])
+        devices = np.array([site.devices for site in flat], dtype=float)
+        step = StepColumns(
+            step_time_s=step_time_s,
+            breakdown_s=breakdown,
+            busy_s=_beside([pipeline.busy for pipeline in pipelines]),
+            memory=memory,
+            peak_bytes=memory.peak,
+            in_flight=_beside([pipeline.in_flight for pipeline in pipelines]),
+            recompute_flop=again @ devices / devices.sum(),
+        )
+        return RunPlan(pipelines=pipelines, stages=stages, sync=sync, step=step)
+
+    def _rings(self, plan: ExecutionPlan, stages: tuple[tuple[Site, ...], ...]) -> list[Partners]:
+        """Who sums gradients with whom, or the same as for a plan with as many layers in the same places."""
+        held = [holders(pipeline, self.model.num_layers) for pipeline in plan.pipelines]
+        key = (stages, b"".join(place.tobytes() for place in held))
+        if key not in self._partners:
+            self._partners[key] = partners_of(stages, held, self._weights, self.sites)
+        return self._partners[key]
+
+    def _sync(self, work: Updates, stages: Sequence[Site], partners: list[Partners] | None) -> StepSync:
+        """The end of the step for all workers, those of one view of one kind of device together."""
+        found = {f.name: np.zeros((1, len(stages))) for f in fields(StepSync)}
+        for view, index in _by_view(stages):
+            own = None if partners is None else joined([partners[place] for place in index.tolist()])
+            part = sync_of(_picked(work, index), self.sites.views[view], self.workload, own)
+            for name, seconds in found.items():
+                seconds[:, index] = getattr(part, name)
+        return StepSync(**found)
+
+    def _memory(self, pipelines: Sequence[RunPipeline], work: Updates, stages: Sequence[Site]) -> WorkerBytes:
+        """Bytes of all workers, those of one view of one kind of device together."""
+        every = [pipeline.columns for pipeline in pipelines]
+        shape = (1, len(stages))
+        found = {kind: np.zeros(shape) for kind in MEMORY_KINDS}
+        given = {
+            "dense_parameters": work.dense_parameters,
+            "expert_parameters": work.expert_parameters,
+            "largest_dense": _beside([columns.largest_dense for columns in every]),
+            "largest_expert": _beside([columns.largest_expert for columns in every]),
+            "activations": _beside([pipeline.kept_bytes for pipeline in pipelines]),
+            "transient": _beside([columns.transient_bytes for columns in every]),
+            # The group in which gradients are summed between pipelines is one more.
+            "communicators": _beside([columns.communicators for columns in every]) + (len(pipelines) > 1),
+            "offload_weights": _beside([columns.offload_weights for columns in every]),
+            "weight_versions": _beside([pipeline.versions for pipeline in pipelines]),
+        }
+        for view, index in _by_view(stages):
+            part = worker_bytes(
+                **{name: values[:, index] for name, values in given.items()},
+                sharding=_picked_sharding(work.sharding, index),
+                hardware=self.sites.views[view],
+                workload=self.workload,
+            )
+            for kind, size in found.items():
+                size[:, index] = getattr(part, kind)
+        return WorkerBytes(**found)
+
+    def _pipeline(self, plan: ExecutionPlan, pipeline: Pipeline, stages: Sequence[Site]) -> RunPipeline:
+        """A pipeline run to its end, or one like it that was: the same stages, links and batch."""
+        numbers = [self.rows.number(strategy) for strategy in plan.strategies]
+        edges = [strategy_of_worker(plan, pipeline, worker) for worker in pipeline.workers]
+        hops, tied_s = self._hops(plan, pipeline, stages, edges)
+        key = (
+            pipeline.schedule,
+            pipeline.micro_batch,
+            pipeline.num_micro_batches,
+            plan.data_degree(pipeline),
+            tuple(numbers[index] for index in edges),
+            tuple(_seen(worker, site, numbers) for worker, site in zip(pipeline.workers, stages, strict=True)),
+            (hops.transfer_s.tobytes(), hops.forward_s.tobytes(), hops.backward_s.tobytes(), tied_s),
+            _apart(stages),
+        )
+        if key not in self._pipelines:
+            columns = self._columns(plan, pipeline, stages, edges, hops, tied_s)
+            kept_bytes, in_flight = activations(columns)
+            self._pipelines[key] = RunPipeline(
+                columns=columns,
+                end_s=run_s(columns),
+                without_s=run_s(columns, transfers=False) if self._transfers_apart else None,
+                busy=busy_s(columns),
+                kept_bytes=kept_bytes,
+                in_flight=in_flight,
+                versions=weight_versions(columns.schedule, columns.p, columns.m, columns.v)[None, :],
+                updates=_widened(updates_of(columns), columns.p),
+            )
+        return self._pipelines[key]
+
+    def _columns(
+        self,
+        plan: ExecutionPlan,
+        pipeline: Pipeline,
+        stages: Sequence[Site],
+        edges: Sequence[int],
+        hops: Hops,
+        tied_s: float,
+    ) -> PipelineColumns:
+        """One pipeline, ready to run: its rows, counts of them in every chunk, and what passes between workers."""
+        schedule = pipeline_schedule(pipeline)
+        counted: dict[tuple[int, int], int] = {}
+        keys: dict[RowKey, int] = {}
+        for place, (worker, site) in enumerate(zip(pipeline.workers, stages, strict=True)):
+            used = {run.strategy for chunk in worker.chunks for run in chunk.runs} | {edges[place]}
+            for index in sorted(used):
+                strategy = plan.strategies[index]
+                sequences = micro_batch_of(plan, pipeline, strategy) / schedule.sections()
+                key = (site.view, self.rows.number(strategy), sequences)
+                counted[place, index] = keys.setdefault(key, len(keys))
+        self.rows.price(keys)
+        costs, sync = self.rows.costs(list(keys))
+        places = self.rows.places
+        counts = stage_counts(
+            plan, pipeline, schedule, StageRows(layout=self.layout, places=places, number=counted, edge=edges)
+        )
+        own = [plan.strategies[index] for index in edges]
+        columns = pipeline_columns(
+            schedule=schedule,
+            micro_batches=pipeline.num_micro_batches,
+            counts=counts,
+            costs=costs,
+            layer_sync=sync,
+            whole=np.tile(places.whole, len(keys)),
+            boundary=BoundaryColumns(
+                transfer_s=hops.transfer_s[None],
+                sent_bytes=np.array([hops.sent_bytes]),
+                devices_apart=np.array([_apart(stages)]),
+                tied_s=np.array([tied_s]),
+                communicators=np.array([[_communicators(s, len(stages), self.model.is_moe) for s in own]]),
+            ),
+            sharding=self._shardings(own),
+            groups=DataGroups(
+                dense_stride=np.array([[s.tp for s in own]]),
+                expert_stride=np.array([[s.expert.ep * s.expert.etp for s in own]]),
+            ),
+            offload_weights=np.array([[s.offload.weights for s in own]]),
+        )
+        return _with_hops(columns, hops)
+
+    def _hops(
+        self, plan: ExecutionPlan, pipeline: Pipeline, stages: Sequence[Site], edges: Sequence[int]
+    ) -> tuple[Hops, float]:
+        """What passes between workers, and the sum of a shared embedding's gradients."""
+        schedule = pipeline_schedule(pipeline)
+
+        def side(index: int) -> Side:
+            strategy = plan.strategies[index]
+            return Side.of(strategy, micro_batch_of(plan, pipeline, strategy) / schedule.sections())
+
+        sides = [
+            [
+                [side(run.strategy) for run in chunk.runs] or [side(edge_strategy(chunk, edge))]
+                for chunk in computed(worker)
+            ]
+            for worker, edge in zip(pipeline.workers, edges, strict=True)
+        ]
+        chunks = max(len(chunks) for chunks in sides)
+        placement = schedule.placement(len(stages), chunks // schedule.placement(len(stages), 1).chains)
+        hops = self.links.hops(stages, sides, placement)
+        return hops, self.links.tied_s(stages, sides[0][0][0], sides[-1][-1][-1])
+
+    def _shardings(self, strategies: Sequence[LayerStrategy]) -> ShardingColumns:
+        """Data-parallel choices of workers, one row."""
+        found = []
+        for strategy in strategies:
+            number = self.rows.number(strategy)
+            if number not in self._sharding:
+                self._sharding[number] = sharding_columns([strategy])
+            found.append(self._sharding[number])
+        return ShardingColumns(
+            **{f.name: _beside([getattr(one, f.name) for one in found]) for f in fields(ShardingColumns)}
+        )
+
+
+def micro_batch_of(plan: ExecutionPlan, pipeline: Pipeline, strategy: LayerStrategy) -> int:
+    """Sequences of a micro-batch on the fullest data rank of a strategy: those of the first layer's ranks, shared."""
+    return -(-pipeline.micro_batch * plan.data_degree(pipeline) // strategy.dp)
+
+
+def strategy_of_worker(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker) -> int:
+    """The strategy of a worker; of another one with as many devices where it holds no layers."""
+    if any(chunk.runs for chunk in worker.chunks):
+        return plan.strategy_index(pipeline, worker)
+    near = (run.strategy for chunk in pipeline.chunks() for run in chunk.runs)
+    candidates = (*near, *range(len(plan.strategies)))
+    devices = worker.num_devices
+    return next((index for index in candidates if plan.strategies[index].devices == devices), candidates[0])
+
+
+def _seen(worker: Worker, site: Site, numbers: Sequence[int]) -> object:
+    """All of a worker that its pipeline's time depends on, strategies by their numbers."""
+    chunks = tuple(
+        (
+            chunk.virtual_stage,
+            chunk.layers,
+            tuple((run.layers, numbers[run.strategy]) for run in chunk.runs),
+            (chunk.embedding, chunk.head, chunk.copy),
+        )
+        for chunk in worker.chunks
+    )
+    return (site.view, site.devices, chunks)
+
+
+def _apart(stages: Sequence[Site]) -> int:
+    """Devices between the first and the last worker."""
+    return max(abs(stages[-1].first - stages[0].first), stages[0].devices)
+
+
+def _communicators(strategy: LayerStrategy, workers: int, experts: bool) -> float:
+    """Process groups with more than one rank."""
+    degrees = [strategy.tp, strategy.cp, strategy.cp * strategy.dp, workers]
+    if experts:
+        inside = strategy.expert.ep * strategy.expert.etp
+        degrees += [strategy.expert.ep, strategy.expert.etp, max(strategy.devices // inside, 1)]
+    return float(sum(degree > 1 for degree in degrees))
+
+
+def _with_hops(columns: PipelineColumns, hops: Hops) -> PipelineColumns:
+    """The columns with what chunks rearrange around their layers."""
+    if not (hops.forward_s.any() or hops.backward_s.any()):
+        return columns
+    moved_s = ((hops.forward_s + hops.backward_s) * columns.runs).sum(axis=1)
+    parts = {**columns.parts_s, "pp": columns.parts_s.get("pp", 0.0) + moved_s[None, :]}
+    return replace(
+        columns,
+        forward_s=columns.forward_s + hops.forward_s,
+        backward_s=columns.backward_s + hops.backward_s,
+        parts_s=parts,
+    )
+
+
+def _beside(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Columns of several pipelines side by side."""
+    return np.concatenate(parts, axis=1)
+
+
+def _by_view(stages: Sequence[Site]) -> list[tuple[int, Int[np.ndarray, "picked"]]]:
+    views = np.array([site.view for site in stages])
+    return [(int(view), np.flatnonzero(views == view)) for view in np.unique(views)]
+
+
+def _widened(work: Updates, workers: int) -> Updates:
+    """One column for each worker, where one stands for all of a pipeline."""
+    return _each(work, lambda values: np.broadcast_to(values, (1, workers)), work.sharding, work.groups)
+
+
+def _updates_of_all(parts: Sequence[Updates]) -> Updates:
+    """Workers of all pipelines side by side."""
+    if len(parts) == 1:
+        return parts[0]
+    sharding = {f.name: _beside([getattr(p.sharding, f.name) for p in parts]) for f in fields(ShardingColumns)}
+    groups = {f.name: _beside([getattr(p.groups, f.name) for p in parts]) for f in fields(DataGroups)}
+    plain = {name: _beside([getattr(part, name) for part in parts]) for name in _PLAIN}
+    return Updates(**plain, sharding=ShardingColumns(**sharding), groups=DataGroups(**groups))
+
+
+def _picked(work: Updates, index: Int[np.ndarray, "picked"]) -> Updates:
+    """Some of the workers."""
+    groups = DataGroups(**{f.name: getattr(work.groups, f.name)[:, index] for f in fields(DataGroups)})
+    return _each(work, lambda values: values[:, index], _picked_sharding(work.sharding, index), groups)
+
+
+def _each(
+    work: Updates, change: Callable[[np.ndarray], np.ndarray], sharding: ShardingColumns, groups: DataGroups
+) -> Updates:
+    plain = {name: change(getattr(work, name)) for name in _PLAIN}
+    return Updates(**plain, sharding=sharding, groups=groups)
+
+
+def _picked_sharding(sharding: ShardingColumns, index: Int[np.ndarray, "picked"]) -> ShardingColumns:
+    return ShardingColumns(**{f.name: getattr(sharding, f.name)[:, index] for f in fields(ShardingColumns)})

@@ -1,0 +1,91 @@
+"""Strategies of a plan as the columns that kernels take, one row each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshwright.estimate.work import require_priceable
+from meshwright.shapes import Float
+from meshwright.specs.strategy import LayerStrategy, Tensor1D
+from meshwright.specs.workload import Workload
+from meshwright.strategies.base import OVERLAPS, StrategyColumns
+from meshwright.strategies.data import ShardingColumns
+
+
+def strategy_columns(
+    strategies: Sequence[LayerStrategy], micro_batch: float | Float[np.ndarray, "rows"], workload: Workload
+) -> StrategyColumns:
+    """Strategies as columns, one row each.
+
+    Args:
+        strategies: of a plan.
+        micro_batch: sequences per micro-batch, of all or each; a fraction for a section of one.
+        workload: sequence length and expert load.
+
+    Returns:
+        The columns.
+
+    Raises:
+        UnsupportedError: for a tensor strategy without a pricing rule.
+    """
+    for strategy in strategies:
+        require_priceable(strategy.tensor.kind)
+    tensors = [strategy.tensor for strategy in strategies if isinstance(strategy.tensor, Tensor1D)]
+
+    def level(kind: str) -> list[int]:
+        return [int(np.prod([c.degree for c in s.context if c.kind == kind] or [1])) for s in strategies]
+
+    return StrategyColumns(
+        tp=np.array([t.degree for t in tensors]),
+        sp=np.array([t.sequence_parallel and t.degree > 1 for t in tensors]),
+        tp_overlap=np.array([OVERLAPS.index(t.overlap) for t in tensors]),
+        cp_a2a=np.array(level("a2a")),
+        cp_p2p=np.array(level("p2p")),
+        cp_ag=np.array(level("ag")),
+        ep=np.array([s.expert.ep for s in strategies]),
+        etp=np.array([s.expert.etp for s in strategies]),
+        mbs=np.broadcast_to(np.asarray(micro_batch), (len(strategies),)),
+        capacity=np.array(
+            [np.nan if s.expert.capacity_factor is None else s.expert.capacity_factor for s in strategies]
+        ),
+        ep_chunks=np.array([s.expert.overlap_degree for s in strategies]),
+        offload_weights=np.array([s.offload.weights for s in strategies]),
+        offload_activations=np.array([s.offload.activations for s in strategies]),
+        seq_len=workload.seq_len,
+        imbalance=workload.expert_imbalance,
+        deduplicated=np.array([s.expert.dispatcher == "deduplicated" for s in strategies]),
+    )
+
+
+def sharding_columns(strategies: Sequence[LayerStrategy]) -> ShardingColumns:
+    """Data-parallel records as columns of shape strategies x 1."""
+
+    def column(values: list[object]) -> np.ndarray:
+        return np.array(values)[:, None]
+
+    shard, replicate, expert_shard, expert_replicate = [], [], [], []
+    for strategy in strategies:
+        data, ranks = strategy.data, strategy.cp * strategy.dp
+        expert_ranks = max(1, strategy.devices // (strategy.expert.ep * strategy.expert.etp))
+        if data.zero == 0:
+            groups, expert_groups = ranks, expert_ranks
+        else:
+            groups = data.replicate
+            expert_groups = groups if expert_ranks % groups == 0 else 1
+        shard.append(ranks // groups)
+        replicate.append(groups)
+        expert_shard.append(expert_ranks // expert_groups)
+        expert_replicate.append(expert_groups)
+    return ShardingColumns(
+        zero=column([s.data.zero for s in strategies]),
+        fsdp=column([s.data.family == "fsdp" for s in strategies]),
+        reshard=column([s.data.reshard for s in strategies]),
+        shard=column(list(shard)),
+        replicate=column(list(replicate)),
+        expert_shard=column(list(expert_shard)),
+        expert_replicate=column(list(expert_replicate)),
+        overlap=column([s.data.overlap for s in strategies]),
+        offload_optimizer=column([s.offload.optimizer for s in strategies]),
+    )
