@@ -17,11 +17,14 @@ from meshwright.cli import (
     calculon,
     calculon_search,
     calibrate,
+    clusters,
     doctor,
     export,
     library,
     plans,
+    profile,
     read,
+    run,
     schedule,
     size,
     trace,
@@ -91,8 +94,12 @@ _command("export")(export.export)
 _command("schedule")(schedule.schedule)
 _command("validate")(validate.validate)
 _command("calibrate")(calibrate.calibrate)
+_command("profile")(profile.profile)
+_command("run")(run.run)
+_command("verify")(run.verify)
 app.add_typer(library.models_app, name="models")
 app.add_typer(library.gpus_app, name="gpus")
+app.add_typer(clusters.clusters_app, name="clusters")
 calculon.calculon_app.command("search")(calculon_search.search)
 calculon.calculon_app.command("sweep")(calculon_search.sweep)
 calculon.calculon_app.command("what-if")(calculon_search.what_if)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 from meshwright.compiler.instructions import Buffer
@@ -39,7 +39,7 @@ class Channel(Protocol):
 class LocalChannel:
     """Between two meshes of one process: the arrays themselves."""
 
-    def __init__(self, outgoing: deque[list[Any]], incoming: deque[list[Any]]) -> None:
+    def __init__(self, outgoing: SimpleQueue[list[Any]], incoming: SimpleQueue[list[Any]]) -> None:
         """One end.
 
         Args:
@@ -50,15 +50,15 @@ class LocalChannel:
 
     def send(self, values: Sequence[Any]) -> None:
         """See `Channel`."""
-        self._outgoing.append(list(values))
+        self._outgoing.put(list(values))
 
     def ready(self) -> bool:
         """See `Channel`."""
-        return bool(self._incoming)
+        return not self._incoming.empty()
 
     def receive(self, like: Sequence[Buffer]) -> list[Any]:
-        """See `Channel`; only to be called when `ready`."""
-        return self._incoming.popleft()
+        """See `Channel`."""
+        return self._incoming.get()
 
 
 def local_channels(meshes: int) -> list[dict[int, LocalChannel]]:
@@ -70,7 +70,7 @@ def local_channels(meshes: int) -> list[dict[int, LocalChannel]]:
     Returns:
         For each mesh, its channel to every mesh, itself included.
     """
-    messages: list[list[deque[list[Any]]]] = [[deque() for _ in range(meshes)] for _ in range(meshes)]
+    messages: list[list[SimpleQueue[list[Any]]]] = [[SimpleQueue() for _ in range(meshes)] for _ in range(meshes)]
     return [
         {peer: LocalChannel(messages[mesh][peer], messages[peer][mesh]) for peer in range(meshes)}
         for mesh in range(meshes)

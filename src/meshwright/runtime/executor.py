@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from meshwright.compiler.instructions import Buffer, Instruction, Op
 from meshwright.runtime.channels import Channel
+from meshwright.runtime.moments import Moment
 
 
 class MeshExecutor:
@@ -37,6 +39,8 @@ class MeshExecutor:
         self.instructions, self.buffers, self.mesh = instructions, buffers, mesh
         self.values: dict[int, Any] = {}
         self.place = 0
+        self.moments: list[Moment] | None = None
+        """Where instructions are timed; each is then waited for."""
         self._functions, self._channels, self._watch = functions, channels, watch
         self._compiled: dict[str, Any] = {}
 
@@ -77,14 +81,23 @@ class MeshExecutor:
             if not wait and instruction.op is Op.RECV and not self._channel(instruction).ready():
                 break
             self._watch(self.place)
-            self._do(instruction)
+            if self.moments is None:
+                self._do(instruction)
+            else:
+                self.moments.append(self._timed(instruction))
             self.place += 1
         return self.place > start
+
+    def _timed(self, instruction: Instruction) -> Moment:
+        start_s = time.monotonic()
+        self._do(instruction)
+        jax.block_until_ready([self.values[buffer] for buffer in instruction.writes])
+        return Moment(self.place, start_s, time.monotonic())
 
     def _do(self, instruction: Instruction) -> None:
         match instruction.op:
             case Op.RUN:
-                results = self._executable(instruction)(*(self.values[buffer] for buffer in instruction.reads))
+                results = self.compiled(instruction)(*(self.values[buffer] for buffer in instruction.reads))
                 self.values.update(zip(instruction.writes, results, strict=True))
             case Op.SEND:
                 self._channel(instruction).send([self.values[buffer] for buffer in instruction.reads])
@@ -100,7 +113,12 @@ class MeshExecutor:
         assert instruction.peer is not None
         return self._channels[instruction.peer]
 
-    def _executable(self, instruction: Instruction) -> Any:
+    def compiled(self, instruction: Instruction) -> Any:
+        """What a RUN calls.
+
+        Args:
+            instruction: a RUN of this mesh.
+        """
         name = instruction.executable or ""
         if name not in self._compiled:
             wanted: Any = [

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Sequence
+from queue import SimpleQueue
 from typing import Any
 
 from jax.extend import core
@@ -12,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from meshwright.compiler.instructions import Feed, Program
 from meshwright.runtime.channels import local_channels
 from meshwright.runtime.executor import MeshExecutor
+from meshwright.runtime.moments import Moments, from_start
 
 
 class LocalRuntime:
@@ -27,7 +30,7 @@ class LocalRuntime:
         self.program = program
         self.meshes = tuple(meshes)
         functions = {name: core.jaxpr_as_fun(closed) for name, closed in program.executables.items()}
-        self._executors = [
+        self.executors = [
             MeshExecutor(own, program.buffers, functions, mesh, channels)
             for own, mesh, channels in zip(program.lists, self.meshes, local_channels(program.meshes), strict=True)
         ]
@@ -38,7 +41,7 @@ class LocalRuntime:
         Args:
             buffer: its number.
         """
-        return self._executors[self.program.buffers[buffer].mesh].sharding(buffer)
+        return self.executors[self.program.buffers[buffer].mesh].sharding(buffer)
 
     def step(self, inputs: Sequence[Any], micro_batches: int) -> list[Any]:
         """Run every list once.
@@ -50,21 +53,55 @@ class LocalRuntime:
         Returns:
             The outputs of the step, flat.
         """
+        self._begin(inputs, micro_batches)
+        while any(executor.advance(wait=False) for executor in self.executors):
+            pass
+        return self._outputs(inputs)
+
+    def recorded(self, inputs: Sequence[Any], micro_batches: int) -> tuple[list[Any], Moments]:
+        """The same, and when each instruction ran: every mesh has a thread and waits for what it computes.
+
+        Args:
+            inputs: of the step, flat; batch arguments whole.
+            micro_batches: into which those are split.
+        """
+        self._begin(inputs, micro_batches)
+        ended: SimpleQueue[BaseException | None] = SimpleQueue()
+
+        def work(executor: MeshExecutor) -> None:
+            try:
+                executor.advance(wait=True)
+                ended.put(None)
+            except BaseException as error:
+                ended.put(error)
+
+        for executor in self.executors:
+            executor.moments = []
+            threading.Thread(target=work, args=(executor,), daemon=True).start()
+        for _ in self.executors:
+            if (error := ended.get()) is not None:
+                raise error
+        moments = from_start([executor.moments or () for executor in self.executors])
+        for executor in self.executors:
+            executor.moments = None
+        return self._outputs(inputs), moments
+
+    def _begin(self, inputs: Sequence[Any], micro_batches: int) -> None:
         fed: dict[int, dict[int, Any]] = defaultdict(dict)
         for feed in self.program.feeds:
             fed[self.program.buffers[feed.buffer].mesh][feed.buffer] = part_of(inputs, feed, micro_batches)
-        for mesh, executor in enumerate(self._executors):
+        for mesh, executor in enumerate(self.executors):
             executor.begin(fed[mesh])
-        while any(executor.advance(wait=False) for executor in self._executors):
-            pass
-        assert all(executor.ended for executor in self._executors)
+
+    def _outputs(self, inputs: Sequence[Any]) -> list[Any]:
+        assert all(executor.ended for executor in self.executors)
         outputs = [
             inputs[outcome.input]  # type: ignore[index]
             if outcome.buffer is None
-            else self._executors[self.program.buffers[outcome.buffer].mesh].values[outcome.buffer]
+            else self.executors[self.program.buffers[outcome.buffer].mesh].values[outcome.buffer]
             for outcome in self.program.outcomes
         ]
-        for executor in self._executors:
+        for executor in self.executors:
             executor.values = {}
         return outputs
 

@@ -25,6 +25,7 @@ from meshwright.compiler.verify import Verified, verify
 from meshwright.errors import InputError, Problem
 from meshwright.runtime.backends import TIMEOUT_S, check_backend, runtime_of
 from meshwright.runtime.local import LocalRuntime
+from meshwright.runtime.moments import Moments
 from meshwright.runtime.remote import RemoteArray, RemoteRuntime
 from meshwright.schedules import schedule_named
 from meshwright.schedules.table import ScheduleTable
@@ -50,6 +51,15 @@ class CompiledStep:
         """
         outputs = self.runtime.step(jax.tree.leaves(tuple(arguments)), self.step.micro_batches)
         return jax.tree.unflatten(self.step.out_tree, outputs)
+
+    def recorded(self, *arguments: Any) -> tuple[Any, Moments]:
+        """Run the step and say when each instruction ran; each is waited for, so the step takes longer.
+
+        Args:
+            arguments: as the step takes them.
+        """
+        outputs, moments = self.runtime.recorded(jax.tree.leaves(tuple(arguments)), self.step.micro_batches)
+        return jax.tree.unflatten(self.step.out_tree, outputs), moments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,9 @@ from meshwright.errors import LostError, Problem
 from meshwright.runtime.crew import Crew, together
 from meshwright.runtime.host_arrays import from_host, host_form, to_host
 from meshwright.runtime.local import part_of
+from meshwright.runtime.moments import Moments, from_start
 from meshwright.runtime.portable import parts_of
-from meshwright.runtime.worker import Key, Move, Orders
+from meshwright.runtime.worker import Done, Key, Move, Orders
 
 COMPILING = 10
 """In the first step, which compiles, workers have so many times the limit."""
@@ -139,25 +140,39 @@ class RemoteRuntime:
         Raises:
             LostError: a worker died, failed or hung; the workers are let go.
         """
+        return self._step(inputs, micro_batches, timed=False)[0]
+
+    def recorded(self, inputs: Sequence[Any], micro_batches: int) -> tuple[list[Any], Moments]:
+        """The same, and when each instruction ran; clocks of different machines are not compared.
+
+        Args:
+            inputs: as of `step`.
+            micro_batches: as of `step`.
+        """
+        return self._step(inputs, micro_batches, timed=True)
+
+    def _step(self, inputs: Sequence[Any], micro_batches: int, *, timed: bool) -> tuple[list[Any], Moments]:
         team = self._team
         if team is None or team.over:
             team = _Team(self._hire([mesh.size for mesh in self.meshes]), self.program, self._timeout_s)
             self._team = team
             team.start(self._parts)
         steps = team.steps
-        scalars = team.step(self._orders(team, inputs, micro_batches))
+        done = team.step(self._orders(team, inputs, micro_batches, timed=timed))
+        scalars = {key: value for one in done for key, value in one.scalars.items()}
         made: dict[int, Any] = {}
         for outcome in self.program.outcomes:
             if outcome.buffer is not None and outcome.buffer not in made:
                 key = (steps, outcome.buffer)
                 made[outcome.buffer] = RemoteArray(team, key, self.program.buffers[outcome.buffer])
                 made[outcome.buffer]._host = scalars.get(key)
-        return [
+        outputs = [
             inputs[outcome.input] if outcome.buffer is None else made[outcome.buffer]  # type: ignore[index]
             for outcome in self.program.outcomes
         ]
+        return outputs, from_start([one.moments for one in done])
 
-    def _orders(self, team: _Team, inputs: Sequence[Any], micro_batches: int) -> list[Orders]:
+    def _orders(self, team: _Team, inputs: Sequence[Any], micro_batches: int, *, timed: bool) -> list[Orders]:
         fed: dict[int, dict[int, Any]] = defaultdict(dict)
         reused: dict[int, dict[int, Key]] = defaultdict(dict)
         moves = []
@@ -180,7 +195,7 @@ class RemoteRuntime:
                 keep[self.program.buffers[outcome.buffer].mesh][outcome.buffer] = (team.steps, outcome.buffer)
         dropped = team.take_dropped()
         return [
-            Orders(fed=fed[mesh], reused=reused[mesh], moves=moves, drop=dropped[mesh], keep=keep[mesh])
+            Orders(fed=fed[mesh], reused=reused[mesh], moves=moves, drop=dropped[mesh], keep=keep[mesh], timed=timed)
             for mesh in range(self.program.meshes)
         ]
 
@@ -207,11 +222,11 @@ class _Team:
         self._together({mesh: ("connect", [addresses[one] for one in meshes], secret) for mesh in meshes})
         self._together({mesh: ("load", part) for mesh, part in enumerate(parts)})
 
-    def step(self, orders: Sequence[Orders]) -> dict[Key, Any]:
+    def step(self, orders: Sequence[Orders]) -> list[Done]:
         """One call per worker."""
         answers = self._together({mesh: ("step", own) for mesh, own in enumerate(orders)}, working=True)
         self.steps += 1
-        return {key: value for answer in answers.values() for key, value in answer.items()}
+        return [answers[mesh] for mesh in range(len(orders))]
 
     def fetch(self, mesh: int, key: Key) -> np.ndarray:
         """A value that a worker keeps."""

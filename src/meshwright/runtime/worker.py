@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from meshwright.runtime.executor import MeshExecutor
+    from meshwright.runtime.moments import Moment
     from meshwright.runtime.portable import Part
     from meshwright.runtime.sockets import Address, Listener, Wires
 
@@ -47,6 +48,18 @@ class Orders:
     """Kept values that nobody refers to any more."""
     keep: Mapping[int, Key] = field(default_factory=dict)
     """Buffers whose values the worker keeps when the list ends."""
+    timed: bool = False
+    """Whether instructions are timed, and waited for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What a worker tells of a step."""
+
+    scalars: Mapping[Key, Any]
+    """Kept values without axes."""
+    moments: Sequence[Moment] = ()
+    """When each instruction ran, where it was asked."""
 
 
 class MeshWorker:
@@ -115,14 +128,11 @@ class MeshWorker:
             self._watch,
         )
 
-    def step(self, orders: Orders) -> dict[Key, Any]:
+    def step(self, orders: Orders) -> Done:
         """Run the list once.
 
         Args:
             orders: what it starts from and what is kept.
-
-        Returns:
-            The kept values that are scalars.
         """
         from meshwright.runtime.host_arrays import from_host, host_form, to_host
 
@@ -140,12 +150,16 @@ class MeshWorker:
                 (fed[move.buffer],) = self._wires.channel(move.source).receive([buffers[move.buffer]])
         self._watch(BETWEEN)
         self._executor.begin(fed)
+        self._executor.moments = [] if orders.timed else None
         self._executor.advance(wait=True)
         self._watch(BETWEEN)
         made = {key: self._executor.values[buffer] for buffer, key in orders.keep.items()}
         self._executor.values = {}
         self._kept.update(made)
-        return {key: to_host(value) for key, value in made.items() if not value.shape}
+        return Done(
+            scalars={key: to_host(value) for key, value in made.items() if not value.shape},
+            moments=tuple(self._executor.moments or ()),
+        )
 
     def fetch(self, key: Key) -> Any:
         """A kept value, gathered.

@@ -1,0 +1,120 @@
+"""`verify`: a plan held against one device; the same losses, gradients and weights, or it is wrong."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from meshwright.app.run_inputs import RunInputs, run_inputs
+from meshwright.errors import InputError, Problem
+from meshwright.specs.model import ModelSpec
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from meshwright.runtime.parity import Parity
+
+STEPS = 10
+TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Verified:
+    """How far a plan's run is from one device."""
+
+    inputs: RunInputs
+    backend: str
+    parity: Parity
+
+    @property
+    def ok(self) -> bool:
+        """Whether every tensor is within the tolerance."""
+        return self.parity.holds
+
+    def to_dict(self) -> dict[str, object]:
+        """As data: `meshwright.verify/1`."""
+        found = self.parity
+        return {
+            "schema": "meshwright.verify/1",
+            "ok": self.ok,
+            "model": self.inputs.name,
+            "plan": self.inputs.row.format(),
+            "devices": self.inputs.row.devices,
+            "backend": self.backend,
+            "dtype": self.inputs.dtype,
+            "seq_len": self.inputs.seq_len,
+            "steps": len(found.losses),
+            "tolerance": found.tolerance,
+            "loss": found.loss,
+            "gradient": found.gradient,
+            "weight": found.weight,
+            "losses": list(found.losses),
+            "losses_one_device": list(found.losses_alone),
+            "tensors": [
+                {"tensor": one.tensor, "gradient": one.gradient, "weight": one.weight} for one in found.compared
+            ],
+            "zero_gradient": [one.tensor for one in found.tensors if one.zero_gradient],
+            "assumptions": list(self.inputs.assumptions),
+        }
+
+    def __repr__(self) -> str:
+        return f"Verified({self.inputs.row.format()}, {'ok' if self.ok else 'beyond tolerance'})"
+
+    def __rich__(self) -> RenderableType:
+        from meshwright.report.run_table import render_verified
+
+        return render_verified(self.to_dict())
+
+
+def verify(
+    model: str | os.PathLike[str] | ModelSpec | None,
+    plan: str,
+    *,
+    steps: int = STEPS,
+    devices: int | None = None,
+    backend: str = "local",
+    ray: str | None = None,
+    layers: int | None = None,
+    hidden: int | None = None,
+    vocab: int | None = None,
+    seq_len: int | None = None,
+    global_batch: int | None = None,
+    dtype: str = "fp32",
+    seed: int = 0,
+    tolerance: float | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> Verified:
+    """Run some steps under a plan and on one device, from the same state, on the same data, with the same dropout.
+
+    Args:
+        model, plan, devices, layers, hidden, vocab, seq_len, global_batch, dtype: as `run_inputs` takes them.
+        steps: optimizer steps.
+        backend: "local", "processes" or "ray".
+        ray: address of a Ray cluster.
+        seed: of weights, data and dropout.
+        tolerance: max |a - b| / max |b| of a tensor; 1e-9 in fp64, 1e-5 in fp32, 2e-2 with bf16 products without it.
+        timeout_s: in which a worker in another process goes on to its next instruction.
+
+    Raises:
+        InputError: model, plan and devices do not go together.
+        UnsupportedError: what the zoo or the runtime does not have.
+        LostError: a worker died or hung.
+    """
+    if steps < 1:
+        raise InputError(
+            Problem(what=f"{steps} steps", why="one at least is compared", fix="--steps 10", field="steps")
+        )
+    inputs = run_inputs(
+        model, plan, devices=devices, layers=layers, hidden=hidden, vocab=vocab, seq_len=seq_len,
+        global_batch=global_batch, dtype=dtype,
+    )  # fmt: skip
+    from meshwright.runtime.devices import claim_devices, precision
+
+    available = claim_devices(inputs.devices)
+    from meshwright.runtime.parity import compare
+
+    with precision(inputs.dtype):
+        training = inputs.training(seed=seed, backend=backend, ray=ray, timeout_s=timeout_s)
+        parity = compare(training, available, steps, inputs.dtype, tolerance)
+    return Verified(inputs=inputs, backend=backend, parity=parity)

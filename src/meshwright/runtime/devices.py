@@ -1,0 +1,76 @@
+"""Devices of this process: virtual CPU devices asked for before JAX starts, and as many as a plan needs afterwards."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from meshwright.errors import InputError, Problem, UnsupportedError
+
+COUNT_FLAG = "--xla_force_host_platform_device_count"
+
+
+def claim_devices(count: int) -> list[Any]:
+    """So many devices of this process; where it has CPUs only, virtual ones.
+
+    Args:
+        count: how many.
+
+    Returns:
+        JAX devices.
+
+    Raises:
+        InputError: JAX has started with fewer.
+        UnsupportedError: JAX is not installed.
+    """
+    if find_spec("jax") is None:
+        raise UnsupportedError(Problem(what="running needs JAX, and it is not installed", why="planning does not",
+                                       fix="pip install 'meshwright[jax]'", field="jax"), code="MW409")  # fmt: skip
+    if "jax" not in sys.modules:
+        os.environ.update(_settings(count))
+    import jax
+
+    devices = jax.devices()
+    if len(devices) < count:
+        virtual = devices[0].platform == "cpu"
+        raise InputError(
+            Problem(
+                what=f"{count} devices are asked for, JAX has {len(devices)} of kind {devices[0].platform}",
+                why="JAX is started once, with the devices it then finds" if virtual else "a plan uses a device once",
+                fix=f"XLA_FLAGS={COUNT_FLAG}={count} before JAX starts" if virtual
+                else f"a plan for {len(devices)} devices, or JAX_PLATFORMS=cpu for virtual ones",
+                field="devices",
+            ),
+            code="MW251",
+        )  # fmt: skip
+    return list(devices[:count])
+
+
+def _settings(count: int) -> dict[str, str]:
+    """What XLA reads when it starts; settings of the user's own stay."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    if COUNT_FLAG not in flags:
+        flags = f"{flags} {COUNT_FLAG}={count}".strip()
+    # Devices of one computation wait for each other: with fewer threads than devices they would for ever.
+    return {"XLA_FLAGS": flags, "NPROC": os.environ.get("NPROC", str(max(64, 2 * count)))}
+
+
+@contextmanager
+def precision(dtype: str) -> Iterator[None]:
+    """64-bit numbers where they are asked for.
+
+    Args:
+        dtype: "fp64", or any other.
+    """
+    import jax
+
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", dtype == "fp64")
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_x64", before)

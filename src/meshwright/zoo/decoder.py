@@ -1,0 +1,186 @@
+"""Decoder-only language models from a `ModelSpec`: GPT, Llama, Mixtral and all between are choices of its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from meshwright.specs.model import Attention, DenseMlp, LayerSpec, ModelSpec, MoeMlp
+from meshwright.zoo.attention import attention, attention_weights
+from meshwright.zoo.experts import CAPACITY_FACTOR, expert_weights, experts
+from meshwright.zoo.feed_forward import mlp, mlp_weights
+from meshwright.zoo.parts import cast, drawn, dropout, norm, norm_weights, sample_keys
+from meshwright.zoo.supported import check_supported
+
+DROPOUT = 0.1
+BALANCE_WEIGHT = 0.01
+"""Of the routers' imbalance beside the cross entropy."""
+
+Recompute = Literal["none", "selective", "full"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoder:
+    """A language model that can be trained."""
+
+    spec: ModelSpec
+    seq_len: int
+    compute: str | None = None
+    """Format of products and activations; None keeps the weights'."""
+    dropout: float = DROPOUT
+    """Of layers that have dropout."""
+    capacity_factor: float | None = CAPACITY_FACTOR
+    recompute: tuple[tuple[int, Recompute], ...] = ()
+    """Runs of layers, from the first, and what their backward computes again: nothing, scores of the attention
+    (selective), or all but what enters the run (full); layers behind the runs keep everything."""
+
+    def __post_init__(self) -> None:
+        check_supported(self.spec, self.seq_len)
+
+    @property
+    def name(self) -> str:
+        """That of its spec."""
+        return self.spec.name
+
+    @property
+    def num_layers(self) -> int:
+        """Transformer layers."""
+        return self.spec.num_layers
+
+    def init(self, key: jax.Array) -> dict[str, Any]:
+        """Weights; outputs of layers are scaled by 1 / sqrt(2 layers), as GPT-2's are.
+
+        Args:
+            key: of the random numbers.
+        """
+        spec = self.spec
+        tokens, positions, projection, *layers = jax.random.split(key, 3 + spec.num_layers)
+        embedding: dict[str, Any] = {"tokens": drawn(tokens, (spec.vocab, spec.hidden), spec.hidden)}
+        if spec.learned_positions:
+            embedding["positions"] = drawn(positions, (spec.learned_positions, spec.hidden), spec.hidden)
+        if spec.embedding_norm:
+            embedding["norm"] = norm_weights("layernorm", spec.hidden)
+        head: dict[str, Any] = {}
+        if spec.final_norm is not None:
+            head["norm"] = norm_weights(spec.final_norm, spec.hidden)
+        if not spec.tied_embeddings:
+            head["projection"] = drawn(projection, (spec.hidden, spec.vocab), spec.hidden)
+        if spec.head_bias:
+            head["bias"] = jnp.zeros(spec.vocab)
+        drawn_layers = [self._layer_weights(layer, one) for layer, one in zip(spec.layers(), layers, strict=True)]
+        return {"embedding": embedding, "layers": drawn_layers, "head": head}
+
+    def loss(self, weights: dict[str, Any], batch: dict[str, jax.Array], key: jax.Array) -> jax.Array:
+        """Cross entropy of the next token, and a little of the routers' imbalance.
+
+        Args:
+            weights: of `init`.
+            batch: tokens [samples, length + 1] and the samples' numbers.
+            key: of the step's dropout.
+        """
+        logits, balance = self.logits(weights, batch["tokens"][:, :-1], sample_keys(key, batch["sample"]))
+        wanted = jnp.take_along_axis(jax.nn.log_softmax(logits), batch["tokens"][:, 1:, None], axis=-1)
+        loss = -wanted.mean()
+        return loss + BALANCE_WEIGHT * balance if self.spec.is_moe else loss
+
+    def logits(self, weights: dict[str, Any], tokens: jax.Array, keys: jax.Array) -> tuple[jax.Array, Any]:
+        """What may follow every token, and the imbalance of the routers.
+
+        Args:
+            weights: of `init`.
+            tokens: [samples, length].
+            keys: of dropout, one per sample.
+        """
+        weights = cast(weights, self.compute)
+        x = self._embedded(weights["embedding"], tokens)
+        balance: Any = 0.0
+        numbered = list(enumerate(zip(self.spec.layers(), weights["layers"], strict=True)))
+        for first, end, kind in self._runs():
+            run = self._run([(number, layer) for number, (layer, _) in numbered[first:end]], kind)
+            whole = jax.checkpoint(run) if kind == "full" else run
+            x, added = whole([one for _, (_, one) in numbered[first:end]], x, keys)
+            balance = balance + added
+        return self._logits(weights, x), balance
+
+    def batch(self, step: int, samples: int, seed: int = 0) -> dict[str, np.ndarray]:
+        """Sequences in which every token but the first follows from the one before it, but for one in eight.
+
+        Args:
+            step: counted from 0.
+            samples: in the batch.
+            seed: of the data.
+        """
+        rng = np.random.default_rng((seed, step))
+        vocab = self.spec.vocab
+        tokens = rng.integers(0, vocab, (samples, self.seq_len + 1), dtype=np.int32)
+        follows = rng.random(tokens.shape) < 7 / 8
+        for at in range(1, self.seq_len + 1):
+            after = (3 * tokens[:, at - 1] + 7) % vocab
+            tokens[:, at] = np.where(follows[:, at], after, tokens[:, at])
+        return {"tokens": tokens, "sample": np.arange(step * samples, (step + 1) * samples, dtype=np.int32)}
+
+    def _layer_weights(self, layer: LayerSpec, key: jax.Array) -> dict[str, Any]:
+        hidden, scale = self.spec.hidden, (2 * self.spec.num_layers) ** -0.5
+        seeing, thinking = jax.random.split(key)
+        assert isinstance(layer.attention, Attention)
+        made: dict[str, Any] = {"attention": attention_weights(layer.attention, hidden, seeing, scale)}
+        if isinstance(layer.mlp, DenseMlp):
+            made["mlp"] = mlp_weights(layer.mlp, hidden, thinking, scale)
+        else:
+            made["experts"] = expert_weights(layer.mlp, hidden, thinking, scale)
+        names = ("attention_norm", "mlp_norm")[: layer.norms]
+        return made | {name: norm_weights(layer.norm, hidden) for name in names}
+
+    def _embedded(self, weights: dict[str, Any], tokens: jax.Array) -> jax.Array:
+        x = weights["tokens"][tokens]
+        if "positions" in weights:
+            x = x + weights["positions"][: tokens.shape[1]]
+        return norm(weights["norm"], x) if "norm" in weights else x
+
+    def _runs(self) -> Iterator[tuple[int, int, Recompute]]:
+        """First layer, the one behind the last, and what is computed again; a run of its own for each layer kept."""
+        ends = list(accumulate(count for count, _ in self.recompute))
+        for end, (count, kind) in zip(ends, self.recompute, strict=True):
+            yield end - count, end, kind
+        yield from ((number, number + 1, "none") for number in range(ends[-1] if ends else 0, self.num_layers))
+
+    def _run(self, layers: list[tuple[int, LayerSpec]], kind: Recompute) -> Callable[..., tuple[jax.Array, Any]]:
+        def run(weights: list[dict[str, Any]], x: jax.Array, keys: jax.Array) -> tuple[jax.Array, Any]:
+            balance: Any = 0.0
+            for (number, layer), own in zip(layers, weights, strict=True):
+                x, added = self._layer(number, layer, own, x, keys, core_again=kind == "selective")
+                balance = balance + added
+            return x, balance
+
+        return run
+
+    def _layer(
+        self, number: int, layer: LayerSpec, weights: dict[str, Any], x: jax.Array, keys: jax.Array, *, core_again: bool
+    ) -> tuple[jax.Array, Any]:
+        rate = self.dropout if layer.dropout else 0.0
+        rotary = not self.spec.learned_positions
+        assert isinstance(layer.attention, Attention)
+        entering = norm(weights["attention_norm"], x)
+        seen = attention(layer.attention, weights["attention"], entering, rotary=rotary, core_again=core_again)
+        after = x + dropout(keys, 2 * number, rate, seen)
+        given = x if layer.parallel_block else after
+        shared = entering if layer.norms == 1 else norm(weights["mlp_norm"], given)
+        balance: Any = 0.0
+        if isinstance(layer.mlp, MoeMlp):
+            made, balance = experts(layer.mlp, weights["experts"], shared, capacity_factor=self.capacity_factor)
+        else:
+            made = mlp(weights["mlp"], shared)
+        return after + dropout(keys, 2 * number + 1, rate, made), balance
+
+    def _logits(self, weights: dict[str, Any], x: jax.Array) -> jax.Array:
+        head = weights["head"]
+        x = norm(head["norm"], x) if "norm" in head else x
+        logits = x @ (weights["embedding"]["tokens"].T if self.spec.tied_embeddings else head["projection"])
+        logits = logits + head["bias"] if "bias" in head else logits
+        return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))

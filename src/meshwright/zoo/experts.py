@@ -1,0 +1,111 @@
+"""A mixture of experts: every token visits the top-k experts of its router, each of which has room for so many.
+
+Tokens are sent by products with one-hot matrices, per sample: which tokens are dropped depends on no other sample, so a
+batch may be split anywhere. Source: Lepikhin et al. 2020, GShard, algorithm 1.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from meshwright.specs.model import DenseMlp, MoeMlp
+from meshwright.zoo.feed_forward import mlp, mlp_weights
+from meshwright.zoo.parts import drawn
+
+CAPACITY_FACTOR = 1.25
+"""Room of an expert over its share of balanced tokens."""
+
+Weights = dict[str, jax.Array]
+
+
+def expert_weights(spec: MoeMlp, hidden: int, key: jax.Array, scale: float) -> Weights:
+    """Router [hidden, experts], matrices with a first axis for experts, and the shared expert's.
+
+    Args:
+        spec: experts and their width.
+        hidden: width of the stream.
+        key: of the random numbers.
+        scale: of the matrices down.
+    """
+    router, up, gate, down, shared, mixed = jax.random.split(key, 6)
+    wide, narrow = (spec.experts, hidden, spec.ffn_hidden), (spec.experts, spec.ffn_hidden, hidden)
+    weights = {
+        "router": drawn(router, (hidden, spec.experts), hidden),
+        "up": drawn(up, wide, hidden),
+        "down": drawn(down, narrow, spec.ffn_hidden, scale),
+    }
+    if spec.gated:
+        weights["gate"] = drawn(gate, wide, hidden)
+    if spec.bias:
+        weights |= {f"{name}_bias": jnp.zeros((spec.experts, weights[name].shape[-1]))
+                    for name in tuple(weights) if name != "router"}  # fmt: skip
+    if spec.router_bias:
+        weights["router_bias"] = jnp.zeros(spec.experts)
+    if spec.shared_ffn_hidden:
+        dense = mlp_weights(DenseMlp(ffn_hidden=spec.shared_ffn_hidden, gated=spec.gated), hidden, shared, scale)
+        weights |= {f"shared_{name}": matrix for name, matrix in dense.items()}
+    if spec.shared_gate:
+        weights["shared_mix"] = drawn(mixed, (hidden, 1), hidden)
+    return weights
+
+
+def experts(
+    spec: MoeMlp, weights: Weights, x: jax.Array, *, capacity_factor: float | None
+) -> tuple[jax.Array, jax.Array]:
+    """What the experts make of tokens, and how unbalanced their routing is.
+
+    Args:
+        spec: experts, top-k.
+        weights: of `expert_weights`.
+        x: [samples, length, hidden].
+        capacity_factor: room of an expert over its balanced share, per sample; None makes room for every token.
+
+    Returns:
+        The values, and the mean over samples of experts x sum(share of tokens x mean router probability), 1 when
+        balanced (Fedus et al. 2021, Switch Transformers, equation 4, per sample).
+    """
+    logits = x @ weights["router"] + weights.get("router_bias", 0.0)
+    shares = jax.nn.softmax(logits.astype(jnp.promote_types(x.dtype, jnp.float32)), axis=-1)
+    send, take = _routes(spec, shares, _room(spec, x.shape[1], capacity_factor))
+    arrived = jnp.einsum("bsec,bsh->ebch", send.astype(x.dtype), x)
+    made = _each(weights, arrived)
+    y = jnp.einsum("bsec,ebch->bsh", take.astype(x.dtype), made)
+    if spec.shared_ffn_hidden:
+        own = {name.removeprefix("shared_"): matrix for name, matrix in weights.items() if name.startswith("shared_")}
+        shared = mlp(own, x)
+        y = y + (jax.nn.sigmoid(x @ weights["shared_mix"]) * shared if spec.shared_gate else shared)
+    chosen = jax.nn.one_hot(jax.lax.top_k(shares, spec.top_k)[1], spec.experts, dtype=shares.dtype).sum(2)
+    balance = spec.experts / spec.top_k * (chosen.mean(1) * shares.mean(1)).sum(-1).mean()
+    return y, balance
+
+
+def _room(spec: MoeMlp, length: int, factor: float | None) -> int:
+    """Tokens of a sample that an expert takes: each token visits it at most once."""
+    return length if factor is None else min(length, math.ceil(factor * spec.top_k * length / spec.experts))
+
+
+def _routes(spec: MoeMlp, shares: jax.Array, room: int) -> tuple[jax.Array, jax.Array]:
+    """One-hot [samples, length, experts, room] that sends tokens, and the same with weights that takes results."""
+    weight, index = jax.lax.top_k(shares, spec.top_k)
+    weight = weight / weight.sum(-1, keepdims=True)
+    chosen = jax.nn.one_hot(index, spec.experts, dtype=jnp.int32)
+    # Seats go by position: whether a token is dropped depends on no later one.
+    order = chosen.reshape(chosen.shape[0], -1, spec.experts)
+    seat = (jnp.cumsum(order, axis=1) - order).reshape(chosen.shape)
+    seated = chosen[..., None] * jax.nn.one_hot(seat, room, dtype=jnp.int32)
+    return seated.sum(2), (seated * weight[..., None, None]).sum(2)
+
+
+def _each(weights: Weights, x: jax.Array) -> jax.Array:
+    """Every expert's MLP on its own tokens [experts, samples, room, hidden]."""
+
+    def through(name: str, values: jax.Array) -> jax.Array:
+        product = jnp.einsum("ebch,ehf->ebcf", values, weights[name])
+        bias = weights.get(f"{name}_bias")
+        return product if bias is None else product + bias[:, None, None, :]
+
+    wide = jax.nn.silu(through("gate", x)) * through("up", x) if "gate" in weights else jax.nn.gelu(through("up", x))
+    return through("down", wide)

@@ -1,0 +1,49 @@
+"""The dense MLP of a layer: two matrices with GELU, or three with SiLU gates."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from meshwright.specs.model import DenseMlp
+from meshwright.zoo.parts import drawn
+
+Weights = dict[str, jax.Array]
+
+
+def mlp_weights(spec: DenseMlp, hidden: int, key: jax.Array, scale: float) -> Weights:
+    """Matrices up [hidden, ffn], gate likewise, down [ffn, hidden], and their biases.
+
+    Args:
+        spec: width, gate, biases.
+        hidden: width of the stream.
+        key: of the random numbers.
+        scale: of the matrix down.
+    """
+    up, gate, down = jax.random.split(key, 3)
+    weights = {
+        "up": drawn(up, (hidden, spec.ffn_hidden), hidden),
+        "down": drawn(down, (spec.ffn_hidden, hidden), spec.ffn_hidden, scale),
+    }
+    if spec.gated:
+        weights["gate"] = drawn(gate, (hidden, spec.ffn_hidden), hidden)
+    if spec.bias:
+        weights |= {f"{name}_bias": jnp.zeros(weights[name].shape[-1]) for name in tuple(weights)}
+    return weights
+
+
+def mlp(weights: Weights, x: jax.Array) -> jax.Array:
+    """down(gelu(up x)), or down(silu(gate x) * up x) (Shazeer 2020, GLU variants).
+
+    Args:
+        weights: of `mlp_weights`.
+        x: [..., hidden].
+    """
+
+    def through(name: str, values: jax.Array) -> jax.Array:
+        product = values @ weights[name]
+        bias = weights.get(f"{name}_bias")
+        return product if bias is None else product + bias
+
+    wide = jax.nn.silu(through("gate", x)) * through("up", x) if "gate" in weights else jax.nn.gelu(through("up", x))
+    return through("down", wide)

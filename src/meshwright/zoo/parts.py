@@ -1,0 +1,84 @@
+"""What every family shares: drawn weights, norms, dropout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+EPSILON = 1e-5
+"""Under the square root of a norm."""
+
+
+def drawn(key: jax.Array, shape: tuple[int, ...], inputs: int, scale: float = 1.0) -> jax.Array:
+    """A matrix whose products keep the variance of what they multiply: N(0, scale^2 / inputs).
+
+    Args:
+        key: of its random numbers.
+        shape: of the matrix.
+        inputs: terms of each sum.
+        scale: less than 1 for what is added to a residual stream of many layers.
+    """
+    return jax.random.normal(key, shape, jnp.result_type(float)) * (scale / inputs**0.5)
+
+
+def norm_weights(kind: str, width: int) -> dict[str, jax.Array]:
+    """Scale, and shift of a LayerNorm.
+
+    Args:
+        kind: "rmsnorm" or "layernorm".
+        width: of the stream.
+    """
+    weights = {"scale": jnp.ones(width)}
+    return weights | {"shift": jnp.zeros(width)} if kind == "layernorm" else weights
+
+
+def norm(weights: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    """RMSNorm, or LayerNorm where there is a shift: both over the last axis, in at least float32.
+
+    Args:
+        weights: of `norm_weights`.
+        x: any values.
+    """
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    if "shift" in weights:
+        wide = wide - wide.mean(-1, keepdims=True)
+    wide = wide * jax.lax.rsqrt((wide**2).mean(-1, keepdims=True) + EPSILON) * weights["scale"]
+    return (wide + weights["shift"] if "shift" in weights else wide).astype(x.dtype)
+
+
+def sample_keys(key: jax.Array, samples: jax.Array) -> jax.Array:
+    """A key for each sample, by its number in the data: masks do not depend on how a batch is split.
+
+    Args:
+        key: of the step.
+        samples: their numbers.
+    """
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, samples)
+
+
+def dropout(keys: jax.Array, place: int, rate: float, x: jax.Array) -> jax.Array:
+    """Values kept with probability 1 - rate and scaled by its inverse.
+
+    Args:
+        keys: one per sample.
+        place: of this dropout in the model.
+        rate: of what is dropped; 0 returns the values.
+        x: one row per sample.
+    """
+    if not rate:
+        return x
+    own = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, place)
+    kept = jax.vmap(lambda one: jax.random.bernoulli(one, 1.0 - rate, x.shape[1:]))(own)
+    return jnp.where(kept, x / (1.0 - rate), jnp.zeros((), x.dtype))
+
+
+def cast(weights: Any, dtype: Any) -> Any:
+    """Weights in the format of the products.
+
+    Args:
+        weights: tree of arrays.
+        dtype: of the products; None keeps them.
+    """
+    return weights if dtype is None else jax.tree.map(lambda leaf: leaf.astype(dtype), weights)

@@ -1,0 +1,104 @@
+"""Named models small enough for a laptop's CPU, and library models scaled down."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+from meshwright.errors import InputError, Problem
+from meshwright.specs.model import Attention, DenseMlp, LayerRun, LayerSpec, ModelSpec, MoeMlp
+
+
+def _tiny(name: str, family: str, layer: LayerSpec, **fields: object) -> ModelSpec:
+    return ModelSpec(name=name, family=family, hidden=64, vocab=256, max_seq_len=1024, source="made for laptops",
+                     runs=(LayerRun(layers=(layer,), repeats=4),), **fields)  # type: ignore[arg-type]  # fmt: skip
+
+
+_GPT = LayerSpec(
+    attention=Attention(heads=4, kv_heads=4, head_dim=16, qkv_bias=True, out_bias=True),
+    mlp=DenseMlp(ffn_hidden=256, gated=False, bias=True),
+    norm="layernorm",
+    dropout=True,
+)
+_LLAMA = LayerSpec(attention=Attention(heads=4, kv_heads=2, head_dim=16), mlp=DenseMlp(ffn_hidden=192, gated=True))
+_MOE = LayerSpec(
+    attention=Attention(heads=4, kv_heads=2, head_dim=16),
+    mlp=MoeMlp(experts=4, top_k=2, ffn_hidden=96, gated=True),
+)
+
+TINY: dict[str, ModelSpec] = {
+    spec.name: spec
+    for spec in (
+        _tiny("gpt-tiny", "gpt2", _GPT, tied_embeddings=True, learned_positions=1024, final_norm="layernorm"),
+        _tiny("llama-tiny", "llama", _LLAMA, tied_embeddings=False),
+        _tiny("moe-tiny", "mixtral", _MOE, tied_embeddings=False),
+    )
+}
+"""A GPT with tied embeddings and dropout, a Llama with grouped queries, a mixture of four experts of which two."""
+
+
+def scaled(
+    spec: ModelSpec, *, layers: int | None = None, hidden: int | None = None, vocab: int | None = None
+) -> ModelSpec:
+    """A model of the same kind with other sizes; heads and widths follow the hidden size.
+
+    Args:
+        spec: of the model.
+        layers: transformer layers, the first of the model's.
+        hidden: width of the stream: head counts shrink in its proportion, head widths where heads run out.
+        vocab: tokens.
+
+    Raises:
+        InputError: a size that cannot be.
+    """
+    problems = [Problem(what=f"{name} = {value}", why="it counts from 1", fix=f"--{name} 4", field=name)
+                for name, value in (("layers", layers), ("hidden", hidden), ("vocab", vocab))
+                if value is not None and value < 1]  # fmt: skip
+    if layers is not None and layers > spec.num_layers:
+        problems.append(Problem(what=f"{layers} layers, {spec.name} has {spec.num_layers}", field="layers",
+                                why="models are scaled down", fix=f"--layers {spec.num_layers} or fewer"))  # fmt: skip
+    if problems:
+        raise InputError(problems)
+    kept = list(spec.layers())[:layers]
+    if hidden is not None and hidden != spec.hidden:
+        kept = [_narrowed(layer, spec.hidden, hidden) for layer in kept]
+    changed = [f"{name}{value}" for name, value in (("l", layers), ("h", hidden), ("v", vocab)) if value is not None]
+    return replace(
+        spec,
+        name="-".join([spec.name, *changed]),
+        hidden=hidden or spec.hidden,
+        vocab=vocab or spec.vocab,
+        runs=_runs(kept),
+    )
+
+
+def _runs(layers: list[LayerSpec]) -> tuple[LayerRun, ...]:
+    """Equal neighbours as one run."""
+    runs: list[LayerRun] = []
+    for layer in layers:
+        if runs and runs[-1].layers == (layer,):
+            runs[-1] = LayerRun(layers=(layer,), repeats=runs[-1].repeats + 1)
+        else:
+            runs.append(LayerRun(layers=(layer,), repeats=1))
+    return tuple(runs)
+
+
+def _narrowed(layer: LayerSpec, old: int, new: int) -> LayerSpec:
+    """Widths in the proportion of the stream's; query heads stay a multiple of key heads."""
+
+    def share(width: int, multiple: int = 8) -> int:
+        return multiple * ceil(width * new / old / multiple) if width else 0
+
+    seen = layer.attention
+    if isinstance(seen, Attention):
+        group = seen.heads // seen.kv_heads
+        kv_heads = max(1, seen.kv_heads * new // old)
+        head_dim = max(2, min(seen.head_dim, 2 * (new // (2 * group * kv_heads))))
+        seen = replace(seen, heads=group * kv_heads, kv_heads=kv_heads, head_dim=head_dim)
+    thought: DenseMlp | MoeMlp = layer.mlp
+    if isinstance(thought, DenseMlp):
+        thought = replace(thought, ffn_hidden=share(thought.ffn_hidden))
+    else:
+        thought = replace(thought, ffn_hidden=share(thought.ffn_hidden),
+                          shared_ffn_hidden=share(thought.shared_ffn_hidden))  # fmt: skip
+    return replace(layer, attention=seen, mlp=thought)
