@@ -36,14 +36,14 @@ SUFFIXES = (".toml", ".json", ".yaml", ".yml")
 PEAK_KEYS = {f"{dtype}_tflops": dtype for dtype in ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4")}
 
 # Key of the file, field of the spec, SI units in one unit of the key, value where the file does not say.
-_DEVICE_NUMBERS = (
+DEVICE_NUMBERS = (
     ("memory_gib", "memory_bytes", GIB, None),
     ("memory_gb_s", "memory_bandwidth_bytes_per_s", GIGA, None),
     ("host_gb_s", "host_bandwidth_bytes_per_s", GIGA, 24.0),
     ("power_w", "power_w", 1.0, None),
     ("price_per_hour", "price_per_hour", 1.0, None),
 )
-_NODE_NUMBERS = (
+NODE_NUMBERS = (
     ("scaleup_gb_s", "scaleup_bytes_per_s", GIGA, None),
     ("scaleup_efficiency", "scaleup_efficiency", 1.0, 0.8),
     ("scaleup_latency_us", "scaleup_latency_s", MICRO, 3.4),
@@ -52,7 +52,7 @@ _NODE_NUMBERS = (
     ("fabric_efficiency", "fabric_efficiency", 1.0, 0.9),
     ("fabric_latency_us", "fabric_latency_s", MICRO, 14.0),
 )
-_EFFICIENCY_NUMBERS = (
+EFFICIENCY_NUMBERS = (
     ("gemm_fraction", "gemm_fraction", 1.0),
     ("gemm_fraction_fp8", "gemm_fraction_fp8", 1.0),
     ("gemm_fraction_fp32", "gemm_fraction_fp32", 1.0),
@@ -130,7 +130,7 @@ def device_spec(record: Mapping[str, Any], efficiency: EfficiencyLookup) -> Devi
     node = record.get("node", {})
     numbers: dict[str, Any] = {
         field: value * scale
-        for key, field, scale, default in _DEVICE_NUMBERS
+        for key, field, scale, default in DEVICE_NUMBERS
         if (value := record.get(key, default)) is not None
     }
     return DeviceSpec(
@@ -145,7 +145,7 @@ def device_spec(record: Mapping[str, Any], efficiency: EfficiencyLookup) -> Devi
         provenance=_provenance(
             record,
             record.get("source", {}),
-            [*((key, field) for key, field, _, _ in _DEVICE_NUMBERS), ("units", "units"), ("peaks", "peak_flop_per_s")],
+            [*((key, field) for key, field, _, _ in DEVICE_NUMBERS), ("units", "units"), ("peaks", "peak_flop_per_s")],
             present={*record, "peaks"},
         ),
         node=_node(node),
@@ -161,7 +161,7 @@ def _efficiency(record: Mapping[str, Any], lookup: EfficiencyLookup) -> KernelEf
 
 def efficiency_record(data: Mapping[str, Any], base: KernelEfficiency | None = None) -> KernelEfficiency:
     """Kernel efficiencies from an `[efficiency]` table, on top of those of the generation where given."""
-    values: dict[str, Any] = {field: data[key] * scale for key, field, scale in _EFFICIENCY_NUMBERS if key in data}
+    values: dict[str, Any] = {field: data[key] * scale for key, field, scale in EFFICIENCY_NUMBERS if key in data}
     values |= {key: data[key] for key in ("tile_m", "tile_n", "flash_tile", "basis", "source") if key in data}
     if base is None:
         return KernelEfficiency(**values)
@@ -175,7 +175,7 @@ def _node(node: Mapping[str, Any]) -> NodeDefaults:
     linked = "scaleup_gb_s" in node
     numbers = {
         field: value * scale
-        for key, field, scale, default in _NODE_NUMBERS
+        for key, field, scale, default in NODE_NUMBERS
         if (value := node.get(key, default)) is not None
     }
     numbers.setdefault("scaleup_bytes_per_s", numbers["host_bytes_per_s"])
@@ -191,7 +191,7 @@ def _node(node: Mapping[str, Any]) -> NodeDefaults:
             node,
             node.get("source", {}),
             [
-                *((key, field) for key, field, _, _ in _NODE_NUMBERS),
+                *((key, field) for key, field, _, _ in NODE_NUMBERS),
                 ("devices", "devices_per_node"),
                 ("scaleup_domain", "scaleup_domain"),
             ],

@@ -29,6 +29,10 @@ _NIC_GB_S = (25.0, 50.0, 100.0, 125.0)
 _NIC_GBIT_S = (100.0, 200.0, 400.0, 800.0, 1600.0, 3200.0)
 
 
+PROCESSOR = "cpu"
+"""Generation of general-purpose processors, whose numbers are of another size."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One number that is, or may be, wrong."""
@@ -49,11 +53,12 @@ def lint_device(record: Mapping[str, Any], known: Iterable[DeviceSpec] = ()) -> 
     Returns:
         findings; an error means that the numbers cannot be right.
     """
-    findings = [*_prefixes(record), *_ratios(record), *_memory(record), *_links(record)]
+    accelerator = record.get("generation") != PROCESSOR
+    findings = [*_prefixes(record), *_ratios(record), *_memory(record), *_links(record)] if accelerator else []
     wrong = {finding.field for finding in findings if finding.level == "error"}
-    if not wrong & {*PEAK_KEYS, "memory_gb_s"}:
+    if accelerator and not wrong & {*PEAK_KEYS, "memory_gb_s"}:
         findings += _intensity(record)
-    similar = _most_similar(record, list(known))
+    similar = _most_similar(record, list(known)) if accelerator else None
     if similar is not None:
         findings += [finding for finding in _against(record, similar) if finding.field not in wrong]
     if not record.get("source"):
