@@ -61,21 +61,29 @@ class OptimizerColumns:
 
 def distinct_blocks(columns: ExecutionColumns) -> Distinct:
     """The distinct blocks of executions."""
-    return distinct([getattr(columns, name) for name in BLOCK_KEYS])
+    return distinct(block_values(columns))
+
+
+def block_values(columns: ExecutionColumns) -> list[np.ndarray]:
+    """What makes a block, by BLOCK_KEYS."""
+    return [getattr(columns, name) for name in BLOCK_KEYS]
 
 
 def distinct_optimizers(columns: ExecutionColumns) -> Distinct:
     """The distinct optimizer steps of executions."""
-    return distinct(
-        [
-            columns.tensor_par,
-            columns.datatype,
-            columns.attention_type,
-            columns.tensor_par_overlap != NO_OVERLAP,
-            np.where(columns.optimizer_sharding, columns.data_par, 1),
-            columns.training,
-        ]
-    )
+    return distinct(optimizer_values(columns))
+
+
+def optimizer_values(columns: ExecutionColumns) -> list[np.ndarray]:
+    """What makes an optimizer step, by OPTIMIZER_KEYS."""
+    return [
+        columns.tensor_par,
+        columns.datatype,
+        columns.attention_type,
+        columns.tensor_par_overlap != NO_OVERLAP,
+        np.where(columns.optimizer_sharding, columns.data_par, 1),
+        columns.training,
+    ]
 
 
 def price_blocks(app: Application, system: System, columns: ExecutionColumns, *, fixed: bool = False) -> BlockColumns:

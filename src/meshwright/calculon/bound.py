@@ -13,11 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.calculon.axes import LARGEST
+from meshwright.calculon.distinct import distinct
 from meshwright.calculon.executions import ExecutionColumns
 from meshwright.calculon.inputs import OPERATIONS, Network, System
 from meshwright.calculon.layouts import Cells
 from meshwright.calculon.legality import reject
 from meshwright.calculon.model import MemoryColumns, price_for_search, price_memory
+from meshwright.calculon.rows import Book
 from meshwright.calculon.settings import OFFLOAD_KEYS, SettingTable
 from meshwright.calculon.space import Space
 from meshwright.shapes import Bool, Float, Int
@@ -42,7 +45,25 @@ class Relaxed:
         self.any_network: System = replace(space.system, networks=tuple(FREE for _ in space.system.networks))
         self.one_more: System = replace(space.system, networks=(*space.system.networks, FREE))
         self.free = len(space.system.networks)
+        self.book = self._book()
         self._legal: dict[tuple[int, int, int], Bool[np.ndarray, "assignments"]] = {}
+
+    def _book(self) -> Book | None:
+        """The blocks of the whole space, where its batches leave few micro-batch sizes."""
+        if self.space.axes.batches != LARGEST:
+            return None
+        parts: dict[int, list[Cells]] = {}
+        tables: dict[int, SettingTable] = {}
+        for table, cells in self.space.cells():
+            tables[id(table)] = table
+            parts.setdefault(id(table), []).append(cells)
+        rows = []
+        for key, table in tables.items():
+            cells = Cells.joined(parts[key])
+            cells = cells.take(distinct([cells.tensor_par, cells.data_par, cells.microbatch]).example)
+            cell, setting = np.divmod(np.arange(cells.rows * table.coarse.size), table.coarse.size)
+            rows.append(self.space.columns(table, cells.take(cell), table.coarse.first[setting], cells.low[cell]))
+        return Book.of(self.app, self.one_more, ExecutionColumns.joined(rows), fixed=self.fixed) if rows else None
 
     def broken(self, table: SettingTable, cells: Cells) -> Int[np.ndarray, "cells ways"]:
         """Code of the first rule that each cell and memory setting breaks, networks aside; 0 where none."""
@@ -54,7 +75,7 @@ class Relaxed:
 
     def memory(self, columns: ExecutionColumns) -> MemoryColumns:
         """Memory of both tiers of executions that break no rule, whatever the networks."""
-        return price_memory(self.app, self.any_network, columns, fixed=self.fixed)
+        return price_memory(self.app, self.any_network, columns, fixed=self.fixed, book=self.book)
 
     def allowed(self, table: SettingTable, cells: Cells, cell: int) -> Bool[np.ndarray, "assignments"]:
         """Which assignments of networks the degrees of a cell allow, one per entry of `table.networks`."""
@@ -105,7 +126,7 @@ class Relaxed:
         if not offload:
             given |= dict.fromkeys(OFFLOAD_KEYS, np.bool_(False))
         columns = self.space.columns(table, cells, settings, microbatches, **given)
-        priced = price_for_search(self.app, self.one_more, columns, fixed=self.fixed, legal=True)
+        priced = price_for_search(self.app, self.one_more, columns, fixed=self.fixed, legal=True, book=self.book)
         return priced.total_time_s / columns.batch_size
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,8 @@ from meshwright.shapes import Int
 
 COUNTED = 1 << 22
 """Largest range of values or combinations that is counted; wider ones are sorted."""
+SMALL = 8
+"""Values below it are taken for places as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,9 +23,43 @@ class Distinct:
     example: Int[np.ndarray, "distinct"]
     """A row that has it."""
     index: Int[np.ndarray, "rows"]
+    numbering: Numbering | None
+    """None where combinations were sorted."""
 
 
-Digit = Callable[[slice], np.ndarray]
+@dataclass(frozen=True, slots=True)
+class Digit:
+    """A key's values as places among those that occur."""
+
+    key: int
+    """Which of the keys."""
+    count: int
+    places: Int[np.ndarray, "values"] | None = None
+    """By value; none where values are places."""
+    values: Int[np.ndarray, "values"] | None = None
+    """Ascending, where there are too many for a table."""
+
+    def of(self, key: np.ndarray) -> np.ndarray:
+        """The places of values that occurred."""
+        if self.values is not None:
+            return np.searchsorted(self.values, key)
+        return key if self.places is None else self.places[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Numbering:
+    """Numbers for the combinations that occurred, which other rows can be looked up in."""
+
+    digits: tuple[Digit, ...]
+    places: Int[np.ndarray, "possible"]
+
+    def of(self, keys: Sequence[np.ndarray]) -> Int[np.ndarray, "rows"]:
+        """The number of each row's combination.
+
+        Args:
+            keys: columns like those that were numbered; only combinations that occurred there.
+        """
+        return self.places[_code(self.digits, keys)]
 
 
 def distinct(keys: Sequence[np.ndarray]) -> Distinct:
@@ -33,23 +69,17 @@ def distinct(keys: Sequence[np.ndarray]) -> Distinct:
         keys: columns of whole numbers or flags, all of one length.
     """
     rows = int(keys[0].shape[0])
+    digits = tuple(digit for number, key in enumerate(keys) if (digit := _digit(number, key)).count > 1)
     possible = 1
-    digits: list[tuple[Digit, int]] = []
-    for key in keys:
-        digit, count = _digit(key)
-        if count > 1:
-            digits.append((digit, count))
-            possible *= count
+    for digit in digits:
+        possible *= digit.count
     if possible > COUNTED:
-        return _sorted(rows, digits)
+        return _sorted(rows, digits, keys)
     example = np.full(possible, -1, dtype=np.int64)
     code = np.empty(rows, dtype=np.int64)
 
     def encode(part: slice) -> None:
-        number = np.zeros(part.stop - part.start, dtype=np.int64)
-        for digit, count in digits:
-            number *= count
-            number += digit(part)
+        number = _code(digits, [key[part] for key in keys])
         code[part] = number
         example[number] = np.arange(part.start, part.stop)
 
@@ -61,19 +91,27 @@ def distinct(keys: Sequence[np.ndarray]) -> Distinct:
         code[part] = places[code[part]]
 
     in_parts(rows, place)
-    return Distinct(example=example[used], index=code)
+    return Distinct(example=example[used], index=code, numbering=Numbering(digits, places))
 
 
-def _digit(key: np.ndarray) -> tuple[Digit, int]:
-    """A key's values as places among the values that occur, and how many occur."""
+def _code(digits: Sequence[Digit], keys: Sequence[np.ndarray]) -> Int[np.ndarray, "rows"]:
+    """Each row's digits as one number."""
+    number = np.zeros(keys[0].shape[0], dtype=np.int64)
+    for digit in digits:
+        number *= digit.count
+        number += digit.of(keys[digit.key])
+    return number
+
+
+def _digit(number: int, key: np.ndarray) -> Digit:
     if key.dtype == np.bool_:
-        return (lambda part: key[part]), 2
+        return Digit(number, 2)
     low, high = int(key.min(initial=0)), int(key.max(initial=0))
-    if low >= 0 and high < 8:
-        return (lambda part: key[part]), high + 1
+    if low >= 0 and high < SMALL:
+        return Digit(number, high + 1)
     if low < 0 or high >= COUNTED:
         values = np.unique(key)
-        return (lambda part: np.searchsorted(values, key[part])), values.size
+        return Digit(number, values.size, values=values)
     present = np.zeros(high + 1, dtype=np.bool_)
 
     def look(part: slice) -> None:
@@ -81,17 +119,17 @@ def _digit(key: np.ndarray) -> tuple[Digit, int]:
 
     in_parts(int(key.shape[0]), look)
     places = np.cumsum(present) - 1
-    return (lambda part: places[key[part]]), int(places[-1]) + 1
+    return Digit(number, int(places[-1]) + 1, places=places)
 
 
-def _sorted(rows: int, digits: Sequence[tuple[Digit, int]]) -> Distinct:
+def _sorted(rows: int, digits: Sequence[Digit], keys: Sequence[np.ndarray]) -> Distinct:
     code = np.zeros(rows, dtype=np.int64)
-    whole, possible = slice(0, rows), 1
-    for digit, count in digits:
-        if possible * count > 1 << 62:
+    possible = 1
+    for digit in digits:
+        if possible * digit.count > 1 << 62:
             values, code = np.unique(code, return_inverse=True)
             possible = values.size
-        code = code * count + digit(whole)
-        possible *= count
+        code = code * digit.count + digit.of(keys[digit.key])
+        possible *= digit.count
     _, example, index = np.unique(code, return_index=True, return_inverse=True)
-    return Distinct(example=example, index=index)
+    return Distinct(example=example, index=index, numbering=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -78,6 +78,11 @@ class ExecutionColumns:
         """
         columns = [_column(name, values[name]) for name in KEYS]
         return cls(**dict(zip(KEYS, np.broadcast_arrays(*columns), strict=True)))
+
+    @classmethod
+    def joined(cls, parts: Sequence[ExecutionColumns]) -> ExecutionColumns:
+        """Rows of several, one after the other."""
+        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in KEYS})
 
     def take(self, index: Int[np.ndarray, "chosen"] | Bool[np.ndarray, "rows"] | slice) -> ExecutionColumns:
         """The rows of an index, a mask or a slice."""

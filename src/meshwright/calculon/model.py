@@ -15,7 +15,7 @@ from meshwright.calculon.inputs import Application, System
 from meshwright.calculon.legality import MEMORY_TIER1, MEMORY_TIER2, reject
 from meshwright.calculon.memory import spaces
 from meshwright.calculon.parts import in_parts
-from meshwright.calculon.rows import Prepared, Rows, prepare
+from meshwright.calculon.rows import Book, Prepared, Rows, prepare
 from meshwright.calculon.statistics import STATISTICS, CalculonColumns
 from meshwright.shapes import Bool, Float, Int
 
@@ -80,7 +80,13 @@ def price(app: Application, system: System, columns: ExecutionColumns, *, fixed:
 
 
 def price_for_search(
-    app: Application, system: System, columns: ExecutionColumns, *, fixed: bool = False, legal: bool = False
+    app: Application,
+    system: System,
+    columns: ExecutionColumns,
+    *,
+    fixed: bool = False,
+    legal: bool = False,
+    book: Book | None = None,
 ) -> SearchColumns:
     """Acceptance, batch time and memory of every execution: `price` without what no search reads.
 
@@ -93,6 +99,7 @@ def price_for_search(
         columns: the executions.
         fixed: mend the errors of the original.
         legal: whether the rows are known to break no rule, memory aside; saves looking.
+        book: blocks that are priced already, all of the rows' among them.
     """
     reason = np.zeros(columns.rows, dtype=np.int8) if legal else _broken(app, system, columns)
     accepted = np.flatnonzero(reason == 0)
@@ -101,7 +108,7 @@ def price_for_search(
     new = np.empty if all_legal else (lambda count: np.full(count, np.inf))
     total, tier1, tier2 = new(columns.rows), new(columns.rows), new(columns.rows)
     if accepted.size:
-        prepared = prepare(app, system, chosen, fixed=fixed)
+        prepared = book.prepare(system, chosen) if book else prepare(app, system, chosen, fixed=fixed)
 
         def one(part: slice) -> None:
             rows = Rows(prepared, chosen.take(part), part)
@@ -123,14 +130,16 @@ def price_for_search(
     )
 
 
-def price_memory(app: Application, system: System, columns: ExecutionColumns, *, fixed: bool = False) -> MemoryColumns:
+def price_memory(
+    app: Application, system: System, columns: ExecutionColumns, *, fixed: bool = False, book: Book | None = None
+) -> MemoryColumns:
     """Memory of both tiers, for rows that `legality.reject` accepts; no times.
 
     Reads every key but the three networks and data_par_overlap, so a search prices it once per projection.
     """
     tier1, tier2 = np.empty(columns.rows), np.empty(columns.rows)
     if columns.rows:
-        prepared = prepare(app, system, columns, fixed=fixed)
+        prepared = book.prepare(system, columns) if book else prepare(app, system, columns, fixed=fixed)
 
         def one(part: slice) -> None:
             memory = spaces(Rows(prepared, columns.take(part), part))

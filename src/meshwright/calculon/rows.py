@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from meshwright.calculon.blocks import (
     block_keys,
+    block_values,
     distinct_blocks,
     distinct_optimizers,
+    optimizer_values,
     price_blocks,
     price_optimizers,
 )
+from meshwright.calculon.distinct import Distinct, Numbering
 from meshwright.calculon.executions import ExecutionColumns
 from meshwright.calculon.inputs import AR, CHOICES, FULL, RS_AG, Application, System
 from meshwright.calculon.layers import BlockKeys
 from meshwright.shapes import Float, Int
 
 Column = Float[np.ndarray, "rows"]
+
+BOOK_BLOCKS = 1 << 16
+"""Most blocks that are priced before they are asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +46,12 @@ class Prepared:
 
 def prepare(app: Application, system: System, columns: ExecutionColumns, *, fixed: bool = False) -> Prepared:
     """Price what the rows have in common; the rows are legal."""
-    block, optimizer = distinct_blocks(columns), distinct_optimizers(columns)
+    return _price(app, system, columns, distinct_blocks(columns), distinct_optimizers(columns), fixed=fixed)
+
+
+def _price(
+    app: Application, system: System, columns: ExecutionColumns, block: Distinct, optimizer: Distinct, *, fixed: bool
+) -> Prepared:
     chosen = columns.take(block.example)
     blocks = dict(price_blocks(app, system, chosen, fixed=fixed).values)
     blocks.update(_sums(app, system, chosen, block_keys(chosen), blocks, fixed=fixed))
@@ -53,6 +64,38 @@ def prepare(app: Application, system: System, columns: ExecutionColumns, *, fixe
         block_index=block.index,
         optimizer_index=optimizer.index,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """Blocks and optimizer steps priced beforehand, for all executions that are made of no others."""
+
+    prepared: Prepared
+    blocks: Numbering
+    optimizers: Numbering
+
+    @classmethod
+    def of(cls, app: Application, system: System, columns: ExecutionColumns, *, fixed: bool = False) -> Book | None:
+        """The blocks and steps of some executions, legal or not; none where there are too many."""
+        block, optimizer = distinct_blocks(columns), distinct_optimizers(columns)
+        if block.numbering is None or optimizer.numbering is None or len(block.example) > BOOK_BLOCKS:
+            return None
+        prepared = _price(app, system, columns, block, optimizer, fixed=fixed)
+        return cls(prepared, block.numbering, optimizer.numbering)
+
+    def prepare(self, system: System, columns: ExecutionColumns) -> Prepared:
+        """Executions made of its blocks and steps.
+
+        Args:
+            system: one with the same processors and the networks, in order, that tensor traffic uses.
+            columns: the executions.
+        """
+        return replace(
+            self.prepared,
+            system=system,
+            block_index=self.blocks.of(block_values(columns)),
+            optimizer_index=self.optimizers.of(optimizer_values(columns)),
+        )
 
 
 def _sums(

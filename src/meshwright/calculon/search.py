@@ -103,7 +103,7 @@ class _Search:
     def _seed(self) -> None:
         numbers = np.random.default_rng(0).integers(0, self.space.size, SEED_ROWS)
         columns = self.space.take(numbers)
-        priced = price_for_search(self.space.app, self.space.system, columns, fixed=self.fixed)
+        priced = price_for_search(self.space.app, self.space.system, columns, fixed=self.fixed, book=self.relaxed.book)
         points = Points(
             number=numbers,
             sample_s=priced.total_time_s / columns.batch_size,
@@ -367,7 +367,9 @@ class _Search:
         source, setting, cell = source[kept], setting[kept], cell[kept]
         count = waiting.count[source]
         columns = self.space.columns(table, cells.take(cell), setting, count)
-        priced = price_for_search(self.space.app, self.space.system, columns, fixed=self.fixed, legal=True)
+        priced = price_for_search(
+            self.space.app, self.space.system, columns, fixed=self.fixed, legal=True, book=self.relaxed.book
+        )
         self.part.priced += len(cell)
         found = Points(
             number=cells.first[cell] + (count - cells.low[cell]) * table.rows + setting,

@@ -156,10 +156,7 @@ class Space:
         if not parts:
             return _none()
         order = np.argsort(np.concatenate(places), kind="stable")
-        joined = {
-            name: np.concatenate([getattr(part, name) for part in parts])[order] for name in ExecutionColumns.__slots__
-        }
-        return ExecutionColumns(**joined)
+        return ExecutionColumns.joined(parts).take(order)
 
     def sample(self, rows: int, seed: int = 0) -> ExecutionColumns:
         """Executions drawn uniformly, with repetition.
