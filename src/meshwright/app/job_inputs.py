@@ -35,7 +35,7 @@ MAX_BATCH = 2**20
 """Sequences of a step: far above what anybody trains with, and every schedule of it can still be simulated."""
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 _EXAMPLES = {"seq_len": "4096", "global_batch": "1024", "tokens_per_step": "4M"}
-_FILE_ENDINGS = (".toml", ".json", ".yaml", ".yml")
+_FILE_ENDINGS = (".toml", ".json", ".yaml", ".yml", ".csv", ".txt")
 
 T = TypeVar("T")
 Count = int | float | str
@@ -175,10 +175,13 @@ def resolve_cluster(cluster: ClusterSpec | str | os.PathLike[str] | None, gpus: 
         return resolve_gpus(gpus)
     assert cluster is not None
     text = os.fspath(cluster)
-    is_file = (
-        not isinstance(cluster, str) or text.lower().endswith(_FILE_ENDINGS) or os.sep in text or Path(text).exists()
-    )
-    return resolve_cluster_file(text) if is_file else resolve_gpus(text)
+    return resolve_cluster_file(text) if is_cluster_path(cluster) else resolve_gpus(text)
+
+
+def is_cluster_path(cluster: str | os.PathLike[str]) -> bool:
+    """Whether a text names a file rather than being the one-line form."""
+    text = os.fspath(cluster)
+    return not isinstance(cluster, str) or text.lower().endswith(_FILE_ENDINGS) or os.sep in text or Path(text).exists()
 
 
 def parse_count(name: str, value: Count) -> float:

@@ -43,9 +43,9 @@ def measured_cluster(cluster: str | os.PathLike[str] | None, gpus: str | None, p
     if gpus is not None:
         spec = parse_gpus(gpus, lookup)
     else:
-        from meshwright.formats.cluster_file import read_cluster_file
+        from meshwright.formats.clusters import read_cluster
 
-        spec = read_cluster_file(os.fspath(cluster or ""), lookup)
+        spec = read_cluster(os.fspath(cluster or ""), lookup)
     unknown = [group for group in spec.groups if group.device.memory_bytes == UNKNOWN_BYTES]
     if unknown:
         raise InputError(

@@ -64,9 +64,13 @@ class GroupLinks:
     """Numbers of a group that replace those of the device's usual node, SI, per device and direction."""
 
     intra_bytes_per_s: float | None = None
+    host_bytes_per_s: float | None = None
+    """Between devices of a node that share no scale-up domain."""
     inter_bytes_per_s: float | None = None
     inter_latency_s: float | None = None
     scaleup_domain: int | None = None
+    basis: Basis = "datasheet"
+    """Of the numbers given. A measured speed is what collectives reach, so that no efficiency is taken off it."""
 
 
 @dataclass(slots=True)
@@ -262,23 +266,23 @@ def group_domains(node: NodeDefaults, nodes: int, devices_per_node: int, links: 
                 name=node.scaleup_name,
                 size=span,
                 bandwidth_bytes_per_s=intra or node.scaleup_bytes_per_s,
-                efficiency=node.scaleup_efficiency,
+                efficiency=_efficiency(node.scaleup_efficiency, intra, links),
                 latency_s=node.scaleup_latency_s,
                 in_switch_efficiency=node.scaleup_in_switch_efficiency,
                 topology=node.scaleup_topology,
-                basis=_basis(node, "scaleup_bytes_per_s", intra),
+                basis=_basis(node, "scaleup_bytes_per_s", intra, links),
             )
         )
     if span < devices_per_node:
-        intra = None if domains else links.intra_bytes_per_s
+        host = links.host_bytes_per_s or (None if domains else links.intra_bytes_per_s)
         domains.append(
             DomainSpec(
                 name=node.host_name,
                 size=devices_per_node,
-                bandwidth_bytes_per_s=intra or node.host_bytes_per_s,
-                efficiency=_HOST_EFFICIENCY,
+                bandwidth_bytes_per_s=host or node.host_bytes_per_s,
+                efficiency=_efficiency(_HOST_EFFICIENCY, host, links),
                 latency_s=_HOST_LATENCY_S,
-                basis=_basis(node, "host_bytes_per_s", intra),
+                basis=_basis(node, "host_bytes_per_s", host, links),
             )
         )
     if not domains or domains[-1].size < total:
@@ -288,9 +292,9 @@ def group_domains(node: NodeDefaults, nodes: int, devices_per_node: int, links: 
                 name=node.fabric_name,
                 size=total,
                 bandwidth_bytes_per_s=links.inter_bytes_per_s or node.fabric_bytes_per_s,
-                efficiency=node.fabric_efficiency,
+                efficiency=_efficiency(node.fabric_efficiency, links.inter_bytes_per_s, links),
                 latency_s=node.fabric_latency_s if latency_s is None else latency_s,
-                basis=_basis(node, "fabric_bytes_per_s", links.inter_bytes_per_s),
+                basis=_basis(node, "fabric_bytes_per_s", links.inter_bytes_per_s, links),
             )
         )
     return tuple(domains)
@@ -312,9 +316,13 @@ def scaleup_span(node: NodeDefaults, nodes: int, devices_per_node: int, links: G
     return (even if even * 2 >= min(nodes, nodes_inside) else nodes_inside) * devices_per_node
 
 
-def _basis(node: NodeDefaults, name: str, stated: float | None) -> Basis:
+def _efficiency(usual: float, stated: float | None, links: GroupLinks) -> float:
+    return 1.0 if stated is not None and links.basis == "measured" else usual
+
+
+def _basis(node: NodeDefaults, name: str, stated: float | None, links: GroupLinks) -> Basis:
     if stated is not None:
-        return "datasheet"
+        return links.basis
     provenance = dict(node.provenance).get(name)
     return provenance.basis if provenance else "assumed"
 
@@ -365,7 +373,7 @@ def assumptions(cluster: ClusterSpec) -> tuple[Assumption, ...]:
 
     Returns:
         shapes of nodes and domains that differ from the usual, link speeds of the usual node with their basis, and
-        links between groups.
+        links between groups, and the notes of the description it was read from.
     """
     found = []
     for group in cluster.groups:
@@ -391,4 +399,5 @@ def assumptions(cluster: ClusterSpec) -> tuple[Assumption, ...]:
         if link.basis == "assumed":
             value = f"{significant(link.bandwidth_bytes_per_s / GIGA)} GB/s per device, the slower of both fabrics"
             found.append(Assumption(name=f"link {link.between[0]} - {link.between[1]}", value=value, basis="assumed"))
+    found += [Assumption(name="cluster", value=note, basis="assumed") for note in cluster.notes]
     return tuple(found)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Self, cast
+from typing import Annotated, Literal, Self, cast
 
 from pydantic import (
     NonNegativeFloat,
@@ -53,6 +53,10 @@ def _find_device(name: object, info: ValidationInfo) -> DeviceSpec:
     return cast(DeviceLookup, info.context)(name)
 
 
+Stated = Literal["datasheet", "measured", "assumed"]
+"""Where the speeds that a file states come from."""
+
+
 class _Group(Table):
     name: Text | None = None
     device: Annotated[DeviceSpec, PlainValidator(_find_device)] = key('"H100"', required=True)
@@ -60,11 +64,13 @@ class _Group(Table):
     devices_per_node: PositiveInt | None = key("8", le=MAX_DEVICES)
     zone: Text | None = None
     intra_gb_s: PositiveFloat | None = key("450", le=1e6)
+    host_gb_s: PositiveFloat | None = key("31.5", le=1e6)
     inter_gb_s: PositiveFloat | None = key("50", le=1e6)
     latency_us: NonNegativeFloat | None = key("14", le=1e9)
     nvlink_domain: PositiveInt | None = key("8", le=MAX_DEVICES)
     memory_gib: PositiveFloat | None = key("79.1", le=1e6)
     price_per_device_hour: NonNegativeFloat | None = key("2.5", le=1e6)
+    basis: Stated = "datasheet"
 
     @property
     def per_node(self) -> int:
@@ -90,6 +96,7 @@ class _Link(Table):
     between: list[Text] = key('["new", "old"]', required=True, min_length=2, max_length=2)
     gb_s: PositiveFloat = key("25", required=True, le=1e6)
     latency_us: NonNegativeFloat = key("20", default=20.0, le=1e9)
+    basis: Stated = "datasheet"
 
 
 class _Cluster(Table):
@@ -110,13 +117,16 @@ def read_cluster_file(path: str | Path, lookup: DeviceLookup) -> ClusterSpec:
     return cluster_from_table(read_table(path, "cluster file"), lookup, name=Path(path).stem)
 
 
-def cluster_from_table(data: Mapping[str, object], lookup: DeviceLookup, *, name: str = "cluster") -> ClusterSpec:
+def cluster_from_table(
+    data: Mapping[str, object], lookup: DeviceLookup, *, name: str = "cluster", notes: tuple[str, ...] = ()
+) -> ClusterSpec:
     """The cluster of a table of keys, as a file holds it.
 
     Args:
         data: keys `group`, `link` and `name`.
         lookup: finds a device by name.
         name: of the cluster where the table has none.
+        notes: what was taken for granted where the table was made from another description.
 
     Raises:
         InputError: any key cannot be used; all problems together.
@@ -147,7 +157,10 @@ def cluster_from_table(data: Mapping[str, object], lookup: DeviceLookup, *, name
         wrong.done()
     fabrics = {name: _fabric(group) for group, name in zip(table.group, names, strict=True)}
     return ClusterSpec(
-        name=table.name or name, groups=tuple(groups), links=tuple(default_links(groups, fabrics, links))
+        name=table.name or name,
+        groups=tuple(groups),
+        links=tuple(default_links(groups, fabrics, links)),
+        notes=notes,
     )
 
 
@@ -171,9 +184,11 @@ def _node_group(group: _Group, name: str) -> NodeGroup:
         devices_per_node=group.per_node,
         links=GroupLinks(
             intra_bytes_per_s=None if group.intra_gb_s is None else group.intra_gb_s * GIGA,
+            host_bytes_per_s=None if group.host_gb_s is None else group.host_gb_s * GIGA,
             inter_bytes_per_s=None if group.inter_gb_s is None else group.inter_gb_s * GIGA,
             inter_latency_s=None if group.latency_us is None else group.latency_us * MICRO,
             scaleup_domain=group.nvlink_domain,
+            basis=group.basis,
         ),
         zone=group.zone,
         price_per_device_hour=group.price_per_device_hour,
@@ -222,7 +237,7 @@ def _links(tables: list[_Link], groups: list[NodeGroup], wrong: Refusals) -> dic
                 between=(ordered[0], ordered[1]),
                 bandwidth_bytes_per_s=link.gb_s * GIGA,
                 latency_s=link.latency_us * MICRO,
-                basis="datasheet",
+                basis=link.basis,
             )
     return between_zones | between_groups
 

@@ -20,12 +20,12 @@ def resolve_gpus(text: str) -> ClusterSpec:
 
 
 def resolve_cluster_file(path: str | Path) -> ClusterSpec:
-    """The cluster of a TOML, JSON or YAML file.
+    """The cluster of a cluster file, or of another description that `formats.clusters` knows.
 
     Raises:
         InputError: the file or any of its keys cannot be used.
         UnsupportedError: an unknown device and nothing else wrong, or YAML without a reader.
     """
-    from meshwright.formats.cluster_file import read_cluster_file  # with pydantic, which --gpus can do without
+    from meshwright.formats.clusters import read_cluster  # with pydantic, which --gpus can do without
 
-    return read_cluster_file(path, device)
+    return read_cluster(path, device)

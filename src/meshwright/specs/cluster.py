@@ -100,6 +100,8 @@ class ClusterSpec:
     name: str
     groups: tuple[NodeGroup, ...]
     links: tuple[LinkSpec, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What was taken for granted when the cluster was read from a description that does not say everything."""
 
     def __post_init__(self) -> None:
         check = Check("cluster")

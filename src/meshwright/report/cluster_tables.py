@@ -1,0 +1,101 @@
+"""A cluster as it was understood, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from meshwright.report.library_tables import plain_row
+from meshwright.units import GIGA, gib, significant
+
+
+def cluster_card(card: Mapping[str, Any]) -> RenderableType:
+    """The `clusters show` page.
+
+    Args:
+        card: a `meshwright.cluster/1`.
+    """
+    parts: list[RenderableType] = [
+        Text(f"{card['name']}: {card['devices']:,} devices, read from: {card['kind']}"),
+        Text(),
+        _groups(card["groups"]),
+    ]
+    if card["links"]:
+        parts += [Text(), _links(card["links"])]
+    parts += [Text(), *_islands(card)]
+    if len(card["granularities"]) > 1:
+        parts += [Text(), _granularities(card["granularities"])]
+    lines = [*card["notes"], *(f"{one['name']}: {one['value']} ({one['basis']})" for one in card["assumptions"])]
+    if lines:
+        parts += [Text(), Text("taken for granted", style="bold"), *(Text(f"  {line}") for line in lines)]
+    return Group(*parts)
+
+
+def _groups(groups: Sequence[Mapping[str, Any]]) -> RenderableType:
+    table = _table("group", "device", "nodes", "per node", "memory", "links, GB/s per device and direction")
+    for group in groups:
+        plain_row(
+            table,
+            group["name"],
+            group["device"],
+            f"{group['nodes']:,}",
+            str(group["devices_per_node"]),
+            gib(group["memory_bytes"]),
+            _domains(group["domains"]),
+        )
+    return table
+
+
+def _links(links: Sequence[Mapping[str, Any]]) -> RenderableType:
+    table = _table("between", "", "GB/s", "basis")
+    for link in links:
+        plain_row(table, *link["between"], significant(link["bandwidth_bytes_per_s"] / GIGA), link["basis"])
+    return table
+
+
+def _islands(card: Mapping[str, Any]) -> list[RenderableType]:
+    islands, tolerance = card["islands"], card["tolerance"]
+    noun = "island" if len(islands) == 1 else "islands"
+    table = _table("island", "devices", "counts as", "apart")
+    for island in islands:
+        seen = island["counts_as"]
+        alone = ", a device alone" if island["devices"] == 1 else ""
+        plain_row(
+            table,
+            " + ".join(island["groups"]),
+            f"{island['devices']:,}",
+            f"{seen['device']} of {gib(seen['memory_bytes'])}, {_domains(seen['domains'])}{alone}",
+            f"{100 * island['apart']:.3g}%" if len(island["groups"]) > 1 else "",
+        )
+    return [Text(f"{len(islands)} {noun}: devices alike within {100 * tolerance:.3g}%", style="bold"), table]
+
+
+def _granularities(ways: Sequence[Mapping[str, Any]]) -> RenderableType:
+    table = _table("seen as", "islands", "devices of each")
+    for way in ways:
+        tolerance = way["tolerance"]
+        within = "equal" if tolerance == 0 else f"alike within {100 * (tolerance or 0):.3g}%"
+        name = "inner domains" if tolerance is None else within
+        plain_row(table, name, f"{way['islands']:,}", ", ".join(way["of"]))
+    return table
+
+
+def _domains(domains: Sequence[Mapping[str, Any]]) -> str:
+    """`NVLink4 450 over 8, InfiniBand NDR 50 over 64`."""
+    return ", ".join(
+        f"{one['name']} {significant(one['bandwidth_bytes_per_s'] / GIGA)} over {one['size']:,}"
+        for one in domains
+        if one["size"] > 1
+    )
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        right = heading in ("nodes", "per node", "GB/s", "devices", "islands", "apart")
+        table.add_column(heading, overflow="fold", justify="right" if right else "left")
+    return table
