@@ -13,7 +13,7 @@ from meshwright.errors import InfeasibleError, Problem, UnsupportedError, unknow
 from meshwright.formats.plan_json import PLAN_SET_SCHEMA, plan_content
 from meshwright.formats.profiles import ProfileSet, read_profiles
 from meshwright.hetero.bounds import compute_bound_s
-from meshwright.hetero.compose import Composed, compose
+from meshwright.hetero.compose import Composed, Composer
 from meshwright.hetero.composition import PipelineShape
 from meshwright.hetero.composition_price import CompositionPricer
 from meshwright.hetero.execution import block_range, execution_plan
@@ -248,16 +248,16 @@ def plan_measured(
         raise UnsupportedError(unknown_name("model of the profiles", model, found.models), code="MW401")
     kinds = measured_kinds(spec, found, model)
     costs = ProfileCosts(found, model, kinds)
-    pricer = CompositionPricer(costs, global_batch)
-    composed, alone, without = _composed(costs, found, model, kinds, global_batch)
-    counts = shares(composed.composition, composed.time, pricer)
+    composer = Composer(costs, global_batch)
+    composed, alone, without = _composed(composer)
+    counts = shares(composed.composition, composed.time, composer.pricer)
     first = dict(zip((kind.name for kind in kinds), accumulate((k.count for k in kinds), initial=0), strict=False))
     return MixedPlan(
         model=model,
         cluster=spec,
         global_batch=global_batch,
         profiles=found,
-        pricer=pricer,
+        pricer=composer.pricer,
         composed=composed,
         plan=execution_plan(composed.composition, counts, first),
         shares=counts,
@@ -267,21 +267,20 @@ def plan_measured(
     )
 
 
-def _composed(
-    costs: ProfileCosts, found: ProfileSet, model: str, kinds: list[DeviceKind], global_batch: int
-) -> tuple[Composed, tuple[Subset, ...], tuple[Subset, ...]]:
+def _composed(composer: Composer) -> tuple[Composed, tuple[Subset, ...], tuple[Subset, ...]]:
     """The best composition of all kinds or of fewer, each kind alone, and all kinds but each one."""
+    kinds = list(composer.costs.kinds.values())
 
     def of(chosen: list[DeviceKind]) -> tuple[str, Composed | None]:
         said = " + ".join(f"{kind.count} {kind.name}" for kind in chosen)
-        return said, compose(ProfileCosts(found, model, chosen), global_batch)
+        return said, composer.best({kind.name for kind in chosen})
 
     alone = [of([kind]) for kind in kinds]
     without = [of([k for k in kinds if k is not kind]) for kind in kinds] if len(kinds) > 2 else []
-    every = [compose(costs, global_batch) if len(kinds) > 1 else None]
+    every = [composer.best() if len(kinds) > 1 else None]
     able = [one for one in (*every, *(one for _, one in (*without, *alone))) if one is not None]
     if not able:
-        raise InfeasibleError(_nothing_fits(costs))
+        raise InfeasibleError(_nothing_fits(composer.costs))
     best = min(able, key=lambda one: one.time.step_time_s)
 
     def subsets(pairs: list[tuple[str, Composed | None]]) -> tuple[Subset, ...]:

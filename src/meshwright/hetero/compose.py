@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from bisect import insort
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import product
 
@@ -11,14 +14,19 @@ from meshwright.hetero.beam import grow, ring_gb_s
 from meshwright.hetero.columns import Columns, joined, split_columns
 from meshwright.hetero.composition import Composition, Part, PipelineShape
 from meshwright.hetero.composition_price import CompositionPricer, CompositionTime
-from meshwright.hetero.improve import improved, merged
+from meshwright.hetero.improve import best_improved, merged
 from meshwright.hetero.profile_costs import ELEMENT_BYTES, ProfileCosts
 from meshwright.hetero.pruning import Prices, device_prices, least_times, undominated
+from meshwright.hetero.seeds import seeds
 from meshwright.hetero.sequences import sequences
 from meshwright.hetero.stage_kinds import StageKinds, stage_costs, stage_kinds
 from meshwright.shapes import Float, Int
 from meshwright.units import GIGA
 
+USEFUL = 40
+"""Compositions whose shapes others may take over."""
+SUBSET_IMPROVED = 4
+"""Compositions improved where a part of the cluster is only compared with."""
 ALIKE = 6
 """Shapes of one device count that are composed."""
 
@@ -32,6 +40,7 @@ class Effort:
     parameter_limits: int = 8
     shapes: int = 800
     parts: int = 3
+    starts: int = 24
     width: int = 300
     shares: int = 8
     priced: int = 1200
@@ -57,44 +66,82 @@ def compose(costs: ProfileCosts, global_batch: int, effort: Effort = Effort()) -
         global_batch: sequences per step.
         effort: how far to look.
     """
-    counts = np.array([kind.count for kind in costs.kinds.values()])
-    kinds = stage_kinds(costs, effort.most_replicas)
-    pricer = CompositionPricer(costs, global_batch)
-    every = _columns(costs, kinds, counts, effort)
-    if every is None:
-        return None
-    columns = every.take(undominated(every))
-    pruned = {"dominated": len(every) - len(columns)}
-    alone = _best_alone(columns, kinds, counts, pricer)
-    if alone is None:
-        return None
-    prices = device_prices(columns, counts)
-    least_s = least_times(columns, prices, counts, global_batch, ring_gb_s(costs)[1])
-    able = np.flatnonzero(least_s < alone[1])
-    near = _promising(columns.take(able), least_s[able], prices, counts, global_batch, costs, effort.shapes)
-    pruned["bound"] = len(columns) - len(able)
-    pruned["narrowed"] = len(able) - len(near)
-    columns = columns.take(able[near])
-    candidates = grow(
-        columns,
-        costs,
-        prices,
-        counts,
-        global_batch,
-        steps=effort.parts,
-        width=effort.width,
-        shares=effort.shares,
-    )
-    shapes = {row: columns.shape(row, kinds) for rows in candidates for row, _ in rows}
-    compositions = [alone[0], *(merged(Part(shapes[row], n) for row, n in rows) for rows in candidates)]
-    priced = [(time.step_time_s, i) for i, one in enumerate(compositions) if (time := pricer.price(one)) is not None]
-    priced.sort()
-    useful = list({part.shape: None for _, i in priced[:40] for part in compositions[i].parts})
-    found = [improved(pricer, compositions[i], useful) for _, i in priced[: effort.improved]]
-    best = min(found, key=lambda pair: pair[1])[0]
-    time = pricer.price(best)
-    assert time is not None
-    return Composed(composition=best, time=time, columns=len(every), pruned=pruned, priced=len(compositions))
+    return Composer(costs, global_batch, effort).best()
+
+
+class Composer:
+    """Finds the best compositions of one job, on all kinds of device or on some; shapes are made and priced once."""
+
+    def __init__(self, costs: ProfileCosts, global_batch: int, effort: Effort = Effort()) -> None:
+        self.costs = costs
+        self.effort = effort
+        self.pricer = CompositionPricer(costs, global_batch)
+        self._counts = np.array([kind.count for kind in costs.kinds.values()])
+        self._kinds = stage_kinds(costs, effort.most_replicas)
+        self._every = _columns(costs, self._kinds, self._counts, effort)
+        self._kept = undominated(self._every) if self._every else None
+
+    def best(self, names: Collection[str] | None = None) -> Composed | None:
+        """The best composition found; None where none fits.
+
+        Args:
+            names: kinds of device it may use, all by default.
+        """
+        if self._every is None:
+            return None
+        costs, pricer, effort = self.costs, self.pricer, self.effort
+        able = np.array([names is None or name in names for name in costs.kinds])
+        inside = (self._every.used[:, ~able] == 0).all(axis=1)
+        columns = self._every.take(np.flatnonzero(inside & self._kept))
+        counts = np.where(able, self._counts, 0)
+        alone = _best_alone(columns, self._kinds, counts, pricer)
+        if alone is None:
+            return None
+        prices = device_prices(columns, counts)
+        least_s = least_times(columns, prices, counts, pricer.global_batch, ring_gb_s(costs)[1])
+        quick = np.flatnonzero(least_s < alone[1])
+        near = _promising(
+            columns.take(quick), least_s[quick], prices, counts, pricer.global_batch, costs, effort.shapes
+        )
+        pruned = {
+            "dominated": int(inside.sum()) - len(columns),
+            "bound": len(columns) - len(quick),
+            "narrowed": len(quick) - len(near),
+        }
+        starts = seeds(columns, costs, counts, pricer.global_batch, effort.starts)
+        near = np.union1d(quick[near], [row for start in starts for row, _ in start]).astype(np.int64)
+        place = {row: index for index, row in enumerate(near.tolist())}
+        columns = columns.take(near)
+        candidates = grow(
+            columns,
+            costs,
+            prices,
+            counts,
+            pricer.global_batch,
+            starts=[[(place[row], number) for row, number in start] for start in starts],
+            steps=effort.parts,
+            width=effort.width,
+            shares=effort.shares,
+        )
+        shapes = {row: columns.shape(row, self._kinds) for rows in candidates for row, _ in rows}
+        compositions = [alone[0], *(merged(Part(shapes[row], n) for row, n in rows) for rows in candidates)]
+        ranked = _quickest(pricer, compositions, USEFUL)
+        useful = list({part.shape: None for one in ranked for part in one.parts})
+        best = best_improved(pricer, ranked[: effort.improved if names is None else SUBSET_IMPROVED], useful)
+        time = pricer.price(best)
+        assert time is not None
+        return Composed(composition=best, time=time, columns=int(inside.sum()), pruned=pruned, priced=len(compositions))
+
+
+def _quickest(pricer: CompositionPricer, compositions: list[Composition], number: int) -> list[Composition]:
+    """The compositions that take least, the quickest first."""
+    best: list[tuple[float, int]] = []
+    for index, one in enumerate(compositions):
+        time = pricer.price(one, best[-1][0] if len(best) == number else math.inf)
+        if time is not None:
+            insort(best, (time.step_time_s, index))
+            del best[number:]
+    return [compositions[index] for _, index in best]
 
 
 def _columns(

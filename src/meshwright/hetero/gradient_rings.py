@@ -51,7 +51,4 @@ def _run_s(costs: ProfileCosts, parts: Sequence[Held], holding: list[int], first
         device, own_tp, replicas, _ = part.stages[index]
         ranks[device] = ranks.get(device, 0) + part.pipelines * replicas
         tp = min(tp, own_tp) if tp else own_tp
-    devices = list(ranks)
-    pairs = [(device, device) for device in devices if ranks[device] > 1] + list(pairwise(devices))
-    parameters = costs.parameters_before[end] - costs.parameters_before[first]
-    return costs.ring_s(parameters, tp, sum(ranks.values()), pairs)
+    return costs.run_ring_s(first, end, tp, tuple(ranks.items()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from meshwright.hetero.composition import Composition, Part, PipelineShape
@@ -9,12 +10,41 @@ from meshwright.hetero.composition_price import CompositionPricer
 
 LEAST_GAIN = 3e-4
 """Share of the step that a change must save: below it, changes add part after part for nothing."""
+CLOSE = 1.04
+"""Times the best composition so far: slower ones do not become the best by small changes."""
 MOST_PRICED = 3000
 """Candidates priced for one composition."""
 
 
+def best_improved(
+    pricer: CompositionPricer, compositions: Iterable[Composition], shapes: Sequence[PipelineShape]
+) -> Composition:
+    """The quickest of all that some compositions become.
+
+    Args:
+        pricer: of the job.
+        compositions: that can run, the quickest first.
+        shapes: that may replace pipelines or use free devices.
+    """
+    best: Composition | None = None
+    best_s = math.inf
+    seen: set[Composition] = set()
+    for one in compositions:
+        priced = pricer.price(one)
+        if priced is None or (best is not None and priced.step_time_s > CLOSE * best_s):
+            continue
+        changed, step_s = improved(pricer, one, shapes, seen)
+        if step_s < best_s or best is None:
+            best, best_s = changed, step_s
+    assert best is not None
+    return best
+
+
 def improved(
-    pricer: CompositionPricer, composition: Composition, shapes: Sequence[PipelineShape]
+    pricer: CompositionPricer,
+    composition: Composition,
+    shapes: Sequence[PipelineShape],
+    seen: set[Composition] | None = None,
 ) -> tuple[Composition, float]:
     """The composition after all changes that help, and its time.
 
@@ -22,11 +52,14 @@ def improved(
         pricer: of the job.
         composition: one that can run.
         shapes: that may replace pipelines or use free devices.
+        seen: compositions whose changes are known; this one's are added.
     """
+    seen = set() if seen is None else seen
     priced = pricer.price(composition)
-    best_s = priced.step_time_s if priced else float("inf")
+    best_s = priced.step_time_s if priced else math.inf
     changed, priced_count = True, 0
-    while changed and priced_count < MOST_PRICED:
+    while changed and priced_count < MOST_PRICED and composition not in seen:
+        seen.add(composition)
         changed = False
         for candidate in _neighbours(pricer, composition, shapes):
             priced_count += 1

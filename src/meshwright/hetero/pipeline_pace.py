@@ -1,8 +1,8 @@
 """The pace of one pipeline of a composition: seconds of each stage per micro-batch, bytes of each device.
 
-    stage        compute and transfers as `sailor_rule` counts them
-    replicas     each takes 1/d of the micro-batch; over a cut between d and e of them cross max(d, e) transfers, and the
-                 side with fewer does several of them in turn
+stage        compute and transfers as `sailor_rule` counts them
+replicas     each takes 1/d of the micro-batch; over a cut between d and e of them cross max(d, e) transfers, and
+             the side with fewer does several of them in turn
 """
 
 from __future__ import annotations

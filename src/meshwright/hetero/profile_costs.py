@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -50,6 +51,7 @@ class ProfileCosts:
         self._links = profiles.links
         self._sums: dict[Point, RunningSums] = {}
         self._bytes: dict[tuple[str, int], Float[np.ndarray, "cuts"]] = {}
+        self._rings: dict[tuple[int, int, int, tuple[tuple[str, int], ...]], float] = {}
         self._transfers: dict[tuple[float, tuple[str, int], tuple[str, int]], float] = {}
 
     @cached_property
@@ -61,11 +63,6 @@ class ProfileCosts:
     def parameters(self) -> Float[np.ndarray, "cuts"]:
         """Parameters of the unsplit layers before each cut."""
         return _before_each_cut(self.whole.parameters)
-
-    @cached_property
-    def parameters_before(self) -> list[float]:
-        """`parameters` as plain numbers."""
-        return [float(number) for number in self.parameters]
 
     def tensor_degrees(self, device: str) -> tuple[int, ...]:
         """Profiled degrees that stay inside a node."""
@@ -128,6 +125,23 @@ class ProfileCosts:
     def _end(self, device: str, per_node: int) -> End:
         kind = self.kinds[device]
         return End(kind.device, min(per_node, kind.devices_per_node), kind.zone)
+
+    def run_ring_s(self, first: int, end: int, tp: int, ranks: tuple[tuple[str, int], ...]) -> float:
+        """Gradient all-reduce of a run of layers over all its holders, those of one kind side by side.
+
+        Args:
+            first: layer.
+            end: first layer after the run.
+            tp: smallest degree of the holders.
+            ranks: holders of each kind.
+        """
+        key = (first, end, tp, ranks)
+        if key not in self._rings:
+            devices = [device for device, _ in ranks]
+            pairs = [(device, device) for device, count in ranks if count > 1] + list(pairwise(devices))
+            parameters = float(self.parameters[end] - self.parameters[first])
+            self._rings[key] = self.ring_s(parameters, tp, sum(count for _, count in ranks), pairs)
+        return self._rings[key]
 
     def ring_s(self, parameters: float, tp: int, replicas: int, pairs: Iterable[tuple[str, str]]) -> float:
         """Gradient all-reduce of a stage over its replicas.

@@ -71,10 +71,7 @@ def uniform_step(
         max(_compute_s(costs, stage, replica, micro_batch) for replica in set(stage.replicas)) for stage in stages
     ]
     crossings = _crossings(costs, stages, micro_batch)
-    stage_s = [
-        compute + moving
-        for compute, moving in zip(compute_s, moves(crossings, crossings), strict=True)
-    ]
+    stage_s = [compute + moving for compute, moving in zip(compute_s, moves(crossings, crossings), strict=True)]
     rounds = micro_batches(global_batch, micro_batch, replicas)
     update_s = max(
         float(_sums(costs, replica, micro_batch).update_s[stage.first_layer])
