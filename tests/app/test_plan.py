@@ -312,11 +312,6 @@ def test_short_steps_are_told_in_their_own_unit() -> None:
     assert float(low) < float(text.split(": ")[1].split(" ms")[0]) < float(high)
 
 
-def test_several_kinds_of_nodes_are_another_version() -> None:
-    with pytest.raises(UnsupportedError, match="2 groups"):
-        plan(MODEL, gpus="8xH100,8xA100-80")
-
-
 def test_options_that_are_none_are_refused_together() -> None:
     with pytest.raises(InputError) as caught:
         plan(MODEL, gpus=GPUS, top=0, objective="spead")

@@ -46,7 +46,7 @@ class Found:
 
 
 def require_homogeneous(cluster: ClusterSpec) -> None:
-    """This version plans one kind of node.
+    """For verbs whose spaces are those of one kind of node.
 
     Raises:
         UnsupportedError: for a cluster of several groups.
@@ -57,9 +57,9 @@ def require_homogeneous(cluster: ClusterSpec) -> None:
     raise UnsupportedError(
         Problem(
             what=f"the cluster has {len(cluster.groups)} groups of nodes: {groups}",
-            why="without measured layer profiles one kind of node is planned at a time",
+            why="the axes that are tuned are those of plans on one kind of node",
             fix=(
-                "give profiles with --profiles DIR, or plan one group, for example --gpus "
+                "use `meshwright plan`, which composes pipelines over all of them, or take one group, for example --gpus "
                 f"{cluster.groups[0].devices}x{cluster.groups[0].device.name}"
             ),
             field="cluster",

@@ -8,9 +8,10 @@ from dataclasses import replace
 from functools import partial
 
 from meshwright.app.axes import check_axes, inexact, space_of, target_rule
-from meshwright.app.finding import Found, check_options, find_plans, require_homogeneous, restricted
+from meshwright.app.finding import Found, check_options, find_plans, restricted
 from meshwright.app.infeasible import no_plan
 from meshwright.app.job_inputs import Count, Gathered, JobInputs, job_inputs
+from meshwright.app.plan_islands import check_islands, plan_islands
 from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.app.rank_map import rank_map
 from meshwright.app.reserve import reserve_line
@@ -112,7 +113,11 @@ def plan(
     gathered.done()
     assert found_inputs is not None
     inputs = found_inputs
-    require_homogeneous(inputs.cluster)
+    if not inputs.cluster.homogeneous:
+        check_islands(pareto=pareto)
+        return plan_islands(
+            inputs, top=top, objective=objective, pin=pin, forbid=forbid, schedule=schedule, target=target
+        )
     spec, workload = inputs.model, inputs.workload
 
     def space_for(part: ClusterSpec) -> Space:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from meshwright.app.rank_map import RankMap, rank_map
-from meshwright.app.title import bare_row, title
+from meshwright.app.title import bare_row, title, title_of
 from meshwright.app.verdict import Verdict, WholeRun
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.cluster import Assumption
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from meshwright.app.explain import Explanation
     from meshwright.app.export import Exported
+    from meshwright.app.mixing import Mixing
     from meshwright.app.trace import Trace
 
 
@@ -69,7 +70,7 @@ class RankedPlan:
     @property
     def title(self) -> str:
         """The one-line form, or what comes nearest to it."""
-        return title(self.plan, self.job.model, self.name)
+        return title_of(self.job, self.row)
 
     def identities(self) -> tuple[str, ...]:
         """Products and sums that must hold: `64 = tp4 x pp4 x dp4`, `layers 20+20+20+20 = 80`, `1024 = dp4 x ...`."""
@@ -153,6 +154,8 @@ class PlanSet(Sequence[RankedPlan]):
     """Idle devices, groups that leave their domain, tight memory, settings of a plan file that were changed."""
     run: WholeRun | None = None
     """Days and cost of the best plan, where the tokens of the run are known."""
+    mixing: Mixing | None = None
+    """What several kinds of device are worth together; None where there is one."""
 
     @property
     def best(self) -> RankedPlan:
@@ -188,6 +191,9 @@ class PlanSet(Sequence[RankedPlan]):
             if self.pareto:
                 document["pareto"] = [_front_entry(point, self.model) for point in self.pareto]
             document["timing"] = {"search_s": self.certificate.search_s}
+        if self.mixing is not None:
+            document["mixing"] = self.mixing.to_dict()
+            document["search"] = self.mixing.search()
         if self.run is not None:
             document["run"] = self.run.to_dict() | {"text": self.run.text()}
         return document
@@ -259,6 +265,9 @@ def identities(job: Job, row: PlanRow | None) -> tuple[str, ...]:
     if len(plan.pipelines) == 1 and not pipeline.shapes:
         parts = f"dp{degree} x mbs{pipeline.micro_batch} x {count} micro-batches"
         found.append(f"{plan.global_batch} sequences = {parts}")
+    elif not any(pipe.shapes for pipe in plan.pipelines):
+        shares = [f"{pipe.num_micro_batches} x {plan.data_degree(pipe) * pipe.micro_batch}" for pipe in plan.pipelines]
+        found.append(f"{plan.global_batch} sequences = {' + '.join(shares)} (micro-batches x sequences of one)")
     expert = plan.strategies[pipeline.workers[0].chunks[0].runs[0].strategy].expert
     stage = pipeline.workers[0].num_devices
     if expert.ep * expert.etp > 1:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 from meshwright.specs.cluster import NodeGroup
 from meshwright.specs.job import Job
@@ -94,6 +97,8 @@ def rank_map(job: Job) -> RankMap:
     Returns:
         Groups by kind, stages with their nodes, warnings.
     """
+    if not job.cluster.homogeneous:
+        return RankMap(groups=(), stages=tuple(_stages_by_group(job)), warnings=())
     pipeline, cluster_group = job.plan.pipelines[0], job.cluster.groups[0]
     strategy = job.plan.strategies[job.plan.strategy_index(pipeline, pipeline.workers[0])]
     kinds: list[tuple[str, int, int]] = [("tp", strategy.tp, 1)]
@@ -161,3 +166,18 @@ def _stages(job: Job, per_node: int) -> tuple[str, ...]:
         layers = f"layers {held[0][0]}-{held[0][1]}" if len(held) == 1 else f"{count} layers in {len(held)} chunks"
         lines.append(f"stage {number}: {ranks}, {nodes}; {layers}")
     return tuple(lines)
+
+
+def _stages_by_group(job: Job) -> Iterator[str]:
+    """Devices, nodes and layers of every stage of every pipeline, counted inside its group."""
+    starts = list(accumulate((group.devices for group in job.cluster.groups), initial=0))
+    for number, pipeline in enumerate(job.plan.pipelines):
+        for stage, worker in enumerate(pipeline.workers):
+            first, last = worker.devices[0][0], worker.devices[-1][1]
+            place = bisect_right(starts, first) - 1
+            group = job.cluster.groups[place]
+            low, high = ((device - starts[place]) // group.devices_per_node for device in (first, last))
+            nodes = f"node {low}" if low == high else f"nodes {low}-{high}"
+            held = [pair for chunk in worker.chunks for pair in chunk.layers]
+            layers = ", ".join(f"{a}-{b}" for a, b in held)
+            yield f"pipeline {number} stage {stage}: ranks {first}-{last}, {group.name} {nodes}; layers {layers}"

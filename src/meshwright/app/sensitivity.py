@@ -63,7 +63,7 @@ def effects(job: Job, rivals: Sequence[tuple[str, ExecutionPlan]] = ()) -> tuple
     group = job.cluster.groups[0]
     base_s = _time(job, job.plan, job.cluster)
     found = []
-    for name, basis, make in _numbers(group):
+    for name, basis, make in numbers(group):
         change = SURE_STEP if basis in SURE else UNSURE_STEP
         worse, better = (replace(job.cluster, groups=(make(factor),)) for factor in (1 - change, 1 + change))
         worse_s, better_s = _time(job, job.plan, worse), _time(job, job.plan, better)
@@ -115,7 +115,7 @@ class _Scaled:
         return replace(group, domains=tuple(domains))
 
 
-def _numbers(group: NodeGroup) -> Iterator[tuple[str, Basis, _Scaled]]:
+def numbers(group: NodeGroup) -> Iterator[tuple[str, Basis, _Scaled]]:
     """Name, basis and how to scale each number."""
     basis = group.device.efficiency.basis
     for name, field in (

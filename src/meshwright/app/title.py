@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate, groupby
 
+from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_of import row_of
-from meshwright.specs.strategy import Recompute
+from meshwright.specs.strategy import LayerStrategy, Recompute
 
 
 def bare_row(plan: ExecutionPlan, model: ModelSpec) -> PlanRow | None:
@@ -25,3 +27,42 @@ def title(plan: ExecutionPlan, model: ModelSpec, name: str | None) -> str:
     if row is not None:
         return f"{row.format()} + recompute per layer"
     return f"{len(plan.pipelines)} pipelines, {len(plan.strategies)} strategies"
+
+
+def title_of(job: Job, row: PlanRow | None = None) -> str:
+    """The title of a plan where it may stand on several groups: its stages by group, pipelines parted by a bar.
+
+    Args:
+        job: the plan and its cluster.
+        row: the plan as a row, where it is one.
+    """
+    if job.cluster.homogeneous:
+        return title(job.plan, job.model, job.name)
+    names = [groups_of(job, pipeline) for pipeline in range(len(job.plan.pipelines))]
+    if row is not None:
+        return f"{job.plan.devices} {names[0][0]}: {row.format()}"
+    runs = ([(group, len(list(run))) for group, run in groupby(name)] for name in names)
+    return " | ".join(" > ".join(f"{count}x{group}" for group, count in run) for run in runs)
+
+
+def groups_of(job: Job, pipeline: int) -> list[str]:
+    """The group of each stage of a pipeline."""
+    starts = list(accumulate((group.devices for group in job.cluster.groups), initial=0))
+
+    def group(device: int) -> str:
+        return next(g.name for g, start in zip(job.cluster.groups, starts, strict=False) if device < start + g.devices)
+
+    return [group(worker.devices[0][0]) for worker in job.plan.pipelines[pipeline].workers]
+
+
+def strategy_text(strategy: LayerStrategy) -> str:
+    """What the layers of a stage share: `tp8 dp4 z1 rc-full`."""
+    expert, data = strategy.expert, strategy.data
+    degrees = (("tp", strategy.tp), ("cp", strategy.cp), ("ep", expert.ep), ("etp", expert.etp), ("dp", strategy.dp))
+    said = [f"{name}{degree}" for name, degree in degrees if degree > 1]
+    if strategy.dp * strategy.cp > 1:
+        whole = "fsdp" if data.reshard else "fsdp-keep"
+        said.append(f"z{data.zero}" if data.family == "zero" else "hsdp" if data.replicate > 1 else whole)
+    if strategy.recompute.kind != "none":
+        said.append({"full": "rc-full", "selective": "rc-sel"}.get(strategy.recompute.kind, "rc"))
+    return " ".join(said) or "whole layers"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from meshwright.estimate.result import StepEstimate
@@ -110,7 +111,7 @@ def whole_run(job: Job, estimate: StepEstimate, tokens: float | None = None) -> 
         return None
     steps = tokens / job.workload.tokens_per_step
     hours = steps * estimate.step_time_s / 3600.0 * job.plan.devices
-    rate = job.cluster.groups[0].price_per_hour
+    rate = _mean_price(job, estimate)
     return WholeRun(
         tokens=tokens,
         steps=steps,
@@ -123,13 +124,26 @@ def whole_run(job: Job, estimate: StepEstimate, tokens: float | None = None) -> 
     )
 
 
+def _mean_price(job: Job, estimate: StepEstimate) -> float | None:
+    """Price of an hour of one of the used devices, on average; None where that of any is unknown."""
+    rates = {group.name: group.price_per_hour for group in job.cluster.groups}
+    spent = [(stage.devices, rates[stage.group]) for stage in estimate.stages]
+    if any(rate is None for _, rate in spent):
+        return None
+    return sum(count * (rate or 0.0) for count, rate in spent) / sum(count for count, _ in spent)
+
+
 def sentence(job: Job, estimate: StepEstimate) -> str:
     """One sentence: model, devices, step with its range, tokens/s, MFU, memory, whether it fits."""
-    group = job.cluster.groups[0]
+    used = Counter[str]()
+    for stage in estimate.stages:
+        used[stage.group] += stage.devices
+    names = {group.name: group.device.name for group in job.cluster.groups}
+    devices = " + ".join(f"{count:,} {names.get(group, group)}" for group, count in used.items())
     low, high = (seconds_like(estimate.step_time_s, s) for s in (estimate.step_time_low_s, estimate.step_time_high_s))
     full = estimate.fullest
     return (
-        f"{job.model.name} on {job.plan.devices:,} {group.device.name}: {seconds(estimate.step_time_s)} per step "
+        f"{job.model.name} on {devices}: {seconds(estimate.step_time_s)} per step "
         f"({low}-{high}), {_thousands(estimate.tokens_per_s_per_device)} tokens/s per GPU, "
         f"{percent(estimate.mfu)} MFU, "
         f"{memory(full.peak_memory_bytes, full.capacity_bytes)}: {FITS_WORDS[estimate.fits]}."

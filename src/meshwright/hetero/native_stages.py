@@ -339,7 +339,7 @@ def _sharded(
         experts * usual,
         forward_s * usual,
         backward_s * usual,
-        np.maximum(grid.m, 1)[:, None],
+        np.maximum(grid.m, 1.0)[:, None],
         sharding,
         DataNetwork(sharding, data_groups(columns), hardware),
         workload,

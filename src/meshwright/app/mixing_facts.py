@@ -1,0 +1,144 @@
+"""What there is to say about a plan over several kinds of device: who holds what, what it waits for and rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from meshwright.app.export import TARGETS
+from meshwright.app.mixing import Mixing, Subset
+from meshwright.app.plan_set import shortened
+from meshwright.app.sensitivity import numbers
+from meshwright.app.title import strategy_text
+from meshwright.app.verdict import percent
+from meshwright.errors import MeshwrightError
+from meshwright.estimate.price import estimate_plan
+from meshwright.estimate.result import StageEstimate, StepEstimate
+from meshwright.formats.cluster import default_links
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.job import Job
+from meshwright.units import seconds
+
+LINK_CHANGE = 2.0
+"""By which a link between groups is made slower: few users know theirs better."""
+NUMBER_CHANGE = 0.8
+
+
+def mixing_of(
+    job: Job,
+    estimate: StepEstimate,
+    *,
+    alone: tuple[Subset, ...],
+    without: tuple[tuple[str, Subset], ...],
+    counts: Mapping[str, int],
+    per_step: float | None,
+) -> Mixing:
+    """What there is to say about the best plan.
+
+    Args:
+        job: the plan.
+        estimate: of it.
+        alone: each kind of device without the others.
+        without: all kinds but one, by the name of that one.
+        counts: what the search looked at, by rule.
+        per_step: price of a step where that was the objective.
+    """
+    return Mixing(
+        step_time_s=estimate.step_time_s,
+        used=len({stage.group for stage in estimate.stages}),
+        alone=alone,
+        without=without,
+        held=tuple(_held(job, estimate)),
+        slowest=_slowest(estimate),
+        sensitive=_sensitive(job, estimate),
+        frameworks=tuple(_frameworks(job, estimate)),
+        idle=tuple(_idle(job, estimate)),
+        counts=counts,
+        per_step=per_step,
+    )
+
+
+def runs_of_stages(estimate: StepEstimate) -> Iterator[tuple[StageEstimate, ...]]:
+    """Neighbouring stages of a pipeline on one group."""
+    run: list[StageEstimate] = []
+    for stage in estimate.stages:
+        if run and (run[-1].pipeline, run[-1].group) != (stage.pipeline, stage.group):
+            yield tuple(run)
+            run = []
+        run.append(stage)
+    if run:
+        yield tuple(run)
+
+
+def _held(job: Job, estimate: StepEstimate) -> Iterator[str]:
+    """Who holds which layers."""
+    for run in runs_of_stages(estimate):
+        pipeline = job.plan.pipelines[run[0].pipeline]
+        worker = pipeline.workers[run[0].stage]
+        strategy = job.plan.strategies[job.plan.strategy_index(pipeline, worker)]
+        layers = [sum(last - first + 1 for first, last in stage.layers) for stage in run]
+        stages = "1 stage" if len(run) == 1 else f"{len(run)} stages"
+        yield (
+            f"pipeline {run[0].pipeline}: {sum(layers)} layers ({shortened(layers)}) on {stages} of {run[0].devices} "
+            f"{run[0].group}, {strategy_text(strategy)}, {pipeline.num_micro_batches} micro-batches of mbs {run[0].mbs}"
+        )
+
+
+def _slowest(estimate: StepEstimate) -> str:
+    """The bottleneck against the mean of the stages."""
+    busiest = max(estimate.stages, key=lambda stage: stage.busy_s)
+    own = [stage.busy_s for stage in estimate.stages if stage.pipeline == busiest.pipeline]
+    above = busiest.busy_s / (sum(own) / len(own)) - 1.0
+    return (
+        f"slowest stage: stage {busiest.stage} of pipeline {busiest.pipeline} on {busiest.group}, busy "
+        f"{seconds(busiest.busy_s)} of the step, {percent(above)} above the mean of its pipeline"
+    )
+
+
+def _sensitive(job: Job, estimate: StepEstimate) -> str:
+    """The number whose doubt moves the step the most: links between groups halved, others a fifth lower."""
+    used = {stage.group for stage in estimate.stages}
+    effects = []
+    for said, cluster in _doubted(job.cluster, used):
+        changed = estimate_plan(job.plan, job.model, cluster, job.workload)
+        effects.append((changed.step_time_s / estimate.step_time_s - 1.0, said))
+    if not effects:
+        return ""
+    effect, said = max(effects)
+    links = [f"{percent(e) if e > 0 else '0%'} with the {s}" for e, s in effects if s.startswith("link") and s != said]
+    more = f"; {links[0]}" if len(links) == 1 else ""
+    return f"matters most: the step takes {percent(max(effect, 0.0))} longer with the {said}{more}"
+
+
+def _doubted(cluster: ClusterSpec, used: set[str]) -> Iterator[tuple[str, ClusterSpec]]:
+    links = cluster.links or tuple(default_links(cluster.groups))
+    for number, link in enumerate(links):
+        if set(link.between) <= used:
+            slower = replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / LINK_CHANGE)
+            said = f"link {link.between[0]} - {link.between[1]} at half its bandwidth [{link.basis}]"
+            yield said, replace(cluster, links=(*links[:number], slower, *links[number + 1 :]))
+    for number, group in enumerate(cluster.groups):
+        if group.name in used:
+            for name, basis, make in numbers(group):
+                groups = (*cluster.groups[:number], make(NUMBER_CHANGE), *cluster.groups[number + 1 :])
+                yield f"{name} of {group.name} a fifth lower [{basis}]", replace(cluster, groups=groups)
+
+
+def _frameworks(job: Job, estimate: StepEstimate) -> Iterator[str]:
+    """Which frameworks can run the plan, and why others cannot."""
+    for name, translate in TARGETS.items():
+        try:
+            translate(job, estimate)
+        except MeshwrightError as error:
+            first = error.problems[0]
+            yield f"{name} cannot run it: {first.what}" + (f" ({first.why})" if first.why else "")
+        else:
+            yield f"{name} can run it: export --to {name}"
+
+
+def _idle(job: Job, estimate: StepEstimate) -> Iterator[str]:
+    for group in job.cluster.groups:
+        used = sum(stage.devices for stage in estimate.stages if stage.group == group.name)
+        if used < group.devices:
+            why = "no plan found that uses them is quicker"
+            yield f"{group.devices - used} of {group.devices} {group.name} stay idle: {why}"

@@ -1,0 +1,378 @@
+"""The best plan of one job over several kinds of device: compositions through all islands against each kind alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from meshwright.app.axes import space_of, target_rule
+from meshwright.app.finding import CLEARLY_FASTER, find_plans, restricted
+from meshwright.app.job_inputs import JobInputs
+from meshwright.app.mixing import Subset
+from meshwright.app.mixing_facts import mixing_of
+from meshwright.app.plan_set import PlanSet, RankedPlan
+from meshwright.app.verdict import RunnerUp, Verdict, against, reasons, sentence, whole_run
+from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem, UnsupportedError
+from meshwright.estimate.price import estimate_plan
+from meshwright.estimate.result import StepEstimate
+from meshwright.formats.cluster import Assumption
+from meshwright.hetero.blends import Blend, whole
+from meshwright.hetero.native_compose import Composer, Part
+from meshwright.hetero.native_execution import native_plan
+from meshwright.search.search import search
+from meshwright.search.space import Space
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.job import Job
+from meshwright.specs.plan import ExecutionPlan
+from meshwright.specs.row import PlanRow
+from meshwright.units import gib
+
+COMPOSED = 12
+"""Compositions that are priced in full for an answer."""
+SUBSET_COMPOSED = 2
+"""Likewise for each part of the cluster that the answer is compared with."""
+CLOSE = 0.05
+"""Where mixing gains less than this over one kind alone, that kind is searched exhaustively before anything is said."""
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A plan with its estimate on the whole cluster."""
+
+    plan: ExecutionPlan
+    estimate: StepEstimate
+    groups: frozenset[int]
+    """That hold any of its workers."""
+    row: PlanRow | None = None
+    """Of a plan on one group."""
+
+    @property
+    def step_time_s(self) -> float:
+        """Of the estimate."""
+        return self.estimate.step_time_s
+
+
+class IslandSearch:
+    """All plans that one question about a mixed cluster asks for; each is priced once."""
+
+    def __init__(self, inputs: JobInputs, space_for: Callable[[ClusterSpec], Space]) -> None:
+        self.inputs, self.space_for = inputs, space_for
+        self.model, self.cluster, self.workload = inputs.model, inputs.cluster, inputs.workload
+        self.space = space_for(inputs.cluster)
+        self.composer = Composer(self.model, self.cluster, self.workload, self.space)
+        self.first_device = list(accumulate((g.devices for g in self.cluster.groups), initial=0))
+        self.priced = self.too_large = 0
+
+    def composed(self, groups: Iterable[int], most: int) -> list[Candidate]:
+        """Compositions over these groups, or some of them, the quickest first."""
+        parts = [Part(number, self.cluster.groups[number].devices) for number in groups]
+        found = []
+        for blend in self.composer.blends(parts, 3 * most):
+            made = whole(blend, self.workload.global_batch)
+            if made is None:
+                continue
+            candidate = self._candidate(native_plan(made, self.cluster), _groups_of(made))
+            if candidate is not None:
+                found.append(candidate)
+            if len(found) == most:
+                break
+        return sorted(found, key=lambda one: one.step_time_s)
+
+    def alone(self, number: int, *, exhaustive: bool = False) -> Candidate | None:
+        """The best plan of one group without the others.
+
+        Args:
+            number: of the group.
+            exhaustive: search its whole space, not only around the best strategies that compositions know.
+        """
+        part = self._part(number)
+        try:
+            space = self.space_for(part)
+        except InputError:
+            return None  # pins that the whole cluster can follow and this group cannot
+        if exhaustive:
+            result = find_plans(self.model, part, self.workload, self.space_for, top=1).result
+        else:
+            near = self._near(number, space)
+            if near is None:
+                return None
+            result = search(self.model, part, self.workload, near, top=1)
+        if not result.plans or result.relaxed:
+            return None
+        best = result.plans[0]
+        return self._candidate(_moved(best.plan, self.first_device[number]), frozenset([number]), best.row)
+
+    def _part(self, number: int) -> ClusterSpec:
+        group = self.cluster.groups[number]
+        return ClusterSpec(name=f"{group.devices}x{group.device.name}", groups=(group,))
+
+    def _near(self, number: int, space: Space) -> Space | None:
+        """The degrees of the best pipelines on one group, every schedule, sharding and recompute with them."""
+        pipelines = self.composer.pipelines([Part(number, self.cluster.groups[number].devices)])
+        rows = [p.stages[0].options.plan_row(p.stages[0].row, 1) for p in pipelines]
+        if not rows:
+            return None
+        pins = dict(space.pins)
+        pins |= {
+            "tp": tuple(sorted({row.tp for row in rows})),
+            "cp": tuple(sorted({row.cp_degree for row in rows})),
+            "ep": tuple(sorted({row.ep for row in rows})),
+            "etp": tuple(sorted({row.etp for row in rows})),
+            "mbs": tuple(sorted({row.mbs for row in rows})),
+            "pp": tuple(sorted({len(pipeline.stages) for pipeline in pipelines})),
+        }
+        return replace(space, pins=tuple(pins.items()))
+
+    def _candidate(self, plan: ExecutionPlan, groups: frozenset[int], row: PlanRow | None = None) -> Candidate | None:
+        """The plan priced in full; None where it does not fit."""
+        estimate = estimate_plan(plan, self.model, self.cluster, self.workload)
+        self.priced += 1
+        if estimate.fits == "no" or (estimate.fits == "tight" and not self.space.tight):
+            self.too_large += 1
+            return None
+        return Candidate(plan=plan, estimate=estimate, groups=groups, row=row)
+
+    def per_step(self, candidate: Candidate) -> float:
+        """Price of a step of the devices that are used."""
+        price = 0.0
+        for stage in candidate.estimate.stages:
+            group = next(g for g in self.cluster.groups if g.name == stage.group)
+            price += stage.devices * (group.price_per_hour or 0.0)
+        return price * candidate.step_time_s / HOUR_S
+
+
+def check_islands(*, pareto: bool) -> None:
+    """Refuse what only one kind of device can be asked for.
+
+    Raises:
+        UnsupportedError: the front of time and memory of a mixed cluster.
+    """
+    if pareto:
+        raise UnsupportedError(
+            Problem(
+                what="--pareto on several groups of nodes",
+                why="the front of time, memory, devices and cost is that of one kind of device",
+                fix="leave it out, or plan one group",
+                field="pareto",
+            ),
+            code="MW407",
+        )
+
+
+def plan_islands(
+    inputs: JobInputs,
+    *,
+    top: int = 5,
+    objective: str = "time",
+    pin: str | Iterable[str] = (),
+    forbid: str | Iterable[str] = (),
+    schedule: str | Iterable[str] | None = None,
+    target: str | None = None,
+) -> PlanSet:
+    """The best plans of a job on a cluster of several groups.
+
+    Args:
+        inputs: model, cluster and workload.
+        top: how many plans.
+        objective: time, memory or cost, as `plan` has them; cost counts every used device at its own price.
+        pin: axes held to values, wherever a stage stands.
+        forbid: axes left at their plain value.
+        schedule: pipeline schedules that may be used.
+        target: only plans this framework can run.
+
+    Returns:
+        The plans, best first, with what mixing is worth.
+
+    Raises:
+        InputError: malformed or contradictory input, or a price that is missing.
+        InfeasibleError: no plan fits.
+    """
+    refuses = target_rule(target)
+    spec, workload = inputs.model, inputs.workload
+
+    def space_for(part: ClusterSpec) -> Space:
+        space = space_of(spec, workload, part.devices, pin=pin, forbid=forbid, schedule=schedule)
+        return restricted(space, spec, part, workload, refuses) if refuses and part.homogeneous else space
+
+    _require_prices(inputs.cluster, objective)
+    run = IslandSearch(inputs, space_for)
+    every = range(len(inputs.cluster.groups))
+    alone = {number: run.alone(number) for number in every}
+    mixed = run.composed(every, COMPOSED) if refuses is None else []
+    alone = _searched_where_close(run, alone, mixed)
+    without = {}
+    if len(alone) > 2 and refuses is None:
+        without = {number: _without(run, number, alone) for number in every}
+    candidates = _ordered(run, [*mixed, *alone.values(), *without.values()], objective)
+    if refuses is not None:
+        candidates = [one for one in candidates if not refuses(_job(run, one))]
+    if not candidates:
+        raise _nothing_fits(inputs)
+    return _answer(run, candidates, alone, without, top, objective, target)
+
+
+def _searched_where_close(
+    run: IslandSearch, alone: dict[int, Candidate | None], mixed: Sequence[Candidate]
+) -> dict[int, Candidate | None]:
+    """The kinds that come near the best composition, searched exhaustively: mixing must beat the best they can do."""
+    best_s = min((one.step_time_s for one in mixed), default=float("inf"))
+    quickest_s = min((one.step_time_s for one in alone.values() if one), default=float("inf"))
+    found = dict(alone)
+    for number, one in alone.items():
+        near = one is not None and one.step_time_s <= min(quickest_s * (1 + CLEARLY_FASTER), best_s * (1 + CLOSE))
+        if near or not mixed:
+            better = run.alone(number, exhaustive=True)
+            if better is not None and (one is None or better.step_time_s < one.step_time_s):
+                found[number] = better
+    return found
+
+
+def _without(run: IslandSearch, number: int, alone: dict[int, Candidate | None]) -> Candidate | None:
+    """The best plan that leaves a group out."""
+    rest = [other for other in alone if other != number]
+    able = [*run.composed(rest, SUBSET_COMPOSED), *(found for k in rest if (found := alone[k]) is not None)]
+    return min(able, key=lambda one: one.step_time_s, default=None)
+
+
+def _ordered(run: IslandSearch, found: Sequence[Candidate | None], objective: str) -> list[Candidate]:
+    """Distinct candidates, the best by the objective first."""
+    distinct = {one.plan: one for one in found if one is not None}
+    quick = sorted(distinct.values(), key=lambda one: one.step_time_s)
+    if objective == "cost":
+        return sorted(quick, key=run.per_step)
+    if objective == "memory" and quick:
+        able = [one for one in quick if one.step_time_s <= 1.1 * quick[0].step_time_s]
+        return sorted(able, key=lambda one: one.estimate.peak_memory_bytes)
+    return quick
+
+
+def _answer(
+    run: IslandSearch,
+    candidates: Sequence[Candidate],
+    alone: dict[int, Candidate | None],
+    without: dict[int, Candidate | None],
+    top: int,
+    objective: str,
+    target: str | None,
+) -> PlanSet:
+    inputs, groups = run.inputs, run.cluster.groups
+    plans = tuple(
+        RankedPlan(rank=rank, job=_job(run, one), row=one.row, estimate=one.estimate)
+        for rank, one in enumerate(candidates[: max(top, 2)], start=1)
+    )
+    best = plans[0]
+
+    def subset(numbers: Iterable[int], one: Candidate | None) -> Subset:
+        said = " + ".join(f"{groups[n].devices} {groups[n].name}" for n in numbers)
+        return Subset(said=said, step_time_s=one.step_time_s if one else None)
+
+    mixing = mixing_of(
+        best.job,
+        best.estimate,
+        alone=tuple(subset([n], one) for n, one in alone.items()),
+        without=tuple((groups[n].name, subset([k for k in alone if k != n], one)) for n, one in without.items()),
+        counts=dict(run.composer.counts) | {"priced in full": run.priced, "priced in full: too large": run.too_large},
+        per_step=run.per_step(candidates[0]) if objective == "cost" else None,
+    )
+    spent = whole_run(best.job, best.estimate)
+    notes = tuple(
+        Assumption(name=f"only {axis}", value=", ".join(map(str, values)), basis="assumed")
+        for axis, values in run.space.pins
+        if len(values) <= 8
+    )
+    if target:
+        notes += (Assumption(name="target", value=f"plans that {target} can run", basis="assumed"),)
+    return PlanSet(
+        model=run.model,
+        cluster=run.cluster,
+        workload=run.workload,
+        assumptions=(*inputs.assumptions, *notes),
+        verdict=Verdict(
+            text=f"{sentence(best.job, best.estimate)} {mixing.worth()}",
+            why=(
+                *(f"it is: {line}" for line in best.identities()[:1]),
+                *reasons(best.job, best.estimate, None, "time"),
+                *mixing.lines(),
+            ),
+            runner_up=_runner_up(plans),
+        ),
+        plans=plans[:top],
+        objective=objective,
+        warnings=mixing.idle,
+        run=spent,
+        mixing=mixing,
+    )
+
+
+def _runner_up(plans: Sequence[RankedPlan]) -> RunnerUp | None:
+    if len(plans) < 2:
+        return None
+    best, other = plans[0], plans[1]
+    return RunnerUp(
+        name=other.name,
+        title=other.title,
+        step_time_s=other.estimate.step_time_s,
+        loses_because=against(best.estimate, other.estimate),
+    )
+
+
+def _job(run: IslandSearch, one: Candidate) -> Job:
+    """A plan on one group alone keeps its one-line form in its row only: it says nothing of where it stands."""
+    return Job(model=run.model, cluster=run.cluster, workload=run.workload, plan=one.plan)
+
+
+def _groups_of(blend: Blend) -> frozenset[int]:
+    return frozenset(stage.island for pipeline in blend.pipelines for stage in pipeline.stages)
+
+
+def _moved(plan: ExecutionPlan, by: int) -> ExecutionPlan:
+    """The plan on devices that start further on."""
+    pipelines = tuple(
+        replace(
+            pipeline,
+            workers=tuple(
+                replace(worker, devices=tuple((first + by, last + by) for first, last in worker.devices))
+                for worker in pipeline.workers
+            ),
+        )
+        for pipeline in plan.pipelines
+    )
+    return replace(plan, pipelines=pipelines)
+
+
+def _require_prices(cluster: ClusterSpec, objective: str) -> None:
+    """Cost compares kinds of device by their prices.
+
+    Raises:
+        InputError: a group has none.
+    """
+    unknown = [group for group in cluster.groups if group.price_per_hour is None]
+    if objective == "cost" and unknown:
+        raise InputError(
+            [
+                Problem(
+                    what=f"no price is known for {group.device.name}",
+                    why="the cheapest step is that of the devices it uses, each at its own price",
+                    fix="give price_per_device_hour of the group in a cluster file",
+                    field="price_per_device_hour",
+                )
+                for group in unknown
+            ],
+            code="MW212",
+        )
+
+
+def _nothing_fits(inputs: JobInputs) -> MeshwrightError:
+    sizes = ", ".join(
+        f"{group.devices} x {group.device.name} of {gib(group.device.memory_bytes)}" for group in inputs.cluster.groups
+    )
+    return InfeasibleError(
+        Problem(
+            what=f"no plan of {inputs.model.name} fits {sizes}",
+            why="neither one kind of device alone nor any composition found leaves 8% of the memory free",
+            fix="add devices, shorten --seq, or lift what is pinned or forbidden",
+            field="cluster",
+        )
+    )

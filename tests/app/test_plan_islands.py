@@ -1,0 +1,79 @@
+"""One job over several kinds of device, as users ask for it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from meshwright.app.estimate import estimate
+from meshwright.app.plan import plan
+from meshwright.app.plan_set import PlanSet
+from meshwright.errors import InfeasibleError, InputError, UnsupportedError
+
+MODEL, GPUS, BATCH = "llama-3-8b", "16xH100,16xA100-80", 64
+
+
+@pytest.fixture(scope="module")
+def plans() -> PlanSet:
+    return plan(MODEL, gpus=GPUS, global_batch=BATCH)
+
+
+def test_mixing_beats_each_kind_alone(plans: PlanSet) -> None:
+    mixing = plans.mixing
+    assert mixing is not None
+    assert {one.said for one in mixing.alone} == {"16 H100", "16 A100-80"}
+    assert all(one.step_time_s is not None for one in mixing.alone)
+    assert mixing.best_alone is not None and mixing.best_alone.said == "16 H100"
+    assert plans[0].estimate.step_time_s < (mixing.best_alone.step_time_s or 0.0)
+    assert f"{100 * (mixing.gain or 0.0):.0f}%" in plans.verdict.text
+
+
+def test_every_plan_fits_and_trains_the_batch(plans: PlanSet) -> None:
+    for entry in plans:
+        assert entry.estimate.fits == "yes"
+        assert entry.plan.global_batch == BATCH
+        assert entry.plan.num_layers == plans.model.num_layers
+        assert entry.plan.devices <= plans.cluster.devices
+
+
+def test_the_answer_says_who_holds_what_and_what_it_rests_on(plans: PlanSet) -> None:
+    said = " ".join(plans.verdict.why)
+    for words in ("pipeline 0:", "slowest stage:", "16 A100-80 alone", "matters most:", "megatron cannot run it"):
+        assert words in said
+
+
+def test_a_plan_of_several_kinds_is_read_and_priced_again(plans: PlanSet, tmp_path) -> None:
+    path = plans[0].save(tmp_path / "plan.json")
+    again = estimate(plans.model, plan=str(path))
+    assert again[0].estimate.step_time_s == plans[0].estimate.step_time_s
+    assert json.dumps(plans.to_dict(), allow_nan=False)
+
+
+def test_a_slow_kind_is_left_out_and_said_so() -> None:
+    plans = plan(MODEL, gpus="8xH100,1x4xV100-16", global_batch=16, dtype="fp16")
+    idle = plans.cluster.devices - plans[0].plan.devices
+    assert idle == 0 or any("stay idle" in warning for warning in plans.warnings)
+    assert plans.mixing is not None and plans.mixing.best_alone is not None
+    assert plans[0].estimate.step_time_s <= (plans.mixing.best_alone.step_time_s or 0.0)
+
+
+def test_what_is_forbidden_stands_in_no_stage() -> None:
+    plans = plan(MODEL, gpus=GPUS, global_batch=BATCH, forbid=("cp", "sharding"))
+    used = {strategy for entry in plans for strategy in entry.plan.strategies}
+    assert all(strategy.cp == 1 and strategy.data.zero == 0 for strategy in used)
+
+
+def test_cost_needs_a_price_of_every_kind() -> None:
+    with pytest.raises(InputError, match="no price is known for H100"):
+        plan(MODEL, gpus=GPUS, global_batch=BATCH, objective="cost")
+
+
+def test_the_front_is_that_of_one_kind() -> None:
+    with pytest.raises(UnsupportedError, match="--pareto"):
+        plan(MODEL, gpus=GPUS, global_batch=BATCH, pareto=True)
+
+
+def test_nothing_fits() -> None:
+    with pytest.raises(InfeasibleError, match="8 x A100-80"):
+        plan("deepseek-v3", gpus="8xA100-80,8xH100", global_batch=8)
