@@ -24,7 +24,8 @@ def test_mixing_beats_each_kind_alone(plans: PlanSet) -> None:
     assert mixing is not None
     assert {one.said for one in mixing.alone} == {"16 H100", "16 A100-80"}
     assert all(one.step_time_s is not None for one in mixing.alone)
-    assert mixing.best_alone is not None and mixing.best_alone.said == "16 H100"
+    assert mixing.best_alone is not None
+    assert mixing.best_alone.said == "16 H100"
     assert plans[0].estimate.step_time_s < (mixing.best_alone.step_time_s or 0.0)
     assert f"{100 * (mixing.gain or 0.0):.0f}%" in plans.verdict.text
 
@@ -54,7 +55,8 @@ def test_a_slow_kind_is_left_out_and_said_so() -> None:
     plans = plan(MODEL, gpus="8xH100,1x4xV100-16", global_batch=16, dtype="fp16")
     idle = plans.cluster.devices - plans[0].plan.devices
     assert idle == 0 or any("stay idle" in warning for warning in plans.warnings)
-    assert plans.mixing is not None and plans.mixing.best_alone is not None
+    assert plans.mixing is not None
+    assert plans.mixing.best_alone is not None
     assert plans[0].estimate.step_time_s <= (plans.mixing.best_alone.step_time_s or 0.0)
 
 

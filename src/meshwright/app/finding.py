@@ -59,7 +59,7 @@ def require_homogeneous(cluster: ClusterSpec) -> None:
             what=f"the cluster has {len(cluster.groups)} groups of nodes: {groups}",
             why="the axes that are tuned are those of plans on one kind of node",
             fix=(
-                "use `meshwright plan`, which composes pipelines over all of them, or take one group, for example --gpus "
+                "use `meshwright plan`, which composes pipelines over all of them, or take one group: --gpus "
                 f"{cluster.groups[0].devices}x{cluster.groups[0].device.name}"
             ),
             field="cluster",
