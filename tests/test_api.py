@@ -15,6 +15,7 @@ NAMES = {
     *("Parallelizer", "Island", "ModelSlice", "PartialPlan", "__version__"),
     *("parallelize", "grad", "value_and_grad", "LocalPipeline", "PipeshardParallel"),
     *("save_checkpoint", "restore_checkpoint"),
+    *("Auto", "FromPlan", "Hosts", "StagesPlan", "plan_step"),
     *("DataParallel", "ShardParallel", "Zero2Parallel", "Zero3Parallel"),
 }
 

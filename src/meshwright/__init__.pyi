@@ -8,13 +8,18 @@ from meshwright.app.size import size
 from meshwright.app.trace import trace
 from meshwright.compiler.marking import grad, value_and_grad
 from meshwright.compiler.methods import (
+    Auto,
     DataParallel,
+    FromPlan,
     LocalPipeline,
     PipeshardParallel,
     ShardParallel,
     Zero2Parallel,
     Zero3Parallel,
 )
+from meshwright.compiler.stages.hosts import Hosts
+from meshwright.compiler.stages.plan import StagesPlan
+from meshwright.compiler.stages.search import plan_step
 from meshwright.runtime.checkpoint import restore_checkpoint, save_checkpoint
 from meshwright.runtime.parallelize import parallelize
 from meshwright.specs.cluster import Island
@@ -23,7 +28,10 @@ from meshwright.specs.seam import ModelSlice, Parallelizer, PartialPlan
 __version__: str
 
 __all__ = [
+    "Auto",
     "DataParallel",
+    "FromPlan",
+    "Hosts",
     "Island",
     "LocalPipeline",
     "ModelSlice",
@@ -32,6 +40,7 @@ __all__ = [
     "PipeshardParallel",
     "PlanSet",
     "ShardParallel",
+    "StagesPlan",
     "Zero2Parallel",
     "Zero3Parallel",
     "__version__",
@@ -42,6 +51,7 @@ __all__ = [
     "grad",
     "parallelize",
     "plan",
+    "plan_step",
     "restore_checkpoint",
     "save_checkpoint",
     "size",

@@ -27,7 +27,7 @@ class Finish:
         step: TracedStep,
         halves: Sequence[Halves],
         lists: Lists,
-        sharding: Sharding,
+        shardings: Sequence[Sharding],
         devices: Sequence[int],
         owner: Mapping[int, int],
     ) -> None:
@@ -37,12 +37,12 @@ class Finish:
             step: that is run.
             halves: of its stages.
             lists: that are written.
-            sharding: of values on a mesh.
+            shardings: of values, by mesh.
             devices: of each mesh.
             owner: mesh of each differentiated operand of the loss.
         """
         self.step, self.halves, self.out = step, halves, lists
-        self.sharding, self.devices, self.owner = sharding, devices, owner
+        self.shardings, self.devices, self.owner = shardings, devices, owner
         self.parts = step.micro_batches if step.mean else 1
 
     def gradients(self, ran: Sequence[tuple[int, int]]) -> None:
@@ -139,7 +139,7 @@ class Finish:
         return lambda *given: [sum(given[1:], given[0]) / self.parts if mean else sum(given[1:], given[0])]
 
     def _spec(self, mesh: int, operand: int) -> PartitionSpec:
-        return self.sharding.spec(Role.GRADIENT, self.step.loss.invars[operand], self.devices[mesh])
+        return self.shardings[mesh].spec(Role.GRADIENT, self.step.loss.invars[operand], self.devices[mesh])
 
 
 def counts_samples(step: TracedStep, var: core.Var) -> bool:

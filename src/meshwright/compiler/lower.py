@@ -29,7 +29,7 @@ def lower(
     step: TracedStep,
     halves: Sequence[Halves],
     table: ScheduleTable,
-    sharding: Sharding,
+    shardings: Sequence[Sharding],
     devices: Sequence[int],
 ) -> Program:
     """Write the lists.
@@ -38,29 +38,29 @@ def lower(
         step: what is run.
         halves: forward and backward programs of its stages, in order.
         table: who runs which of them when; computation only.
-        sharding: of values on each mesh.
+        shardings: of values, by mesh.
         devices: of each mesh.
 
     Raises:
         InputError: the table has another number of stages or micro-batches than the step.
     """
-    return _Lowering(step, halves, table, sharding, devices).program()
+    return _Lowering(step, halves, table, shardings, devices).program()
 
 
 class _Lowering:
     def __init__(
-        self, step: TracedStep, halves: Sequence[Halves], table: ScheduleTable, sharding: Sharding,
+        self, step: TracedStep, halves: Sequence[Halves], table: ScheduleTable, shardings: Sequence[Sharding],
         devices: Sequence[int],
     ) -> None:  # fmt: skip
         _check(step, halves, table)
-        self.step, self.halves, self.table, self.sharding, self.devices = step, halves, table, sharding, devices
+        self.step, self.halves, self.table, self.shardings, self.devices = step, halves, table, shardings, devices
         placement = table.placement
         self.depth = len(halves)
         # Bidirectional schedules hold every stage twice: `copies` are the meshes of each stage, chain after chain.
         self.copies = placement.worker.reshape(-1, self.depth)
         self.first_of_chain = np.append(0, np.cumsum(table.micro_batches))
         self.out = Lists(table.p)
-        self.operands = Operands(step, self.out, sharding, devices)
+        self.operands = Operands(step, self.out, shardings, devices)
         self.splits: dict[int, SplitBackward] = {}
         self.counted: dict[tuple[int, int], int] = defaultdict(int)
         self.owner = self._owners()
@@ -73,7 +73,7 @@ class _Lowering:
         communicating = with_communication(self.table)
         for task in _in_rounds(communicating):
             self._task(communicating, task)
-        finish = Finish(self.step, self.halves, self.out, self.sharding, self.devices, self.owner)
+        finish = Finish(self.step, self.halves, self.out, self.shardings, self.devices, self.owner)
         finish.gradients(list(self.counted))
         finish.results(self.copies, np.repeat(range(len(self.table.micro_batches)), self.table.micro_batches).tolist())
         update = self._update()
@@ -295,7 +295,7 @@ class _Lowering:
                 old = self.step.jaxpr.invars[place]
                 if old.aval.shape == var.aval.shape and place not in self.step.batch:
                     role = Role.PARAMETER if self._is_parameter(old) else Role.STATE
-                    return self.sharding.spec(role, old, self.devices[mesh])
+                    return self.shardings[mesh].spec(role, old, self.devices[mesh])
         return None
 
     def _outcome(self, atom: Any, update: Update) -> Outcome:
@@ -310,11 +310,11 @@ class _Lowering:
     # ---- shardings
 
     def _spec(self, mesh: int, operand: int) -> PartitionSpec:
-        return self.sharding.spec(Role.GRADIENT, self.step.loss.invars[operand], self.devices[mesh])
+        return self.shardings[mesh].spec(Role.GRADIENT, self.step.loss.invars[operand], self.devices[mesh])
 
     def _carried(self, mesh: int, var: core.Var) -> PartitionSpec:
         role = Role.SAMPLES if counts_samples(self.step, var) else Role.OTHER
-        return self.sharding.spec(role, var, self.devices[mesh])
+        return self.shardings[mesh].spec(role, var, self.devices[mesh])
 
 
 def _check(step: TracedStep, halves: Sequence[Halves], table: ScheduleTable) -> None:

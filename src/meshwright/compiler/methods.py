@@ -8,6 +8,9 @@ from math import prod
 from typing import Any
 
 from meshwright.compiler.shardings import DataSharding
+from meshwright.compiler.stages.hosts import Hosts
+from meshwright.compiler.stages.plan import StagesPlan
+from meshwright.compiler.stages.search import Space
 from meshwright.errors import InputError, Problem
 
 
@@ -158,6 +161,62 @@ class PipeshardParallel(Method):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalPipeline(PipeshardParallel):
     """The same stages and schedule with every mesh on one and the same device: what a pipeline is compared with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Auto(Method):
+    """Stages, submeshes, shardings, micro-batches and recomputation, all chosen: Alpa's two passes."""
+
+    num_micro_batches: int = 0
+    """0 chooses them."""
+    hosts: Hosts | None = None
+    """What the devices and their links are like; without it, one host with the numbers of `ShardParallel`."""
+    recompute: bool | None = None
+    """Whether every layer runs its forward again in the backward; without it, where that takes less time."""
+    most_stages: int = 16
+
+    def __post_init__(self) -> None:
+        wrong = [_at_least_one("most_stages", self.most_stages)] if self.most_stages < 1 else []
+        if self.num_micro_batches < 0:
+            wrong.append(_at_least_one("num_micro_batches", self.num_micro_batches))
+        if self.hosts is not None and self.devices is not None and self.hosts.devices > len(self.devices):
+            wrong.append(Problem(
+                what=f"hosts of {self.hosts.devices} devices, and {len(self.devices)} devices",
+                why="all devices of the hosts are used", fix=f"{self.hosts.devices} devices", field="hosts",
+            ))  # fmt: skip
+        if wrong:
+            raise InputError(wrong)
+
+    def on(self, devices: int) -> Hosts:
+        """Hosts to plan for.
+
+        Args:
+            devices: that are there.
+        """
+        if self.hosts is not None:
+            return self.hosts
+        like = ShardParallel()
+        return Hosts(
+            hosts=1, devices_per_host=devices, flop_per_s=like.flop_per_s, inside_bytes_per_s=like.link_bytes_per_s,
+            between_bytes_per_s=like.link_bytes_per_s, inside_latency_s=like.link_latency_s,
+            between_latency_s=like.link_latency_s,
+        )  # fmt: skip
+
+    @property
+    def space(self) -> Space:
+        """What is tried. The runtime reduces gradients with each micro-batch."""
+        return Space(
+            micro_batches=(self.num_micro_batches,) if self.num_micro_batches else None,
+            recompute=(True, False) if self.recompute is None else (self.recompute,),
+            reductions="micro-batch", most_stages=self.most_stages,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromPlan(Method):
+    """What a saved plan says (`train_step.lower(...).plan`), decision by decision."""
+
+    plan: StagesPlan
 
 
 def _at_least_one(name: str, value: int) -> Problem:

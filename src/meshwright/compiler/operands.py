@@ -27,16 +27,16 @@ _UPDATE_READS_BATCH = Problem(
 class Operands:
     """Buffers of what a step is given, put on a mesh when something there first reads them."""
 
-    def __init__(self, step: TracedStep, lists: Lists, sharding: Sharding, devices: Sequence[int]) -> None:
+    def __init__(self, step: TracedStep, lists: Lists, shardings: Sequence[Sharding], devices: Sequence[int]) -> None:
         """No operand is anywhere yet.
 
         Args:
             step: whose operands.
             lists: to which the making of operands is added.
-            sharding: of values on a mesh.
+            shardings: of values, by mesh.
             devices: of each mesh.
         """
-        self.step, self.out, self.sharding, self.devices = step, lists, sharding, devices
+        self.step, self.out, self.shardings, self.devices = step, lists, shardings, devices
         self.feeds: list[Feed] = []
         self.place_of = {var: place for place, var in enumerate(step.jaxpr.invars)}
         self.made_before = {var: eqn for eqn in step.before for var in eqn.outvars}
@@ -75,7 +75,7 @@ class Operands:
             key = ("input", place, unit if split else None)
             if (mesh, key) not in self.out.ids:
                 role = Role.SAMPLES if split else role
-                spec = self.sharding.spec(role, atom, self.devices[mesh])
+                spec = self.shardings[mesh].spec(role, atom, self.devices[mesh])
                 buffer = self.out.new(mesh, key, atom.aval, spec)
                 self.feeds.append(Feed(buffer=buffer, input=place, micro_batch=unit if split else None))
             return self.out.at(mesh, key)

@@ -104,14 +104,6 @@ def trace_step(
     )
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class LossOf:
-    """A loss on one micro-batch, read without the update behind it."""
-
-    loss: core.Jaxpr
-    wrt: tuple[int, ...]
-
-
 class LossReader:
     """Reads the loss of a step on micro-batches of any size, from shapes."""
 
@@ -133,8 +125,8 @@ class LossReader:
         self.parameter_copies = 2.0
         """Bytes kept for each byte of a parameter: itself, its gradient, and state; known once a loss was read."""
 
-    def read(self, micro_batches: int) -> LossOf:
-        """The loss on one of so many micro-batches.
+    def read(self, micro_batches: int) -> tuple[core.Jaxpr, tuple[int, ...]]:
+        """The loss on one of so many micro-batches, and the positions of its differentiated operands.
 
         Args:
             micro_batches: into which a batch is split.
@@ -157,7 +149,7 @@ class LossReader:
         parameters = sum(aval_bytes(jaxpr.invars[place].aval) for place in wrt)
         held = sum(aval_bytes(shape) for place, shape in enumerate(self._shapes) if place not in self._places)
         self.parameter_copies = (max(held, parameters) + parameters) / max(parameters, 1)
-        return LossOf(loss=jaxpr, wrt=wrt)
+        return jaxpr, wrt
 
 
 def _batch_places(arguments: Sequence[Any], batch_argnums: Sequence[int]) -> tuple[int, ...]:

@@ -11,15 +11,18 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from meshwright.compiler.cut import body_of, cut
+from meshwright.compiler.cut import Stage, body_of, cut
 from meshwright.compiler.halves import halves_of
 from meshwright.compiler.instructions import Program
 from meshwright.compiler.layers import layer_ends
 from meshwright.compiler.lower import lower
-from meshwright.compiler.methods import DataParallel, LocalPipeline, Method, ShardParallel
-from meshwright.compiler.sharding.apply import AXES, shard_stage
+from meshwright.compiler.methods import Auto, DataParallel, FromPlan, LocalPipeline, Method, ShardParallel
+from meshwright.compiler.sharding.apply import AXES, Setting, SolvedSharding, shard_stage
 from meshwright.compiler.sharding.cost import LogicalMesh, MeshAxis
 from meshwright.compiler.shardings import Sharding
+from meshwright.compiler.stages.apply import planned_stages
+from meshwright.compiler.stages.plan import StagesPlan
+from meshwright.compiler.stages.search import plan_step
 from meshwright.compiler.trace import TracedStep, trace_step
 from meshwright.compiler.verify import Verified, verify
 from meshwright.errors import InputError, Problem
@@ -39,9 +42,34 @@ class CompiledStep:
     table: ScheduleTable
     program: Program
     verified: Verified
-    sharding: Sharding
-    """How values lie on each mesh; that of `ShardParallel` says why: `sharding.explain()`."""
+    shardings: tuple[Sharding, ...]
+    """How values lie, by mesh; those that were decided operator by operator say why: `explain()`."""
     runtime: LocalRuntime | RemoteRuntime
+    plan: StagesPlan | None = None
+    """Of `Auto` and `FromPlan`, every decision in it: `plan.save(path)`, `FromPlan(plan=StagesPlan.load(path))`."""
+
+    @property
+    def sharding(self) -> Sharding:
+        """How values lie on the first mesh."""
+        return self.shardings[0]
+
+    def explain(self) -> str:
+        """Why each operator is split so, and what its next best way costs, mesh after mesh.
+
+        Raises:
+            InputError: the method does not decide about operators.
+        """
+        decided = [sharding for sharding in self.shardings if isinstance(sharding, SolvedSharding)]
+        if not decided:
+            raise InputError(
+                Problem(
+                    what="nothing was decided about single operators",
+                    why="data parallel and ZeRO split samples and weights alike everywhere",
+                    fix="method=Auto() or ShardParallel()",
+                    field="method",
+                )
+            )
+        return "\n".join(f"mesh {number}\n{sharding.explain()}" for number, sharding in enumerate(decided))
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the step.
@@ -179,33 +207,59 @@ def compile_step(
     Raises:
         InputError: the step or the method cannot be compiled, with every reason.
     """
-    name, workers, chunks = method.pipeline
-    meshes = _meshes(method, workers)
+    plan = _plan(fun, arguments, method, batch_argnums)
+    name, workers, chunks = method.pipeline if plan is None else (plan.schedule, len(plan.stages), 1)
+    micro_batches = method.num_micro_batches if plan is None else plan.micro_batches
     step = trace_step(
         fun,
         arguments,
         batch_argnums=batch_argnums,
-        micro_batches=method.num_micro_batches,
+        micro_batches=micro_batches,
         mean=None if loss is None else loss == "mean",
     )
-    table = _table(name, workers, method.num_micro_batches, chunks)
-    depth = table.placement.stages // table.placement.chains
-    body = body_of(step.loss, step.wrt)
-    stages = cut(body, step.wrt, layer_ends(body, depth))
-    sharding: Sharding = method.sharding
+    table = _table(name, workers, micro_batches, chunks)
+    stages: Sequence[Stage]
+    meshes: Sequence[Mesh]
+    shardings: Sequence[Sharding]
+    if plan is not None:
+        planned = planned_stages(step, plan, _devices(method))
+        stages, meshes, shardings, plan = planned.stages, planned.meshes, planned.shardings, planned.plan
+    else:
+        meshes = _meshes(method, workers)
+        body = body_of(step.loss, step.wrt)
+        stages = cut(body, step.wrt, layer_ends(body, table.placement.stages // table.placement.chains))
+        shardings = [method.sharding] * workers
     if isinstance(method, ShardParallel):
-        stage, solved = shard_stage(step, stages[0], _logical_meshes(method, meshes[0]), method.memory_bytes)
-        stages, meshes, sharding = (stage,), [solved.mesh], solved
+        setting = Setting(memory_bytes=method.memory_bytes)
+        stage, solved = shard_stage(step, stages[0], _logical_meshes(method, meshes[0]), setting)
+        stages, meshes, shardings = (stage,), [solved.mesh], [solved]
     halves = [halves_of(stage, last=stage is stages[-1]) for stage in stages]
-    program = lower(step, halves, table, sharding, [mesh.size for mesh in meshes])
+    program = lower(step, halves, table, shardings, [mesh.size for mesh in meshes])
     return CompiledStep(
         step=step,
         table=table,
         program=program,
         verified=verify(program),
-        sharding=sharding,
+        shardings=tuple(shardings),
         runtime=runtime_of(program, meshes, place.backend, place.ray, place.timeout_s),
+        plan=plan,
     )
+
+
+def _plan(
+    fun: Callable[..., Any], arguments: Sequence[Any], method: Method, batch_argnums: Sequence[int]
+) -> StagesPlan | None:
+    """What a method plans or replays; None for those that are plans themselves."""
+    if isinstance(method, FromPlan):
+        return method.plan
+    if isinstance(method, Auto):
+        hosts = method.on(len(_devices(method)))
+        return plan_step(fun, arguments, hosts, batch_argnums=batch_argnums, space=method.space)
+    return None
+
+
+def _devices(method: Method) -> list[Any]:
+    return list(method.devices) if method.devices is not None else jax.devices()
 
 
 def _shape_of_remote(leaf: Any) -> Any:
@@ -226,7 +280,7 @@ def _table(name: str, workers: int, micro_batches: int, chunks: int) -> Schedule
 
 def _meshes(method: Method, workers: int) -> list[Mesh]:
     """A row of devices for every worker."""
-    devices = list(method.devices) if method.devices is not None else jax.devices()
+    devices = _devices(method)
     axis = method.sharding.axis
     if isinstance(method, LocalPipeline):
         return [Mesh(np.array(devices[:1]), (axis,))] * workers

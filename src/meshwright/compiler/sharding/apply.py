@@ -19,8 +19,10 @@ from meshwright.compiler.sharding.graph import CHOOSE, DecisionGraph, Site, grap
 from meshwright.compiler.sharding.problem import Solution
 from meshwright.compiler.sharding.rules import POINTWISE
 from meshwright.compiler.sharding.solve import solve
+from meshwright.compiler.sharding.strategies import spread
 from meshwright.compiler.shardings import Role
 from meshwright.compiler.trace import TracedStep
+from meshwright.errors import InputError, Problem
 
 AXES = ("x", "y", "z")
 """Names of the axes of a logical mesh."""
@@ -51,33 +53,87 @@ class SolvedSharding:
         return explained(self.graph, self.solution, AXES)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a stage stands in."""
+
+    memory_bytes: float | None = None
+    """Of one device; unlimited without it."""
+    in_flight: float = 1.0
+    """Micro-batches whose activations it holds at once."""
+    recompute: bool = False
+    """Whether its layers run their forward again."""
+    split_state: bool = False
+    """Whether optimizer state is split over all of its devices."""
+    choice: tuple[int, ...] | None = None
+    """Of each node, where it was decided before."""
+
+
 def shard_stage(
-    step: TracedStep, stage: Stage, meshes: Sequence[tuple[LogicalMesh, Mesh]], memory_bytes: float | None = None
+    step: TracedStep,
+    stage: Stage,
+    meshes: Sequence[tuple[LogicalMesh, Mesh]],
+    setting: Setting | None = None,
+    layers: Sequence[Stage] = (),
 ) -> tuple[Stage, SolvedSharding]:
-    """Decide a stage that is a whole loss, on the mesh that serves best.
+    """Decide a stage on the mesh that serves best.
 
     Args:
-        step: of which it is the loss.
-        stage: the only one.
+        step: of whose loss it is a part.
+        stage: which.
         meshes: logical views of the same devices, priced, and as JAX has them.
-        memory_bytes: of one device; unlimited without it.
+        setting: what the stage stands in.
+        layers: of the stage, each to be run again in the backward where the setting says so.
 
     Returns:
         The stage with constraints in its program, and the shardings of what it is given and makes.
 
     Raises:
         InfeasibleError: no choice fits into memory on any of the meshes.
+        InputError: a choice that was made for another stage.
     """
+    setting = setting or Setting()
     program = stage.program.jaxpr
     parameters = program.invars[: len(stage.parameters)]
     # The runtime adds whole gradients, micro-batch after micro-batch, so each is reduced.
-    graphs = [graph_of(program, parameters, view, parameter_copies=_copies(step)) for view, _ in meshes]
-    solved = [solve(graph.problem(), memory_bytes) for graph in graphs]
+    graphs = [
+        graph_of(
+            program, parameters, view, parameter_copies=copies_of(step), split_state=setting.split_state,
+            carried=stage.carried_in,
+        )
+        for view, _ in meshes
+    ]  # fmt: skip
+    solved = [_decided(graph, setting) for graph in graphs]
     best = int(np.argmin([found.objective_s for found in solved]))
     graph, found, mesh = graphs[best], solved[best], meshes[best][1]
-    specs = {var: partition(placement) for var in program.invars if (placement := graph.placement(var, found.choice))}
-    sharding = SolvedSharding(graph=graph, solution=found, mesh=mesh, specs=_of_step(step, specs))
-    return replace(stage, program=_constrained(stage.program, graph, found, mesh)), sharding
+    known = [atom for atom in [*program.invars, *program.outvars] if isinstance(atom, core.Var)]
+    placements = {var: placement for var in known if (placement := graph.placement(var, found.choice)) is not None}
+    sharding = SolvedSharding(
+        graph=graph, solution=found, mesh=mesh, specs=_of_step(step, placements, graph.mesh, setting.split_state)
+    )
+    if not setting.recompute:
+        return replace(stage, program=_constrained(stage.program, graph, found, mesh)), sharding
+    held = [replace(layer, program=_constrained(layer.program, graph, found, mesh)) for layer in layers]
+    return recomputed(stage, held), sharding
+
+
+def _decided(graph: DecisionGraph, setting: Setting) -> Solution:
+    problem = graph.problem(in_flight=setting.in_flight, recompute=setting.recompute)
+    if setting.choice is None:
+        return solve(problem, setting.memory_bytes)
+    choice = setting.choice
+    if len(choice) != len(problem.costs) or any(s >= len(c) for s, c in zip(choice, problem.costs, strict=True)):
+        raise InputError(
+            Problem(
+                what=f"a plan with {len(choice)} decisions for a stage with {len(problem.costs)}",
+                why="a plan is for one step, on batches of one shape",
+                fix="plan this step",
+                field="plan",
+            )
+        )
+    return Solution(
+        choice=choice, objective_s=problem.value(choice), memory_bytes=problem.memory_of(choice), method="plan"
+    )
 
 
 def partition(placement: Sequence[int]) -> PartitionSpec:
@@ -90,8 +146,12 @@ def partition(placement: Sequence[int]) -> PartitionSpec:
     return PartitionSpec(*(names[0] if len(names) == 1 else names or None for names in parts))
 
 
-def _copies(step: TracedStep) -> float:
-    """Bytes of parameters, gradients and state for each byte of parameters."""
+def copies_of(step: TracedStep) -> float:
+    """Bytes of parameters, gradients and state for each byte of parameters.
+
+    Args:
+        step: whose.
+    """
     parameters = sum(_bytes(step.loss.invars[operand]) for operand in step.wrt)
     held = sum(_bytes(var) for place, var in enumerate(step.jaxpr.invars) if place not in step.batch)
     return (max(held, parameters) + parameters) / max(parameters, 1)
@@ -101,16 +161,19 @@ def _bytes(var: core.Var) -> int:
     return int(np.prod(var.aval.shape, dtype=np.int64)) * int(var.aval.dtype.itemsize)
 
 
-def _of_step(step: TracedStep, specs: Mapping[core.Var, PartitionSpec]) -> dict[core.Var, PartitionSpec]:
-    """Shardings of the loss carried to inputs and gradients of the step, and from there through the update."""
-    found = dict(specs)
+def _of_step(
+    step: TracedStep, placements: Mapping[core.Var, tuple[int, ...]], mesh: LogicalMesh, split_state: bool
+) -> dict[core.Var, PartitionSpec]:
+    """Placements in the loss carried to inputs and gradients of the step, and from there through the update."""
+    found = dict(placements)
+    parameters = {step.mark.invars[operand] for operand in step.wrt}
     for operand, var in enumerate(step.loss.invars):
         atom = step.mark.invars[operand]
-        if var in specs and isinstance(atom, core.Var):
-            found[atom] = specs[var]
+        if var in placements and isinstance(atom, core.Var):
+            found[atom] = placements[var]
     for operand, gradient in zip(step.wrt, step.gradients, strict=True):
-        if step.loss.invars[operand] in specs:
-            found[gradient] = specs[step.loss.invars[operand]]
+        if step.loss.invars[operand] in placements:
+            found[gradient] = placements[step.loss.invars[operand]]
     # Moments lie as the gradients they are made of: along equations that go entry by entry, until nothing is added.
     count = -1
     while len(found) != count:
@@ -121,7 +184,40 @@ def _of_step(step: TracedStep, specs: Mapping[core.Var, PartitionSpec]) -> dict[
                 known = next((found[var] for var in like if var in found), None)
                 if known is not None:
                     found.update((var, known) for var in like if var not in found)
-    return found
+    if split_state:
+        for place, var in enumerate(step.jaxpr.invars):
+            if var in found and var not in parameters and place not in step.batch:
+                found[var] = tuple(spread(var.aval.shape, np.array([found[var]]), mesh)[0].tolist())
+    return {var: partition(placement) for var, placement in found.items()}
+
+
+def recomputed(stage: Stage, layers: Sequence[Stage]) -> Stage:
+    """A stage whose backward runs the forward of each layer again, from what the layer was handed.
+
+    Args:
+        stage: the whole.
+        layers: of which it consists.
+    """
+    jaxpr = stage.program.jaxpr
+    operands = [*stage.parameters, *(-1 for _ in stage.carried_in), *stage.others]
+
+    def run(*given: Any) -> list[Any]:
+        of_loss = dict(zip(operands, given, strict=True))
+        start = len(stage.parameters)
+        handed: dict[Any, Any] = dict(zip(stage.carried_in, given[start : start + len(stage.carried_in)], strict=True))
+        results: dict[int, Any] = {}
+        for layer in layers:
+            outputs = jax.checkpoint(core.jaxpr_as_fun(layer.program))(
+                *(of_loss[place] for place in layer.parameters),
+                *(handed[var] for var in layer.carried_in),
+                *(of_loss[place] for place in layer.others),
+            )
+            handed.update(zip(layer.carried_out, outputs, strict=False))
+            results.update(zip(layer.results, outputs[len(layer.carried_out) :], strict=True))
+        return [*(handed[var] for var in stage.carried_out), *(results[place] for place in stage.results)]
+
+    shapes = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in jaxpr.invars]
+    return replace(stage, program=jax.make_jaxpr(run)(*shapes))
 
 
 def _constrained(closed: core.ClosedJaxpr, graph: DecisionGraph, solution: Solution, mesh: Mesh) -> core.ClosedJaxpr:

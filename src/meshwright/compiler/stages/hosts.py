@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from meshwright.compiler.sharding.cost import LogicalMesh, MeshAxis
@@ -17,12 +18,12 @@ class Hosts:
     devices_per_host: int
     flop_per_s: float
     """Of one device, as it is reached in products of matrices."""
-    memory_bytes: float
-    """Of one device, for parameters, gradients, state and activations."""
     inside_bytes_per_s: float
     """Between devices of a host: out of one device, in one direction."""
     between_bytes_per_s: float
     """Between hosts: out of one host, in one direction; its devices share it."""
+    memory_bytes: float | None = None
+    """Of one device, for parameters, gradients, state and activations; unlimited without it."""
     inside_latency_s: float = 5e-6
     between_latency_s: float = 2e-5
 
@@ -30,9 +31,9 @@ class Hosts:
         wrong = [
             Problem(what=f"{name} = {getattr(self, name)}", why="it is a positive number", field=name,
                     fix=f"{name} > 0")
-            for name in ("hosts", "devices_per_host", "flop_per_s", "memory_bytes", "inside_bytes_per_s",
-                         "between_bytes_per_s")
-            if not getattr(self, name) > 0
+            for name in ("hosts", "devices_per_host", "flop_per_s", "inside_bytes_per_s", "between_bytes_per_s",
+                         "memory_bytes")
+            if getattr(self, name) is not None and not getattr(self, name) > 0
         ]  # fmt: skip
         if wrong:
             raise InputError(wrong)
@@ -53,6 +54,11 @@ class Hosts:
             between_bytes_per_s=outer.bandwidth_bytes_per_s * outer.efficiency * group.devices_per_node,
             inside_latency_s=inner.latency_s, between_latency_s=outer.latency_s,
         )  # fmt: skip
+
+    @property
+    def limit_bytes(self) -> float:
+        """Memory of one device, infinite where it is unlimited."""
+        return math.inf if self.memory_bytes is None else self.memory_bytes
 
     @property
     def devices(self) -> int:

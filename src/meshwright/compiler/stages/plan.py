@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from meshwright.compiler.stages.hosts import Hosts
 from meshwright.errors import InputError, Problem
 
 VERSION = 1
@@ -33,6 +34,8 @@ class StagePlan:
     """For each micro-batch in flight."""
     transient_bytes: float
     in_flight: int
+    choice: tuple[int, ...] | None = None
+    """Sharding of each of its operands and operators; None before it was compiled."""
 
     @property
     def devices(self) -> int:
@@ -62,6 +65,10 @@ class StagesPlan:
     schedule: str
     step_s: float
     """By the event simulator, without the update."""
+    hosts: Hosts
+    """Where it was planned to run."""
+    split_state: bool
+    """Whether optimizer state is split over all devices of a stage."""
     stages: tuple[StagePlan, ...]
 
     def stage_ends(self) -> tuple[int, ...]:
@@ -97,7 +104,8 @@ class StagesPlan:
         stages = tuple(_stage(row) for row in held["stages"])
         return cls(
             loss=held["loss"], layer_ends=tuple(held["layer_ends"]), micro_batches=held["micro_batches"],
-            recompute=held["recompute"], schedule=held["schedule"], step_s=held["step_s"], stages=stages,
+            recompute=held["recompute"], schedule=held["schedule"], step_s=held["step_s"],
+            hosts=Hosts(**held["hosts"]), split_state=held["split_state"], stages=stages,
         )  # fmt: skip
 
     def save(self, path: str | Path) -> None:
@@ -145,4 +153,6 @@ def _unreadable(what: str, why: str) -> InputError:
 
 def _stage(row: Mapping[str, Any]) -> StagePlan:
     values = {own.name: row[own.name] for own in fields(StagePlan)}
-    return StagePlan(**{**values, "layers": tuple(row["layers"]), "mesh_shape": tuple(row["mesh_shape"])})
+    values.update({name: tuple(row[name]) for name in ("layers", "mesh_shape")})
+    values["choice"] = None if row["choice"] is None else tuple(row["choice"])
+    return StagePlan(**values)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from jax.extend import core
 
 from meshwright.compiler.cost import bytes_of
 from meshwright.compiler.cut import Body, Stage, body_of, cut
@@ -17,7 +18,7 @@ from meshwright.compiler.stages.partition import MOST_STAGES, Choice, partitions
 from meshwright.compiler.stages.plan import StagePlan, StagesPlan
 from meshwright.compiler.stages.ranges import Ranges, ranges_of
 from meshwright.compiler.stages.tables import Terms
-from meshwright.compiler.trace import LossOf, LossReader
+from meshwright.compiler.trace import LossReader
 from meshwright.errors import InfeasibleError, Problem
 from meshwright.schedules import schedule_named
 from meshwright.schedules.simulate import makespans
@@ -37,15 +38,16 @@ class Layers:
     parts: tuple[Stage, ...]
 
     @classmethod
-    def of(cls, read: LossOf) -> Layers:
+    def of(cls, loss: core.Jaxpr, wrt: Sequence[int]) -> Layers:
         """Find the layers of a loss.
 
         Args:
-            read: the loss and its differentiated operands.
+            loss: a flat program.
+            wrt: positions of its differentiated operands.
         """
-        body = body_of(read.loss, read.wrt)
+        body = body_of(loss, wrt)
         ends = find_layers(body)
-        return cls(body=body, ends=ends, parts=cut(body, read.wrt, ends))
+        return cls(body=body, ends=ends, parts=cut(body, wrt, ends))
 
     def crossing_bytes(self) -> np.ndarray:
         """Handed on behind each layer but the last."""
@@ -166,13 +168,13 @@ class _Search:
 
     def at(self, micro_batches: int) -> float:
         """Seconds of the best plan with a number of micro-batches; infinite where nothing fits."""
-        layers = Layers.of(self.reader.read(micro_batches))
+        layers = Layers.of(*self.reader.read(micro_batches))
         found = np.inf
         options = self.space.recompute
         priced = ranges_of(layers.parts, self.hosts, self.submeshes, self._terms(micro_batches), options)
         for recompute, ranges in zip(options, priced, strict=True):
             stages = min(self.space.most_stages, len(layers.parts), self.hosts.devices)
-            costs = stage_costs(ranges, len(self.submeshes), self.hosts.memory_bytes, micro_batches, stages)
+            costs = stage_costs(ranges, len(self.submeshes), self.hosts.limit_bytes, micro_batches, stages)
             cuts = partitions(costs, layers.crossing_bytes(), self.hosts, self.submeshes, micro_batches)
             self._note_memory(ranges, cuts)
             for _, choices in cuts[:SIMULATED]:
@@ -181,7 +183,7 @@ class _Search:
 
     def given(self, micro_batches: int, stages: Sequence[tuple[int, tuple[int, ...] | int]]) -> None:
         """Price given stages."""
-        layers = Layers.of(self.reader.read(micro_batches))
+        layers = Layers.of(*self.reader.read(micro_batches))
         views = [(shape,) if isinstance(shape, int) else shape for _, shape in stages]
         counts = [int(np.prod(view)) for view in views]
         submeshes = sorted(set(counts))
@@ -194,7 +196,7 @@ class _Search:
         )  # fmt: skip
         for recompute, ranges in zip(self.space.recompute, priced, strict=True):
             choices, first, device = [], 0, 0
-            costs = stage_costs(ranges, len(submeshes), self.hosts.memory_bytes, micro_batches, len(stages))
+            costs = stage_costs(ranges, len(submeshes), self.hosts.limit_bytes, micro_batches, len(stages))
             for number, ((count, _), devices) in enumerate(zip(stages, counts, strict=True)):
                 k, last, s = submeshes.index(devices), first + count - 1, len(stages) - 1 - number
                 if np.isfinite(costs.total_s[s, k, first, last]):
@@ -220,7 +222,7 @@ class _Search:
         if self.best is None or step_s < self.best.step_s:
             self.best = StagesPlan(
                 loss=layers.fingerprint(), layer_ends=layers.ends, micro_batches=micro_batches, recompute=recompute,
-                schedule=SCHEDULE, step_s=step_s, stages=stages,
+                schedule=SCHEDULE, step_s=step_s, hosts=self.hosts, split_state=self.space.split_state, stages=stages,
             )  # fmt: skip
         return step_s
 
@@ -233,7 +235,7 @@ class _Search:
 
     def why_nothing_fits(self) -> Problem:
         """What the least demanding plan lacks."""
-        limit = self.hosts.memory_bytes
+        limit = self.hosts.limit_bytes
         single = "a stage of one layer" if self.lacking_bytes > limit else "no partition into stages fits; one layer"
         return Problem(
             what=f"nothing fits into {limit:.4g} bytes a device: {single} needs at least {self.lacking_bytes:.4g}",
