@@ -25,7 +25,7 @@ from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.hetero.blends import Blend, Member, blended
 from meshwright.hetero.native_stages import StageOptions, stage_options
 from meshwright.hetero.pipelines import SplitPipeline, Stage, split_pipeline
-from meshwright.hetero.routes import Routes, routes_through
+from meshwright.hetero.routes import MOST_CHUNKS, Routes, routes_through
 from meshwright.hetero.stage_fronts import StageFront, stage_front
 from meshwright.search.grid import divisors
 from meshwright.search.space import Space
@@ -94,6 +94,14 @@ class Composer:
     def micro_batches(self) -> Float[np.ndarray, "waves"]:
         """Of a step at each wave, if one pipeline does all of it."""
         return self.workload.global_batch / np.array(self.waves, dtype=float)
+
+    @property
+    def chunk_counts(self) -> tuple[int, ...]:
+        """Chunks of a stage that are tried; none where neither 1F1B nor its interleaved form may be used."""
+        names, counts = self.space.pinned("schedule"), self.space.pinned("vpp")
+        allowed = [1] if names is None or "1f1b" in names else []
+        allowed += range(2, MOST_CHUNKS + 1) if names is None or "interleaved" in names else []
+        return tuple(v for v in allowed if counts is None or v in counts)
 
     @property
     def mix(self) -> Float[np.ndarray, "kinds"]:
@@ -171,19 +179,20 @@ class Composer:
     def _through(self, order: Sequence[Part]) -> Iterator[tuple[float, SplitPipeline]]:
         fronts = [self.front(part) for part in order]
         known = [front for front in fronts if front is not None]
-        if len(known) < len(fronts):
+        if len(known) < len(fronts) or not self.chunk_counts:
             return
         routes = routes_through(
             known,
             layers=self.usual_layers,
             micro_batches=self.micro_batches,
             stage_counts=self.space.pinned("pp"),  # type: ignore[arg-type]
+            chunk_counts=self.chunk_counts,
         )
         if routes is None:
             return
         self.counts["routes"] += routes.bounded
         self.counts["routes: bound above the best"] += routes.bounded - len(routes)
-        for number in range(min(SPLIT, len(routes))):
+        for number in _first_of_each(routes):
             pipeline = self._split(order, routes, number)
             if pipeline is not None:
                 yield pipeline.step_s(self.workload.global_batch / pipeline.wave), pipeline
@@ -210,6 +219,7 @@ class Composer:
             wave=wave,
             micro_batches=max(1, self.workload.global_batch // wave),
             hops_s=[self.hop_s(a, b, wave) for a, b in itertools.pairwise(stages)],
+            chunks=int(routes.chunks[number]),
         )
 
     def hop_s(self, here: Stage, there: Stage, wave: int) -> float:
@@ -264,11 +274,21 @@ class Composer:
         return 2 * (count - 1) / count * gradient_bytes / slowest
 
 
+def _first_of_each(routes: Routes) -> Iterator[int]:
+    """The first routes of 1F1B and of its interleaved form."""
+    for plain in (True, False):
+        yield from np.flatnonzero((routes.chunks == 1) == plain)[:SPLIT].tolist()
+
+
 def _distinct(pipelines: list[SplitPipeline]) -> list[SplitPipeline]:
     """One pipeline of each outline: stages per island in order, and wave."""
     seen: dict[object, SplitPipeline] = {}
     for pipeline in pipelines:
-        outline = (pipeline.wave, tuple((stage.island, stage.devices, stage.row) for stage in pipeline.stages))
+        outline = (
+            pipeline.wave,
+            pipeline.chunks,
+            tuple((stage.island, stage.devices, stage.row) for stage in pipeline.stages),
+        )
         seen.setdefault(outline, pipeline)
     return list(seen.values())
 

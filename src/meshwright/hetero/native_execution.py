@@ -7,9 +7,9 @@ from dataclasses import replace
 from itertools import accumulate
 
 from meshwright.hetero.blends import Blend
-from meshwright.hetero.pipelines import SplitPipeline
+from meshwright.hetero.pipelines import SplitPipeline, group_of
 from meshwright.specs.cluster import ClusterSpec
-from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Worker
+from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Schedule, Worker
 from meshwright.specs.row_of import plan_of
 from meshwright.specs.strategy import LayerStrategy
 
@@ -33,29 +33,41 @@ def native_plan(blend: Blend, cluster: ClusterSpec) -> ExecutionPlan:
 def _pipeline(
     pipeline: SplitPipeline, micro_batches: int, free: dict[int, int], strategies: dict[LayerStrategy, int]
 ) -> Pipeline:
-    firsts = _firsts(pipeline.layers)
-    last = len(pipeline.stages) - 1
+    firsts, count = _firsts(pipeline.layers), len(pipeline.stages)
     workers = []
-    for index, (stage, layers, first) in enumerate(zip(pipeline.stages, pipeline.layers, firsts, strict=True)):
-        own = plan_of(stage.options.plan_row(stage.row, layers), (layers,))
-        number = [strategies.setdefault(strategy, len(strategies)) for strategy in own.strategies]
-        chunk = Chunk(
-            virtual_stage=index,
-            layers=((first, first + layers - 1),),
-            runs=tuple(
-                replace(run, strategy=number[run.strategy]) for run in own.pipelines[0].workers[0].chunks[0].runs
-            ),
-            embedding=index == 0,
-            head=index == last,
-        )
+    for index, stage in enumerate(pipeline.stages):
+        chunks = []
+        for virtual in range(index, len(pipeline.layers), count):
+            layers, first = pipeline.layers[virtual], firsts[virtual]
+            own = plan_of(stage.options.plan_row(stage.row, layers), (layers,))
+            number = [strategies.setdefault(strategy, len(strategies)) for strategy in own.strategies]
+            runs = own.pipelines[0].workers[0].chunks[0].runs
+            chunks.append(
+                Chunk(
+                    virtual_stage=virtual,
+                    layers=((first, first + layers - 1),),
+                    runs=tuple(replace(run, strategy=number[run.strategy]) for run in runs),
+                    embedding=virtual == 0,
+                    head=virtual == len(pipeline.layers) - 1,
+                )
+            )
         start = free[stage.island]
         free[stage.island] = start + stage.devices
-        workers.append(Worker(devices=((start, start + stage.devices - 1),), chunks=(chunk,)))
+        workers.append(Worker(devices=((start, start + stage.devices - 1),), chunks=tuple(chunks)))
     return Pipeline(
         micro_batch=int(pipeline.stages[0].options.grid.mbs[pipeline.stages[0].row]),
         num_micro_batches=micro_batches,
         workers=tuple(workers),
+        schedule=_schedule(pipeline, micro_batches),
     )
+
+
+def _schedule(pipeline: SplitPipeline, micro_batches: int) -> Schedule:
+    """1F1B, or interleaved 1F1B in the smallest groups that leave no short one over."""
+    if pipeline.chunks == 1:
+        return Schedule()
+    group = group_of(len(pipeline.stages), micro_batches)
+    return Schedule(name="interleaved", parameters=() if group == len(pipeline.stages) else (("group", group),))
 
 
 def _firsts(layers: Sequence[int]) -> list[int]:

@@ -274,7 +274,7 @@ def _shardings(grid: Grid, devices: Int[np.ndarray, "rows"], space: Space) -> li
     wanted = space.pinned("sharding")
     names = [name for name in PLAIN_SHARDINGS if wanted is None or name in wanted]
     if wanted is None:
-        names = ["z0", "z1", "fsdp", "fsdp-keep"]
+        names = ["z0", "z1", "z2", "fsdp", "fsdp-keep"]
     found = [Sharding(name) for name in names]
     if wanted is None or "hsdp" in wanted:
         found += [Sharding("hsdp", shard) for shard in (8, 16, 32) if (grid.dp > shard).any()]

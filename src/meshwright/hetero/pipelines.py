@@ -1,9 +1,11 @@
 """One pipeline of unlike stages: its layers split so that the slowest stage is as quick as it can be, and its time.
 
 T(m) = fill + (m - 1) period
-fill    one micro-batch forward and backward through all stages, transfers included
-period  max over stages i of  max(t_i, (sum over j >= i of t_j + 2 c_j) / (S - i)),
-        since stage i of 1F1B has at most S - i micro-batches on their way behind it
+1F1B         fill    one micro-batch forward and backward through all stages, transfers included
+             period  max over stages i of  max(t_i, (sum over j >= i of t_j + 2 c_j) / (S - i)),
+                     since stage i has at most S - i micro-batches on their way behind it
+interleaved  fill    period (1 + (S - 1) / v) and the transfers of one micro-batch
+             period  sum over chunks of the slowest stage's, since all stages run the same chunk at a time
 """
 
 from __future__ import annotations
@@ -37,6 +39,9 @@ class SplitPipeline:
 
     stages: tuple[Stage, ...]
     layers: tuple[int, ...]
+    """Of each chunk in the order of the model: of stage r's chunk k at k S + r."""
+    chunks: int
+    """Of each stage: 1 for 1F1B, more for interleaved 1F1B."""
     wave: int
     stage_s: tuple[float, ...]
     """Forward and backward of one micro-batch."""
@@ -61,6 +66,7 @@ def split_pipeline(
     wave: int,
     micro_batches: int,
     hops_s: Sequence[float],
+    chunks: int = 1,
 ) -> SplitPipeline | None:
     """The split of the layers with the least bottleneck.
 
@@ -70,29 +76,47 @@ def split_pipeline(
         wave: sequences of a micro-batch over all data ranks.
         micro_batches: of a step.
         hops_s: seconds of one transfer from each stage to the next.
+        chunks: of each stage.
 
     Returns:
         The pipeline; None where the layers do not fit.
     """
-    rows = [_StageLine.of(stage, index, len(stages), kinds_before, micro_batches) for index, stage in enumerate(stages)]
+    count = len(stages)
+    rows = [
+        _StageLine.of(stage, index, count, kinds_before, micro_batches, chunk, chunks)
+        for chunk in range(chunks)
+        for index, stage in enumerate(stages)
+    ]
     layers = _least_bottleneck(rows, len(kinds_before) - 1)
     if layers is None:
         return None
     cuts = np.concatenate([[0], np.cumsum(layers)])
-    stage_s = [line.seconds(cuts[i], cuts[i + 1]) for i, line in enumerate(rows)]
-    sync_s = max(line.sync(cuts[i], cuts[i + 1]) for i, line in enumerate(rows))
-    there_s = [*hops_s, 0.0]
-    loop_s = np.cumsum([t + 2 * c for t, c in zip(stage_s, there_s, strict=True)][::-1])[::-1]
-    behind = np.arange(len(stages), 0, -1)
+    chunk_s = np.array([line.seconds(cuts[i], cuts[i + 1]) for i, line in enumerate(rows)]).reshape(chunks, count)
+    chunk_sync_s = np.array([line.sync(cuts[i], cuts[i + 1]) for i, line in enumerate(rows)]).reshape(chunks, count)
+    stage_s = chunk_s.sum(axis=0)
+    there_s = np.array([*hops_s, 0.0])
+    if chunks == 1:
+        loop_s = np.cumsum((stage_s + 2 * there_s)[::-1])[::-1]
+        fill_s = float(loop_s[0])
+        period_s = float(max(stage_s.max(), (loop_s / np.arange(count, 0, -1)).max()))
+    else:
+        period_s = float(max(chunk_s.max(axis=1).sum(), stage_s.max()))
+        fill_s = period_s * (1 + (count - 1) / chunks) + 2 * float(there_s.sum())
     return SplitPipeline(
         stages=tuple(stages),
         layers=tuple(layers),
+        chunks=chunks,
         wave=wave,
-        stage_s=tuple(stage_s),
-        fill_s=float(loop_s[0]),
-        period_s=float(max(max(stage_s), (loop_s / behind).max())),
-        sync_s=sync_s,
+        stage_s=tuple(stage_s.tolist()),
+        fill_s=fill_s,
+        period_s=period_s,
+        sync_s=float(chunk_sync_s.sum(axis=0).max()),
     )
+
+
+def group_of(stages: int, micro_batches: int) -> int:
+    """Micro-batches of a group of interleaved 1F1B: the fewest with which the last group is whole or long enough."""
+    return next(g for g in range(stages, micro_batches + 1) if not 0 < micro_batches % g < stages)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,23 +132,32 @@ class _StageLine:
 
     @classmethod
     def of(
-        cls, stage: Stage, index: int, count: int, kinds_before: Int[np.ndarray, "cuts kinds"], micro_batches: int
+        cls,
+        stage: Stage,
+        index: int,
+        count: int,
+        kinds_before: Int[np.ndarray, "cuts kinds"],
+        micro_batches: int,
+        chunk: int,
+        chunks: int,
     ) -> _StageLine:
+        """One chunk of a stage, which may use its even part of the memory."""
         options, row, kinds = stage.options, stage.row, kinds_before.shape[1]
         once_s = options.forward_s[row] + options.backward_s[row]
-        in_flight = min(micro_batches, count - index)
-        used = options.state_bytes[row] + in_flight * options.kept_bytes[row]
+        ahead = count - index
+        alive = ahead if chunks == 1 else (2 * (ahead - 1) + (chunks - 1) * count + 1) / chunks
+        used = options.state_bytes[row] + min(micro_batches, alive) * options.kept_bytes[row]
+        here = [kinds + 0] * (index == 0 and chunk == 0) + [kinds + 1] * (index == count - 1 and chunk == chunks - 1)
         edges = [kinds + 0] * (index == 0) + [kinds + 1] * (index == count - 1)
-        room = (
-            stage.limit_bytes - options.fixed_bytes[row] - options.transient_bytes[row, [*range(kinds), *edges]].max()
-        )
+        room = stage.limit_bytes - options.fixed_bytes[row]
+        room = room - options.transient_bytes[row, [*range(kinds), *edges]].max()
         return cls(
             cost_s=kinds_before @ once_s[:kinds],
-            edge_s=float(once_s[edges].sum()),
+            edge_s=float(once_s[here].sum()),
             bytes_=kinds_before @ used[:kinds],
-            room_bytes=float(room - used[edges].sum()),
+            room_bytes=float(room - used[edges].sum()) / chunks,
             sync_s=kinds_before @ options.sync_s[row, :kinds],
-            edge_sync_s=float(options.sync_s[row, edges].sum()),
+            edge_sync_s=float(options.sync_s[row, here].sum()),
         )
 
     def seconds(self, first: int, behind: int) -> float:

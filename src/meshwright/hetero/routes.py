@@ -1,11 +1,12 @@
 """Pipelines through islands: how many stages on each, under which strategies, so that the slowest stage is as quick as
 it can be.
 
-    a route      islands in an order, s_g equal stages on each, one strategy per island, a wave
+    a route      islands in an order, s_g equal stages on each, one strategy per island, a wave, v chunks per stage
     its pace     the least tau for which the layers that all stages can hold within tau and their memory suffice
+    its step     (m + (S - 1) / v) tau
 
-The stages of a route are laid out from the last one back, since what a stage keeps in flight is the number of stages
-from it on. All routes through the same islands are bisected together.
+Stage i of S keeps S - i micro-batches in flight under 1F1B and (2 (S - 1 - i) + (v - 1) S + 1) / v under interleaved
+1F1B. All routes through the same islands are bisected together.
 Restrictions made for speed: a pipeline enters an island once, and all its stages there are equal but for their layers.
 """
 
@@ -24,8 +25,10 @@ HALVINGS = 14
 MOST_TUPLES = 20_000
 """Combinations of stage counts that are bounded at once; with more islands, counts are thinned to powers of two."""
 ROUNDING = 1e-9
-BISECTED = 192
-"""Routes of one order of islands whose pace is searched, those with the least bounds."""
+MOST_CHUNKS = 4
+"""Of a stage."""
+BISECTED = 96
+"""Routes of one order of islands whose pace is searched: those with the least bounds, with chunks and without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,6 +41,8 @@ class Routes:
     """Of the slowest stage, per micro-batch."""
     row: Int[np.ndarray, "routes islands"]
     """Of each island's options."""
+    chunks: Int[np.ndarray, "routes"]
+    """Of each stage: 1 for 1F1B, more for interleaved 1F1B."""
     bounded: int
     """Routes that were bounded, before the least bounds were taken."""
 
@@ -51,6 +56,7 @@ def routes_through(
     layers: float,
     micro_batches: Float[np.ndarray, "waves"],
     stage_counts: Sequence[int] | None = None,
+    chunk_counts: Sequence[int] = (1,),
     bisected: int = BISECTED,
 ) -> Routes | None:
     """The quickest routes, most promising first.
@@ -60,6 +66,7 @@ def routes_through(
         layers: of the model.
         micro_batches: of a step at each wave.
         stage_counts: allowed numbers of stages in all, any by default.
+        chunk_counts: allowed numbers of chunks of a stage.
         bisected: how many have their pace searched.
 
     Returns:
@@ -74,14 +81,26 @@ def routes_through(
     )  # layers per second, routes x waves
     total = sum(front.stages[counts[:, g]] for g, front in enumerate(fronts))
     usable = np.all([quickest[g][counts[:, g]] > 0 for g in range(len(fronts))], axis=0)
+    v = np.array(chunk_counts, dtype=np.int64)
     with np.errstate(divide="ignore"):
-        least_s = np.where(usable, layers / rate, np.inf) * (micro_batches + total[:, None] - 1)
-    order = np.argsort(least_s, axis=None, kind="stable")
-    order = order[: min(bisected, int(np.isfinite(least_s).sum()))]
-    which, wave = np.unravel_index(order, least_s.shape)
-    if not len(which):
+        pace_s = np.where(usable, layers / rate, np.inf)
+    fill = (total[:, None] - 1) / v
+    least_s = pace_s[:, :, None] * (micro_batches[:, None] + fill[:, None, :])
+    # Chunks shorten what fills a pipeline of several stages whose micro-batches come in groups.
+    grouped = (total[:, None] > 1) & (micro_batches >= total[:, None]) & (np.floor(micro_batches) == micro_batches)
+    enough_layers = total[:, None] * v <= layers
+    least_s = np.where((v == 1) | (grouped[:, :, None] & enough_layers[:, None, :]), least_s, np.inf)
+    picked = np.concatenate([_least(np.where(plain, least_s, np.inf), bisected) for plain in (v == 1, v > 1)], axis=1)
+    if not picked.shape[1]:
         return None
-    return _bisected(fronts, counts[which], wave, layers, micro_batches, int(usable.sum()))
+    which, wave, chunk = picked
+    return _bisected(fronts, counts[which], wave, v[chunk], layers, micro_batches, int(np.isfinite(least_s).sum()))
+
+
+def _least(values: Float[np.ndarray, "tuples waves chunks"], most: int) -> Int[np.ndarray, "axes picked"]:
+    """Where the smallest finite values stand."""
+    order = np.argsort(values, axis=None, kind="stable")[: min(most, int(np.isfinite(values).sum()))]
+    return np.stack(np.unravel_index(order, values.shape)).astype(np.int64)
 
 
 def _stage_counts(
@@ -106,16 +125,19 @@ def _bisected(
     fronts: Sequence[StageFront],
     counts: Int[np.ndarray, "routes islands"],
     wave: Int[np.ndarray, "routes"],
+    chunks: Int[np.ndarray, "routes"],
     layers: float,
     micro_batches: Float[np.ndarray, "waves"],
     bounded: int,
 ) -> Routes | None:
     """The pace of every route, and the strategies that reach it."""
     stages = np.stack([front.stages[counts[:, g]] for g, front in enumerate(fronts)], axis=1)
-    behind = stages[:, ::-1].cumsum(axis=1)[:, ::-1] - stages
+    before = stages.cumsum(axis=1) - stages
+    behind = stages.sum(axis=1)[:, None] - stages - before
     alive = np.maximum(micro_batches[wave], 1.0)
+    ends = [(g == 0, g == len(fronts) - 1) for g in range(len(fronts))]
     blocks = [
-        _Block.of(front, counts[:, g], wave, stages[:, g], behind[:, g], alive, g == 0, g == len(fronts) - 1)
+        _Block.of(front, counts[:, g], wave, chunks, stages[:, g], behind[:, g], before[:, g], alive, *ends[g])
         for g, front in enumerate(fronts)
     ]
 
@@ -125,7 +147,6 @@ def _bisected(
     def enough(pace_s: Float[np.ndarray, "routes"]) -> Bool[np.ndarray, "routes"]:
         return np.asarray(sum(part.max(axis=1) for part in held(pace_s)) >= layers)
 
-    low = np.full(len(wave), 0.0)
     high = max(block.slowest_s for block in blocks) * layers * np.ones(len(wave))
     possible = enough(high)
     rate = sum(stages[:, g] / blocks[g].layer_s.min(axis=1) for g in range(len(fronts)))
@@ -146,10 +167,15 @@ def _bisected(
     if not len(kept):
         return None
     total = stages.sum(axis=1)
-    step_s = high * (micro_batches[wave] + total - 1)
+    step_s = high * (micro_batches[wave] + (total - 1) / chunks)
     kept = kept[np.argsort(step_s[kept], kind="stable")]
     return Routes(
-        stages=stages[kept], wave=fronts[0].waves[wave[kept]], pace_s=high[kept], row=row[kept], bounded=bounded
+        stages=stages[kept],
+        wave=fronts[0].waves[wave[kept]],
+        pace_s=high[kept],
+        row=row[kept],
+        chunks=chunks[kept],
+        bounded=bounded,
     )
 
 
@@ -165,6 +191,7 @@ class _Block:
     fewest: Float[np.ndarray, "routes places"]
     """Layers that fit the fullest stage."""
     slots: Int[np.ndarray, "routes"]
+    chunks: Float[np.ndarray, "routes one"]
     slowest_s: float
 
     @classmethod
@@ -173,15 +200,19 @@ class _Block:
         front: StageFront,
         count: Int[np.ndarray, "routes"],
         wave: Int[np.ndarray, "routes"],
+        chunks: Int[np.ndarray, "routes"],
         stages: Int[np.ndarray, "routes"],
         behind: Int[np.ndarray, "routes"],
+        before: Int[np.ndarray, "routes"],
         alive: Float[np.ndarray, "routes"],
         first: bool,
         last: bool,
     ) -> _Block:
         slot = np.arange(stages.max())
         ahead = np.maximum(stages[:, None] - slot + behind[:, None], 1)
-        in_flight = np.minimum(ahead, alive[:, None])[:, None, :]
+        v = chunks[:, None].astype(float)
+        interleaved = (2 * (ahead - 1) + (v - 1) * (stages + behind + before)[:, None] + 1) / v
+        in_flight = np.minimum(np.where(v > 1, interleaved, ahead), alive[:, None])[:, None, :]
         state, kept = front.state[count, wave][..., None], front.kept[count, wave][..., None]
         used = np.zeros_like(state + kept * in_flight)
         edge_state, edge_kept = front.edge_state[count, wave], front.edge_kept[count, wave]
@@ -192,6 +223,7 @@ class _Block:
             end = (slot == stages[:, None] - 1)[:, None, :]
             used += np.where(end, edge_state[..., 1:] + edge_kept[..., 1:] * in_flight, 0.0)
         fits = np.maximum(np.floor((1.0 - used) / (state + kept * in_flight) + ROUNDING), 0.0)
+        fits = v[..., None] * np.floor(fits / v[..., None])
         layer_s = front.layer_s[count, wave]
         edge_s = front.edge_s[count, wave]
         nothing = np.zeros_like(layer_s)
@@ -203,19 +235,22 @@ class _Block:
             by_memory=np.where(here[:, None, :], fits, 0.0),
             fewest=np.where(here[:, None, :], fits, np.inf).min(axis=2),
             slots=stages,
+            chunks=v,
             slowest_s=float(known.max()) if len(known) else 1.0,
         )
 
     def held(self, pace_s: Float[np.ndarray, "routes"]) -> Float[np.ndarray, "routes places"]:
         """Layers that all stages together hold within a pace."""
-        plain = np.floor(pace_s[:, None] / self.layer_s + ROUNDING)
-        total = np.minimum(plain[..., None], self.by_memory).sum(axis=2)
-        least = np.minimum(plain, self.fewest)
-        # Embedding and head take their part of the first and the last stage's time.
+        v, chunk_s = self.chunks, pace_s[:, None] / self.chunks
+        each = np.floor(chunk_s / self.layer_s + ROUNDING)
+        total = np.minimum((v * each)[..., None], self.by_memory).sum(axis=2)
+        least = np.minimum(v * each, self.fewest)
+        # Embedding and head take their part of one chunk of the first and of the last stage.
         for edge_s, slot in ((self.first_s, np.zeros_like(self.slots)), (self.last_s, self.slots - 1)):
             if edge_s.any():
                 own = np.take_along_axis(self.by_memory, slot[:, None, None], axis=2)[..., 0]
-                left = np.minimum(np.floor((pace_s[:, None] - edge_s) / self.layer_s + ROUNDING), own)
-                total += left - np.minimum(plain, own)
+                edge = np.floor((chunk_s - edge_s) / self.layer_s + ROUNDING)
+                left = np.where(edge >= 1, np.minimum(edge + (v - 1) * each, own), 0.0)
+                total += left - np.minimum(v * each, own)
                 least = np.minimum(least, left)
-        return np.where(least >= 1, total, -np.inf)
+        return np.where(least >= v, total, -np.inf)
