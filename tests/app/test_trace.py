@@ -13,6 +13,12 @@ from meshwright.app.compare import compare
 from meshwright.app.estimate import estimate
 from meshwright.app.trace import Trace, trace
 from meshwright.errors import InputError
+from meshwright.library.clusters import resolve_gpus
+from meshwright.specs import Workload
+from meshwright.specs.job import Job
+from meshwright.specs.strategy import LayerStrategy, Tensor1D
+from tests.estimate.cases import DENSE
+from tests.estimate.mixed import Stage, plan_of
 
 ROW, GPUS, MODEL = "tp2.pp4.z1.mbs1.gbs32", "16xH100", "llama-3-8b"
 
@@ -90,3 +96,32 @@ def test_a_step_without_a_flush_says_that_it_is_drawn_alone() -> None:
     assert found.picture.end_s > found.step.estimate.step_time_s
     assert found.warnings[-1].startswith("drawn is one step with fill and drain, ")
     assert not trace("pp4.mbs1.z1.gbs32", model=MODEL, gpus="8xH100").warnings
+
+
+def test_workers_of_all_pipelines_are_processes() -> None:
+    """Two pipelines over two kinds of device: four processes, each with its own layers and devices."""
+    whole, half = LayerStrategy(tensor=Tensor1D(degree=4)), LayerStrategy(tensor=Tensor1D(degree=2))
+    plan = plan_of(([Stage(0, whole, 7), Stage(8, whole, 5)], 1, 3), ([Stage(4, half, 8), Stage(12, half, 4)], 1, 2))
+    job = Job(
+        model=DENSE,
+        cluster=resolve_gpus("8xH100,8xA100-80"),
+        workload=Workload(seq_len=2048, global_batch=plan.global_batch),
+        plan=plan,
+    )
+    found = trace(job)
+    events = json.loads(found.chrome(compress=False))["traceEvents"]
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert list(names.values()) == [
+        "pipeline 0 stage 0: layers 0-6, 4 x H100",
+        "pipeline 0 stage 1: layers 7-11, 4 x A100-80",
+        "pipeline 1 stage 0: layers 0-7, 2 x H100",
+        "pipeline 1 stage 1: layers 8-11, 2 x A100-80",
+    ]
+    tasks = [event["pid"] for event in events if event["ph"] == "X" and event.get("cat") == "compute"]
+    assert [tasks.count(worker) for worker in range(4)] == [6, 6, 4, 4]
+    assert found.svg().startswith("<svg")
+    stages = found.to_dict()["stages"]
+    assert isinstance(stages, list)
+    for stage in stages:
+        parts = [stage[name] for name in ("busy_s", "idle_s", "data_parallel_s", "optimizer_s")]
+        assert sum(parts) == pytest.approx(found.step.estimate.step_time_s)

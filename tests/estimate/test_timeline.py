@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from meshwright.app.estimate import estimate
 from meshwright.estimate.timeline import StepTimeline, step_timeline
+from meshwright.library.clusters import resolve_gpus
 from meshwright.schedules import PLAN_SCHEDULES, SCHEDULES
+from meshwright.specs.plan import ExecutionPlan, Schedule
+from meshwright.specs.strategy import DataParallel, LayerStrategy, Recompute, Tensor1D
+from meshwright.specs.workload import Workload
+from tests.estimate.cases import TIED
+from tests.estimate.mixed import Stage, plan_of
 
 ROWS = [
     ("llama-3-8b", "tp2.pp4.z1.mbs1.gbs32", "16xH100"),
@@ -69,3 +77,23 @@ def test_what_lives_at_once_peaks_as_the_estimate_says(model: str, row: str, gpu
         assert line.live_bytes.max() == pytest.approx(dict(stage.memory_bytes)["activations"], rel=1e-9)
         assert line.live_bytes[-1] == pytest.approx(0.0, abs=1.0)
         assert (line.at_s[1:] >= line.at_s[:-1]).all()
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "gpipe"])
+def test_pipelines_on_two_kinds_end_with_the_step(schedule: str) -> None:
+    """Three unequal pipelines: the last phase ends the step, and workers are as busy as the estimate says."""
+    wide, narrow = LayerStrategy(tensor=Tensor1D(degree=4)), LayerStrategy(data=DataParallel(shard=2, zero=1))
+    again = LayerStrategy(tensor=Tensor1D(degree=2), recompute=Recompute(kind="full"))
+    made = plan_of(
+        ([Stage(0, wide, 6), Stage(8, narrow, 4)], 2, 5), ([Stage(4, again, 10)], 1, 3), ([Stage(10, again, 10)], 1, 2)
+    )
+    first = replace(made.pipelines[0], schedule=Schedule(name=schedule))
+    plan = ExecutionPlan(strategies=made.strategies, pipelines=(first, *made.pipelines[1:]))
+    workload = Workload(seq_len=2048, global_batch=plan.global_batch)
+    step = step_timeline(plan, TIED, resolve_gpus("8xH100,8xA100-80"), workload)
+    assert max(phase.end_s for phase in step.phases) == pytest.approx(step.estimate.step_time_s, rel=1e-12)
+    assert step.timeline.busy_s == pytest.approx([stage.busy_s for stage in step.estimate.stages], rel=1e-9)
+    assert {phase.worker for phase in step.phases if phase.name == "tied embeddings"} == {0, 1}
+    for stage, line in zip(step.estimate.stages, step.activations, strict=True):
+        kept = dict(stage.memory_bytes)["activations"]
+        assert line.live_bytes.max() == pytest.approx(kept, rel=1e-9)

@@ -101,7 +101,7 @@ def export(
     if estimate.fits == "no":
         full = estimate.fullest
         over = memory(full.peak_memory_bytes, full.capacity_bytes)
-        warnings = (*warnings, f"the plan does not fit: stage {full.stage} needs {over}")
+        warnings = (*warnings, f"the plan does not fit: {estimate.place(full)} needs {over}")
     if directory is not None:
         write_folder(directory, dict(written.files), force=force)
     return Exported(

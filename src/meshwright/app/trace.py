@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from meshwright.app.job_inputs import Count
 from meshwright.app.plan_source import PlanLike, job_of, plan_question
-from meshwright.app.title import title
+from meshwright.app.title import title_of
 from meshwright.app.writing import check_file, write_file
 from meshwright.errors import InputError, Problem
 from meshwright.estimate.timeline import StepTimeline, step_timeline
@@ -44,7 +44,7 @@ class Trace:
     def title(self) -> str:
         """Model, plan, seconds."""
         job = self.job
-        what = f"{job.model.name}, {title(job.plan, job.model, job.name)}"
+        what = f"{job.model.name}, {title_of(job)}"
         return f"{what}: {seconds(self.step.estimate.step_time_s)} per step"
 
     @cached_property
@@ -228,30 +228,27 @@ def _without_flush(step: StepTimeline) -> tuple[str, ...]:
 
 def _picture(found: Trace) -> Picture:
     """The columns of a step with the names of what runs where."""
-    step, pipeline = found.step, found.job.plan.pipelines[0]
-    table = step.timeline.table
-    device = found.job.cluster.groups[0].device.name
+    step, plan = found.step, found.job.plan
+    table, stages = step.timeline.table, step.estimate.stages
+    workers = [worker for pipeline in plan.pipelines for worker in pipeline.workers]
     memory = []
-    for worker, stage in enumerate(step.estimate.stages):
+    for number, stage in enumerate(stages):
         memory.append(
             MemoryLine(
-                at_s=step.activations[worker].at_s,
-                activations_bytes=step.activations[worker].live_bytes,
-                held_bytes=float(step.held_bytes[worker]),
-                transient_bytes=float(step.transient_bytes[worker]),
+                at_s=step.activations[number].at_s,
+                activations_bytes=step.activations[number].live_bytes,
+                held_bytes=float(step.held_bytes[number]),
+                transient_bytes=float(step.transient_bytes[number]),
                 capacity_bytes=stage.capacity_bytes,
             )
         )
     return Picture(
         title=found.title,
         timeline=step.timeline,
-        workers=tuple(
-            f"stage {number}: {_layers(worker)}, {worker.num_devices} x {device}"
-            for number, worker in enumerate(pipeline.workers)
-        ),
+        workers=tuple(_worker_names(found.job, step)),
         chunks=tuple(
             tuple(_ranges(chunk.layers) for chunk in worker.chunks) + ("",) * (table.v - len(worker.chunks))
-            for worker in pipeline.workers
+            for worker in workers
         ),
         spans=tuple(
             Span(
@@ -266,6 +263,15 @@ def _picture(found: Trace) -> Picture:
         memory=tuple(memory),
         noun="stage",
     )
+
+
+def _worker_names(job: Job, step: StepTimeline) -> Iterator[str]:
+    """`stage 0: layers 0-19, 16 x H100`, with the pipeline where there are several."""
+    devices = {group.name: group.device.name for group in job.cluster.groups}
+    workers = (worker for pipeline in job.plan.pipelines for worker in pipeline.workers)
+    for stage, worker in zip(step.estimate.stages, workers, strict=True):
+        place = step.estimate.place(stage)
+        yield f"{place}: {_layers(worker)}, {worker.num_devices} x {devices[stage.group]}"
 
 
 def _layers(worker: Worker) -> str:

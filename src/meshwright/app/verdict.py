@@ -6,13 +6,11 @@ from collections import Counter
 from dataclasses import dataclass
 
 from meshwright.estimate.result import StepEstimate
+from meshwright.library.calibration import calibration
 from meshwright.search.result import Certificate
 from meshwright.specs.job import Job
 from meshwright.units import DAY_S, gib, seconds, significant
 
-TIE = 0.02
-"""Relative difference below which two plans are called a tie. Their ranges are wide but move together: both rest on the
-same kernels and links."""
 PART_WORDS: dict[str, str] = {
     "compute": "compute",
     "recompute": "recomputed activations",
@@ -165,7 +163,7 @@ def reasons(
     left = f"{gib(free)} free" if free >= 0 else f"{gib(-free)} too much"
     lines = [
         f"time: {', '.join(shown)}",
-        f"memory: stage {full.stage} peaks in {full.peak_moment}; {left}",
+        f"memory: {estimate.place(full)} peaks in {full.peak_moment}; {left}",
     ]
     if certificate is not None:
         if objective in OBJECTIVE_RULES:
@@ -193,11 +191,20 @@ def certificate_line(certificate: Certificate, objective: str = "time") -> str:
     return f"search: {counts}; no plan is faster than {seconds(certificate.bound_step_time_s)}"
 
 
+def tied(ratio: float) -> bool:
+    """Whether two plans of one job that differ by this share cannot be told apart.
+
+    Their ranges are wide but move together, as both rest on the same kernels and links. So not their ranges are
+    compared: the limit is how small a difference between two runs of one job was still told right (`calibrate.pairs`).
+    """
+    return abs(ratio) < calibration().tie
+
+
 def against(best: StepEstimate, other: StepEstimate) -> str:
     """Why `other` loses to `best` (or ties, or wins): the relative difference and the parts of the step behind it."""
     ratio = other.step_time_s / best.step_time_s - 1.0
     parts = differences(best, other)
-    if abs(ratio) < TIE:
+    if tied(ratio):
         if not parts:
             return "a tie: the same time"
         by = f"{percent(abs(ratio))} {'slower' if ratio >= 0 else 'faster'}"

@@ -100,6 +100,11 @@ class StepEstimate:
         """The stage with the least headroom."""
         return max(self.stages, key=lambda stage: stage.peak_memory_bytes / stage.capacity_bytes)
 
+    def place(self, stage: StageEstimate) -> str:
+        """What to call a stage: `stage 1`, with its pipeline where there are several."""
+        several = self.stages[-1].pipeline > 0
+        return f"pipeline {stage.pipeline} stage {stage.stage}" if several else f"stage {stage.stage}"
+
     def to_dict(self) -> dict[str, object]:
         """As data: the `estimate` of a plan set."""
         return {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -10,6 +12,7 @@ from meshwright.estimate.price import estimate_of, plan_pricer
 from meshwright.estimate.result import StepEstimate
 from meshwright.estimate.step import PipelineColumns, task_times
 from meshwright.schedules import Kind, Timeline, Times, simulate
+from meshwright.schedules.beside import side_by_side
 from meshwright.shapes import Float
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
@@ -46,7 +49,7 @@ class ActivationLine:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class StepTimeline:
-    """A step of the first pipeline of a plan, as its estimate prices it."""
+    """A step of a plan, as its estimate prices it; workers of all pipelines one behind the other."""
 
     estimate: StepEstimate
     timeline: Timeline
@@ -65,7 +68,7 @@ def step_timeline(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, w
     Args:
         plan: the plan.
         model: must have as many layers as the plan.
-        cluster: one group of equal nodes.
+        cluster: must have the plan's devices.
         workload: must have the plan's global batch.
 
     Raises:
@@ -74,10 +77,11 @@ def step_timeline(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, w
     """
     pricer = plan_pricer(plan, model, cluster, workload)
     estimate, run = estimate_of(plan, pricer), pricer.run(plan)
-    columns = run.pipelines[0].columns
-    table = columns.schedule.table(columns.p, columns.m, columns.v)
-    timeline = simulate(table, _first_row(task_times(columns)))
+    pipelines = [pipeline.columns for pipeline in run.pipelines]
+    tables = [columns.schedule.table(columns.p, columns.m, columns.v) for columns in pipelines]
+    timeline = simulate(side_by_side(tables), _times_of(pipelines))
     memory = [dict(stage.memory_bytes) for stage in estimate.stages]
+    first = list(accumulate((columns.p for columns in pipelines), initial=0))
     sync = run.sync
     return StepTimeline(
         estimate=estimate,
@@ -85,7 +89,11 @@ def step_timeline(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, w
         phases=_phases(
             timeline.worker_end_s,
             [("gradient sum", sync.gradients_s[0]), ("gradients to host", sync.copies_s[0])],
-            float(columns.tied_s[0]),
+            {
+                worker: float(columns.tied_s[0])
+                for columns, low, behind in zip(pipelines, first, first[1:], strict=False)
+                for worker in (low, behind - 1)
+            },
             [
                 ("optimizer", sync.optimizer_s[0]),
                 ("weight gather", sync.gather_s[0]),
@@ -94,7 +102,37 @@ def step_timeline(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, w
         ),
         held_bytes=np.array([sum(kinds[kind] for kind in HELD) for kinds in memory]),
         transient_bytes=np.array([kinds["transient"] for kinds in memory]),
-        activations=_activations(columns, timeline),
+        activations=tuple(
+            line
+            for columns, low in zip(pipelines, first, strict=False)
+            for line in _activations(columns, timeline, low)
+        ),
+    )
+
+
+def _times_of(pipelines: Sequence[PipelineColumns]) -> Times:
+    """Durations of all workers, one pipeline behind the other."""
+    if len(pipelines) == 1:
+        return _first_row(task_times(pipelines[0]))
+    each = [_first_row(task_times(columns)) for columns in pipelines]
+    chunks = max(columns.forward_s.shape[-1] for columns in pipelines)
+
+    def stacked(name: str) -> Float[np.ndarray, "workers chunks"] | None:
+        found = [getattr(times, name) for times in each]
+        if all(seconds is None for seconds in found):
+            return None
+        whole = [
+            np.zeros_like(times.forward_s) if seconds is None else seconds
+            for times, seconds in zip(each, found, strict=True)
+        ]
+        return np.concatenate([np.pad(seconds, ((0, 0), (0, chunks - seconds.shape[1]))) for seconds in whole])
+
+    return Times(
+        forward_s=np.asarray(stacked("forward_s")),
+        backward_s=np.asarray(stacked("backward_s")),
+        transfer_s=np.asarray(stacked("transfer_s")),
+        weight_s=stacked("weight_s"),
+        recompute_s=stacked("recompute_s"),
     )
 
 
@@ -134,11 +172,11 @@ def activation_line(
     return ActivationLine(at_s=at_s, live_bytes=np.maximum(np.cumsum(change[changes]), 0.0))
 
 
-def _activations(columns: PipelineColumns, timeline: Timeline) -> tuple[ActivationLine, ...]:
-    """Of every worker; what a worker parks with its partner lies there."""
+def _activations(columns: PipelineColumns, timeline: Timeline, first: int) -> tuple[ActivationLine, ...]:
+    """Of every worker of a pipeline that begins with worker `first`; what one parks with its partner lies there."""
     kept = columns.kept_bytes[0]
     made = [None] * columns.p if columns.made_bytes is None else list(columns.made_bytes[0])
-    lines = [activation_line(timeline, worker, kept[worker], made[worker]) for worker in range(columns.p)]
+    lines = [activation_line(timeline, first + own, kept[own], made[own]) for own in range(columns.p)]
     limits, guests = columns.schedule.parked(columns.p, columns.m).T
     if not guests.any():
         return tuple(lines)
@@ -171,7 +209,7 @@ def _first_row(times: Times) -> Times:
 def _phases(
     end_s: Float[np.ndarray, " workers"],
     own: list[tuple[str, Float[np.ndarray, " workers"]]],
-    tied_s: float,
+    tied_s: dict[int, float],
     after_all: list[tuple[str, Float[np.ndarray, " workers"]]],
 ) -> tuple[Phase, ...]:
     """Each worker's own phases behind its last task, then, when all are there, those that wait for the slowest."""
@@ -188,9 +226,9 @@ def _phases(
         for name, seconds in own:
             at_s[worker] = run(worker, name, at_s[worker], float(seconds[worker]))
     all_s = max(at_s)
-    for worker in {0, workers - 1}:
-        run(worker, "tied embeddings", all_s, tied_s)
-    at_s = [all_s + tied_s] * workers
+    for worker, shared_s in tied_s.items():
+        run(worker, "tied embeddings", all_s, shared_s)
+    at_s = [all_s + max(tied_s.values())] * workers
     for worker in range(workers):
         for name, seconds in after_all:
             at_s[worker] = run(worker, name, at_s[worker], float(seconds[worker]))

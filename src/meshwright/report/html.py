@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 
 from meshwright.report.bars import share_text
-from meshwright.report.plan_tables import bottleneck, fullest, rank_lines, shown_stages
+from meshwright.report.plan_tables import bottleneck, fullest, rank_lines, shown_stages, stage_name
 from meshwright.units import GIB, gib, seconds, significant
 
 MEMORY_COLOURS = {
@@ -126,7 +126,8 @@ def _body(entry: Mapping[str, Any]) -> str:
     for stage in shown_stages(estimate["stages"]):
         bar = _bar(stage["memory_bytes"], stage["capacity_bytes"], MEMORY_COLOURS, _WIDTH)
         size = f"{gib(stage['peak_memory_bytes'])} of {gib(stage['capacity_bytes'])}"
-        rows.append(f'<tr><td style="{_CELL}">stage {stage["stage"]}</td><td style="{_CELL}">{bar} {size}</td></tr>')
+        name = stage_name(stage, estimate["stages"])
+        rows.append(f'<tr><td style="{_CELL}">{name}</td><td style="{_CELL}">{bar} {size}</td></tr>')
     time_bar = _bar(estimate["breakdown_s"], estimate["step_time_s"], PART_COLOURS, _WIDTH)
     rows.append(
         f'<tr><td style="{_CELL}">step</td><td style="{_CELL}">{time_bar} {seconds(estimate["step_time_s"])}</td></tr>'

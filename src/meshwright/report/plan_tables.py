@@ -37,7 +37,7 @@ def render_plan_set(document: Mapping[str, Any]) -> RenderableType:
             )
         )
     parts += [warning(text) for text in document["warnings"]]
-    parts += [Text(), PlanTable(document["plans"])]
+    parts += [Text(), PlanTable(document["plans"]), *tie_lines(document["tie"])]
     parts += plan_body(best)
     ranks = document["rank_map"]
     if ranks["groups"]:
@@ -49,6 +49,16 @@ def render_plan_set(document: Mapping[str, Any]) -> RenderableType:
         ]
     parts += [heading("Assumed"), *assumption_lines(document["inputs"]["assumptions"])]
     return Group(*parts)
+
+
+def tie_lines(tie: Mapping[str, Any]) -> list[RenderableType]:
+    """Which plans of the table cannot be told apart from the best."""
+    ranks = tie["ranks"]
+    if not ranks:
+        return []
+    named = f"{ranks[0]} to {ranks[-1]}" if len(ranks) > 2 else f"{ranks[0]} and {ranks[1]}"
+    limit = f"within {share_text(tie['within'])} of the best, and measured runs that near were often told wrong"
+    return [bullet(f"plans {named} are a tie: {limit}")]
 
 
 def render_plan(entry: Mapping[str, Any]) -> RenderableType:
@@ -69,7 +79,7 @@ def plan_body(entry: Mapping[str, Any]) -> list[RenderableType]:
     full = fullest(stages)
     parts: list[RenderableType] = [heading(f"Memory of {entry['title']}"), StageBars(stages)]
     parts.append(bullet(memory_legend(full["memory_bytes"])))
-    parts.append(bullet(f"peak of stage {full['stage']}: {full['peak_moment']}"))
+    parts.append(bullet(f"peak of {stage_name(full, stages)}: {full['peak_moment']}"))
     parts += [heading(f"Time of a step, {seconds(estimate['step_time_s'])}"), breakdown(estimate)]
     return parts
 
@@ -146,23 +156,30 @@ class StageBars:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         shown = shown_stages(self.stages)
-        label = max(len(f"stage {stage['stage']}") for stage in shown)
+        names = [stage_name(stage, self.stages) for stage in shown]
+        label = max(map(len, names))
         sizes = [of_capacity(stage["peak_memory_bytes"], stage["capacity_bytes"]) for stage in shown]
         layers = [layer_text(stage["layers"]) for stage in shown]
         room = options.max_width - label - max(map(len, sizes)) - 6
         width = max(8, min(48, room - min(24, max(map(len, layers)) + 2)))
         before = -1
-        for stage, size, held in zip(shown, sizes, layers, strict=True):
-            if stage["stage"] > before + 1:
-                yield Text(f"  ... {stage['stage'] - before - 1} more", style="dim")
-            before = stage["stage"]
+        for stage, size, held, name in zip(shown, sizes, layers, names, strict=True):
+            number = self.stages.index(stage)
+            if number > before + 1:
+                yield Text(f"  ... {number - before - 1} more", style="dim")
+            before = number
             bar = memory_bar(stage["memory_bytes"], stage["capacity_bytes"], width)
-            name = f"stage {stage['stage']}"
             line = Text.assemble(f"  {name:<{label}}  ", bar, f"  {size}", no_wrap=True, overflow="ellipsis")
             rest = options.max_width - len(line) - 2
             if len(held) <= rest:
                 line.append(f"  {held}", style="dim")
             yield line
+
+
+def stage_name(stage: Mapping[str, Any], stages: Sequence[Mapping[str, Any]]) -> str:
+    """`stage 1`, with its pipeline where there are several."""
+    several = stages[-1]["pipeline"] > 0
+    return f"pipeline {stage['pipeline']} stage {stage['stage']}" if several else f"stage {stage['stage']}"
 
 
 def shown_stages(stages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
