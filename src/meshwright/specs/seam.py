@@ -22,6 +22,11 @@ class ModelSlice:
     embedding: bool = False
     head: bool = False
 
+    @property
+    def num_layers(self) -> int:
+        """Layers of all runs."""
+        return sum(count for _, count in self.layers)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialPlan:

@@ -1,0 +1,140 @@
+"""What a parallelizer in a process of its own is asked and answers, as JSON that any language can read.
+
+    request   {schema: "meshwright.slice/1", model, slice, island, workload, micro_batch}
+    answer    {plans: [{strategy: "tp4.dp2.z1", forward_s, backward_s, sync_s, state_bytes, activation_bytes}, ...]}
+
+Numbers are SI. A strategy is the one-line form of a plan without pipeline: its degrees multiply to the devices used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import NonNegativeFloat, ValidationError
+
+from meshwright.errors import InputError, MeshwrightError
+from meshwright.formats.problems import Table, Text, key, problems_of
+from meshwright.specs.cluster import Island
+from meshwright.specs.model import LayerSpec, MoeMlp
+from meshwright.specs.plan import StrategyRun
+from meshwright.specs.row import parse_row
+from meshwright.specs.seam import ModelSlice, PartialPlan
+from meshwright.specs.workload import Workload
+
+SCHEMA = "meshwright.slice/1"
+MOST_PLANS = 10_000
+
+
+class _Plan(Table):
+    strategy: Text = key('"tp4.dp2.z1"', required=True)
+    forward_s: NonNegativeFloat = key("0.01", required=True)
+    backward_s: NonNegativeFloat = key("0.02", required=True)
+    sync_s: NonNegativeFloat = key("0.0", default=0.0)
+    state_bytes: NonNegativeFloat = key("1e10", required=True)
+    activation_bytes: NonNegativeFloat = key("1e9", required=True)
+
+
+class _Answer(Table):
+    plans: list[_Plan] = key("[]", required=True, max_length=MOST_PLANS)
+
+
+def request(part: ModelSlice, island: Island, workload: Workload, micro_batch: int) -> dict[str, Any]:
+    """The question as data; arguments as `Parallelizer.plan`."""
+    model, group, recipe = part.model, island.group, workload.precision
+    device = group.device
+    return {
+        "schema": SCHEMA,
+        "model": {"name": model.name, "hidden": model.hidden, "vocab": model.vocab, "layers": model.num_layers},
+        "slice": {
+            "layers": part.num_layers,
+            "runs": [{"count": count, **_layer(layer, model.hidden)} for layer, count in part.layers],
+            "embedding": part.embedding,
+            "head": part.head,
+            "embedding_parameters": model.embedding_parameters if part.embedding else 0,
+            "head_parameters": model.head_parameters if part.head else 0,
+        },
+        "island": {
+            "device": device.name,
+            "devices": island.devices,
+            "devices_per_node": group.devices_per_node,
+            "memory_bytes": device.memory_bytes,
+            "memory_bandwidth_bytes_per_s": device.memory_bandwidth_bytes_per_s,
+            "peak_flop_per_s": dict(device.peak_flop_per_s),
+            "gemm_fraction": device.efficiency.gemm_fraction,
+            "domains": [
+                {
+                    "name": domain.name,
+                    "size": domain.size,
+                    "bandwidth_bytes_per_s": domain.bandwidth_bytes_per_s,
+                    "efficiency": domain.efficiency,
+                    "latency_s": domain.latency_s,
+                }
+                for domain in group.domains
+            ],
+        },
+        "workload": {
+            "seq_len": workload.seq_len,
+            "global_batch": workload.global_batch,
+            "optimizer": workload.optimizer,
+            "compute": recipe.compute,
+            "weights": recipe.weights,
+            "gradients": recipe.gradients,
+            "master": recipe.master,
+            "moments": recipe.moments,
+        },
+        "micro_batch": micro_batch,
+    }
+
+
+def partial_plans(answer: Mapping[str, Any], part: ModelSlice, island: Island, micro_batch: int) -> list[PartialPlan]:
+    """The partial plans of an answer.
+
+    Args:
+        answer: as data.
+        part: the slice that was asked for.
+        island: the devices that were given.
+        micro_batch: sequences that were asked for.
+
+    Raises:
+        InputError: keys or values that cannot be; all problems together.
+    """
+    try:
+        read = _Answer.model_validate(answer)
+    except ValidationError as error:
+        raise InputError(problems_of(error, _Answer), code="MW217") from None
+    return [_partial(plan, part, island, micro_batch) for plan in read.plans]
+
+
+def _partial(plan: _Plan, part: ModelSlice, island: Island, micro_batch: int) -> PartialPlan:
+    try:
+        row = parse_row(plan.strategy, devices=island.devices, global_batch=micro_batch, schedules=())
+    except MeshwrightError as error:
+        raise InputError(error.problems, code="MW217") from None
+    return PartialPlan(
+        devices=row.devices,
+        micro_batch=micro_batch,
+        forward_s=plan.forward_s,
+        backward_s=plan.backward_s,
+        sync_s=plan.sync_s,
+        state_bytes=plan.state_bytes,
+        activation_bytes=plan.activation_bytes,
+        strategies=(row.strategy(),),
+        runs=(StrategyRun(layers=part.num_layers, strategy=0),) if part.num_layers else (),
+    )
+
+
+def _layer(layer: LayerSpec, hidden: int) -> dict[str, Any]:
+    attention, mlp = layer.attention, layer.mlp
+    facts: dict[str, Any] = {
+        "parameters": layer.parameters(hidden),
+        "active_parameters": layer.active_parameters(hidden),
+        "attention": attention.kind,
+        "heads": attention.heads,
+        "kv_heads": attention.kv_heads,
+        "head_dim": attention.head_dim,
+        "mlp": mlp.kind,
+        "ffn_hidden": mlp.ffn_hidden,
+        "gated": mlp.gated,
+    }
+    return facts | {"experts": mlp.experts, "top_k": mlp.top_k} if isinstance(mlp, MoeMlp) else facts
