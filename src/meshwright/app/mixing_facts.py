@@ -15,7 +15,7 @@ from meshwright.errors import MeshwrightError
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StageEstimate, StepEstimate
 from meshwright.formats.cluster import default_links
-from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.job import Job
 from meshwright.units import seconds
 
@@ -99,7 +99,7 @@ def _sensitive(job: Job, estimate: StepEstimate) -> str:
     """The number whose doubt moves the step the most: links between groups halved, others a fifth lower."""
     used = {stage.group for stage in estimate.stages}
     effects = []
-    for said, cluster in _doubted(job.cluster, used):
+    for said, cluster in _doubted(job, used):
         changed = estimate_plan(job.plan, job.model, cluster, job.workload)
         effects.append((changed.step_time_s / estimate.step_time_s - 1.0, said))
     if not effects:
@@ -110,7 +110,14 @@ def _sensitive(job: Job, estimate: StepEstimate) -> str:
     return f"matters most: the step takes {percent(max(effect, 0.0))} longer with the {said}{more}"
 
 
-def _doubted(cluster: ClusterSpec, used: set[str]) -> Iterator[tuple[str, ClusterSpec]]:
+def _weighty(group: NodeGroup, job: Job) -> tuple[str, str]:
+    """The two numbers of a group that usually weigh the most: its large products and its outermost links."""
+    wide = {"fp8": "fp8", "fp32": "fp32"}.get(job.workload.precision.name, "16-bit")
+    return f"speed of large {wide} products", f"{group.domains[-1].name} bandwidth"
+
+
+def _doubted(job: Job, used: set[str]) -> Iterator[tuple[str, ClusterSpec]]:
+    cluster = job.cluster
     links = cluster.links or tuple(default_links(cluster.groups))
     for number, link in enumerate(links):
         if set(link.between) <= used:
@@ -119,7 +126,7 @@ def _doubted(cluster: ClusterSpec, used: set[str]) -> Iterator[tuple[str, Cluste
             yield said, replace(cluster, links=(*links[:number], slower, *links[number + 1 :]))
     for number, group in enumerate(cluster.groups):
         if group.name in used:
-            for name, basis, make in numbers(group):
+            for name, basis, make in (one for one in numbers(group) if one[0] in _weighty(group, job)):
                 groups = (*cluster.groups[:number], make(NUMBER_CHANGE), *cluster.groups[number + 1 :])
                 yield f"{name} of {group.name} a fifth lower [{basis}]", replace(cluster, groups=groups)
 

@@ -14,7 +14,8 @@ from meshwright.app.mixing_facts import mixing_of
 from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.app.verdict import RunnerUp, Verdict, against, reasons, sentence, whole_run
 from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem, UnsupportedError
-from meshwright.estimate.price import estimate_plan
+from meshwright.estimate.price import check_plan, estimate_of
+from meshwright.estimate.pricer import PlanPricer
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.cluster import Assumption
 from meshwright.hetero.blends import Blend, whole
@@ -28,10 +29,12 @@ from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 from meshwright.units import gib
 
-COMPOSED = 12
+COMPOSED = 8
 """Compositions that are priced in full for an answer."""
 SUBSET_COMPOSED = 2
 """Likewise for each part of the cluster that the answer is compared with."""
+NEAR = 8
+"""Pipelines of one kind of device whose degrees its search keeps to."""
 CLOSE = 0.05
 """Where mixing gains less than this over one kind alone, that kind is searched exhaustively before anything is said."""
 HOUR_S = 3600.0
@@ -63,6 +66,7 @@ class IslandSearch:
         self.space = space_for(inputs.cluster)
         self.composer = Composer(self.model, self.cluster, self.workload, self.space)
         self.first_device = list(accumulate((g.devices for g in self.cluster.groups), initial=0))
+        self.pricer = PlanPricer(self.model, self.cluster, self.workload)
         self.priced = self.too_large = 0
 
     def composed(self, groups: Iterable[int], most: int) -> list[Candidate]:
@@ -110,7 +114,7 @@ class IslandSearch:
 
     def _near(self, number: int, space: Space) -> Space | None:
         """The degrees of the best pipelines on one group, every schedule, sharding and recompute with them."""
-        pipelines = self.composer.pipelines([Part(number, self.cluster.groups[number].devices)])
+        pipelines = self.composer.pipelines([Part(number, self.cluster.groups[number].devices)])[:NEAR]
         rows = [p.stages[0].options.plan_row(p.stages[0].row, 1) for p in pipelines]
         if not rows:
             return None
@@ -127,7 +131,8 @@ class IslandSearch:
 
     def _candidate(self, plan: ExecutionPlan, groups: frozenset[int], row: PlanRow | None = None) -> Candidate | None:
         """The plan priced in full; None where it does not fit."""
-        estimate = estimate_plan(plan, self.model, self.cluster, self.workload)
+        check_plan(plan, self.model, self.cluster, self.workload)
+        estimate = estimate_of(plan, self.pricer)
         self.priced += 1
         if estimate.fits == "no" or (estimate.fits == "tight" and not self.space.tight):
             self.too_large += 1

@@ -25,7 +25,7 @@ from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.hetero.blends import Blend, Member, blended
 from meshwright.hetero.native_stages import StageOptions, stage_options
 from meshwright.hetero.pipelines import SplitPipeline, Stage, split_pipeline
-from meshwright.hetero.routes import MOST_CHUNKS, Routes, routes_through
+from meshwright.hetero.routes import MOST_CHUNKS, Routes, paced, promising
 from meshwright.hetero.stage_fronts import StageFront, stage_front
 from meshwright.search.grid import divisors
 from meshwright.search.space import Space
@@ -37,10 +37,12 @@ from meshwright.specs.workload import Workload
 MOST_STAGES = 64
 """Of a pipeline on one island."""
 MOST_WAVES = 14
-MOST_ORDERS = 24
-"""Orders of islands tried for one pipeline."""
+ALL_ORDERS = 4
+"""Islands of a pipeline up to which all their orders are tried."""
+REORDERED = 16
+"""Routes that are looked at in every order of their islands, of 1F1B and of its interleaved form."""
 SPLIT = 10
-"""Routes of one order whose layers are split exactly."""
+"""Routes through the same islands whose layers are split exactly, likewise."""
 KEPT = 4
 """Pipelines through the same islands that are blended with others."""
 DOMINANT = 0.8
@@ -164,38 +166,39 @@ class Composer:
         """The quickest pipelines through all of these parts, in any order, quickest first."""
         key = tuple(sorted((part.group, part.devices) for part in parts))
         if key not in self._pipelines:
-            found: list[tuple[float, SplitPipeline]] = []
-            for order in self._orders(parts):
-                found += self._through(order)
-            found.sort(key=lambda one: one[0])
-            self._pipelines[key] = _distinct([pipeline for _, pipeline in found])[:KEPT]
+            split = [self._split(order, routes, number) for order, routes, number in self._quickest(parts)]
+            found = _distinct([pipeline for pipeline in split if pipeline is not None])
+            found.sort(key=lambda one: one.step_s(self.workload.global_batch / one.wave))
+            self._pipelines[key] = found
         return self._pipelines[key]
 
-    def _orders(self, parts: Sequence[Part]) -> Iterator[tuple[Part, ...]]:
-        """Orders of islands, those first that have the most memory where the most is kept in flight."""
-        ranked = sorted(parts, key=lambda part: -self.hardware(part.group).memory_bytes)
-        return itertools.islice(itertools.permutations(ranked), MOST_ORDERS)
-
-    def _through(self, order: Sequence[Part]) -> Iterator[tuple[float, SplitPipeline]]:
-        fronts = [self.front(part) for part in order]
-        known = [front for front in fronts if front is not None]
-        if len(known) < len(fronts) or not self.chunk_counts:
-            return
-        routes = routes_through(
-            known,
-            layers=self.usual_layers,
-            micro_batches=self.micro_batches,
+    def _quickest(self, parts: Sequence[Part]) -> list[tuple[tuple[Part, ...], Routes, int]]:
+        """The quickest routes through these parts over all orders: of 1F1B, and of its interleaved form."""
+        base = sorted(parts, key=lambda part: -self.hardware(part.group).memory_bytes)
+        fronts = [front for part in base if (front := self.front(part)) is not None]
+        if len(fronts) < len(base) or not self.chunk_counts:
+            return []
+        common = {"layers": self.usual_layers, "micro_batches": self.micro_batches}
+        picks = promising(
+            fronts,
             stage_counts=self.space.pinned("pp"),  # type: ignore[arg-type]
             chunk_counts=self.chunk_counts,
+            **common,  # type: ignore[arg-type]
         )
-        if routes is None:
-            return
-        self.counts["routes"] += routes.bounded
-        self.counts["routes: bound above the best"] += routes.bounded - len(routes)
-        for number in _first_of_each(routes):
-            pipeline = self._split(order, routes, number)
-            if pipeline is not None:
-                yield pipeline.step_s(self.workload.global_batch / pipeline.wave), pipeline
+        if picks is None:
+            return []
+        routes, which = paced(fronts, picks, **common)  # type: ignore[arg-type]
+        self.counts["routes"] += picks.bounded
+        self.counts["routes: bound above the best"] += picks.bounded - len(routes)
+        best = np.concatenate([which[(routes.chunks == 1) == plain][:REORDERED] for plain in (True, False)])
+        found = [(tuple(base), routes)]
+        for order in _orders(len(base))[1:] if len(best) else []:
+            again = paced([fronts[i] for i in order], picks.take(best, order), **common)[0]  # type: ignore[arg-type]
+            found.append((tuple(base[i] for i in order), again))
+        pooled = [(order, one, number) for order, one in found for number in range(len(one))]
+        pooled.sort(key=lambda entry: float(entry[1].step_s[entry[2]]))
+        plain = [entry for entry in pooled if entry[1].chunks[entry[2]] == 1][:SPLIT]
+        return plain + [entry for entry in pooled if entry[1].chunks[entry[2]] > 1][:SPLIT]
 
     def _split(self, order: Sequence[Part], routes: Routes, number: int) -> SplitPipeline | None:
         stages: list[Stage] = []
@@ -249,7 +252,7 @@ class Composer:
         found: list[Blend] = []
         gradient_bytes = self.model.parameters * self.workload.precision.bytes_of("reduce")
         for blocks in _partitions(tuple(parts)):
-            choices = [self.pipelines(block) for block in blocks]
+            choices = [self.pipelines(block)[:KEPT] for block in blocks]
             for chosen in itertools.product(*choices):
                 members = [
                     Member(pipeline, frozenset(part.group for part in block))
@@ -274,10 +277,13 @@ class Composer:
         return 2 * (count - 1) / count * gradient_bytes / slowest
 
 
-def _first_of_each(routes: Routes) -> Iterator[int]:
-    """The first routes of 1F1B and of its interleaved form."""
-    for plain in (True, False):
-        yield from np.flatnonzero((routes.chunks == 1) == plain)[:SPLIT].tolist()
+def _orders(count: int) -> list[tuple[int, ...]]:
+    """Every order of a few islands; of many, those that start elsewhere and run either way."""
+    straight = tuple(range(count))
+    if count <= ALL_ORDERS:
+        return list(itertools.permutations(straight))
+    turned = [straight[i:] + straight[:i] for i in straight]
+    return [*turned, *(order[::-1] for order in turned)]
 
 
 def _distinct(pipelines: list[SplitPipeline]) -> list[SplitPipeline]:

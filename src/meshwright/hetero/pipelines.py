@@ -10,6 +10,7 @@ interleaved  fill    period (1 + (S - 1) / v) and the transfers of one micro-bat
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -124,8 +125,10 @@ class _StageLine:
     """Running sums of one stage's costs over the model's layers."""
 
     cost_s: Float[np.ndarray, "cuts"]
+    cost_list: list[float]
+    """The same, for looking up single cuts."""
     edge_s: float
-    bytes_: Float[np.ndarray, "cuts"]
+    bytes_list: list[float]
     room_bytes: float
     sync_s: Float[np.ndarray, "cuts"]
     edge_sync_s: float
@@ -151,10 +154,12 @@ class _StageLine:
         edges = [kinds + 0] * (index == 0) + [kinds + 1] * (index == count - 1)
         room = stage.limit_bytes - options.fixed_bytes[row]
         room = room - options.transient_bytes[row, [*range(kinds), *edges]].max()
+        cost_s = kinds_before @ once_s[:kinds]
         return cls(
-            cost_s=kinds_before @ once_s[:kinds],
+            cost_s=cost_s,
+            cost_list=cost_s.tolist(),
             edge_s=float(once_s[here].sum()),
-            bytes_=kinds_before @ used[:kinds],
+            bytes_list=(kinds_before @ used[:kinds]).tolist(),
             room_bytes=float(room - used[edges].sum()) / chunks,
             sync_s=kinds_before @ options.sync_s[row, :kinds],
             edge_sync_s=float(options.sync_s[row, here].sum()),
@@ -168,9 +173,8 @@ class _StageLine:
 
     def furthest(self, first: int, pace_s: float) -> int:
         """Behind the last layer that fits from this one on."""
-        by_time = np.searchsorted(self.cost_s, self.cost_s[first] + pace_s - self.edge_s + 1e-12, side="right") - 1
-        by_memory = np.searchsorted(self.bytes_, self.bytes_[first] + self.room_bytes, side="right") - 1
-        return int(min(by_time, by_memory))
+        by_time = bisect_right(self.cost_list, self.cost_list[first] + pace_s - self.edge_s + 1e-12)
+        return min(by_time, bisect_right(self.bytes_list, self.bytes_list[first] + self.room_bytes)) - 1
 
 
 def _least_bottleneck(lines: list[_StageLine], layers: int) -> list[int] | None:

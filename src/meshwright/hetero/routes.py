@@ -43,14 +43,30 @@ class Routes:
     """Of each island's options."""
     chunks: Int[np.ndarray, "routes"]
     """Of each stage: 1 for 1F1B, more for interleaved 1F1B."""
-    bounded: int
-    """Routes that were bounded, before the least bounds were taken."""
+    step_s: Float[np.ndarray, "routes"]
 
     def __len__(self) -> int:
         return len(self.wave)
 
 
-def routes_through(
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Picks:
+    """Routes whose pace is worth searching, by number; the bound they were picked by knows no order of islands."""
+
+    counts: Int[np.ndarray, "picks islands"]
+    """Of the stage counts of each island."""
+    wave: Int[np.ndarray, "picks"]
+    chunks: Int[np.ndarray, "picks"]
+    bounded: int
+    """Routes that were bounded, before the least bounds were taken."""
+
+    def take(self, index: Int[np.ndarray, "taken"], order: Sequence[int]) -> Picks:
+        """Some of them, through the islands in another order."""
+        counts = self.counts[index][:, list(order)]
+        return Picks(counts=counts, wave=self.wave[index], chunks=self.chunks[index], bounded=self.bounded)
+
+
+def promising(
     fronts: Sequence[StageFront],
     *,
     layers: float,
@@ -58,19 +74,19 @@ def routes_through(
     stage_counts: Sequence[int] | None = None,
     chunk_counts: Sequence[int] = (1,),
     bisected: int = BISECTED,
-) -> Routes | None:
-    """The quickest routes, most promising first.
+) -> Picks | None:
+    """The routes with the least bounds, whatever the order of the islands.
 
     Args:
-        fronts: of the islands, in the order of the pipeline.
+        fronts: of the islands.
         layers: of the model.
         micro_batches: of a step at each wave.
         stage_counts: allowed numbers of stages in all, any by default.
         chunk_counts: allowed numbers of chunks of a stage.
-        bisected: how many have their pace searched.
+        bisected: how many at most, of 1F1B and of its interleaved form.
 
     Returns:
-        Routes; None where none can hold the model.
+        The routes; None where none can hold the model.
     """
     counts = _stage_counts(fronts, layers, stage_counts)
     if not len(counts):
@@ -94,7 +110,7 @@ def routes_through(
     if not picked.shape[1]:
         return None
     which, wave, chunk = picked
-    return _bisected(fronts, counts[which], wave, v[chunk], layers, micro_batches, int(np.isfinite(least_s).sum()))
+    return Picks(counts=counts[which], wave=wave, chunks=v[chunk], bounded=int(np.isfinite(least_s).sum()))
 
 
 def _least(values: Float[np.ndarray, "tuples waves chunks"], most: int) -> Int[np.ndarray, "axes picked"]:
@@ -121,16 +137,21 @@ def _stage_counts(
     return table[good]
 
 
-def _bisected(
-    fronts: Sequence[StageFront],
-    counts: Int[np.ndarray, "routes islands"],
-    wave: Int[np.ndarray, "routes"],
-    chunks: Int[np.ndarray, "routes"],
-    layers: float,
-    micro_batches: Float[np.ndarray, "waves"],
-    bounded: int,
-) -> Routes | None:
-    """The pace of every route, and the strategies that reach it."""
+def paced(
+    fronts: Sequence[StageFront], picks: Picks, *, layers: float, micro_batches: Float[np.ndarray, "waves"]
+) -> tuple[Routes, Int[np.ndarray, "routes"]]:
+    """The pace of every route, and the strategies that reach it.
+
+    Args:
+        fronts: of the islands, in the order of the pipeline.
+        picks: routes through them in that order.
+        layers: of the model.
+        micro_batches: of a step at each wave.
+
+    Returns:
+        Routes that can hold the model, the quickest first, and which of the picks they are.
+    """
+    counts, wave, chunks = picks.counts, picks.wave, picks.chunks
     stages = np.stack([front.stages[counts[:, g]] for g, front in enumerate(fronts)], axis=1)
     before = stages.cumsum(axis=1) - stages
     behind = stages.sum(axis=1)[:, None] - stages - before
@@ -163,20 +184,18 @@ def _bisected(
         [fronts[g].row[counts[:, g], wave, best[g].argmax(axis=1)] for g in range(len(fronts))],
         axis=1,
     )
+    step_s = high * (micro_batches[wave] + (stages.sum(axis=1) - 1) / chunks)
     kept = np.flatnonzero(possible)
-    if not len(kept):
-        return None
-    total = stages.sum(axis=1)
-    step_s = high * (micro_batches[wave] + (total - 1) / chunks)
     kept = kept[np.argsort(step_s[kept], kind="stable")]
-    return Routes(
+    routes = Routes(
         stages=stages[kept],
         wave=fronts[0].waves[wave[kept]],
         pace_s=high[kept],
         row=row[kept],
         chunks=chunks[kept],
-        bounded=bounded,
+        step_s=step_s[kept],
     )
+    return routes, kept
 
 
 @dataclass(frozen=True, slots=True, eq=False)
