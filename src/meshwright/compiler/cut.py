@@ -10,7 +10,7 @@ from jax.extend import core
 from meshwright.compiler.cost import is_heavy
 from meshwright.compiler.inline import is_dropped, piece
 
-MOVES_DATA = ("gather", "scatter", "sort", "scan", "while", "cond", "conv", "dot")
+MOVES_DATA = ("gather", "scatter", "sort", "scan", "while", "cond", "conv_", "dot")
 """Beginnings of primitives that are never repeated in every stage that reads their result."""
 
 
