@@ -104,7 +104,7 @@ def test_the_numbers_behind_the_data_are_found_in_spite_of_a_wrong_row() -> None
     values = {parameter.name: math.exp(x) for parameter, x in zip(found().parameters, found().log_values, strict=True)}
     # Only the product of the device's and the framework's share of products can be seen.
     products = values["device.hopper.gemm_fraction"] * values["software.megatron-core.product_share"]
-    assert products == pytest.approx(0.62 * 0.92, rel=0.05)
+    assert products == pytest.approx(0.62 * 0.92, rel=0.08)
     good = np.array([step.id != "run-7" for step in steps()])
     assert np.median(np.abs(found().before[good])) > 0.1
     assert np.median(np.abs(found().after[good])) < 0.03

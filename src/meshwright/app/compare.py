@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from meshwright.app.plan_source import PlanLike, job_of
 from meshwright.app.title import bare_row, title
-from meshwright.app.verdict import FITS_WORDS, TIE, differences, memory, percent
+from meshwright.app.verdict import FITS_WORDS, differences, memory, percent, tied
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
 from meshwright.specs.job import Job
@@ -157,7 +157,7 @@ def _text(one: Job, two: Job, a: StepEstimate, b: StepEstimate) -> str:
             f"{significant(b.tokens_per_s_per_device * two.plan.devices)} tokens/s"
         )
     word = "slower" if ratio > 0 else "faster"
-    verdict = "a tie" if abs(ratio) < TIE else f"the second is {percent(abs(ratio))} {word}"
+    verdict = "a tie" if tied(ratio) else f"the second is {percent(abs(ratio))} {word}"
     why = differences(a, b) if same_work else ""
     peaks = " against ".join(
         f"{memory(e.fullest.peak_memory_bytes, e.fullest.capacity_bytes)} ({FITS_WORDS[e.fits]})" for e in (a, b)

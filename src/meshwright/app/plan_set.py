@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, overload
 
 from meshwright.app.rank_map import RankMap, rank_map
 from meshwright.app.title import bare_row, title, title_of
-from meshwright.app.verdict import Verdict, WholeRun
+from meshwright.app.verdict import Verdict, WholeRun, tied
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.cluster import Assumption
 from meshwright.formats.plan_json import PLAN_SET_SCHEMA, content_hash, job_document, write_job
+from meshwright.library.calibration import calibration
 from meshwright.search.front import FrontPlan
 from meshwright.search.result import Certificate
 from meshwright.specs.cluster import ClusterSpec
@@ -162,6 +163,13 @@ class PlanSet(Sequence[RankedPlan]):
         """The first plan."""
         return self.plans[0]
 
+    @property
+    def tied_ranks(self) -> tuple[int, ...]:
+        """Ranks of the plans that cannot be told apart from the best by their time, the best first; empty for none."""
+        best_s = self.best.estimate.step_time_s
+        ranks = tuple(plan.rank for plan in self.plans if tied(plan.estimate.step_time_s / best_s - 1.0))
+        return ranks if len(ranks) > 1 and self.objective == "time" else ()
+
     def explain(self) -> Explanation:
         """The best plan explained."""
         return self.best.explain()
@@ -183,6 +191,7 @@ class PlanSet(Sequence[RankedPlan]):
             },
             "verdict": self.verdict.to_dict(),
             "plans": [plan.to_dict() for plan in self.plans],
+            "tie": {"within": calibration().tie, "ranks": list(self.tied_ranks)},
             "rank_map": self.best.rank_map().to_dict(),
             "warnings": list(self.warnings),
         }

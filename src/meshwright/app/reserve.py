@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshwright.app.changes import neighbours
 from meshwright.app.pricing import Pricer
 from meshwright.app.title import bare_row
-from meshwright.app.verdict import TIE, memory, percent
+from meshwright.app.verdict import memory, percent, tied
 from meshwright.estimate.result import StepEstimate
 from meshwright.search.space import Space
 from meshwright.specs.job import Job
@@ -41,7 +41,7 @@ def reserve_line(job: Job, row: PlanRow | None, estimate: StepEstimate, space: S
     tight = [one for one in priced if one.estimate is not None and one.estimate.fits == "tight"]
     best = min(tight, key=lambda one: one.time_s, default=None)
     gain = 0.0 if best is None else 1.0 - best.time_s / estimate.step_time_s
-    if best is None or best.estimate is None or gain < TIE:
+    if best is None or best.estimate is None or gain < 0 or tied(gain):
         return (
             "reserve: plans that leave less than 8% of the memory free or offload to the host were not searched; "
             "`check` prices them"

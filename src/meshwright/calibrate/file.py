@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.calibrate.coverage import covering_ranges
 from meshwright.calibrate.fit import Z90, Fit, MeasuredStep
 from meshwright.errors import InputError, Problem
 from meshwright.library.calibration import SCHEMA
@@ -33,7 +34,8 @@ def fit_record(fit: Fit, steps: Sequence[MeasuredStep], *, date: str, source: st
     Returns:
         `numbers`: value, low and high (central 90 %) and prior of every number the runs say something about;
         `errors`: of the runs before and after, and with their source left out; `spread`: what is left over, by device
-        generation and framework, as the standard deviation of ln(predicted / measured) with sources left out.
+        generation and framework, as the standard deviation of ln(predicted / measured) with sources left out;
+        `ranges`: widths of ranges, and what they hold of sources that are left out.
     """
     numbers = {}
     for parameter, log_value, deviation in zip(fit.parameters, fit.log_values, fit.deviations, strict=True):
@@ -56,6 +58,7 @@ def fit_record(fit: Fit, steps: Sequence[MeasuredStep], *, date: str, source: st
         "numbers": numbers,
         "errors": {name: error_summary(getattr(fit, name)) for name in ("before", "after", "left_out")},
         "spread": spread(fit, steps),
+        "ranges": covering_ranges(fit, steps).to_dict(steps),
     }
 
 

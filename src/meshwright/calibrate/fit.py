@@ -176,7 +176,7 @@ def solve(
     at_x: Runs, slopes: Float[np.ndarray, "runs numbers"], x: Numbers, parameters: Sequence[Parameter], weights: Runs
 ) -> Numbers:
     """The minimum of the linearised problem within bounds."""
-    least_squares = _least_squares()
+    least_squares = _optimizer("least_squares")
     prior = np.log([parameter.prior for parameter in parameters])
     spread = np.array([parameter.quantity.spread for parameter in parameters])
     low, high = np.array([parameter.bounds for parameter in parameters]).T
@@ -254,16 +254,29 @@ def touches(parameter: Parameter, step: MeasuredStep) -> bool:
     return needed.get(parameter.quantity.field, True)
 
 
-def _least_squares() -> Callable[..., Any]:
+def linear_program(
+    costs: Numbers, equal: Float[np.ndarray, "rows numbers"], to: Float[np.ndarray, "rows"], bounds: Sequence[Any]
+) -> Numbers:
+    """The minimum of costs @ x where equal @ x = to.
+
+    Raises:
+        UnsupportedError: scipy is missing.
+    """
+    found = _optimizer("linprog")(costs, A_eq=equal, b_eq=to, bounds=bounds, method="highs")
+    return np.asarray(found.x)
+
+
+def _optimizer(name: str) -> Callable[..., Any]:
     try:
-        from scipy.optimize import least_squares
+        from scipy import optimize
     except ImportError:
         raise UnsupportedError(
             Problem(
                 what="calibrate needs scipy",
-                why="the fit is its least_squares",
+                why="the fit is its least_squares and linprog",
                 fix="pip install 'meshwright[calibrate]'",
                 field="calibrate",
             )
         ) from None
-    return least_squares
+    found: Callable[..., Any] = getattr(optimize, name)
+    return found

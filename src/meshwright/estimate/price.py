@@ -10,7 +10,8 @@ from meshwright.estimate.hardware import Hardware, at_pace, hardware_of
 from meshwright.estimate.layout import token_flop
 from meshwright.estimate.memory import MEMORY_KINDS
 from meshwright.estimate.pricer import PlanPricer, RunPlan, micro_batch_of, strategy_of_worker
-from meshwright.estimate.result import BASIS_ORDER, RANGE_BY_BASIS, StageEstimate, StepEstimate
+from meshwright.estimate.ranges import step_range
+from meshwright.estimate.result import BASIS_ORDER, StageEstimate, StepEstimate
 from meshwright.estimate.site import Site, Sites
 from meshwright.estimate.stages import pipeline_schedule, recompute_problem, schedule_problems, strategies_of
 from meshwright.estimate.step import StepColumns, fits
@@ -219,8 +220,14 @@ def _result(plan: ExecutionPlan, run: RunPlan, pricer: PlanPricer) -> StepEstima
     flat = [site for own in run.stages for site in own]
     time_s = float(step.step_time_s[0])
     basis = plan_basis(flat, pricer.sites)
-    low, high = RANGE_BY_BASIS[basis]
     hardware = flat[0].hardware
+    low, high = step_range(
+        host_share=float(step.breakdown_s["host"][0]) / time_s,
+        experts=model.is_moe,
+        kernels=[site.hardware.efficiency for site in flat],
+        framework=workload.software,
+        basis=basis,
+    )
     if hardware.pace_range is not None:
         slowest, quickest = hardware.pace_range
         low, high = 1.0 - hardware.pace / quickest, hardware.pace / slowest - 1.0

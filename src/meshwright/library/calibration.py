@@ -22,6 +22,9 @@ LIBRARY_VARIABLE = "MESHWRIGHT_LIBRARY"
 SCHEMA = "meshwright.calibration/1"
 Z90 = 1.645
 """Half-width of the central 90 % of a normal distribution."""
+WIDEST = math.log(3.0)
+"""A step that takes three times the prediction is of another run."""
+UNMEASURED_TIE = 0.02
 PACKAGED = Path(__file__).parent / "data" / "calibration.json"
 
 
@@ -63,6 +66,33 @@ class MeasuredPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ranges:
+    """Widths of ranges that hold for sources a fit has not seen; every doubt only widens."""
+
+    base: float
+    """Logarithm of the half-width of ln(measured / predicted), nothing else being in doubt."""
+    host: float
+    """What waiting for the host adds to it, per share of the step."""
+    experts: float
+    new_device: float
+    """For a generation without runs in the fit."""
+    new_framework: float
+    own: float
+    """Standard deviation of what one run is off by and others of its source are not."""
+    tie: float
+    """Relative difference of two plans of one job below which fewer than three of four such pairs were in order."""
+    generations: tuple[str, ...]
+    """With runs in the fit."""
+    frameworks: tuple[str, ...]
+
+    def half_width(self, *, host_share: float, experts: bool, new_device: bool, new_framework: bool) -> float:
+        """Of ln(measured / predicted), central 90 %; at most WIDEST."""
+        doubt = self.host * host_share + self.experts * experts
+        doubt += self.new_device * new_device + self.new_framework * new_framework
+        return min(math.exp(self.base + doubt), WIDEST)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """What one fit found."""
 
@@ -72,8 +102,14 @@ class Calibration:
     """By name: `device.hopper.gemm_fraction`, `software.megatron-core.vector_passes`."""
     spread: tuple[tuple[str, float], ...] = ()
     """What is left over: the standard deviation of ln(predicted / measured) by kind of run, sources left out."""
+    ranges: Ranges | None = None
     run: MeasuredPlan | None = None
     """The run it was measured on, where it comes from one; its framework is what a workload runs under by default."""
+
+    @property
+    def tie(self) -> float:
+        """Relative difference below which two plans of one job cannot be told apart."""
+        return UNMEASURED_TIE if self.ranges is None else self.ranges.tie
 
     def of(self, scope: str, owner: str) -> dict[str, float]:
         """Field to value of one owner."""
@@ -182,5 +218,13 @@ def calibration_of(data: dict[str, Any]) -> Calibration:
         source=data["source"],
         numbers=tuple((name, Fitted(**number)) for name, number in data["numbers"].items()),
         spread=tuple(data.get("spread", {}).items()),
+        ranges=_ranges(data.get("ranges")),
         run=None if "run" not in data else MeasuredPlan(**{f.name: data["run"][f.name] for f in fields(MeasuredPlan)}),
     )
+
+
+def _ranges(data: dict[str, Any] | None) -> Ranges | None:
+    if data is None:
+        return None
+    values: dict[str, Any] = {f.name: data[f.name] for f in fields(Ranges)}
+    return Ranges(**values | {name: tuple(data[name]) for name in ("generations", "frameworks")})
