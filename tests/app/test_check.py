@@ -11,7 +11,13 @@ from meshwright.app.check import check
 from meshwright.app.estimate import estimate
 from meshwright.app.plan import plan
 from meshwright.errors import InputError, UnsupportedError, ViolationError
+from meshwright.library.clusters import resolve_gpus
+from meshwright.specs import Workload
+from meshwright.specs.job import Job
+from meshwright.specs.strategy import DataParallel, LayerStrategy, Tensor1D
 from tests.app.questions import BATCH, GPUS, MODEL, best_plans
+from tests.estimate.cases import DENSE
+from tests.estimate.mixed import Stage, plan_of
 
 
 def test_the_best_plan_is_fine() -> None:
@@ -126,3 +132,28 @@ def test_a_launch_script_is_held_against_plans_its_framework_can_run() -> None:
     assert report.ok
     assert report.better is None
     assert not any("MEGATRON" in text for text in report.warnings)
+
+
+def test_stages_of_a_mixed_plan_are_held_against_the_model() -> None:
+    """A tensor degree that no head count has, and ranks that a micro-batch does not reach, each where it stands."""
+    six = LayerStrategy(tensor=Tensor1D(degree=6))
+    wide = LayerStrategy(data=DataParallel(shard=4, zero=1))
+    made = plan_of(([Stage(0, six, 7), Stage(8, wide, 5)], 2, 3), ([Stage(6, LayerStrategy(), 12)], 1, 2))
+    workload = Workload(seq_len=2048, global_batch=made.global_batch)
+    job = Job(model=DENSE, cluster=resolve_gpus("8xH100,8xA100-80"), workload=workload, plan=made)
+    report = check(None, job)
+    found = [(violation.code, violation.what) for violation in report.violations if violation.code == "LEGAL"]
+    assert ("LEGAL", "pipeline 0 stage 0: tp 6 does not divide the 32 attention heads") in found
+    assert ("LEGAL", "pipeline 0 stage 1: dp 4 does not divide the 2 sequences of a micro-batch") in found
+    assert not any("pipeline 1" in what for _, what in found)
+    assert report.exit_code == 5
+    assert report.estimate is not None
+
+
+def test_what_does_not_fit_a_kind_of_device_is_said_with_its_pipeline() -> None:
+    whole = LayerStrategy()
+    made = plan_of(([Stage(0, whole, 12)], 1, 2), ([Stage(8, whole, 12)], 1, 1))
+    workload = Workload(seq_len=2048, global_batch=made.global_batch)
+    job = Job(model=DENSE, cluster=resolve_gpus("8xH200,8xA100-40"), workload=workload, plan=made)
+    too_large = [violation for violation in check(None, job).violations if violation.code == "MEM_STAGE"]
+    assert [violation.what.split(" needs")[0] for violation in too_large] == ["pipeline 1 stage 0"]

@@ -1,10 +1,11 @@
-"""What makes a homogeneous plan legal for a model: rules as data, applied to one row or a grid.
+"""What makes a plan legal for a model: rules as data, applied to one row, a grid, or every stage of a plan.
 
 Each rule is a predicate over columns and, for the row that breaks it, the sentence with value, rule and remedy.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,7 +16,9 @@ from meshwright.estimate.stages import recompute_problem, refusal
 from meshwright.schedules import schedule_named
 from meshwright.shapes import Bool, Int
 from meshwright.specs.model import DenseMlp, LatentAttention, ModelSpec, MoeMlp
+from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
+from meshwright.specs.strategy import LayerStrategy, Tensor1D
 from meshwright.specs.workload import batch_problem
 
 Degrees = dict[str, Int[np.ndarray, "rows"]]
@@ -255,6 +258,69 @@ def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int) -> 
             )
         )
     return tuple(dict.fromkeys(problems))
+
+
+def plan_problems(plan: ExecutionPlan, model: ModelSpec, seq_len: int) -> tuple[Problem, ...]:
+    """Everything that makes stages of a plan illegal for a model, together; each strategy once, where it first stands.
+
+    Args:
+        plan: of any pipelines.
+        model: the model.
+        seq_len: tokens of a sequence.
+
+    Returns:
+        Problems, none if the plan is legal.
+    """
+    rules = model_rules(model, seq_len)
+    problems: list[Problem] = []
+    seen: set[int] = set()
+    for number, pipeline in enumerate(plan.pipelines):
+        sequences = pipeline.micro_batch * plan.data_degree(pipeline)
+        for place, worker in enumerate(pipeline.workers):
+            here = f"pipeline {number} stage {place}: " if len(plan.pipelines) > 1 else f"stage {place}: "
+            for index in dict.fromkeys(run.strategy for chunk in worker.chunks for run in chunk.runs):
+                strategy = plan.strategies[index]
+                if sequences % strategy.dp:
+                    problems.append(_uneven_share(here, strategy.dp, sequences))
+                if index in seen:
+                    continue
+                seen.add(index)
+                degrees = _strategy_degrees(strategy, pipeline.micro_batch)
+                for rule in rules:
+                    if not bool(rule.holds(degrees)[0]):
+                        value = degrees[rule.field][0] if rule.field in degrees else ""
+                        what = here + _what(rule, value)
+                        problems.append(Problem(what=what, why=rule.why, fix=rule.fix, field=rule.field))
+    return tuple(dict.fromkeys(problems))
+
+
+def _uneven_share(here: str, dp: int, sequences: int) -> Problem:
+    return Problem(
+        what=f"{here}dp {dp} does not divide the {sequences} sequences of a micro-batch",
+        why="its ranks share the sequences that the first stage's ranks pass on",
+        fix="use a data degree that divides them, or larger micro-batches",
+        field="dp",
+    )
+
+
+def _strategy_degrees(strategy: LayerStrategy, micro_batch: int) -> Degrees:
+    """One strategy as columns; what concerns whole pipelines is left at 1."""
+    tensor = strategy.tensor
+    whole = isinstance(tensor, Tensor1D) and not tensor.sequence_parallel and tensor.degree > 1
+    a2a = math.prod(level.degree for level in strategy.context if level.kind == "a2a")
+    values = {
+        "tp": strategy.tp,
+        "sp": int(not whole),
+        "cp": strategy.cp,
+        "cp_a2a": a2a,
+        "pp": 1,
+        "vpp": 1,
+        "ep": strategy.expert.ep,
+        "etp": strategy.expert.etp,
+        "dp": strategy.dp,
+        "mbs": micro_batch,
+    }
+    return {name: np.array([value]) for name, value in values.items()}
 
 
 def _schedule_problems(row: PlanRow) -> list[Problem]:

@@ -1,0 +1,176 @@
+"""What `check` says about a plan: violations, the changes that mend them, and a better plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from meshwright.app.job_inputs import JobInputs
+from meshwright.app.post_mortem import PostMortem
+from meshwright.app.verdict import memory
+from meshwright.errors import Problem, ViolationError
+from meshwright.estimate.result import StepEstimate
+from meshwright.units import seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """One thing that must not stay so."""
+
+    code: str
+    """`LEGAL`, `MEM_STAGE`, `MODEL` or `OPTIONS`."""
+    what: str
+    why: str = ""
+    fix: str = ""
+    field: str = ""
+    stage: int | None = None
+    need_bytes: float | None = None
+    have_bytes: float | None = None
+
+    def to_dict(self) -> dict[str, object]:
+        """As data."""
+        return {
+            "code": self.code,
+            "what": self.what,
+            "why": self.why,
+            "fix": self.fix,
+            "field": self.field,
+            "stage": self.stage,
+            "need_bytes": self.need_bytes,
+            "have_bytes": self.have_bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """A change that makes the plan legal and fit, priced."""
+
+    change: str
+    name: str
+    changes: int
+    """Settings that differ."""
+    step_time_s: float
+    peak_memory_bytes: float
+    capacity_bytes: float
+    fits: str
+    changes_training: bool
+
+    def line(self) -> str:
+        """One line for people."""
+        trained = "; trains differently" if self.changes_training else ""
+        tight = " (tight)" if self.fits == "tight" else ""
+        peak = memory(self.peak_memory_bytes, self.capacity_bytes)
+        return f"{self.change}: {seconds(self.step_time_s)}, {peak}{tight} ({self.name}){trained}"
+
+    def to_dict(self) -> dict[str, object]:
+        """As data."""
+        return {
+            "change": self.change,
+            "name": self.name,
+            "changes": self.changes,
+            "step_time_s": self.step_time_s,
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "capacity_bytes": self.capacity_bytes,
+            "fits": self.fits,
+            "changes_training": self.changes_training,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Better:
+    """The best plan of the same question, where it beats the one checked."""
+
+    name: str
+    step_time_s: float
+    gain: float
+    """Relative time saved."""
+    because: str
+
+    def to_dict(self) -> dict[str, object]:
+        """As data."""
+        return {"name": self.name, "step_time_s": self.step_time_s, "gain": self.gain, "because": self.because}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CheckReport:
+    """What is wrong with a plan and what would mend it."""
+
+    name: str | None
+    title: str
+    text: str
+    violations: tuple[Violation, ...]
+    estimate: StepEstimate | None
+    """None where the plan is not legal."""
+    better: Better | None
+    mends: tuple[Repair, ...]
+    """The smallest changes first, quickest first among equals."""
+    warnings: tuple[str, ...]
+    inputs: JobInputs
+    post_mortem: PostMortem | None = None
+    """Of a run of this plan that ran out of memory."""
+
+    @property
+    def legal(self) -> bool:
+        """Whether all degrees go together with model, devices and batch."""
+        return self.estimate is not None and not any(v.code == "LEGAL" for v in self.violations)
+
+    @property
+    def ok(self) -> bool:
+        """No violations."""
+        return not self.violations
+
+    @property
+    def exit_code(self) -> int:
+        """0, or 5 where there are violations."""
+        return 5 if self.violations else 0
+
+    def raise_violations(self) -> None:
+        """For callers that want an exception.
+
+        Raises:
+            ViolationError: if there are any.
+        """
+        if self.violations:
+            raise ViolationError([Problem(what=v.what, why=v.why, fix=v.fix, field=v.field) for v in self.violations])
+
+    def to_dict(self) -> dict[str, Any]:
+        """As data: `meshwright.check/1`."""
+        found = self.inputs
+        return {
+            "schema": "meshwright.check/1",
+            "name": self.name,
+            "title": self.title,
+            "text": self.text,
+            "ok": self.ok,
+            "exit_code": self.exit_code,
+            "legal": self.legal,
+            "fits": self.estimate.fits if self.estimate else None,
+            "dominated_by": self.better.to_dict() if self.better else None,
+            "violations": [violation.to_dict() for violation in self.violations],
+            "mends": [mend.to_dict() | {"text": mend.line()} for mend in self.mends],
+            "warnings": list(self.warnings),
+            "post_mortem": self.post_mortem.to_dict() if self.post_mortem else None,
+            "estimate": self.estimate.to_dict() if self.estimate else None,
+            "inputs": {
+                "model": found.model.describe(),
+                "cluster": found.cluster.describe(),
+                "workload": found.workload.describe(),
+                "assumptions": [{"name": a.name, "value": a.value, "basis": a.basis} for a in found.assumptions],
+            },
+        }
+
+    def __repr__(self) -> str:
+        return f"CheckReport({self.text})"
+
+    def __rich__(self) -> RenderableType:
+        from meshwright.report.check_report import render_check
+
+        return render_check(self.to_dict())
+
+    def _repr_html_(self) -> str:
+        from meshwright.report.html import renderable_html
+
+        return renderable_html(self.__rich__())

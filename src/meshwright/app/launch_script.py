@@ -1,0 +1,91 @@
+"""A launch script as a plan to check, with what is wrong in its options."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from meshwright.app.check_report import Violation
+from meshwright.app.job_inputs import job_inputs
+from meshwright.app.plan_source import PlanQuestion, with_row
+from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
+from meshwright.formats.files import read_text
+from meshwright.formats.megatron import model_facts, read_flags
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.row_of import plan_of
+
+SOURCES = ("megatron",)
+
+
+def script_question(
+    model: ModelSpec | str | os.PathLike[str] | None,
+    source: str | os.PathLike[str],
+    source_format: str,
+    given: dict[str, Any],
+) -> tuple[PlanQuestion, list[Violation]]:
+    """A launch script as a question, with what is wrong in its options.
+
+    Args:
+        model: that it trains.
+        source: path, or text of several lines.
+        source_format: one of SOURCES.
+        given: what the caller says of the workload and the cluster, before the script's own.
+
+    Raises:
+        InputError: the script says nothing that can be used, or no model is given.
+        UnsupportedError: a format nobody reads.
+    """
+    if source_format not in SOURCES:
+        raise UnsupportedError(unknown_name("source", str(source_format)[:60], SOURCES), code="MW406")
+    if model is None:
+        why = "a launch script gives shapes, not all of a model"
+        raise InputError(Problem(what="no model is given", why=why, fix="name the model it trains", field="model"))
+    text = str(source) if isinstance(source, str) and "\n" in source else read_text(os.fspath(source), "launch script")
+    where = job_inputs(model, cluster=given["cluster"], gpus=given["gpus"], price=given["price"])
+    flags = read_flags(text, devices=where.cluster.devices)
+    if flags.row is None and not flags.model and not flags.workload and flags.problems:
+        raise InputError(flags.problems, code="MW231")
+    own = {key: flags.workload.get(key) for key in ("seq_len", "optimizer", "attention_kernel")}
+    own["dtype"] = flags.workload.get("precision")
+    settings = {key: given.get(key) if given.get(key) is not None else own.get(key) for key in own}
+    batch = {key: given[key] for key in ("global_batch", "tokens_per_step") if given[key] is not None}
+    if not batch and "global_batch" in flags.workload:
+        batch = {"global_batch": flags.workload["global_batch"]}
+    rest = {key: given[key] for key in ("expert_imbalance", "tokens") if given[key] is not None}
+    inputs = job_inputs(
+        where.model,
+        cluster=where.cluster,
+        **batch,
+        **{key: value for key, value in settings.items() if value is not None},
+        **rest,
+    )
+    violations = [Violation(code="OPTIONS", what=p.what, why=p.why, fix=p.fix, field=p.field) for p in flags.problems]
+    violations += _shape_differs(inputs.model, flags.model)
+    warnings = tuple(f"the script does not say {name}" for name in flags.unresolved[:8])
+    if flags.row is None:
+        return PlanQuestion(inputs=inputs, row=None, plan=None, warnings=warnings), violations
+    asked = inputs.workload.global_batch
+    if inputs.batch_given and asked != flags.row.gbs:
+        what = f"the script runs {flags.row.gbs} sequences per step, {asked} are asked for"
+        violations.append(Violation(code="OPTIONS", what=what, why="a step has one batch", field="--global-batch-size"))
+    question = with_row(flags.row, inputs, warnings)
+    uneven = question.plan is not None and flags.layout is not None and sum(flags.layout) == inputs.model.num_layers
+    if uneven and flags.layout is not None:
+        question = replace(question, plan=plan_of(flags.row, flags.layout))
+    return question, violations
+
+
+def _shape_differs(model: ModelSpec, said: dict[str, Any]) -> Iterator[Violation]:
+    """Options that describe another model than the one named."""
+    facts = model_facts(model)
+    for name, value in said.items():
+        if name in facts and facts[name] != value and value is not None:
+            yield Violation(
+                code="MODEL",
+                what=f"the script's {name.replace('_', ' ')} is {value}",
+                why=f"{model.name} has {facts[name]}",
+                fix="name the model that the script trains, or mend the option",
+                field=name,
+            )

@@ -1,0 +1,57 @@
+"""The smallest changes that make a plan legal and fit, each really priced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from meshwright.app.changes import Change, describe, distance, repairs
+from meshwright.app.check_report import Repair
+from meshwright.app.job_inputs import JobInputs
+from meshwright.app.pricing import Pricer
+from meshwright.specs.row import PlanRow
+
+MOST_MENDS = 5
+MOST_PAIRS = 40
+"""Single changes that are changed once more where no single one mends the plan."""
+
+
+def mends_of(row: PlanRow, inputs: JobInputs, short_bytes: float = 0.0) -> tuple[Repair, ...]:
+    """One change that makes a row legal and fit, else two, quickest first.
+
+    Args:
+        row: of the plan.
+        inputs: its model, cluster and workload.
+        short_bytes: more than is predicted, which must fit too.
+    """
+    pricer = Pricer(inputs.model, inputs.cluster, inputs.workload, inputs.cluster.devices)
+    singles = list(repairs(row, inputs.model, pricer.devices))
+    found = _good(row, singles, pricer, short_bytes)
+    if not found:
+        pairs = (
+            again for change in singles[:MOST_PAIRS] for again in repairs(change.row, inputs.model, pricer.devices)
+        )
+        found = _good(row, pairs, pricer, short_bytes)
+    found.sort(key=lambda mend: (mend.changes_training, mend.fits == "tight", mend.step_time_s))
+    return tuple(found[:MOST_MENDS])
+
+
+def _good(row: PlanRow, changes: Iterable[Change], pricer: Pricer, short_bytes: float) -> list[Repair]:
+    found: dict[PlanRow, Repair] = {}
+    for change in changes:
+        priced = pricer.price(change.row)
+        if not priced.fits or priced.estimate is None or change.row in found:
+            continue
+        full = priced.estimate.fullest
+        if full.peak_memory_bytes + short_bytes > full.capacity_bytes:
+            continue
+        found[change.row] = Repair(
+            change=describe(row, change.row),
+            name=change.row.format(),
+            changes=distance(row, change.row),
+            step_time_s=priced.estimate.step_time_s,
+            peak_memory_bytes=full.peak_memory_bytes,
+            capacity_bytes=full.capacity_bytes,
+            fits=priced.estimate.fits,
+            changes_training=change.changes_training or change.row.gbs != row.gbs,
+        )
+    return list(found.values())
