@@ -4,21 +4,22 @@
     answer    {plans: [{strategy: "tp4.dp2.z1", forward_s, backward_s, sync_s, state_bytes, activation_bytes}, ...]}
 
 Numbers are SI. A strategy is the one-line form of a plan without pipeline: its degrees multiply to the devices used.
+Where layers differ, `runs: [{layers: 3, strategy: "tp4.dp2"}, ...]` stands in place of `strategy`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
-from pydantic import NonNegativeFloat, ValidationError
+from pydantic import NonNegativeFloat, PositiveInt, ValidationError, model_validator
 
 from meshwright.errors import InputError, MeshwrightError
 from meshwright.formats.problems import Table, Text, key, problems_of
 from meshwright.specs.cluster import Island
 from meshwright.specs.model import LayerSpec, MoeMlp
 from meshwright.specs.plan import StrategyRun
-from meshwright.specs.row import parse_row
+from meshwright.specs.row import PlanRow, parse_row
 from meshwright.specs.seam import ModelSlice, PartialPlan
 from meshwright.specs.workload import Workload
 
@@ -26,13 +27,25 @@ SCHEMA = "meshwright.slice/1"
 MOST_PLANS = 10_000
 
 
-class _Plan(Table):
+class _Run(Table):
+    layers: PositiveInt = key("4", required=True)
     strategy: Text = key('"tp4.dp2.z1"', required=True)
+
+
+class _Plan(Table):
+    strategy: Text | None = key('"tp4.dp2.z1"')
+    runs: list[_Run] | None = key('[{"layers": 4, "strategy": "tp4.dp2.z1"}]', min_length=1)
     forward_s: NonNegativeFloat = key("0.01", required=True)
     backward_s: NonNegativeFloat = key("0.02", required=True)
     sync_s: NonNegativeFloat = key("0.0", default=0.0)
     state_bytes: NonNegativeFloat = key("1e10", required=True)
     activation_bytes: NonNegativeFloat = key("1e9", required=True)
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if (self.strategy is None) == (self.runs is None):
+            raise ValueError("must hold either strategy or runs")
+        return self
 
 
 class _Answer(Table):
@@ -107,21 +120,29 @@ def partial_plans(answer: Mapping[str, Any], part: ModelSlice, island: Island, m
 
 
 def _partial(plan: _Plan, part: ModelSlice, island: Island, micro_batch: int) -> PartialPlan:
-    try:
-        row = parse_row(plan.strategy, devices=island.devices, global_batch=micro_batch, schedules=())
-    except MeshwrightError as error:
-        raise InputError(error.problems, code="MW217") from None
+    held = [(run.layers, run.strategy) for run in plan.runs or ()]
+    if plan.strategy is not None:
+        held = [(part.num_layers, plan.strategy)]
+    rows = {text: _row(text, island, micro_batch) for _, text in held}
+    number = {text: index for index, text in enumerate(rows)}
     return PartialPlan(
-        devices=row.devices,
+        devices=rows[held[0][1]].devices,
         micro_batch=micro_batch,
         forward_s=plan.forward_s,
         backward_s=plan.backward_s,
         sync_s=plan.sync_s,
         state_bytes=plan.state_bytes,
         activation_bytes=plan.activation_bytes,
-        strategies=(row.strategy(),),
-        runs=(StrategyRun(layers=part.num_layers, strategy=0),) if part.num_layers else (),
+        strategies=tuple(row.strategy() for row in rows.values()),
+        runs=tuple(StrategyRun(layers=layers, strategy=number[text]) for layers, text in held if layers),
     )
+
+
+def _row(text: str, island: Island, micro_batch: int) -> PlanRow:
+    try:
+        return parse_row(text, devices=island.devices, global_batch=micro_batch, schedules=())
+    except MeshwrightError as error:
+        raise InputError(error.problems, code="MW217") from None
 
 
 def _layer(layer: LayerSpec, hidden: int) -> dict[str, Any]:
