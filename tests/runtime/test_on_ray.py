@@ -63,3 +63,19 @@ def test_actors_compute_the_same_and_a_killed_one_is_told(cluster: None) -> None
     os.kill(crew.pids()[1], signal.SIGKILL)
     with pytest.raises(LostError, match="mesh 1 died"):
         there(state, batch())
+
+
+def test_two_actors_share_a_mesh(cluster: None) -> None:
+    """Each mesh is one group of JAX over two actors."""
+    method = mw.PipeshardParallel(num_stages=2, num_micro_batches=2, zero=2)
+    here = mw.parallelize(step, method=method)
+    there = mw.parallelize(step, method=method, backend="ray", hosts_per_mesh=2)
+    expected, state = initial(), initial()
+    try:
+        for _ in range(2):
+            expected, _ = here(expected, batch())
+            state, _ = there(state, batch())
+        for one, other in zip(jax.tree.leaves(state), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=0, atol=1e-6)
+    finally:
+        there.close()

@@ -20,13 +20,14 @@ TIMEOUT_S = 300.0
 """A worker that has not gone on to its next instruction by then hangs."""
 
 
-def check_backend(backend: str, ray: str | None, timeout_s: float) -> None:
+def check_backend(backend: str, ray: str | None, timeout_s: float, hosts: int = 1) -> None:
     """Whether these go together.
 
     Args:
         backend: name.
         ray: address of a cluster.
         timeout_s: in which a worker goes on.
+        hosts: that share each mesh.
 
     Raises:
         InputError: they do not, with every reason.
@@ -37,6 +38,11 @@ def check_backend(backend: str, ray: str | None, timeout_s: float) -> None:
     elif ray is not None and backend != "ray":
         wrong.append(Problem(what=f'ray = "{ray}" with backend = "{backend}"', why="only Ray has a cluster's address",
                              fix='backend="ray"', field="ray"))  # fmt: skip
+    if hosts < 1 or (hosts > 1 and backend == "local"):
+        wrong.append(Problem(what=f'hosts_per_mesh = {hosts} with backend = "{backend}"',
+                             why="it counts the workers of a mesh from 1, and this process is one",
+                             fix='backend="processes" or "ray", or hosts_per_mesh=1',
+                             field="hosts_per_mesh"))  # fmt: skip
     if not timeout_s > 0:
         wrong.append(Problem(what=f"timeout_s = {timeout_s}", why="it is a time to wait", fix=f"timeout_s={TIMEOUT_S}",
                              field="timeout_s"))  # fmt: skip
@@ -45,7 +51,7 @@ def check_backend(backend: str, ray: str | None, timeout_s: float) -> None:
 
 
 def runtime_of(
-    program: Program, meshes: Sequence[Mesh], backend: str, ray: str | None, timeout_s: float
+    program: Program, meshes: Sequence[Mesh], backend: str, ray: str | None, timeout_s: float, hosts: int = 1
 ) -> LocalRuntime | RemoteRuntime:
     """What runs a program.
 
@@ -55,8 +61,10 @@ def runtime_of(
         backend: one of `BACKENDS`.
         ray: address of a cluster; one of this machine is started without it.
         timeout_s: in which a worker goes on to its next instruction, or counts as hung.
+        hosts: that share each mesh.
 
     Raises:
+        InputError: the devices of a mesh cannot be shared out among its hosts.
         UnsupportedError: workers with other devices than CPUs.
     """
     if backend == "local":
@@ -69,6 +77,15 @@ def runtime_of(
                     fix='backend="local", or CPU devices', field="backend")
         )  # fmt: skip
 
+    uneven = [(number, mesh.size) for number, mesh in enumerate(meshes) if mesh.size % hosts]
+    if uneven:
+        raise InputError([
+            Problem(what=f"mesh {number} has {size} devices for hosts_per_mesh = {hosts}",
+                    why="every host of a mesh has as many of its devices", fix="hosts_per_mesh=1, or other devices",
+                    field="hosts_per_mesh")
+            for number, size in uneven
+        ])  # fmt: skip
+
     def hire(devices: Sequence[int]) -> Crew:
         environments = [settings_of(os.environ, count) for count in devices]
         if backend == "ray":
@@ -79,7 +96,7 @@ def runtime_of(
 
         return ProcessCrew(environments)
 
-    return RemoteRuntime(program, meshes, hire, timeout_s)
+    return RemoteRuntime(program, meshes, hire, timeout_s, hosts)
 
 
 def settings_of(environment: Mapping[str, str], devices: int) -> dict[str, str]:

@@ -86,7 +86,11 @@ class Crew(Protocol):
 
 
 def together(
-    crew: Crew, calls: dict[int, tuple[Any, ...]], limit_s: float, lists: Sequence[Sequence[Instruction]]
+    crew: Crew,
+    calls: dict[int, tuple[Any, ...]],
+    limit_s: float,
+    lists: Sequence[Sequence[Instruction]],
+    hosts: int = 1,
 ) -> dict[int, Any]:
     """Call workers at the same time and wait for all.
 
@@ -94,7 +98,8 @@ def together(
         crew: the workers.
         calls: method and arguments by mesh.
         limit_s: in which every worker answers or goes on to another instruction.
-        lists: of all meshes, to say where a worker was.
+        lists: of all workers, to say where one was.
+        hosts: that share each mesh.
 
     Returns:
         What the methods returned, by mesh.
@@ -118,9 +123,9 @@ def together(
         if (places := crew.places()) != seen:
             seen, moved = places, time.monotonic()
         if not wrong and time.monotonic() - moved > limit_s:
-            raise _stalled(waiting, seen, lists, limit_s)
+            raise _stalled(waiting, seen, lists, limit_s, hosts)
     if wrong:
-        raise _lost(wrong, crew.places(), lists)
+        raise _lost(wrong, crew.places(), lists, hosts)
     return results
 
 
@@ -138,24 +143,35 @@ def _instruction(mesh: int, places: Sequence[int], lists: Sequence[Sequence[Inst
 _FIX = "call the step with arrays of the last checkpoint: workers are started anew"
 
 
-def _lost(wrong: dict[int, Failed | Gone], places: Sequence[int], lists: Sequence[Sequence[Instruction]]) -> LostError:
+def _name(worker: int, hosts: int) -> str:
+    mesh = f"the worker of mesh {worker // hosts}"
+    return mesh if hosts == 1 else f"{mesh} on its host {worker % hosts}"
+
+
+def _lost(
+    wrong: dict[int, Failed | Gone], places: Sequence[int], lists: Sequence[Sequence[Instruction]], hosts: int
+) -> LostError:
     """A worker that is gone or failed by itself is the cause; that others missed it is not told."""
     causes = {mesh: one for mesh, one in wrong.items() if isinstance(one, Gone) or one.lost is None}
     return LostError([
-        Problem(what=f"the worker of mesh {mesh} {'died' if isinstance(one, Gone) else 'failed'} "
+        Problem(what=f"{_name(mesh, hosts)} {'died' if isinstance(one, Gone) else 'failed'} "
                      f"{_where(mesh, places, lists)}", why=one.why, fix=_FIX, field="backend")
         for mesh, one in sorted((causes or wrong).items())
     ])  # fmt: skip
 
 
 def _stalled(
-    waiting: Sequence[int], places: Sequence[int], lists: Sequence[Sequence[Instruction]], limit_s: float
+    waiting: Sequence[int],
+    places: Sequence[int],
+    lists: Sequence[Sequence[Instruction]],
+    limit_s: float,
+    hosts: int,
 ) -> LostError:
     """Of the workers that stand still, those that do not wait for a message are the cause."""
     at = {mesh: _instruction(mesh, places, lists) for mesh in waiting if places[mesh] != MOVING}
     at_work = [mesh for mesh, one in at.items() if one is None or one.op is not Op.RECV]
     return LostError([
-        Problem(what=f"the worker of mesh {mesh} hangs {_where(mesh, places, lists)}",
+        Problem(what=f"{_name(mesh, hosts)} hangs {_where(mesh, places, lists)}",
                 why=f"no worker has gone on for {limit_s:g} s", fix=f"{_FIX}; raise timeout_s if it only is slow",
                 field="timeout_s")
         for mesh in (at_work or waiting)

@@ -63,8 +63,17 @@ class MeshExecutor:
         Args:
             values: of the buffers that hold one there, anywhere; they are placed.
         """
-        self.values = {buffer: jax.device_put(value, self.sharding(buffer)) for buffer, value in values.items()}
+        self.values = {buffer: self.placed(value, buffer) for buffer, value in values.items()}
         self.place = 0
+
+    def placed(self, value: Any, buffer: int) -> Any:
+        """A value where a buffer lies.
+
+        Args:
+            value: anywhere.
+            buffer: its number.
+        """
+        return jax.device_put(value, self.sharding(buffer))
 
     def advance(self, *, wait: bool) -> bool:
         """Do instructions up to the end of the list.
@@ -104,7 +113,7 @@ class MeshExecutor:
             case Op.RECV:
                 sent = self._channel(instruction).receive([self.buffers[buffer] for buffer in instruction.writes])
                 for buffer, value in zip(instruction.writes, sent, strict=True):
-                    self.values[buffer] = jax.device_put(value, self.sharding(buffer))
+                    self.values[buffer] = self.placed(value, buffer)
             case Op.FREE:
                 for buffer in instruction.reads:
                     del self.values[buffer]

@@ -141,7 +141,7 @@ def _actor_class(ray: Any) -> type:
 
         def call(self, name: str, *arguments: Any) -> Answer:
             """A method of the worker."""
-            if name == "listen":
+            if name in ("listen", "coordinator"):
                 arguments = (ray.util.get_node_ip_address(),)
             try:
                 with self._one:

@@ -97,9 +97,10 @@ class Place:
     backend: str = "local"
     ray: str | None = None
     timeout_s: float = TIMEOUT_S
+    hosts_per_mesh: int = 1
 
     def __post_init__(self) -> None:
-        check_backend(self.backend, self.ray, self.timeout_s)
+        check_backend(self.backend, self.ray, self.timeout_s, self.hosts_per_mesh)
 
 
 class ParallelizedStep:
@@ -164,6 +165,7 @@ def parallelize(
     backend: str = "local",
     ray: str | None = None,
     timeout_s: float = TIMEOUT_S,
+    hosts_per_mesh: int = 1,
 ) -> Any:
     """Run a training step on many devices.
 
@@ -176,11 +178,12 @@ def parallelize(
         ray: address of a Ray cluster; one of this machine is started without it.
         timeout_s: a worker that has not gone on to its next instruction by then ends the step with an error; in the
             first step, which compiles, by ten times as long. One that dies does at once.
+        hosts_per_mesh: workers that share the devices of each mesh, as one group of JAX.
 
     Returns:
         The step, to be called the same way; without `fun`, a decorator.
     """
-    place = Place(backend=backend, ray=ray, timeout_s=timeout_s)
+    place = Place(backend=backend, ray=ray, timeout_s=timeout_s, hosts_per_mesh=hosts_per_mesh)
     if fun is None:
         return lambda step: ParallelizedStep(step, method or DataParallel(), batch_argnums, loss, place)
     return ParallelizedStep(fun, method or DataParallel(), batch_argnums, loss, place)
@@ -241,7 +244,7 @@ def compile_step(
         program=program,
         verified=verify(program),
         shardings=tuple(shardings),
-        runtime=runtime_of(program, meshes, place.backend, place.ray, place.timeout_s),
+        runtime=runtime_of(program, meshes, place.backend, place.ray, place.timeout_s, place.hosts_per_mesh),
         plan=plan,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +23,35 @@ class Part:
     instructions: tuple[Instruction, ...]
     buffers: tuple[Buffer, ...]
     executables: dict[str, bytes]
-    axes: tuple[str, ...]
-    sizes: tuple[int, ...]
-    """Of the mesh along its axes."""
+    grids: tuple[tuple[tuple[str, ...], tuple[int, ...]], ...]
+    """Axes and sizes of all meshes."""
+    matched: Mapping[int, tuple[int, ...]]
+    """By place of a SEND or RECV, the buffers on its other side."""
+    host: int = 0
+    """Of the mesh's hosts."""
+    hosts: int = 1
+    """That share each mesh."""
+    coordinator: str = ""
+    """Address where the hosts of a mesh find each other."""
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Of the mesh."""
+        return self.grids[self.mesh][0]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Of the mesh along its axes."""
+        return self.grids[self.mesh][1]
+
+    def worker_of(self, mesh: int, host: int) -> int:
+        """Number of a worker.
+
+        Args:
+            mesh: any.
+            host: of that mesh.
+        """
+        return mesh * self.hosts + host
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """What the executables compute, flat in and out."""
@@ -43,6 +69,7 @@ def parts_of(program: Program, meshes: list[Mesh]) -> list[Part]:
         InputError: a function calls back into Python, or is otherwise bound to this process.
         UnsupportedError: the library that writes StableHLO is not installed.
     """
+    grids = tuple((tuple(str(axis) for axis in one.axis_names), tuple(one.devices.shape)) for one in meshes)
     serialised = {name: _serialised(name, closed) for name, closed in program.executables.items()}
     return [
         Part(
@@ -51,11 +78,26 @@ def parts_of(program: Program, meshes: list[Mesh]) -> list[Part]:
             buffers=program.buffers,
             executables={one.executable: serialised[one.executable] for one in own
                          if one.op is Op.RUN and one.executable is not None},
-            axes=tuple(str(axis) for axis in meshes[mesh].axis_names),
-            sizes=tuple(meshes[mesh].devices.shape),
+            grids=grids,
+            matched=_matched(program, mesh),
         )
         for mesh, own in enumerate(program.lists)
     ]  # fmt: skip
+
+
+def _matched(program: Program, mesh: int) -> dict[int, tuple[int, ...]]:
+    """What the other side of each message reads or writes: messages between two meshes keep their order."""
+    found = {}
+    for ours, theirs in ((Op.SEND, Op.RECV), (Op.RECV, Op.SEND)):
+        waiting = {
+            peer: iter([one for one in own if one.op is theirs and one.peer == mesh])
+            for peer, own in enumerate(program.lists)
+        }
+        for place, one in enumerate(program.lists[mesh]):
+            if one.op is ours and one.peer is not None:
+                other = next(waiting[one.peer])
+                found[place] = other.writes if theirs is Op.RECV else other.reads
+    return found
 
 
 def _serialised(name: str, closed: core.ClosedJaxpr) -> bytes:

@@ -6,7 +6,7 @@ import secrets
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -17,9 +17,10 @@ from meshwright.compiler.instructions import Buffer, Program
 from meshwright.errors import LostError, Problem
 from meshwright.runtime.crew import Crew, together
 from meshwright.runtime.host_arrays import from_host, host_form, to_host
+from meshwright.runtime.hosted import together_again
 from meshwright.runtime.local import part_of
 from meshwright.runtime.moments import Moments, from_start
-from meshwright.runtime.portable import parts_of
+from meshwright.runtime.portable import Part, parts_of
 from meshwright.runtime.worker import Done, Key, Move, Orders
 
 COMPILING = 10
@@ -101,7 +102,12 @@ class RemoteRuntime:
     """A program and the workers that run it; they are started by the first step."""
 
     def __init__(
-        self, program: Program, meshes: Sequence[Mesh], hire: Callable[[Sequence[int]], Crew], timeout_s: float
+        self,
+        program: Program,
+        meshes: Sequence[Mesh],
+        hire: Callable[[Sequence[int]], Crew],
+        timeout_s: float,
+        hosts: int = 1,
     ) -> None:
         """Nothing is started yet.
 
@@ -110,10 +116,13 @@ class RemoteRuntime:
             meshes: one per list; their shapes and axes are those of the workers' meshes.
             hire: makes a crew from the number of devices of each worker.
             timeout_s: in which a worker goes on to its next instruction, or counts as hung.
+            hosts: that share each mesh; workers are counted host by host, then mesh by mesh.
         """
-        self.program, self.meshes = program, tuple(meshes)
+        self.program, self.meshes, self.hosts = program, tuple(meshes), hosts
         self._hire, self._timeout_s = hire, timeout_s
-        self._parts = parts_of(program, list(meshes))
+        self._parts = [
+            replace(part, host=host, hosts=hosts) for part in parts_of(program, list(meshes)) for host in range(hosts)
+        ]
         self._team: _Team | None = None
 
     @property
@@ -154,7 +163,8 @@ class RemoteRuntime:
     def _step(self, inputs: Sequence[Any], micro_batches: int, *, timed: bool) -> tuple[list[Any], Moments]:
         team = self._team
         if team is None or team.over:
-            team = _Team(self._hire([mesh.size for mesh in self.meshes]), self.program, self._timeout_s)
+            devices = [mesh.size // self.hosts for mesh in self.meshes for _ in range(self.hosts)]
+            team = _Team(self._hire(devices), self.program, self._timeout_s, self.hosts)
             self._team = team
             team.start(self._parts)
         steps = team.steps
@@ -170,7 +180,7 @@ class RemoteRuntime:
             inputs[outcome.input] if outcome.buffer is None else made[outcome.buffer]  # type: ignore[index]
             for outcome in self.program.outcomes
         ]
-        return outputs, from_start([one.moments for one in done])
+        return outputs, from_start([one.moments for one in done[:: self.hosts]])
 
     def _orders(self, team: _Team, inputs: Sequence[Any], micro_batches: int, *, timed: bool) -> list[Orders]:
         fed: dict[int, dict[int, Any]] = defaultdict(dict)
@@ -207,6 +217,7 @@ class _Team:
     crew: Crew
     program: Program
     timeout_s: float
+    hosts: int = 1
     steps: int = 0
     over: bool = False
 
@@ -214,19 +225,24 @@ class _Team:
         self._dropped: dict[int, list[Key]] = defaultdict(list)
         self._end = weakref.finalize(self, self.crew.close, kill=True)
 
-    def start(self, parts: Sequence[Any]) -> None:
+    def start(self, parts: Sequence[Part]) -> None:
         """Connect the workers and give them their parts."""
         secret = secrets.token_bytes(SECRET_BYTES)
-        meshes = range(len(parts))
-        addresses = self._together(dict.fromkeys(meshes, ("listen", self.crew.host)))
-        self._together({mesh: ("connect", [addresses[one] for one in meshes], secret) for mesh in meshes})
-        self._together({mesh: ("load", part) for mesh, part in enumerate(parts)})
+        workers = range(len(parts))
+        addresses = self._together(dict.fromkeys(workers, ("listen", self.crew.host)))
+        self._together({worker: ("connect", [addresses[one] for one in workers], secret) for worker in workers})
+        if self.hosts > 1:
+            first = workers[:: self.hosts]
+            meeting = self._together(dict.fromkeys(first, ("coordinator", self.crew.host)))
+            parts = [replace(part, coordinator=meeting[part.worker_of(part.mesh, 0)]) for part in parts]
+        self._together({worker: ("load", part) for worker, part in enumerate(parts)})
 
     def step(self, orders: Sequence[Orders]) -> list[Done]:
         """One call per worker."""
-        answers = self._together({mesh: ("step", own) for mesh, own in enumerate(orders)}, working=True)
+        own = [one for one in orders for _ in range(self.hosts)]
+        answers = self._together({worker: ("step", one) for worker, one in enumerate(own)}, working=True)
         self.steps += 1
-        return [answers[mesh] for mesh in range(len(orders))]
+        return [answers[worker] for worker in range(len(own))]
 
     def fetch(self, mesh: int, key: Key) -> np.ndarray:
         """A value that a worker keeps."""
@@ -234,7 +250,11 @@ class _Team:
             raise LostError(Problem(what="the workers that kept this value are gone", field="backend",
                                     why="a worker was lost, or the runtime was closed",
                                     fix="go on from the last checkpoint"))  # fmt: skip
-        return self._together({mesh: ("fetch", key)})[mesh]
+        workers = range(mesh * self.hosts, (mesh + 1) * self.hosts)
+        answers = self._together(dict.fromkeys(workers, ("fetch", key)))
+        if self.hosts == 1:
+            return answers[mesh]
+        return together_again([part for worker in workers for part in answers[worker]])
 
     def drop(self, mesh: int, key: Key) -> None:
         """The driver no longer refers to a value; the worker is told with the next step."""
@@ -254,7 +274,8 @@ class _Team:
     def _together(self, calls: dict[int, tuple[Any, ...]], *, working: bool = False) -> dict[int, Any]:
         limit_s = self.timeout_s * (1 if working and self.steps else COMPILING)
         try:
-            return together(self.crew, calls, limit_s, self.program.lists if working else [])
+            lists = [own for own in self.program.lists for _ in range(self.hosts)] if working else []
+            return together(self.crew, calls, limit_s, lists, self.hosts)
         except BaseException:
             # Also where the user stops it: an answer still under way would be taken for that of the next call.
             self.end(kill=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -77,6 +78,7 @@ class MeshWorker:
         self._kept: dict[Key, Any] = {}
         self._listener: Listener
         self._wires: Wires
+        self._part: Part
         self._executor: MeshExecutor
 
     def listen(self, host: str) -> Address:
@@ -104,6 +106,15 @@ class MeshWorker:
         if parent is not None:
             self._wires.end_with(parent)
 
+    def coordinator(self, host: str) -> str:
+        """An address where the hosts of this worker's mesh find each other.
+
+        Args:
+            host: address of this machine that the others reach.
+        """
+        with socket.create_server((host, 0)) as free:
+            return f"{host}:{free.getsockname()[1]}"
+
     def load(self, part: Part) -> None:
         """Take the list and the executables.
 
@@ -116,8 +127,17 @@ class MeshWorker:
 
         from meshwright.runtime.executor import MeshExecutor
 
+        self._part = part
+        if part.hosts > 1:
+            jax.distributed.initialize(part.coordinator, part.hosts, part.host)
         count = int(np.prod(part.sizes))
         devices = np.array(jax.devices()[:count]).reshape(part.sizes)
+        if part.hosts > 1:
+            from meshwright.runtime.hosted import HostedExecutor
+
+            mesh = Mesh(devices, part.axes)
+            self._executor = HostedExecutor(part, part.functions(), mesh, self._wires.channel, self._watch)
+            return
         peers = {one.peer for one in part.instructions if one.peer is not None}
         self._executor = MeshExecutor(
             part.instructions,
@@ -143,11 +163,11 @@ class MeshWorker:
                for buffer, value in orders.fed.items()}  # fmt: skip
         fed |= {buffer: self._kept[key] for buffer, key in orders.reused.items()}
         for move in orders.moves:
-            if move.source == self.mesh:
-                self._wires.channel(move.target).send([self._kept[move.key]])
-            elif move.target == self.mesh:
+            if move.source == self._part.mesh:
+                self._give(move)
+            elif move.target == self._part.mesh:
                 self._watch(MOVING)
-                (fed[move.buffer],) = self._wires.channel(move.source).receive([buffers[move.buffer]])
+                fed[move.buffer] = self._taken(move)
         self._watch(BETWEEN)
         self._executor.begin(fed)
         self._executor.moments = [] if orders.timed else None
@@ -161,12 +181,30 @@ class MeshWorker:
             moments=tuple(self._executor.moments or ()),
         )
 
+    def _give(self, move: Move) -> None:
+        value = self._kept[move.key]
+        if self._part.hosts > 1:
+            self._executor.send([value], [move.key[1]], [move.buffer])  # type: ignore[attr-defined]
+        else:
+            self._wires.channel(move.target).send([value])
+
+    def _taken(self, move: Move) -> Any:
+        if self._part.hosts > 1:
+            (value,) = self._executor.receive([move.key[1]], [move.buffer])  # type: ignore[attr-defined]
+        else:
+            (value,) = self._wires.channel(move.source).receive([self._executor.buffers[move.buffer]])
+        return value
+
     def fetch(self, key: Key) -> Any:
-        """A kept value, gathered.
+        """A kept value, gathered; of a mesh with several hosts, the parts of this one.
 
         Args:
             key: of the value.
         """
         from meshwright.runtime.host_arrays import to_host
 
+        if self._part.hosts > 1:
+            from meshwright.runtime.hosted import parts_here
+
+            return parts_here(self._kept[key])
         return to_host(self._kept[key])
