@@ -72,7 +72,7 @@ def grow(
     width: int,
     shares: int,
 ) -> list[tuple[tuple[int, int], ...]]:
-    """Promising compositions as (row, pipelines) pairs.
+    """Promising compositions as (row, pipelines) pairs, the most promising first.
 
     Args:
         columns: shapes.
@@ -86,7 +86,7 @@ def grow(
         shares: counts tried of each shape by itself, spread evenly up to the most that fit.
     """
     promise = _Promise(prices.worth, global_batch, sum(ring_gb_s(costs)) / 2)
-    found: dict[tuple[tuple[int, int], ...], None] = {}
+    promised_s: dict[tuple[tuple[int, int], ...], float] = {}
     begun = [promise.best(_singles(columns, counts, shares), 2 * width)]
     begun += [_grown(columns, counts, start) for start in starts]
     for number, state in enumerate(begun):
@@ -95,9 +95,11 @@ def grow(
                 state = _extended(state, columns, promise, FEW if number else width)
             if not len(state):
                 break
-            for rows, numbers in zip(state.rows.tolist(), state.counts.tolist(), strict=True):
-                found.setdefault(tuple(sorted(zip(rows, numbers, strict=True))))
-    return list(found)
+            # Without the free devices, since nothing is added to these.
+            time_s = promise.estimates(promise.totals(state))[3].tolist()
+            for rows, numbers, one_s in zip(state.rows.tolist(), state.counts.tolist(), time_s, strict=True):
+                promised_s[tuple(sorted(zip(rows, numbers, strict=True)))] = one_s
+    return sorted(promised_s, key=lambda one: promised_s[one])
 
 
 def _grown(columns: Columns, counts: Int[np.ndarray, "devices"], start: Sequence[tuple[int, int]]) -> Grown:
@@ -160,24 +162,24 @@ class _Promise:
         together_s, alone_s = batch / (one.rate + one.worth), batch / one.rate
         return [together_s + most_s, together_s + least_s, alone_s + most_s, alone_s + least_s]
 
-    def best(self, grown: Grown, width: int) -> Grown:
-        """The best of each estimate, the surest first."""
-        estimates = self.estimates(
-            _Totals(
-                rate=grown.rate,
-                worth=grown.free @ self.worth,
-                lost=grown.lost,
-                pipelines=grown.pipelines,
-                parameters=grown.parameters,
-                least_tp=grown.least_tp,
-                sharded=grown.sharded,
-            )
+    def totals(self, grown: Grown) -> _Totals:
+        """Of whole compositions."""
+        return _Totals(
+            rate=grown.rate,
+            worth=grown.free @ self.worth,
+            lost=grown.lost,
+            pipelines=grown.pipelines,
+            parameters=grown.parameters,
+            least_tp=grown.least_tp,
+            sharded=grown.sharded,
         )
-        if len(grown) > width:
-            kept = np.unique(np.concatenate([np.argpartition(one, width)[:width] for one in estimates]))
-        else:
-            kept = np.arange(len(grown))
-        return grown.take(kept[np.argsort(estimates[2][kept], kind="stable")])
+
+    def best(self, grown: Grown, width: int) -> Grown:
+        """The best of each estimate."""
+        if len(grown) <= width:
+            return grown
+        estimates = self.estimates(self.totals(grown))
+        return grown.take(np.unique(np.concatenate([np.argpartition(one, width)[:width] for one in estimates])))
 
 
 def _singles(columns: Columns, counts: Int[np.ndarray, "devices"], shares: int) -> Grown:

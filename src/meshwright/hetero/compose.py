@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -25,8 +25,8 @@ from meshwright.units import GIGA
 
 USEFUL = 40
 """Compositions whose shapes others may take over."""
-SUBSET_IMPROVED = 4
-"""Compositions improved where a part of the cluster is only compared with."""
+FEW_KINDS = 3
+"""Kinds of device beyond which more compositions are priced."""
 ALIKE = 6
 """Shapes of one device count that are composed."""
 
@@ -40,11 +40,16 @@ class Effort:
     parameter_limits: int = 8
     shapes: int = 800
     parts: int = 3
-    starts: int = 24
     width: int = 300
     shares: int = 8
-    priced: int = 1200
+    starts: int = 24
+    priced: int = 600
     improved: int = 16
+
+    @property
+    def in_part(self) -> Effort:
+        """Where a part of the cluster is only compared with."""
+        return replace(self, shapes=self.shapes // 2, width=self.width // 3, starts=8, priced=150, improved=4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +94,8 @@ class Composer:
         """
         if self._every is None:
             return None
-        costs, pricer, effort = self.costs, self.pricer, self.effort
+        costs, pricer = self.costs, self.pricer
+        effort = self.effort if names is None else self.effort.in_part
         able = np.array([names is None or name in names for name in costs.kinds])
         inside = (self._every.used[:, ~able] == 0).all(axis=1)
         columns = self._every.take(np.flatnonzero(inside & self._kept))
@@ -122,12 +128,12 @@ class Composer:
             steps=effort.parts,
             width=effort.width,
             shares=effort.shares,
-        )
+        )[: effort.priced * max(1, int(able.sum()) - FEW_KINDS)]
         shapes = {row: columns.shape(row, self._kinds) for rows in candidates for row, _ in rows}
         compositions = [alone[0], *(merged(Part(shapes[row], n) for row, n in rows) for rows in candidates)]
         ranked = _quickest(pricer, compositions, USEFUL)
         useful = list({part.shape: None for one in ranked for part in one.parts})
-        best = best_improved(pricer, ranked[: effort.improved if names is None else SUBSET_IMPROVED], useful)
+        best = best_improved(pricer, ranked[: effort.improved], useful)
         time = pricer.price(best)
         assert time is not None
         return Composed(composition=best, time=time, columns=int(inside.sum()), pruned=pruned, priced=len(compositions))
