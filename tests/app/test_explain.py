@@ -10,10 +10,18 @@ import pytest
 from meshwright.app.changes import neighbours, with_rest
 from meshwright.app.estimate import estimate
 from meshwright.app.explain import explain
+from meshwright.app.variants import equal_shares, evenly, variants
 from meshwright.errors import InputError
+from meshwright.estimate.price import estimate_plan
 from meshwright.library import models
+from meshwright.library.clusters import resolve_gpus
+from meshwright.specs import Workload
+from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
+from meshwright.specs.strategy import LayerStrategy, Tensor1D
 from tests.app.questions import GPUS, MODEL, best_plans
+from tests.estimate.cases import DENSE
+from tests.estimate.mixed import Stage, plan_of
 
 
 def test_the_ladder_climbs_from_plain_data_parallelism_to_the_plan() -> None:
@@ -97,3 +105,58 @@ def test_neighbours_use_all_devices_and_differ() -> None:
     assert {"tp", "pp", "cp", "mbs", "vpp", "recompute", "sharding", "tp_overlap", "offload"} <= {
         c.lever for c in found
     }
+
+
+def mixed_job() -> Job:
+    """Two pipelines through H100 and A100-80, the first with more than its share of the batch."""
+    whole, half = LayerStrategy(tensor=Tensor1D(degree=4)), LayerStrategy(tensor=Tensor1D(degree=2))
+    made = plan_of(([Stage(0, whole, 8), Stage(8, whole, 4)], 1, 6), ([Stage(4, half, 7), Stage(12, half, 5)], 1, 2))
+    return Job(
+        model=DENSE,
+        cluster=resolve_gpus("8xH100,8xA100-80"),
+        workload=Workload(seq_len=2048, global_batch=made.global_batch),
+        plan=made,
+    )
+
+
+def test_unequal_stages_have_a_ladder_of_their_own() -> None:
+    job = mixed_job()
+    found = explain(job)
+    assert [step.change for step in found.ladder] == [
+        "start: layers and batch shared evenly",
+        "add its layers by stage",
+        "add its shares of the batch",
+    ]
+    assert found.ladder[-1].step_time_s == found.estimate.step_time_s
+    even = evenly(job.plan)
+    assert even is not None
+    shared = equal_shares(even)
+    assert shared is not None
+    assert [pipeline.num_micro_batches for pipeline in shared.pipelines] == [4, 4]
+    assert {worker.chunks[0].num_layers for pipeline in shared.pipelines for worker in pipeline.workers} == {6}
+    start = estimate_plan(shared, job.model, job.cluster, job.workload)
+    assert found.ladder[0].step_time_s == start.step_time_s
+
+
+def test_changes_of_unequal_stages_are_plans_of_the_same_batch() -> None:
+    job = mixed_job()
+    changes = dict(variants(job))
+    words = set(changes)
+    assert {
+        "pipeline 0 one layer from stage 0 to stage 1",
+        "one micro-batch from pipeline 1 to pipeline 0",
+        "pipeline 1 stage 1 recompute none -> full",
+    } <= words
+    for plan in changes.values():
+        assert plan.num_layers == job.plan.num_layers
+        assert plan.global_batch == job.plan.global_batch
+        assert plan != job.plan
+    shown = {step.change: step.step_time_s for step in explain(job).neighbours}
+    again = "one micro-batch from pipeline 1 to pipeline 0"
+    assert shown[again] == estimate_plan(changes[again], job.model, job.cluster, job.workload).step_time_s
+
+
+def test_numbers_of_every_group_and_link_are_moved() -> None:
+    named = {effect.name for effect in explain(mixed_job()).sensitivity}
+    assert any(name.startswith("H100: ") for name in named)
+    assert any(name.startswith("A100-80: ") for name in named)

@@ -6,16 +6,16 @@ Every rung and every neighbour is really priced; nothing here is a rule of thumb
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from meshwright.app.changes import describe, neighbours, with_rest
+from meshwright.app.explain_mixed import mixed_steps
+from meshwright.app.explanation import Explanation, Step
 from meshwright.app.plan_source import PlanLike, job_of
 from meshwright.app.pricing import Priced, Pricer
-from meshwright.app.sensitivity import Effect, effects
-from meshwright.app.title import bare_row, title
+from meshwright.app.sensitivity import effects
+from meshwright.app.title import bare_row
 from meshwright.app.verdict import against, memory, percent, sentence
-from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
 from meshwright.specs.job import Job
@@ -25,89 +25,9 @@ from meshwright.specs.row import PlanRow
 from meshwright.specs.row_of import row_of
 from meshwright.units import seconds
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
 RIVALS = 6
 RIVAL_SLOWER = 0.15
 """Neighbours at most this much slower are looked at when assumptions move."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One rung of the ladder, or one neighbour."""
-
-    change: str
-    """`add tp4`, `tp 4 -> 8 (dp 4 -> 2)`."""
-    name: str
-    outcome: str
-    """`fits`, `tight`, `no` or `not legal`."""
-    text: str
-    """What became of it, in words."""
-    step_time_s: float | None = None
-    peak_memory_bytes: float | None = None
-    capacity_bytes: float | None = None
-
-    def to_dict(self) -> dict[str, object]:
-        """As data."""
-        return {
-            "change": self.change,
-            "name": self.name,
-            "outcome": self.outcome,
-            "text": self.text,
-            "step_time_s": self.step_time_s,
-            "peak_memory_bytes": self.peak_memory_bytes,
-            "capacity_bytes": self.capacity_bytes,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Explanation:
-    """A plan explained."""
-
-    job: Job
-    estimate: StepEstimate
-    text: str
-    """The verdict on the plan itself."""
-    ladder: tuple[Step, ...]
-    """From plain data parallelism to the plan, one lever a rung."""
-    neighbours: tuple[Step, ...]
-    """One change away: quickest that fit first, then what does not fit, then what is not legal."""
-    sensitivity: tuple[Effect, ...]
-    """Assumed numbers, the one that moves the step most first."""
-    notes: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, object]:
-        """As data: `meshwright.explanation/1`."""
-        return {
-            "schema": "meshwright.explanation/1",
-            "name": self.job.name,
-            "title": title(self.job.plan, self.job.model, self.job.name),
-            "text": self.text,
-            "estimate": self.estimate.to_dict(),
-            "ladder": [step.to_dict() for step in self.ladder],
-            "neighbours": [step.to_dict() for step in self.neighbours],
-            "sensitivity": [effect.to_dict() | {"text": effect.line()} for effect in self.sensitivity],
-            "notes": list(self.notes),
-        }
-
-    def __repr__(self) -> str:
-        return f"Explanation({self.job.name}: {len(self.ladder)} steps, {len(self.neighbours)} alternatives)"
-
-    def __str__(self) -> str:
-        lines = [self.text, *(f"{step.change}: {step.text}" for step in self.ladder)]
-        lines += [f"instead {step.change}: {step.text}" for step in self.neighbours]
-        return "\n".join([*lines, *(effect.line() for effect in self.sensitivity)])
-
-    def __rich__(self) -> RenderableType:
-        from meshwright.report.explanation import render_explanation
-
-        return render_explanation(self.to_dict())
-
-    def _repr_html_(self) -> str:
-        from meshwright.report.html import renderable_html
-
-        return renderable_html(self.__rich__())
 
 
 def explain(plan: PlanLike) -> Explanation:
@@ -121,24 +41,17 @@ def explain(plan: PlanLike) -> Explanation:
 
     Raises:
         InputError: the file cannot be used.
-        UnsupportedError: the plan is not homogeneous, or nobody prices it.
+        UnsupportedError: a plan nobody prices.
     """
     job, warnings = job_of(plan)
     estimate = estimate_plan(job.plan, job.model, job.cluster, job.workload)
     row = row_of(job.plan, job.model)
     notes = list(warnings)
+    if not job.cluster.homogeneous or (row is None and bare_row(job.plan, job.model) is None):
+        return _of_unequal_stages(job, estimate, tuple(notes))
     if row is None:
         row = bare_row(job.plan, job.model)
-        if row is None:
-            raise UnsupportedError(
-                Problem(
-                    what="the plan is not one row of degrees",
-                    why="explain climbs from plain data parallelism lever by lever",
-                    fix="use `estimate` or `compare` for it",
-                    field="plan",
-                ),
-                code="MW408",
-            )
+        assert row is not None
         notes.append(
             "recompute is chosen layer by layer; the ladder goes up to the plan without, neighbours start there"
         )
@@ -153,6 +66,20 @@ def explain(plan: PlanLike) -> Explanation:
         neighbours=tuple(step for _, step in around),
         sensitivity=effects(job, _rivals(around, pricer, estimate)),
         notes=tuple(notes),
+    )
+
+
+def _of_unequal_stages(job: Job, estimate: StepEstimate, notes: tuple[str, ...]) -> Explanation:
+    """A plan that no row says: its own ladder and neighbours."""
+    ladder, around, rivals = mixed_steps(job, estimate)
+    return Explanation(
+        job=job,
+        estimate=estimate,
+        text=sentence(job, estimate),
+        ladder=ladder,
+        neighbours=around,
+        sensitivity=effects(job, rivals),
+        notes=notes,
     )
 
 

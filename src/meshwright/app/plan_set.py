@@ -28,7 +28,7 @@ from meshwright.units import seconds
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from meshwright.app.explain import Explanation
+    from meshwright.app.explanation import Explanation
     from meshwright.app.export import Exported
     from meshwright.app.mixing import Mixing
     from meshwright.app.trace import Trace

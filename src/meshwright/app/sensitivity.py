@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
 
 from meshwright.estimate.price import estimate_plan
 from meshwright.specs.cluster import ClusterSpec, DomainSpec, NodeGroup
@@ -60,12 +63,11 @@ def effects(job: Job, rivals: Sequence[tuple[str, ExecutionPlan]] = ()) -> tuple
     Returns:
         Numbers that move the step by 0.1% or more.
     """
-    group = job.cluster.groups[0]
     base_s = _time(job, job.plan, job.cluster)
     found = []
-    for name, basis, make in numbers(group):
+    for name, basis, make in _numbers_of(job):
         change = SURE_STEP if basis in SURE else UNSURE_STEP
-        worse, better = (replace(job.cluster, groups=(make(factor),)) for factor in (1 - change, 1 + change))
+        worse, better = make(1 - change), make(1 + change)
         worse_s, better_s = _time(job, job.plan, worse), _time(job, job.plan, better)
         if max(worse_s, better_s) - min(worse_s, better_s) < LEAST_EFFECT * base_s:
             continue
@@ -80,6 +82,35 @@ def effects(job: Job, rivals: Sequence[tuple[str, ExecutionPlan]] = ()) -> tuple
             )
         )
     return tuple(sorted(found, key=lambda e: e.step_time_better_s - e.step_time_worse_s))
+
+
+def _numbers_of(job: Job) -> Iterator[tuple[str, Basis, Callable[[float], ClusterSpec]]]:
+    """The numbers of every group that the plan uses, and of the links between them, each as a way to scale it."""
+    cluster, plan = job.cluster, job.plan
+    starts = list(accumulate((group.devices for group in cluster.groups), initial=0))
+    firsts = [first for pipeline in plan.pipelines for worker in pipeline.workers for first, _ in worker.devices]
+    used = sorted({bisect_right(starts, first) - 1 for first in firsts})
+    for number in used:
+        group = cluster.groups[number]
+        for name, basis, make in numbers(group):
+            label = name if cluster.homogeneous else f"{group.name}: {name}"
+            yield label, basis, partial(_with_group, cluster, number, make)
+    names = {cluster.groups[number].name for number in used}
+    for number, link in enumerate(cluster.links):
+        if names.issuperset(link.between):
+            yield f"link {' - '.join(link.between)}", link.basis, partial(_with_link, cluster, number)
+
+
+def _with_group(cluster: ClusterSpec, number: int, make: _Scaled, factor: float) -> ClusterSpec:
+    groups = list(cluster.groups)
+    groups[number] = make(factor)
+    return replace(cluster, groups=tuple(groups))
+
+
+def _with_link(cluster: ClusterSpec, number: int, factor: float) -> ClusterSpec:
+    links = list(cluster.links)
+    links[number] = replace(links[number], bandwidth_bytes_per_s=links[number].bandwidth_bytes_per_s * factor)
+    return replace(cluster, links=tuple(links))
 
 
 def _time(job: Job, plan: ExecutionPlan, cluster: ClusterSpec) -> float:

@@ -23,7 +23,9 @@ def render_explanation(document: Mapping[str, Any]) -> RenderableType:
     """
     parts: list[RenderableType] = [Text(document["title"], style="bold"), Text(document["text"])]
     parts += [bullet(note) for note in document["notes"]]
-    parts += [heading("From plain data parallelism to this plan"), steps(document["ladder"])]
+    if document["ladder"]:
+        lead = "plain data parallelism" if document["name"] else "even stages"
+        parts += [heading(f"From {lead} to this plan"), steps(document["ladder"])]
     if document["neighbours"]:
         parts += [heading("One change away"), steps(document["neighbours"])]
     if document["sensitivity"]:

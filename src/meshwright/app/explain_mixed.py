@@ -1,0 +1,113 @@
+"""Why a plan of unequal stages is what it is: its layers and shares undone, and what is one change away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from meshwright.app.explanation import Step
+from meshwright.app.variants import equal_shares, evenly, variants
+from meshwright.app.verdict import against, memory, percent
+from meshwright.errors import MeshwrightError
+from meshwright.estimate.legality import plan_problems
+from meshwright.estimate.price import check_plan, estimate_of
+from meshwright.estimate.pricer import PlanPricer
+from meshwright.estimate.result import StepEstimate
+from meshwright.specs.job import Job
+from meshwright.specs.plan import ExecutionPlan
+from meshwright.units import seconds
+
+MOST_SHOWN = 16
+"""Neighbours shown, those that fit first, the quickest first."""
+RIVALS = 6
+
+
+def mixed_steps(
+    job: Job, chosen: StepEstimate
+) -> tuple[tuple[Step, ...], tuple[Step, ...], list[tuple[str, ExecutionPlan]]]:
+    """Ladder, neighbours, and the nearest rivals of a plan that is no row.
+
+    Args:
+        job: the plan.
+        chosen: its estimate.
+
+    Returns:
+        Rungs from even layers and shares to the plan; neighbours by time; the slower ones nearest to it by name.
+    """
+    pricer = PlanPricer(job.model, job.cluster, job.workload)
+    found = []
+    for change, plan in variants(job):
+        if plan_problems(plan, job.model, job.workload.seq_len):
+            continue
+        estimate = _priced(plan, job, pricer)
+        if estimate is not None:
+            found.append((estimate.fits == "no", estimate.step_time_s, change, plan, estimate))
+    found.sort(key=lambda one: one[:3])
+    around = tuple(_step(change, estimate, chosen) for _, _, change, _, estimate in found[:MOST_SHOWN])
+    rivals = [(change, plan) for large, time_s, change, plan, _ in found if not large and time_s >= chosen.step_time_s]
+    return tuple(_ladder(job, chosen, pricer)), around, rivals[:RIVALS]
+
+
+def _priced(plan: ExecutionPlan, job: Job, pricer: PlanPricer) -> StepEstimate | None:
+    try:
+        check_plan(plan, job.model, job.cluster, job.workload)
+        return estimate_of(plan, pricer)
+    except MeshwrightError:
+        return None
+
+
+def _ladder(job: Job, chosen: StepEstimate, pricer: PlanPricer) -> Iterator[Step]:
+    """Even layers and equal shares of the batch, then the plan's layers, then its shares."""
+    plan = job.plan
+    shared = equal_shares(plan) if len(plan.pipelines) > 1 else None
+    rungs: list[tuple[str, ExecutionPlan]] = []
+    even = evenly(shared or plan)
+    if even is not None:
+        rungs.append(("start: layers and batch shared evenly" if shared else "start: layers shared evenly", even))
+    if shared is not None:
+        rungs.append(("add its layers by stage", shared))
+    before: StepEstimate | None = None
+    for label, rung in rungs:
+        estimate = _priced(rung, job, pricer)
+        if estimate is None or rung == plan:
+            continue
+        yield _rung(label, estimate, before)
+        before = estimate
+    yield _rung("add its shares of the batch" if shared else "add its layers by stage", chosen, before)
+
+
+def _rung(label: str, estimate: StepEstimate, before: StepEstimate | None) -> Step:
+    text = _state(estimate)
+    if before is not None:
+        ratio = estimate.step_time_s / before.step_time_s - 1
+        if abs(ratio) >= 0.0005:
+            text += f", {percent(abs(ratio))} {'slower' if ratio > 0 else 'faster'} than before"
+    return replace(_step(label, estimate, estimate), text=text)
+
+
+def _state(estimate: StepEstimate) -> str:
+    full = estimate.fullest
+    words = {"yes": "fits", "tight": "fits tightly", "no": "does not fit"}[estimate.fits]
+    peak = memory(full.peak_memory_bytes, full.capacity_bytes)
+    return f"{words} ({peak} on {estimate.place(full)}), {seconds(estimate.step_time_s)}"
+
+
+def _step(change: str, estimate: StepEstimate, chosen: StepEstimate) -> Step:
+    full = estimate.fullest
+    peak = memory(full.peak_memory_bytes, full.capacity_bytes)
+    loses = against(chosen, estimate)
+    if estimate.fits == "no":
+        text = f"does not fit: {peak} on {estimate.place(full)}"
+    elif estimate.fits == "tight" and chosen.fits == "yes":
+        text = f"leaves under 8% of the memory ({peak}); {loses}"
+    else:
+        text = f"{loses} ({peak})"
+    return Step(
+        change=change,
+        name=change,
+        outcome={"yes": "fits"}.get(estimate.fits, estimate.fits),
+        text=text,
+        step_time_s=estimate.step_time_s,
+        peak_memory_bytes=full.peak_memory_bytes,
+        capacity_bytes=full.capacity_bytes,
+    )

@@ -1,0 +1,91 @@
+"""A plan explained, as data: the rungs up to it, what is one change away, what it rests on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from meshwright.app.sensitivity import Effect
+from meshwright.app.title import title_of
+from meshwright.estimate.result import StepEstimate
+from meshwright.specs.job import Job
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One rung of the ladder, or one neighbour."""
+
+    change: str
+    """`add tp4`, `tp 4 -> 8 (dp 4 -> 2)`."""
+    name: str
+    outcome: str
+    """`fits`, `tight`, `no` or `not legal`."""
+    text: str
+    """What became of it, in words."""
+    step_time_s: float | None = None
+    peak_memory_bytes: float | None = None
+    capacity_bytes: float | None = None
+
+    def to_dict(self) -> dict[str, object]:
+        """As data."""
+        return {
+            "change": self.change,
+            "name": self.name,
+            "outcome": self.outcome,
+            "text": self.text,
+            "step_time_s": self.step_time_s,
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "capacity_bytes": self.capacity_bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Explanation:
+    """A plan explained."""
+
+    job: Job
+    estimate: StepEstimate
+    text: str
+    """The verdict on the plan itself."""
+    ladder: tuple[Step, ...]
+    """From plain data parallelism, or from even layers and shares, to the plan, one lever a rung."""
+    neighbours: tuple[Step, ...]
+    """One change away: quickest that fit first, then what does not fit, then what is not legal."""
+    sensitivity: tuple[Effect, ...]
+    """Assumed numbers, the one that moves the step most first."""
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, object]:
+        """As data: `meshwright.explanation/1`."""
+        return {
+            "schema": "meshwright.explanation/1",
+            "name": self.job.name,
+            "title": title_of(self.job),
+            "text": self.text,
+            "estimate": self.estimate.to_dict(),
+            "ladder": [step.to_dict() for step in self.ladder],
+            "neighbours": [step.to_dict() for step in self.neighbours],
+            "sensitivity": [effect.to_dict() | {"text": effect.line()} for effect in self.sensitivity],
+            "notes": list(self.notes),
+        }
+
+    def __repr__(self) -> str:
+        return f"Explanation({self.job.name}: {len(self.ladder)} steps, {len(self.neighbours)} alternatives)"
+
+    def __str__(self) -> str:
+        lines = [self.text, *(f"{step.change}: {step.text}" for step in self.ladder)]
+        lines += [f"instead {step.change}: {step.text}" for step in self.neighbours]
+        return "\n".join([*lines, *(effect.line() for effect in self.sensitivity)])
+
+    def __rich__(self) -> RenderableType:
+        from meshwright.report.explanation import render_explanation
+
+        return render_explanation(self.to_dict())
+
+    def _repr_html_(self) -> str:
+        from meshwright.report.html import renderable_html
+
+        return renderable_html(self.__rich__())
