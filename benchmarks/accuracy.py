@@ -10,15 +10,17 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks import ROOT, machine, markdown_table, today, version, write_page
+from benchmarks.accuracy_scale import Row, coverage_text, scale_text
 from meshwright.app.validate import Prediction, compare, predict
 from meshwright.formats.measured import REQUIRED, read_rows
 from meshwright.library.calibration import PACKAGED
+from meshwright.report.scatter_svg import Dot, scatter_svg
 from meshwright.report.score_table import HEADINGS, Compared, score, score_by_group, score_cells
 
 VARIABLE = "MESHWRIGHT_MEASURED"
@@ -36,6 +38,7 @@ FILES = {
 WORST = 10
 SMALL = 4096 * 2048
 """Elements of a device's share of a micro-batch below which a layer's kernels are done before the next is issued."""
+WIDE = 4096
 FINE_EXPERT = 3072
 """Width of an expert below which its products are small."""
 
@@ -71,6 +74,22 @@ class Part:
         """Its scored runs."""
         return compare(self.records, self.predictions, FILES[self.name][0], by)
 
+    @property
+    def metric(self) -> str:
+        """`time` or `memory`."""
+        return FILES[self.name][0]
+
+    @property
+    def figure(self) -> str:
+        """File of its figure, beside the page."""
+        return f"accuracy-{self.name.removesuffix('.csv').replace('_', '-')}.svg"
+
+    def rows(self, by: str) -> list[Row]:
+        """Scored runs with their record and prediction."""
+        records = {record["id"]: record for record in self.records}
+        predictions = {found.id: found for found in self.predictions}
+        return [(records[run.id], predictions[run.id], run) for run in self.compared(by)]
+
 
 def find_folder(stated: str | None) -> Path | None:
     """The folder of the measured files: as stated, as MESHWRIGHT_MEASURED says, or one called `measured` nearby."""
@@ -100,12 +119,49 @@ def part_text(part: Part) -> str:
     sections = [
         f"## {heading}",
         f"{len(part.records)} rows of `{part.name}` ({what}), {overall.runs} of them scored.",
+        f"![{heading}: predicted against measured]({part.figure})",
         _table("source", by_source),
     ]
-    if len({run.group for run in by_gpu}) > 1:
-        sections.append(_table("device", by_gpu, overall=False))
+    for first, runs in (
+        ("device", by_gpu),
+        ("framework", _regrouped(part, lambda record, found: found.framework)),
+        ("kind of model", _regrouped(part, lambda record, found: model_kind(record))),
+        ("format", _regrouped(part, lambda record, found: record.get("dtype", "").split(" ")[0].lower())),
+    ):
+        if len({run.group for run in runs}) > 1:
+            sections.append(_table(first, runs, overall=False))
+    if part.metric == "time":
+        sections.append(scale_text(part.rows("source"), by_source))
     sections += [_refused(part), _worst(part, by_source)]
     return "\n\n".join(section for section in sections if section)
+
+
+def _regrouped(part: Part, group: Callable[[dict[str, str], Prediction], str]) -> list[Compared]:
+    return [replace(run, group=group(record, found)) for record, found, run in part.rows("source")]
+
+
+def model_kind(record: dict[str, str]) -> str:
+    """Dense or with experts, by size."""
+    if record.get("n_experts"):
+        return "fine experts" if _number(record, "moe_ffn_hidden") <= FINE_EXPERT else "wide experts"
+    wide = _number(record, "hidden") >= WIDE
+    return f"dense, {'at least' if wide else 'less than'} {WIDE} wide"
+
+
+def figure(part: Part) -> str:
+    """Predicted against measured, coloured by device."""
+    unit = "s" if part.metric == "time" else "GiB"
+    dots = [
+        Dot(
+            measured=run.measured,
+            predicted=run.predicted,
+            kind=run.group.split(" (")[0],
+            said=f"{record.get('model_name', '')}, {record.get('source', '')}: {found.plan}, {run.error:+.0%}",
+        )
+        for record, found, run in part.rows("gpu")
+        if run.predicted
+    ]
+    return scatter_svg(FILES[part.name][1], unit, dots)
 
 
 def _table(first: str, runs: Sequence[Compared], *, overall: bool = True) -> str:
@@ -256,11 +312,13 @@ Two things to know when reading this. {fitted_text(calibration_data())}
 What a source leaves open (micro-batch, recompute, format, overlap) is filled in by fixed rules from the framework and
 the year, some of which were added after looking at outliers.
 
+{coverage_text(calibration_data())}
+
 {bodies}
 
 ## What is assumed where a source is silent
 
-* Micro-batch: 1 in a pipeline; else the largest of 4, 2 and 1 that divides the batch and fits.
+* Micro-batch: 1 in a pipeline or with experts; else the largest of 4, 2 and 1 that divides the batch and fits.
 * Recompute: full in Megatron-LM before 2022; else the first of none, selective and full that fits, or
   lacks less than a tenth of the memory.
 * Chunks: interleaved in a pipeline of Megatron-Core, up to 8 a worker, where they divide the layers.
@@ -272,7 +330,10 @@ the year, some of which were added after looking at outliers.
 * Expert tensor degree: the tensor degree, Megatron-Core's default; 1 where experts fold, or from 2026 on.
 * Overlap: of gradients in Megatron-Core, PyTorch and JAX; of tensor-parallel products in NVIDIA's recipes for dense
   models.
-* Gradients: 16 bits in NVIDIA's performance recipes, else as the format's recipe says.
+* Gradients: 16 bits in NVIDIA's performance recipes and DeepSpeed's engine, else as the format's recipe says.
+* Weights cross the network in fp8 under NVIDIA's fp8 recipes and torchtitan's, else in 16 bits.
+* Nodes whose devices are joined by a stated number of NVLinks per pair are boards of as many as that allows, joined by
+  PCIe.
 * Format: 16 bits that are not named are fp16.
 * Tokens of experts: one copy to a node in Megatron-Bridge's recipes and where DeepEP or HybridEP is named, else one to
   every expert.
@@ -306,6 +367,8 @@ def main(arguments: list[str] | None = None) -> int:
     for found in broken:
         print(f"{found.id}: {found.why_not}", file=sys.stderr)
     if not options.no_write:
+        for part in parts:
+            write_page(part.figure, figure(part))
         print(f"written to {write_page('accuracy.md', text)}", file=sys.stderr)
     return 1 if broken else 0
 

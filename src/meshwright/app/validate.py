@@ -59,6 +59,9 @@ class Prediction:
     plan: str = ""
     """The plan that was priced, in its one-line form."""
     assumptions: tuple[str, ...] = ()
+    mfu: float | None = None
+    framework: str = ""
+    """Whose numbers of the library it ran under."""
 
     @property
     def memory_range_bytes(self) -> tuple[float, float] | None:
@@ -225,6 +228,8 @@ def _predict_run(run: MeasuredRun) -> Prediction:
         verdict=estimate.fits,
         plan=chosen.row.format(),
         assumptions=tuple(f"{assumed.name}: {assumed.value}" for assumed in run.assumptions),
+        mfu=estimate.mfu,
+        framework=run.workload.software,
     )
 
 
