@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from meshwright.app.run_inputs import RunInputs, run_inputs
 from meshwright.app.writing import check_file, write_file
@@ -19,8 +18,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from meshwright.runtime.moments import Moments
+    from meshwright.runtime.train import Recovery
 
 STEPS = 10
+EVERY = 10
 TIMEOUT_S = 300.0
 
 
@@ -50,6 +51,7 @@ class Run:
     seconds_by_kind: dict[str, float] = field(default_factory=dict)
     """Of a step that was timed instruction by instruction, over all meshes; empty without a trace."""
     predicted_by_kind: dict[str, float] = field(default_factory=dict)
+    recoveries: tuple[str, ...] = ()
     trace: str | None = None
 
     @property
@@ -78,8 +80,10 @@ class Run:
             "dtype": self.inputs.dtype,
             "seq_len": self.inputs.seq_len,
             "stage_layers": list(self.inputs.stage_layers),
+            "first_step": self.steps[0].step,
             "losses": [one.loss for one in self.steps],
             "assumptions": list(self.inputs.assumptions),
+            "recoveries": list(self.recoveries),
             "trace": self.trace,
             "timing": {
                 "first_step_s": self.first_s,
@@ -101,6 +105,20 @@ class Run:
         return render_run(self.to_dict())
 
 
+def _wrong(
+    steps: int, every: int, elastic: bool, checkpoint: str | os.PathLike[str] | None, backend: str
+) -> Iterator[Problem]:
+    for name, count in (("steps", steps), ("every", every)):
+        if count < 1:
+            yield Problem(what=f"{name} = {count}", why="it counts from 1", fix=f"--{name} 10", field=name)
+    if elastic and checkpoint is None:
+        yield Problem(what="an elastic run without checkpoints", why="it goes on from the last one",
+                      fix="--checkpoint DIR", field="checkpoint")  # fmt: skip
+    if elastic and backend == "local":
+        yield Problem(what="an elastic run in this process", why="its meshes live and die together",
+                      fix="--backend processes or --backend ray", field="backend")  # fmt: skip
+
+
 def run(
     model: str | os.PathLike[str] | ModelSpec | None,
     plan: str,
@@ -117,8 +135,12 @@ def run(
     dtype: str = "fp32",
     seed: int = 0,
     trace: str | os.PathLike[str] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    every: int = EVERY,
+    elastic: bool = False,
     timeout_s: float = TIMEOUT_S,
     on_step: Callable[[StepDone], None] = lambda done: None,
+    on_recovery: Callable[[str], None] = lambda said: None,
 ) -> Run:
     """Train some steps under a plan on the devices of this machine.
 
@@ -129,8 +151,12 @@ def run(
         ray: address of a Ray cluster.
         seed: of weights, data and dropout.
         trace: where to write the timeline of one more step beside the predicted one; gzipped if it ends in .gz.
+        checkpoint: folder of the last checkpoint; a run goes on from the one that is there.
+        every: steps from one checkpoint to the next.
+        elastic: where a worker in another process is lost, plan again for what is left and go on from the checkpoint.
         timeout_s: in which a worker in another process goes on to its next instruction.
         on_step: told of each step when it is done.
+        on_recovery: told of each worker that was lost.
 
     Raises:
         InputError: model, plan and devices do not go together.
@@ -139,8 +165,10 @@ def run(
     """
     if trace is not None:
         check_file(Path(trace))
-    if steps < 1:
-        raise InputError(Problem(what=f"{steps} steps", why="a run has one at least", fix="--steps 10", field="steps"))
+    problems = list(_wrong(steps, every, elastic, checkpoint, backend))
+    if problems:
+        raise InputError(problems, code="MW252")
+    folder = None if checkpoint is None else Path(checkpoint)
     inputs = run_inputs(
         model, plan, devices=devices, layers=layers, hidden=hidden, vocab=vocab, seq_len=seq_len,
         global_batch=global_batch, dtype=dtype,
@@ -148,32 +176,37 @@ def run(
     from meshwright.runtime.devices import claim_devices, precision
 
     available = claim_devices(inputs.devices)
-    from meshwright.runtime.loader import Loader
     from meshwright.runtime.profile import seconds_by_kind
+    from meshwright.runtime.train import Steps, train
     from meshwright.runtime.training_run import predict_step
+
+    done: list[StepDone] = []
+    recoveries: list[Recovery] = []
+
+    def stepped(number: int, loss: float, seconds: float, step: object) -> None:
+        del done[max(0, number - (done[0].step if done else number)) :]
+        done.append(StepDone(step=number, loss=loss, seconds=seconds))
+        on_step(done[-1])
+
+    def recovered(one: Recovery) -> None:
+        recoveries.append(one)
+        on_recovery(_told(one))
 
     with precision(inputs.dtype):
         training = inputs.training(seed=seed, backend=backend, ray=ray, timeout_s=timeout_s)
-        step = training.step(available)
-        state: Any = training.initial()
-        batches = Loader(training.batch)
-        done: list[StepDone] = []
+        asked = Steps(count=steps, folder=folder, every=every, elastic=elastic)
+        now = train(training, available, asked, on_step=stepped, on_recovery=recovered)
         try:
-            for number in range(steps):
-                batch = next(batches)
-                start = time.perf_counter()
-                state, loss = step(state, batch)
-                value = float(loss)
-                done.append(StepDone(step=number, loss=value, seconds=time.perf_counter() - start))
-                on_step(done[-1])
-            compiled = step.lower(state, batch)
+            if not done:
+                raise _all_done(steps, checkpoint)
+            batch = now.training.batch(now.number)
+            compiled = now.step.lower(now.state, batch)
             predicted = predict_step(compiled)
             measured: Moments | None = None
             if trace is not None:
-                _, measured = compiled.recorded(state, next(batches))
+                _, measured = compiled.recorded(now.state, batch)
         finally:
-            batches.close()
-            step.close()
+            now.step.close()
     if trace is not None and measured is not None:
         from meshwright.report.run_trace import run_trace
 
@@ -188,5 +221,20 @@ def run(
         predicted_s=predicted.step_time_s,
         seconds_by_kind=dict(seconds_by_kind(compiled.program, measured)) if measured is not None else {},
         predicted_by_kind=dict(seconds_by_kind(compiled.program, predicted.moments)),
+        recoveries=tuple(_told(one) for one in recoveries),
         trace=None if trace is None else os.fspath(trace),
     )
+
+
+def _told(one: Recovery) -> str:
+    again = one.step - one.resumed
+    return (
+        f"{one.why}; on with {one.plan.format()} on {one.devices} devices from step {one.resumed},"
+        f" {again} step{'' if again == 1 else 's'} again"
+    )
+
+
+def _all_done(steps: int, checkpoint: str | os.PathLike[str] | None) -> InputError:
+    return InputError(
+        Problem(what=f"the checkpoint in {checkpoint} is of step {steps} or a later one", why="nothing is left to run",
+                fix="more --steps, or another --checkpoint", field="steps"), code="MW252")  # fmt: skip

@@ -112,9 +112,10 @@ def verify(
     from meshwright.runtime.devices import claim_devices, precision
 
     available = claim_devices(inputs.devices)
-    from meshwright.runtime.parity import compare
+    from meshwright.runtime.parity import compare, run_alone, run_parallel
 
     with precision(inputs.dtype):
         training = inputs.training(seed=seed, backend=backend, ray=ray, timeout_s=timeout_s)
-        parity = compare(training, available, steps, inputs.dtype, tolerance)
+        there = run_parallel(training, available, steps)
+        parity = compare(there, run_alone(training, steps), inputs.dtype, tolerance)
     return Verified(inputs=inputs, backend=backend, parity=parity)

@@ -65,6 +65,24 @@ def run(
             show_default=False,
         ),
     ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="DIR",
+            help="Write the state there, and go on from what is there.",
+            show_default=False,
+        ),
+    ] = None,
+    every: Annotated[
+        str | None,
+        typer.Option(
+            "--every", metavar="N", help="Steps from one checkpoint to the next.  [default: 10]", show_default=False
+        ),
+    ] = None,
+    elastic: Annotated[
+        bool, typer.Option("--elastic", help="Go on without lost workers, on a plan for what is left.")
+    ] = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     no_color: options.NoColor = False,
@@ -82,7 +100,8 @@ def run(
     if plan is None:
         gather.problem(missing("--plan", "one line such as pp2.dp4.mbs1.z1, or a plan file"))
     inputs = _inputs(gather, devices=devices, layers=layers, hidden=hidden, vocab=vocab, seq=seq, gbs=gbs, seed=seed)
-    inputs |= given(steps=gather.whole("--steps", steps), ray=ray, trace=trace)
+    inputs |= given(steps=gather.whole("--steps", steps), ray=ray, trace=trace, checkpoint=checkpoint)
+    inputs |= given(every=gather.whole("--every", every))
     gather.done()
     from meshwright.app.run import run as execute
     from meshwright.report.run_table import step_line
@@ -93,7 +112,9 @@ def run(
         plan or "",
         backend=backend,
         dtype=dtype,
+        elastic=elastic,
         on_step=lambda done: None if json else out.print(step_line(done.step, done.loss, done.seconds)),
+        on_recovery=lambda said: out.warn([said]),
         **inputs,
     )
     if trace is not None:

@@ -37,6 +37,7 @@ def render_run(run: Mapping[str, Any]) -> RenderableType:
         f"first step {seconds(timing['first_step_s'])} (compiles), then {seconds(timing['step_time_s'])} per step;"
         f" predicted {seconds(timing['predicted_step_time_s'])} ({timing['error']:+.0%})",
     ]
+    lines += [f"recovered: {said}" for said in run["recoveries"]]
     if run["assumptions"]:
         lines.append("by default: " + "; ".join(run["assumptions"]))
     return Group(*lines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,50 +66,75 @@ class Parity:
         return all(difference <= self.tolerance for difference in (self.loss, self.gradient, self.weight))
 
 
-def compare(training: Training, devices: Sequence[Any], steps: int, dtype: str, tolerance: float | None) -> Parity:
-    """Run the same steps under the plan and on one device.
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Outcome:
+    """What some steps end with."""
+
+    losses: tuple[float, ...]
+    gradients: Any
+    """Of the first step."""
+    weights: Any
+    """After the last."""
+
+
+def run_alone(training: Training, steps: int) -> Outcome:
+    """The steps on one device.
+
+    Args:
+        training: what is trained; of the plan only micro-batches and recomputation count.
+        steps: optimizer steps.
+    """
+    return _outcome(training, training.alone(), steps)
+
+
+def run_parallel(training: Training, devices: Sequence[Any], steps: int) -> Outcome:
+    """The steps under the plan.
 
     Args:
         training: what is trained, under which plan.
         devices: at least as many as the plan has.
         steps: optimizer steps.
+    """
+    step = training.step(devices, gradients_too=True)
+    try:
+        return _outcome(training, step, steps)
+    finally:
+        step.close()
+
+
+def compare(there: Outcome, alone: Outcome, dtype: str, tolerance: float | None = None) -> Parity:
+    """Hold one against the other.
+
+    Args:
+        there: of the plan.
+        alone: of one device.
         dtype: of `TOLERANCE`.
         tolerance: instead of that of the format.
     """
-    there = training.step(devices, gradients_too=True)
-    here = training.alone()
-    begin = training.initial()
-    state: Any = begin
-    reference: Any = begin
-    first: tuple[Any, Any] = ({}, {})
-    losses, losses_alone = [], []
-    try:
-        for number in range(steps):
-            batch = training.batch(number)
-            state, loss, gradients = there(state, batch)
-            reference, loss_alone, gradients_alone = here(reference, batch)
-            losses.append(float(loss))
-            losses_alone.append(float(loss_alone))
-            if number == 0:
-                first = jax.tree.map(np.asarray, gradients), jax.tree.map(np.asarray, gradients_alone)
-        weights = jax.tree.map(np.asarray, state["weights"])
-    finally:
-        there.close()
     return Parity(
-        losses=tuple(losses),
-        losses_alone=tuple(losses_alone),
-        tensors=_differences(*first, weights, reference["weights"], ZERO_GRADIENT[dtype]),
+        losses=there.losses,
+        losses_alone=alone.losses,
+        tensors=_differences(there, alone, ZERO_GRADIENT[dtype]),
         tolerance=TOLERANCE[dtype] if tolerance is None else tolerance,
     )
 
 
-def _differences(gradients: Any, gradients_alone: Any, weights: Any, weights_alone: Any, zero: float) -> tuple[
-    Difference, ...
-]:  # fmt: skip
+def _outcome(training: Training, step: Callable[[Any, Any], Any], steps: int) -> Outcome:
+    state: Any = training.initial()
+    losses, first = [], None
+    for number in range(steps):
+        state, loss, gradients = step(state, training.batch(number))
+        losses.append(float(loss))
+        if first is None:
+            first = jax.tree.map(np.asarray, gradients)
+    return Outcome(losses=tuple(losses), gradients=first, weights=jax.tree.map(np.asarray, state["weights"]))
+
+
+def _differences(there: Outcome, alone: Outcome, zero: float) -> tuple[Difference, ...]:
     keys = [jax.tree_util.keystr(key, simple=True, separator=".")
-            for key, _ in jax.tree_util.tree_leaves_with_path(weights_alone)]  # fmt: skip
-    sizes = [float(np.abs(leaf).max()) for leaf in jax.tree.leaves(gradients_alone)]
-    columns = [jax.tree.leaves(tree) for tree in (gradients, gradients_alone, weights, weights_alone)]
+            for key, _ in jax.tree_util.tree_leaves_with_path(alone.weights)]  # fmt: skip
+    sizes = [float(np.abs(leaf).max()) for leaf in jax.tree.leaves(alone.gradients)]
+    columns = [jax.tree.leaves(tree) for tree in (there.gradients, alone.gradients, there.weights, alone.weights)]
     return tuple(
         Difference(
             tensor=key,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.schedules import schedule_named
 from meshwright.specs.row import PlanRow
 
 if TYPE_CHECKING:
@@ -93,6 +94,9 @@ def _refused(row: PlanRow) -> Iterator[Problem]:
     if row.sharding not in ZERO:
         yield Problem(what=f"{row.sharding} does not run here", why="states are split over all data ranks of a stage or"
                       " over none", fix="z1, z2, z3 or fsdp", field="plan")  # fmt: skip
+    if not schedule_named(row.schedule).exact_semantics:
+        yield Problem(what=f"{row.schedule} does not run here", why="it trains on weights of several versions, and what"
+                      " runs here has one", fix="1f1b, interleaved or zb-h1", field="plan")  # fmt: skip
     if row.offload:
         yield Problem(what=f"off-{row.offload} does not run here", why="states stay on their devices",
                       fix="leave it out", field="plan")  # fmt: skip

@@ -1,0 +1,136 @@
+"""Steps under a plan with checkpoints between them; where a worker is lost, on with what is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from meshwright.errors import LostError
+from meshwright.runtime.checkpoint import TABLE, restore_checkpoint, save_checkpoint
+from meshwright.runtime.loader import Loader
+from meshwright.runtime.parallelize import ParallelizedStep
+from meshwright.runtime.replan import replan
+from meshwright.runtime.training_run import Training
+from meshwright.specs.row import PlanRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """A worker was lost, and the run went on."""
+
+    why: str
+    """What was lost, and where it was."""
+    step: int
+    """Under way when it was lost."""
+    resumed: int
+    """Step with which it went on: those between were done again."""
+    plan: PlanRow
+    """With which it went on."""
+    devices: int
+    """That were left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """What `train` is asked for."""
+
+    count: int
+    folder: Path | None = None
+    """Of checkpoints; a run goes on from one that is there."""
+    every: int = 10
+    """Steps from one checkpoint to the next."""
+    elastic: bool = False
+    """Whether it goes on without lost workers; needs the folder."""
+
+
+@dataclass(eq=False, slots=True)
+class Trained:
+    """Where a run is."""
+
+    training: Training
+    step: ParallelizedStep
+    state: Any
+    number: int
+    """Steps done."""
+
+
+def train(
+    training: Training,
+    devices: Sequence[Any],
+    steps: Steps,
+    *,
+    on_step: Callable[[int, float, float, ParallelizedStep], None],
+    on_recovery: Callable[[Recovery], None] = lambda one: None,
+) -> Trained:
+    """Run steps; the caller closes the step that comes back.
+
+    Args:
+        training: what is trained, under which plan.
+        devices: at least as many as the plan has.
+        steps: how many, and when they are written down.
+        on_step: told number, loss and seconds of each step, and what ran it.
+        on_recovery: told of each recovery.
+
+    Raises:
+        InfeasibleError: too few devices are left for the batch.
+        LostError: a worker was lost, and the run is not elastic.
+    """
+    left = list(devices)
+    now = Trained(training, training.step(left), *_begin(training, steps.folder))
+    if steps.elastic and now.number == 0:
+        _save(now, steps)
+    while now.number < steps.count:
+        try:
+            _go_on(now, steps, on_step)
+        except LostError as error:
+            now.step.close()
+            if not steps.elastic or steps.folder is None:
+                raise
+            # Each problem is one worker, and each worker has the devices of a stage.
+            row, lost = now.training.row, len(error.problems) * now.training.row.devices // now.training.row.pp
+            left = left[: max(row.devices - lost, 0)]
+            plan = replan(row, len(left), sum(training.stage_layers))
+            at = now.number
+            changed = replace(now.training, row=plan)
+            now = Trained(changed, changed.step(left), *_begin(changed, steps.folder))
+            why = "; ".join(problem.what for problem in error.problems)
+            on_recovery(Recovery(why=why, step=at, resumed=now.number, plan=plan, devices=len(left)))
+        except BaseException:
+            now.step.close()
+            raise
+    return now
+
+
+def _begin(training: Training, folder: Path | None) -> tuple[Any, int]:
+    """State and number of steps so far: those of the checkpoint, where there is one."""
+    if folder is None or not (folder / TABLE).is_file():
+        return training.initial(), 0
+    state = restore_checkpoint(folder, like=jax.eval_shape(training.initial))
+    return state, int(state["step"])
+
+
+def _go_on(now: Trained, steps: Steps, on_step: Callable[[int, float, float, ParallelizedStep], None]) -> None:
+    batches = Loader(now.training.batch, now.number)
+    try:
+        while now.number < steps.count:
+            batch = next(batches)
+            start = time.perf_counter()
+            state, loss = now.step(now.state, batch)
+            value = float(loss)
+            seconds = time.perf_counter() - start
+            now.state, now.number = state, now.number + 1
+            if now.number % steps.every == 0 or now.number == steps.count:
+                _save(now, steps)
+            on_step(now.number - 1, value, seconds, now.step)
+    finally:
+        batches.close()
+
+
+def _save(now: Trained, steps: Steps) -> None:
+    if steps.folder is not None:
+        save_checkpoint(steps.folder, now.state)
