@@ -10,8 +10,6 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from benchmarks import markdown_table
 from benchmarks.timing import Line
 
@@ -114,33 +112,22 @@ def planning_line(case: Case) -> Line:
     return Line(f"plan {case.name} on {case.devices} V100", spent_s, case.target_s, "s", note=note)
 
 
-def solver_line(nodes: int = 500, choices: int = 10, seed: int = 0) -> Line:
-    """A random sharding problem of Alpa's shape: a tree of operators and a few edges that close rings.
-
-    Args:
-        nodes: operators.
-        choices: of each, about.
-        seed: of the costs.
-    """
-    from meshwright.compiler.sharding.problem import ChoiceProblem
+def solver_line() -> Line:
+    """The whole sharding problem of a GPT of 21 layers, no layers tied, on a grid of 2 x 4 devices."""
+    from meshwright.compiler.sharding.graph import graph_of
     from meshwright.compiler.sharding.solve import solve
+    from meshwright.compiler.trace import LossReader
 
-    rng = np.random.default_rng(seed)
-    sizes = rng.integers(choices - 4, choices + 5, nodes)
-    pairs = {(int(rng.integers(max(0, node - 10), node)), node) for node in range(1, nodes)}
-    while len(pairs) < nodes + 23:
-        u, v = sorted(int(node) for node in rng.integers(0, nodes, 2))
-        if 0 < v - u <= 10:
-            pairs.add((u, v))
-    problem = ChoiceProblem(
-        costs=tuple(rng.random(size) for size in sizes), memory=tuple(rng.random(size) for size in sizes),
-        edges={(u, v): rng.random((sizes[u], sizes[v])) for u, v in pairs},
-    )  # fmt: skip
+    step, shapes = gpt_step(Case("GPT of 21 layers", 21, 2560, 32, 8, 3.0))
+    loss, differentiated = LossReader(step, shapes).read(32)
     start = time.process_time()
-    found = solve(problem)
+    graph = graph_of(
+        loss, [loss.invars[place] for place in differentiated], v100_hosts(8).mesh((2, 4)), parameter_copies=4.0
+    )
+    found = solve(graph.problem())
     spent_s = time.process_time() - start
-    note = f"{len(pairs)} edges, exact by {found.method}"
-    return Line(f"sharding problem of {nodes} operators", spent_s, 3.0, "s", note=note)
+    note = f"{len(graph.edges)} edges, exact by {found.method}; costs computed and solved"
+    return Line(f"sharding problem of {len(graph.nodes)} decisions", spent_s, 3.0, "s", note=note)
 
 
 def compiler_lines() -> list[Line]:

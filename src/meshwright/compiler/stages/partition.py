@@ -3,7 +3,9 @@
 Stages lie on consecutive devices in the order of the pipeline, each in one host or on whole hosts, and all devices are
 used. Stage s from the end holds min(s, micro-batches) micro-batches (1F1B).
 
-Source: Zheng et al. (OSDI 2022), section 5.2: T = min over t_max of sum_i t_i + (B - 1) t_max.
+Source: Zheng et al. (OSDI 2022), section 5.2: T = min over t_max of sum_i t_i + (B - 1) t_max. Here t_i has the time
+of sending in it: there and back in the sum, one way in the maximum, as two neighbours that take turns under 1F1B wait
+for each other's messages once for every micro-batch.
 """
 
 from __future__ import annotations
@@ -89,7 +91,7 @@ def partitions(
     free = table.solve(np.inf)
     if free is None:
         return []
-    bounds = np.unique(costs.total_s[np.isfinite(costs.total_s)])
+    bounds = table.paces()
     low, high = 0, len(bounds) - 1
     while low < high:
         middle = (low + high) // 2
@@ -97,14 +99,16 @@ def partitions(
     found: list[tuple[float, tuple[Choice, ...]]] = []
     best, place = below_s, low
     while place < len(bounds) and free[0] + (micro_batches - 1) * bounds[place] < best:
-        solved = table.solve(bounds[place])
+        # Of bounds that are close the loosest is solved: no plan within the others is slower by more than their spread.
+        behind = int(np.searchsorted(bounds, bounds[place] * (1.0 + CLOSE), side="right"))
+        solved = table.solve(bounds[behind - 1])
         assert solved is not None
         summed, choices, slowest = solved
         step_s = summed + (micro_batches - 1) * slowest
         if not found or choices != found[-1][1]:
             found.append((step_s, choices))
         best = min(best, step_s)
-        place = int(np.searchsorted(bounds, bounds[place] * (1.0 + CLOSE), side="right"))
+        place = behind
     return sorted(found, key=lambda one: one[0])
 
 
@@ -128,6 +132,16 @@ class _Table:
             for n in submeshes
         ]).reshape(len(submeshes), self.layers - 1, self.devices + 1)  # fmt: skip
 
+    def paces(self) -> Float[np.ndarray, " bounds"]:
+        """Every time of a stage and the message behind it, in order."""
+        time = self.costs.total_s
+        found = [time[:, :, :, -1].ravel()]
+        for k in range(len(self.submeshes)):
+            for sending_s in np.unique(self.hop_s[k], axis=1).T / 2:
+                found.append((time[1:, k, :, :-1] + sending_s).ravel())
+        paces = np.concatenate(found)
+        return np.unique(paces[np.isfinite(paces)])
+
     def solve(self, slowest_s: float) -> tuple[float, tuple[Choice, ...], float] | None:
         """Least sum of stage and sending times with no stage above a bound: sum, stages, and the slowest of them.
 
@@ -135,12 +149,12 @@ class _Table:
             slowest_s: the bound.
         """
         layers, devices = self.layers, self.devices
-        time = np.where(self.costs.total_s <= slowest_s, self.costs.total_s, np.inf)
+        time = self.costs.total_s
         least = np.full((self.stages, layers, devices + 1), np.inf)
         origin = np.zeros((self.stages, layers, devices + 1, 2), np.int64)
         for k, n in enumerate(self.submeshes):
             if self.allowed[k, 0]:
-                own = time[0, k, :, -1]
+                own = np.where(time[0, k, :, -1] <= slowest_s, time[0, k, :, -1], np.inf)
                 better = own < least[0, :, n]
                 least[0, better, n] = own[better]
                 origin[0, better, n] = (k, layers - 1)
@@ -151,7 +165,9 @@ class _Table:
                 useful = np.flatnonzero(np.isfinite(rest).any(axis=0))
                 if not len(useful):
                     continue
-                sums = time[s, k, :, :-1, None] + rest[None, :, useful]
+                stage = time[s, k, :, :-1, None]
+                slow = stage + self.hop_s[k][None, :, useful] / 2 > slowest_s
+                sums = np.where(slow, np.inf, stage + rest[None, :, useful])
                 best = sums.argmin(axis=1)
                 value = np.take_along_axis(sums, best[:, None], axis=1)[:, 0]
                 here = least[s][:, useful + n]
@@ -168,6 +184,8 @@ class _Table:
         for s_left in range(s, -1, -1):
             k, last = (int(number) for number in origin[s_left, layer, left])
             choices.append(Choice(layer, last, devices - left, k, int(self.costs.variant[s_left, k, layer, last])))
-            most = max(most, float(time[s_left, k, layer, last]))
-            layer, left = last + 1, left - self.submeshes[k]
+            behind = left - self.submeshes[k]
+            sending_s = float(self.hop_s[k, last, behind]) / 2 if s_left else 0.0
+            most = max(most, float(time[s_left, k, layer, last]) + sending_s)
+            layer, left = last + 1, behind
         return summed, tuple(choices), most

@@ -17,7 +17,7 @@ from meshwright.compiler.stages.layers import content_of, find_layers
 from meshwright.compiler.stages.partition import MOST_STAGES, Choice, partitions, stage_costs
 from meshwright.compiler.stages.plan import StagePlan, StagesPlan
 from meshwright.compiler.stages.ranges import Ranges, ranges_of
-from meshwright.compiler.stages.tables import Terms
+from meshwright.compiler.stages.tables import LayerProblem, Terms
 from meshwright.compiler.trace import LossReader
 from meshwright.errors import InfeasibleError, Problem
 from meshwright.schedules import schedule_named
@@ -84,7 +84,8 @@ def plan_step(
 
     From shapes alone: nothing is run and no parameter is made. For every number of micro-batches and choice of
     recomputation, the best partitions of the dynamic program are run by the event simulator. Without given numbers of
-    micro-batches, powers of two are tried from 4 per device on, up and down as long as the step gets quicker.
+    micro-batches, powers of two are tried from 4 per device on, up and down as long as the step gets quicker, and from
+    the fewest that may fit on, up likewise.
 
     Args:
         fun: of a state and a batch; it marks its loss.
@@ -146,15 +147,25 @@ def _powers(batch: int) -> list[int]:
 
 def _climb(search: _Search, counts: Sequence[int], start: int) -> None:
     """Try the count next to the start, then its neighbours on either side until the step gets no quicker."""
-    first = int(np.argmin([abs(np.log2(count / start)) for count in counts]))
-    found = {first: search.at(counts[first])}
-    for direction in (1, -1):
-        place = first
-        while 0 <= place + direction < len(counts):
-            place += direction
+    found: dict[int, float] = {}
+
+    def step_s(place: int) -> float:
+        if place not in found:
             found[place] = search.at(counts[place])
-            if found[place] >= found[place - direction] and np.isfinite(found[place - direction]):
-                break
+        return found[place]
+
+    def climb(place: int, direction: int) -> None:
+        while 0 <= place + direction < len(counts):
+            before, place = step_s(place), place + direction
+            if step_s(place) >= before and np.isfinite(before):
+                return
+
+    first = int(np.argmin([abs(np.log2(count / start)) for count in counts]))
+    climb(first, 1)
+    climb(first, -1)
+    least = next((place for place, count in enumerate(counts) if search.may_fit(count)), first)
+    if np.isfinite(step_s(least)):
+        climb(least, 1)
 
 
 class _Search:
@@ -165,12 +176,14 @@ class _Search:
         self.submeshes = hosts.submeshes()
         self.best: StagesPlan | None = None
         self.lacking_bytes = np.inf
+        self.sample_bytes, self.state_bytes = 0.0, 0.0
+        """What a sample leaves behind in all layers at least, and what they hold without any."""
 
     def at(self, micro_batches: int) -> float:
         """Seconds of the best plan with a number of micro-batches; infinite where nothing fits."""
         layers = Layers.of(*self.reader.read(micro_batches))
         found = np.inf
-        options = self.space.recompute
+        options = self._that_may_fit(layers, micro_batches)
         priced = ranges_of(layers.parts, self.hosts, self.submeshes, self._terms(micro_batches), options)
         for recompute, ranges in zip(options, priced, strict=True):
             stages = min(self.space.most_stages, len(layers.parts), self.hosts.devices)
@@ -180,6 +193,27 @@ class _Search:
             for _, choices in cuts[:SIMULATED]:
                 found = min(found, self._simulated(layers, ranges, choices, micro_batches, recompute))
         return found
+
+    def _that_may_fit(self, layers: Layers, micro_batches: int) -> list[bool]:
+        """Choices of recomputation whose state and kept bytes fit into all devices together."""
+        one = self.hosts.mesh((1,))
+        terms = self._terms(micro_batches)
+        parts: dict[Any, tuple[float, float, float]] = {}
+        sums = np.zeros(3)
+        for part in layers.parts:
+            key = content_of(part).key
+            if key not in parts:
+                parts[key] = LayerProblem.of(part, one, terms).whole_bytes()
+            sums += parts[key]
+        self.state_bytes = sums[0]
+        self.sample_bytes = sums[1] * micro_batches / self.reader.batch
+        room = self.hosts.limit_bytes * self.hosts.devices - sums[0]
+        return [again for again in self.space.recompute if sums[1 if again else 2] <= room]
+
+    def may_fit(self, micro_batches: int) -> bool:
+        """Whether so few micro-batches may fit, as far as those tried before tell."""
+        kept = self.sample_bytes * self.reader.batch / micro_batches
+        return self.state_bytes + kept <= self.hosts.limit_bytes * self.hosts.devices
 
     def given(self, micro_batches: int, stages: Sequence[tuple[int, tuple[int, ...] | int]]) -> None:
         """Price given stages."""

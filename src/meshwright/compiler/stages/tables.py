@@ -90,6 +90,13 @@ class LayerProblem:
             handed_on=_border(graph, handed_on), inputs=is_input,
         )  # fmt: skip
 
+    def whole_bytes(self) -> tuple[float, float, float]:
+        """Bytes of the layer on all of its devices together, at least: state, what it is handed, all activations."""
+        state = sum(float(node.state_bytes.max()) for node in self.graph.nodes)
+        activations = [float((node.memory_bytes - node.state_bytes).max()) for node in self.graph.nodes]
+        handed = sum(size for size, is_input in zip(activations, self.inputs, strict=True) if is_input)
+        return state, handed, sum(activations)
+
     def tables(self, prices: Sequence[float], *, recompute: bool) -> tuple[Table, ...]:
         """The layer for every price of memory, the first of which is 0.
 

@@ -1,0 +1,61 @@
+"""Layers of a loss: found by their period, known by their content."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from meshwright.compiler.cut import body_of, cut
+from meshwright.compiler.inline import flat_jaxpr
+from meshwright.compiler.stages.layers import content_of, find_layers
+from meshwright.compiler.stages.search import Layers
+from meshwright.compiler.trace import LossReader
+from tests.compiler.models import initial, step, tokens
+
+
+def test_repeated_layers_are_cut_where_only_the_stream_crosses() -> None:
+    state, batch = jax.eval_shape(initial), jax.eval_shape(lambda: tokens(8))
+    layers = Layers.of(*LossReader(step, (state, batch)).read(2))
+    assert len(layers.ends) == 6  # embedding, four layers, head
+    assert all([var.aval.shape for var in part.carried_out] == [(4, 6, 8)] for part in layers.parts[:-1])
+    contents = [content_of(part) for part in layers.parts]
+    assert len(set(contents)) == 3
+    assert contents[1] == contents[2] == contents[3] == contents[4]
+    products = [sum(e.primitive.name == "dot_general" for e in part.program.jaxpr.eqns) for part in layers.parts]
+    assert products == [0, 6, 6, 6, 6, 1]
+
+
+def read(loss: Any, *shapes: Any) -> Any:
+    avals = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    return flat_jaxpr(lambda *given: [loss(*given)], avals).jaxpr
+
+
+def test_a_loss_without_repeated_layers_is_cut_into_equal_work() -> None:
+    sizes = [(8, 64), *((64 >> k, 32 >> k) for k in range(5))]
+
+    def loss(x: Any, *weights: Any) -> Any:
+        for weight in weights:
+            x = jnp.tanh(x @ weight)
+        return x.sum()
+
+    jaxpr = read(loss, (8, 8), *sizes)
+    ends = find_layers(body_of(jaxpr, range(1, 7)))
+    assert ends[-1] == len(body_of(jaxpr, range(1, 7)).spine)
+    assert list(ends) == sorted(set(ends))
+
+
+def test_what_a_layer_computes_tells_layers_apart_and_names_do_not() -> None:
+    def loss(x: Any, a: Any, b: Any) -> Any:
+        return (jnp.tanh(jnp.tanh(x @ a) @ b)).sum()
+
+    def other(x: Any, a: Any, b: Any) -> Any:
+        return (jnp.tanh(jnp.sin(x @ a) @ b)).sum()
+
+    keys = []
+    for each in (loss, loss, other):
+        jaxpr = read(each, (4, 4), (4, 4), (4, 4))
+        body = body_of(jaxpr, (1, 2))
+        keys.append(content_of(cut(body, (1, 2), (len(body.spine),))[0]))
+    assert keys[0] == keys[1] != keys[2]
