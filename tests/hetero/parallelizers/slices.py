@@ -48,3 +48,31 @@ class Half:
             runs=(StrategyRun(layers=part.num_layers, strategy=0),),
         )
         return [honest, replace(honest, **self.change)] if self.change else [honest]
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Every tensor degree, the rest data parallel: larger degrees are slower and take less memory."""
+
+    name: str = "plain"
+
+    def plan(self, part: ModelSlice, island: Island, workload: Workload, micro_batch: int) -> list[PartialPlan]:
+        devices = island.devices
+        least_s = least_forward_s(part, island, workload, micro_batch, devices)
+        edges = part.model.head_parameters * part.head + part.model.embedding_parameters * part.embedding
+        layers = sum(layer.parameters(part.model.hidden) * count for layer, count in part.layers)
+        return [
+            PartialPlan(
+                devices=devices,
+                micro_batch=micro_batch,
+                forward_s=least_s * (2 + 0.1 * tp) * (1 + edges / layers),
+                backward_s=least_s * (4 + 0.2 * tp),
+                sync_s=0.01 / tp,
+                state_bytes=18.0 * (layers + edges) / tp,
+                activation_bytes=2e9 * part.num_layers * micro_batch / devices,
+                strategies=(PlanRow(tp=tp, dp=devices // tp, mbs=1, gbs=micro_batch).strategy(),),
+                runs=(StrategyRun(layers=part.num_layers, strategy=0),),
+            )
+            for tp in (1, 2, 4, 8)
+            if devices % tp == 0
+        ]
