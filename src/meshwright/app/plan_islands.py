@@ -29,7 +29,7 @@ from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 from meshwright.units import gib
 
-COMPOSED = 8
+COMPOSED = 12
 """Compositions that are priced in full for an answer."""
 SUBSET_COMPOSED = 2
 """Likewise for each part of the cluster that the answer is compared with."""

@@ -24,11 +24,8 @@ class Member:
 
     pipeline: SplitPipeline
     islands: frozenset[int]
-
-    @property
-    def devices(self) -> int:
-        """Of all its stages."""
-        return sum(stage.devices for stage in self.pipeline.stages)
+    devices: int
+    """Of all its stages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,6 +36,11 @@ class Blend:
     shares: tuple[float, ...]
     """Micro-batches of each; whole numbers once `whole` made them so."""
     step_s: float
+
+    @property
+    def islands(self) -> frozenset[int]:
+        """Of all its pipelines."""
+        return frozenset().union(*(member.islands for member in self.members))
 
     @property
     def pipelines(self) -> tuple[SplitPipeline, ...]:
@@ -58,8 +60,8 @@ def blended(members: Sequence[Member], global_batch: int, sync_s: float) -> Blen
     before = [m.pipeline.fill_s + m.pipeline.sync_s - m.pipeline.period_s for m in members]
     end_s = (global_batch + sum(r * b for r, b in zip(rates, before, strict=True))) / sum(rates)
     shares = tuple((end_s - b) / m.pipeline.period_s for m, b in zip(members, before, strict=True))
-    if min(shares) < 1:
-        # A pipeline too slow to start: this blend is the one without it, and worse.
+    if any(share < m.pipeline.least_micro_batches for share, m in zip(shares, members, strict=True)):
+        # A pipeline too slow to start, or to fill its chunks: another blend is better.
         return Blend(members=tuple(members), shares=shares, step_s=math.inf)
     return Blend(members=tuple(members), shares=shares, step_s=end_s + sync_s)
 
@@ -72,8 +74,7 @@ def whole(blend: Blend, global_batch: int) -> Blend | None:
     last = order[-1]
     best: tuple[float, list[int]] | None = None
     near = [
-        [n for n in range(math.floor(blend.shares[i]) - REACH + 1, math.ceil(blend.shares[i]) + REACH) if n >= 1]
-        for i in order[:-1]
+        list(range(math.floor(blend.shares[i]) - REACH + 1, math.ceil(blend.shares[i]) + REACH)) for i in order[:-1]
     ]
     for chosen in itertools.product(*near):
         counts = [0] * len(order)
@@ -81,7 +82,8 @@ def whole(blend: Blend, global_batch: int) -> Blend | None:
             counts[place] = number
         left = global_batch - sum(n * m.pipeline.wave for n, m in zip(counts, blend.members, strict=True))
         counts[last], rest = divmod(left, blend.members[last].pipeline.wave)
-        if rest or counts[last] < 1:
+        least = [m.pipeline.least_micro_batches for m in blend.members]
+        if rest or any(n < fewest for n, fewest in zip(counts, least, strict=True)):
             continue
         step_s = max(m.pipeline.step_s(n) for n, m in zip(counts, blend.members, strict=True))
         if best is None or step_s < best[0]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -39,12 +39,14 @@ MOST_STAGES = 64
 MOST_WAVES = 14
 ALL_ORDERS = 4
 """Islands of a pipeline up to which all their orders are tried."""
-REORDERED = 16
+REORDERED = 32
 """Routes that are looked at in every order of their islands, of 1F1B and of its interleaved form."""
-SPLIT = 10
+SPLIT = 32
 """Routes through the same islands whose layers are split exactly, likewise."""
-KEPT = 4
-"""Pipelines through the same islands that are blended with others."""
+KEPT_OF = {1: 20, 2: 4, 3: 3, 4: 2}
+"""Pipelines through the same islands that are blended, by the number of pipelines in the blend; one of more."""
+BLENDS = 400
+"""Compositions whose gradients between pipelines are priced."""
 DOMINANT = 0.8
 """Share of the layers from which on one kind stands for all of them in routes; exact splits know every kind."""
 
@@ -71,6 +73,7 @@ class Composer:
     _options: dict[object, StageOptions | None] = field(default_factory=dict)
     _fronts: dict[object, StageFront | None] = field(default_factory=dict)
     _pipelines: dict[object, list[SplitPipeline]] = field(default_factory=dict)
+    _blends: dict[object, list[Blend]] = field(default_factory=dict)
 
     def hardware(self, group: int) -> Hardware:
         """Of a group."""
@@ -155,7 +158,7 @@ class Composer:
                 waves=self.waves,
                 most_tensor=max(group.devices_per_node, group.domains[0].size),
                 space=self.space,
-                stage_layers=self.model.num_layers,
+                layers_per_device=self.model.num_layers / self.cluster.devices,
             )
         return self._options[key]
 
@@ -249,19 +252,31 @@ class Composer:
             parts: of the cluster.
             most: how many.
         """
-        found: list[Blend] = []
+        key = tuple(parts)
+        if key not in self._blends:
+            found = [blend for blocks in _partitions(key) for blend in self._of_blocks(blocks)]
+            self.counts["blends"] += len(found)
+            # Gradients between pipelines only add to the step: no blend behind the first few needs them.
+            found.sort(key=lambda blend: blend.step_s)
+            found = [self._synchronised(blend) for blend in found[:BLENDS]]
+            self._blends[key] = sorted(found, key=lambda blend: blend.step_s)
+        return self._blends[key][:most]
+
+    def _of_blocks(self, blocks: Sequence[tuple[Part, ...]]) -> Iterator[Blend]:
+        kept = KEPT_OF.get(len(blocks), 1)
+        choices = [
+            [
+                Member(pipeline, frozenset(part.group for part in block), sum(part.devices for part in block))
+                for pipeline in self.pipelines(block)[:kept]
+            ]
+            for block in blocks
+        ]
+        for chosen in itertools.product(*choices):
+            yield blended(chosen, self.workload.global_batch, 0.0)
+
+    def _synchronised(self, blend: Blend) -> Blend:
         gradient_bytes = self.model.parameters * self.workload.precision.bytes_of("reduce")
-        for blocks in _partitions(tuple(parts)):
-            choices = [self.pipelines(block)[:KEPT] for block in blocks]
-            for chosen in itertools.product(*choices):
-                members = [
-                    Member(pipeline, frozenset(part.group for part in block))
-                    for pipeline, block in zip(chosen, blocks, strict=True)
-                ]
-                found.append(blended(members, self.workload.global_batch, self._sync_s(members, gradient_bytes)))
-        found.sort(key=lambda blend: blend.step_s)
-        self.counts["blends"] += len(found)
-        return found[:most]
+        return replace(blend, step_s=blend.step_s + self._sync_s(blend.members, gradient_bytes))
 
     def _sync_s(self, members: Sequence[Member], gradient_bytes: float) -> float:
         """Gradients between pipelines, all devices of the smaller ones taking part, over the slowest link."""

@@ -116,7 +116,7 @@ def stage_options(
     waves: Sequence[int],
     most_tensor: int,
     space: Space,
-    stage_layers: float,
+    layers_per_device: float,
 ) -> StageOptions | None:
     """All strategies worth a look of stages of these sizes.
 
@@ -128,7 +128,7 @@ def stage_options(
         waves: sequences of a micro-batch over all data ranks.
         most_tensor: devices that tensor parallelism may span: one node's.
         space: pinned axes.
-        stage_layers: layers of a usual stage on one device, for what a step waits for around its pipeline.
+        layers_per_device: of a usual stage, for what a step waits for around its pipeline.
 
     Returns:
         The rows, dominated ones left in; None where no degrees are legal.
@@ -144,7 +144,7 @@ def stage_options(
     kept = _quickest(grid, devices, wave, costs.forward_s[:, :kinds] @ mix + costs.backward_s[:, :kinds] @ mix)
     grid, devices, wave, costs = grid.take(kept), devices[kept], wave[kept], costs.take(kept)
     pieces = [
-        _sharded(model, workload, hardware, grid, devices, wave, costs, items, choice, number, stage_layers)
+        _sharded(model, workload, hardware, grid, devices, wave, costs, items, choice, number, layers_per_device)
         for number, choice in enumerate(_shardings(grid, devices, space))
     ]
     shardings = tuple(_shardings(grid, devices, space))
@@ -292,7 +292,7 @@ def _sharded(
     items: tuple[Item, ...],
     choice: Sharding,
     number: int,
-    stage_layers: float,
+    layers_per_device: float,
 ) -> StageOptions | None:
     """All recompute modes of the rows that one data-parallel choice applies to."""
     shared = grid.dp * grid.cp > 1
@@ -333,7 +333,7 @@ def _sharded(
     kept = peak(activations=costs.kept_bytes) - empty
     transient = peak(transient=costs.transient_bytes, largest_dense=dense, largest_expert=experts) - empty
 
-    usual = stage_layers / devices[:, None]
+    usual = layers_per_device * devices[:, None]
     around = step_sync(
         dense * usual,
         experts * usual,

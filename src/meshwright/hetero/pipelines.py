@@ -51,6 +51,11 @@ class SplitPipeline:
     sync_s: float
     """The longest that any stage takes after its last backward."""
 
+    @property
+    def least_micro_batches(self) -> int:
+        """Of a step: one, or one for each stage where chunks pass in groups of them."""
+        return 1 if self.chunks == 1 else len(self.stages)
+
     def step_s(self, micro_batches: float) -> float:
         """Seconds of so many micro-batches and of what follows them."""
         return self.fill_s + (micro_batches - 1) * self.period_s + self.sync_s
