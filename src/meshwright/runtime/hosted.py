@@ -69,17 +69,17 @@ class HostedExecutor(MeshExecutor):
         whole = jax.make_array_from_callback(form.shape, self.sharding(buffer), lambda index: numbers[index])
         return from_host(whole, form.keys) if form.keys else whole
 
-    def send(self, values: Sequence[Any], reads: Sequence[int], wanted: Sequence[int]) -> None:
+    def send(self, values: Sequence[Any], given: Sequence[Buffer], wanted: Sequence[Buffer]) -> None:
         """Send this host's share of values to every host of another mesh that wants some of it.
 
         Args:
-            values: of buffers of this mesh.
-            reads: those buffers.
+            values: of this mesh.
+            given: buffers that hold or held them.
             wanted: buffers of the other mesh that they become.
         """
         out: dict[int, list[np.ndarray]] = {}
-        for value, own, other in zip(values, reads, wanted, strict=True):
-            form = self._form(own)
+        for value, own, other in zip(values, given, wanted, strict=True):
+            form = host_form(own.shape, own.dtype)
             layout = self._layout(own)
             array = jax.random.key_data(value) if form.keys else value
             array = jax.device_put(array, NamedSharding(self.mesh, layout.spec))
@@ -92,33 +92,34 @@ class HostedExecutor(MeshExecutor):
                         _cut(np.asarray(held[devices[piece.source]].data), boxes[piece.source], piece.box)
                         for piece in pieces
                     )
-        peer = self.buffers[wanted[0]].mesh if wanted else 0
         for target, arrays in sorted(out.items()):
-            self._worker(self._part.worker_of(peer, target)).send(arrays)
+            self._worker(self._part.worker_of(wanted[0].mesh, target)).send(arrays)
 
-    def receive(self, reads: Sequence[int], writes: Sequence[int]) -> list[Any]:
+    def receive(self, given: Sequence[Buffer], wanted: Sequence[Buffer]) -> list[Any]:
         """What another mesh sent, placed.
 
         Args:
-            reads: buffers of the other mesh that were sent.
-            writes: buffers of this mesh that they become.
+            given: buffers of the other mesh that were sent.
+            wanted: buffers of this mesh that they become.
         """
         plans = [
-            self._pieces(self._form(own), self._layout(other), self._layout(own))
-            for other, own in zip(reads, writes, strict=True)
+            self._pieces(host_form(own.shape, own.dtype), self._layout(other), self._layout(own))
+            for other, own in zip(given, wanted, strict=True)
         ]
-        arrived = {source: iter(self._message(source, plans, writes, reads)) for source in self._senders(plans)}
+        arrived = {source: iter(self._message(source, plans, given, wanted)) for source in self._senders(plans)}
         return [
             self._assembled(own, self._layout(other), plan, arrived)
-            for own, other, plan in zip(writes, reads, plans, strict=True)
+            for own, other, plan in zip(wanted, given, plans, strict=True)
         ]
 
     def _do(self, instruction: Instruction) -> None:
-        matched = self._part.matched.get(self.place, ())
+        other = [self.buffers[buffer] for buffer in self._part.matched.get(self.place, ())]
         if instruction.op is Op.SEND:
-            self.send([self.values[buffer] for buffer in instruction.reads], instruction.reads, matched)
+            own = [self.buffers[buffer] for buffer in instruction.reads]
+            self.send([self.values[buffer] for buffer in instruction.reads], own, other)
         elif instruction.op is Op.RECV:
-            self.values.update(zip(instruction.writes, self.receive(matched, instruction.writes), strict=True))
+            values = self.receive(other, [self.buffers[buffer] for buffer in instruction.writes])
+            self.values.update(zip(instruction.writes, values, strict=True))
         else:
             super()._do(instruction)
 
@@ -130,27 +131,26 @@ class HostedExecutor(MeshExecutor):
         self,
         source: int,
         plans: Sequence[Mapping[tuple[int, int], Sequence[Piece]]],
-        writes: Sequence[int],
-        reads: Sequence[int],
+        given: Sequence[Buffer],
+        wanted: Sequence[Buffer],
     ) -> list[Any]:
         """Pieces of all values that one host of another mesh sent this one, in order."""
         like = []
-        for own, plan in zip(writes, plans, strict=True):
-            dtype = str(self._form(own).dtype)
+        for own, plan in zip(wanted, plans, strict=True):
+            dtype = str(host_form(own.shape, own.dtype).dtype)
             for piece in plan.get((source, self._part.host), ()):
                 shape = tuple(stop - start for start, stop in piece.box)
                 like.append(Buffer(mesh=self._part.mesh, shape=shape, dtype=dtype, bytes=0, spec=None))
-        peer = self.buffers[reads[0]].mesh
-        return self._worker(self._part.worker_of(peer, source)).receive(like)
+        return self._worker(self._part.worker_of(given[0].mesh, source)).receive(like)
 
     def _assembled(
         self,
-        own: int,
+        own: Buffer,
         source: Layout,
         plan: Mapping[tuple[int, int], Sequence[Piece]],
         arrived: Mapping[int, Iterator[Any]],
     ) -> Any:
-        form, layout = self._form(own), self._layout(own)
+        form, layout = host_form(own.shape, own.dtype), self._layout(own)
         arrival = _planned(form.shape, form.dtype.itemsize, source, layout).arrival
         boxes = arrival.boxes(form.shape)
         devices = list(self.mesh.devices.flat)
@@ -171,13 +171,9 @@ class HostedExecutor(MeshExecutor):
             whole = jax.device_put(whole, NamedSharding(self.mesh, layout.spec))
         return from_host(whole, form.keys)
 
-    def _form(self, buffer: int) -> HostForm:
-        return host_form(self.buffers[buffer].shape, self.buffers[buffer].dtype)
-
-    def _layout(self, buffer: int) -> Layout:
-        one = self.buffers[buffer]
-        axes, sizes = self._part.grids[one.mesh]
-        return Layout(sizes, axes, one.spec or PartitionSpec())
+    def _layout(self, buffer: Buffer) -> Layout:
+        axes, sizes = self._part.grids[buffer.mesh]
+        return Layout(sizes, axes, buffer.spec or PartitionSpec())
 
     def _pieces(self, form: HostForm, source: Layout, target: Layout) -> Mapping[tuple[int, int], tuple[Piece, ...]]:
         return _pieces(form.shape, form.dtype.itemsize, source, target, self._part.hosts)

@@ -35,6 +35,14 @@ class LocalRuntime:
             for own, mesh, channels in zip(program.lists, self.meshes, local_channels(program.meshes), strict=True)
         ]
 
+    def sharing(self, program: Program) -> LocalRuntime:
+        """Another program on the same meshes.
+
+        Args:
+            program: for them.
+        """
+        return LocalRuntime(program, self.meshes)
+
     def sharding(self, buffer: int) -> NamedSharding:
         """Where a buffer lies.
 

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from meshwright.compiler.creation import creation
 from meshwright.compiler.cut import Stage, body_of, cut
 from meshwright.compiler.halves import halves_of
 from meshwright.compiler.instructions import Program
@@ -80,6 +81,22 @@ class CompiledStep:
         outputs = self.runtime.step(jax.tree.leaves(tuple(arguments)), self.step.micro_batches)
         return jax.tree.unflatten(self.step.out_tree, outputs)
 
+    def create(self, init: Callable[..., Any], *arguments: Any) -> Any:
+        """The state of the step, made where the step reads it: no device holds more than its own part.
+
+        Args:
+            init: makes what the step takes as its first argument.
+            arguments: of `init`.
+
+        Raises:
+            InputError: `init` makes something else.
+        """
+        state = jax.tree.unflatten(self.step.in_tree, self.step.jaxpr.invars)[0]
+        wanted = jax.tree.map(lambda var: jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype), state)
+        program = creation(self.program, init, arguments, wanted)
+        made = self.runtime.sharing(program).step(jax.tree.leaves(tuple(arguments)), 1)
+        return jax.tree.unflatten(jax.tree.structure(wanted), made)
+
     def recorded(self, *arguments: Any) -> tuple[Any, Moments]:
         """Run the step and say when each instruction ran; each is waited for, so the step takes longer.
 
@@ -140,6 +157,19 @@ class ParallelizedStep:
                 self.fun, arguments, self.method, self.batch_argnums, self.loss, self.place
             )
         return self._compiled[key]
+
+    def create(self, init: Callable[..., Any], *arguments: Any, batch: Any) -> Any:
+        """The first state, made where the step reads it: `state = train_step.create(init, key, batch=batch)`.
+
+        Args:
+            init: makes what the step takes as its first argument.
+            arguments: of `init`.
+            batch: what else the step takes, or its shapes; several arguments as a tuple in `batch` of their own.
+
+        Raises:
+            InputError: `init` makes something that the step does not take.
+        """
+        return self.lower(jax.eval_shape(init, *arguments), batch).create(init, *arguments)
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the step on the devices.

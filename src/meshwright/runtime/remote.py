@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from meshwright.compiler.instructions import Buffer, Program
+from meshwright.compiler.instructions import Buffer, Instruction, Program
 from meshwright.errors import LostError, Problem
 from meshwright.runtime.crew import Crew, together
 from meshwright.runtime.host_arrays import from_host, host_form, to_host
@@ -108,6 +108,7 @@ class RemoteRuntime:
         hire: Callable[[Sequence[int]], Crew],
         timeout_s: float,
         hosts: int = 1,
+        beside: RemoteRuntime | None = None,
     ) -> None:
         """Nothing is started yet.
 
@@ -117,6 +118,7 @@ class RemoteRuntime:
             hire: makes a crew from the number of devices of each worker.
             timeout_s: in which a worker goes on to its next instruction, or counts as hung.
             hosts: that share each mesh; workers are counted host by host, then mesh by mesh.
+            beside: whose workers run this program too, with the values that they keep.
         """
         self.program, self.meshes, self.hosts = program, tuple(meshes), hosts
         self._hire, self._timeout_s = hire, timeout_s
@@ -124,6 +126,16 @@ class RemoteRuntime:
             replace(part, host=host, hosts=hosts) for part in parts_of(program, list(meshes)) for host in range(hosts)
         ]
         self._team: _Team | None = None
+        self._beside = beside
+        self._loaded: tuple[_Team, int] | None = None
+
+    def sharing(self, program: Program) -> RemoteRuntime:
+        """Another program for the same workers, which may take what this one leaves there, and the other way round.
+
+        Args:
+            program: for the same meshes.
+        """
+        return RemoteRuntime(program, self.meshes, self._hire, self._timeout_s, self.hosts, self)
 
     @property
     def crew(self) -> Crew | None:
@@ -161,14 +173,12 @@ class RemoteRuntime:
         return self._step(inputs, micro_batches, timed=True)
 
     def _step(self, inputs: Sequence[Any], micro_batches: int, *, timed: bool) -> tuple[list[Any], Moments]:
-        team = self._team
-        if team is None or team.over:
-            devices = [mesh.size // self.hosts for mesh in self.meshes for _ in range(self.hosts)]
-            team = _Team(self._hire(devices), self.program, self._timeout_s, self.hosts)
-            self._team = team
-            team.start(self._parts)
+        team = self._started()
+        if self._loaded is None or self._loaded[0] is not team:
+            self._loaded = team, team.load(self._parts)
         steps = team.steps
-        done = team.step(self._orders(team, inputs, micro_batches, timed=timed))
+        orders = self._orders(team, inputs, micro_batches, timed=timed)
+        done = team.step([replace(one, program=self._loaded[1]) for one in orders], self.program.lists)
         scalars = {key: value for one in done for key, value in one.scalars.items()}
         made: dict[int, Any] = {}
         for outcome in self.program.outcomes:
@@ -182,6 +192,16 @@ class RemoteRuntime:
         ]
         return outputs, from_start([one.moments for one in done[:: self.hosts]])
 
+    def _started(self) -> _Team:
+        """Workers that are connected."""
+        if self._beside is not None:
+            return self._beside._started()
+        if self._team is None or self._team.over:
+            devices = [mesh.size // self.hosts for mesh in self.meshes for _ in range(self.hosts)]
+            self._team = _Team(self._hire(devices), self._timeout_s, self.hosts)
+            self._team.start(len(devices))
+        return self._team
+
     def _orders(self, team: _Team, inputs: Sequence[Any], micro_batches: int, *, timed: bool) -> list[Orders]:
         fed: dict[int, dict[int, Any]] = defaultdict(dict)
         reused: dict[int, dict[int, Key]] = defaultdict(dict)
@@ -193,7 +213,7 @@ class RemoteRuntime:
                 if value.mesh == mesh:
                     reused[mesh][feed.buffer] = value._key
                 else:
-                    moves.append(Move(key=value._key, source=value.mesh, target=mesh, buffer=feed.buffer))
+                    moves.append(Move(key=value._key, given=value._buffer, target=mesh, buffer=feed.buffer))
                 continue
             if isinstance(value, RemoteArray) or feed.micro_batch is None:
                 hosts.setdefault(feed.input, to_host(value))
@@ -215,32 +235,37 @@ class _Team:
     """Workers from their start to their end."""
 
     crew: Crew
-    program: Program
     timeout_s: float
     hosts: int = 1
     steps: int = 0
+    programs: int = 0
     over: bool = False
 
     def __post_init__(self) -> None:
         self._dropped: dict[int, list[Key]] = defaultdict(list)
         self._end = weakref.finalize(self, self.crew.close, kill=True)
 
-    def start(self, parts: Sequence[Part]) -> None:
-        """Connect the workers and give them their parts."""
+    def start(self, count: int) -> None:
+        """Connect the workers."""
         secret = secrets.token_bytes(SECRET_BYTES)
-        workers = range(len(parts))
+        workers = range(count)
         addresses = self._together(dict.fromkeys(workers, ("listen", self.crew.host)))
         self._together({worker: ("connect", [addresses[one] for one in workers], secret) for worker in workers})
-        if self.hosts > 1:
-            first = workers[:: self.hosts]
+
+    def load(self, parts: Sequence[Part]) -> int:
+        """Give the workers their parts of one more program; its number."""
+        if self.hosts > 1 and not self.programs:
+            first = range(0, len(parts), self.hosts)
             meeting = self._together(dict.fromkeys(first, ("coordinator", self.crew.host)))
             parts = [replace(part, coordinator=meeting[part.worker_of(part.mesh, 0)]) for part in parts]
         self._together({worker: ("load", part) for worker, part in enumerate(parts)})
+        self.programs += 1
+        return self.programs - 1
 
-    def step(self, orders: Sequence[Orders]) -> list[Done]:
+    def step(self, orders: Sequence[Orders], lists: Sequence[Sequence[Instruction]]) -> list[Done]:
         """One call per worker."""
         own = [one for one in orders for _ in range(self.hosts)]
-        answers = self._together({worker: ("step", one) for worker, one in enumerate(own)}, working=True)
+        answers = self._together({worker: ("step", one) for worker, one in enumerate(own)}, lists)
         self.steps += 1
         return [answers[worker] for worker in range(len(own))]
 
@@ -271,11 +296,13 @@ class _Team:
         if self._end.detach():
             self.crew.close(kill=kill)
 
-    def _together(self, calls: dict[int, tuple[Any, ...]], *, working: bool = False) -> dict[int, Any]:
-        limit_s = self.timeout_s * (1 if working and self.steps else COMPILING)
+    def _together(
+        self, calls: dict[int, tuple[Any, ...]], lists: Sequence[Sequence[Instruction]] = ()
+    ) -> dict[int, Any]:
+        limit_s = self.timeout_s * (1 if lists and self.steps >= self.programs else COMPILING)
         try:
-            lists = [own for own in self.program.lists for _ in range(self.hosts)] if working else []
-            return together(self.crew, calls, limit_s, lists, self.hosts)
+            every = [own for own in lists for _ in range(self.hosts)]
+            return together(self.crew, calls, limit_s, every, self.hosts)
         except BaseException:
             # Also where the user stops it: an answer still under way would be taken for that of the next call.
             self.end(kill=True)

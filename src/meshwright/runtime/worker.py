@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from meshwright.compiler.instructions import Buffer
     from meshwright.runtime.executor import MeshExecutor
     from meshwright.runtime.moments import Moment
     from meshwright.runtime.portable import Part
@@ -29,10 +30,16 @@ class Move:
     """A kept value that another mesh reads."""
 
     key: Key
-    source: int
+    given: Buffer
+    """That held it where it was made."""
     target: int
     buffer: int
     """On the target."""
+
+    @property
+    def source(self) -> int:
+        """Mesh that keeps it."""
+        return self.given.mesh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +58,8 @@ class Orders:
     """Buffers whose values the worker keeps when the list ends."""
     timed: bool = False
     """Whether instructions are timed, and waited for."""
+    program: int = 0
+    """Of those the worker has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +89,7 @@ class MeshWorker:
         self._wires: Wires
         self._part: Part
         self._executor: MeshExecutor
+        self._executors: list[MeshExecutor] = []
 
     def listen(self, host: str) -> Address:
         """Open what the other workers connect to.
@@ -116,7 +126,7 @@ class MeshWorker:
             return f"{host}:{free.getsockname()[1]}"
 
     def load(self, part: Part) -> None:
-        """Take the list and the executables.
+        """Take the list and the executables of one more program; programs are counted as they come.
 
         Args:
             part: of the program.
@@ -128,7 +138,7 @@ class MeshWorker:
         from meshwright.runtime.executor import MeshExecutor
 
         self._part = part
-        if part.hosts > 1:
+        if part.hosts > 1 and not self._executors:
             jax.distributed.initialize(part.coordinator, part.hosts, part.host)
         count = int(np.prod(part.sizes))
         devices = np.array(jax.devices()[:count]).reshape(part.sizes)
@@ -136,10 +146,11 @@ class MeshWorker:
             from meshwright.runtime.hosted import HostedExecutor
 
             mesh = Mesh(devices, part.axes)
-            self._executor = HostedExecutor(part, part.functions(), mesh, self._wires.channel, self._watch)
+            hosted = HostedExecutor(part, part.functions(), mesh, self._wires.channel, self._watch)
+            self._executors.append(hosted)
             return
         peers = {one.peer for one in part.instructions if one.peer is not None}
-        self._executor = MeshExecutor(
+        one = MeshExecutor(
             part.instructions,
             part.buffers,
             part.functions(),
@@ -147,6 +158,7 @@ class MeshWorker:
             {peer: self._wires.channel(peer) for peer in peers},
             self._watch,
         )
+        self._executors.append(one)
 
     def step(self, orders: Orders) -> Done:
         """Run the list once.
@@ -158,6 +170,7 @@ class MeshWorker:
 
         for key in orders.drop:
             del self._kept[key]
+        self._executor = self._executors[orders.program]
         buffers = self._executor.buffers
         fed = {buffer: from_host(value, host_form(buffers[buffer].shape, buffers[buffer].dtype).keys)
                for buffer, value in orders.fed.items()}  # fmt: skip
@@ -184,13 +197,14 @@ class MeshWorker:
     def _give(self, move: Move) -> None:
         value = self._kept[move.key]
         if self._part.hosts > 1:
-            self._executor.send([value], [move.key[1]], [move.buffer])  # type: ignore[attr-defined]
+            self._executor.send([value], [move.given], [self._executor.buffers[move.buffer]])  # type: ignore[attr-defined]
         else:
             self._wires.channel(move.target).send([value])
 
     def _taken(self, move: Move) -> Any:
         if self._part.hosts > 1:
-            (value,) = self._executor.receive([move.key[1]], [move.buffer])  # type: ignore[attr-defined]
+            wanted = self._executor.buffers[move.buffer]
+            (value,) = self._executor.receive([move.given], [wanted])  # type: ignore[attr-defined]
         else:
             (value,) = self._wires.channel(move.source).receive([self._executor.buffers[move.buffer]])
         return value
