@@ -1,4 +1,4 @@
-"""Folders of measured layer profiles: three CSV files, or Sailor's own.
+"""Folders of measured layer profiles: three CSV files, or those of Sailor and Metis.
 
 read_profiles   a folder -> times and sizes of each layer, bandwidth of each link
 """
@@ -18,6 +18,7 @@ from meshwright.formats.profiles.columns import (
     raise_all,
     read_columns,
 )
+from meshwright.formats.profiles.metis import has_metis_files, read_metis
 from meshwright.formats.profiles.profile_set import (
     End,
     LayerSizes,
@@ -53,7 +54,8 @@ def read_profiles(folder: str | Path, *, interpolate: bool = True) -> ProfileSet
     """The profiles of a folder.
 
     Args:
-        folder: holds `layer_times.csv`, `layer_memory.csv` and `network.csv`, or files of Sailor at any depth.
+        folder: holds `layer_times.csv`, `layer_memory.csv` and `network.csv`, or files of Sailor or Metis at any
+            depth.
         interpolate: fill micro-batches missing between two measured ones, marked; else they are refused.
 
     Raises:
@@ -71,6 +73,8 @@ def read_profiles(folder: str | Path, *, interpolate: bool = True) -> ProfileSet
     }
     if not any(found.values()) and has_sailor_files(root):
         times, sizes, links = read_sailor(root, faults)
+    elif not any(found.values()) and has_metis_files(root):
+        times, sizes, links = read_metis(root, faults)
     else:
         for kind, path in found.items():
             if path is None:
@@ -90,7 +94,10 @@ def read_profiles(folder: str | Path, *, interpolate: bool = True) -> ProfileSet
     return ProfileSet(source=str(folder), models=models, links=links)
 
 
-_WANTED = "a folder with layer_times.csv, layer_memory.csv and network.csv, or one of Sailor's with llm_info.json"
+_WANTED = (
+    "a folder with layer_times.csv, layer_memory.csv and network.csv, one of Sailor's with llm_info.json, or one of "
+    "Metis' with DeviceType.<TYPE>_tp<t>_bs<b>.json and clusterfile.json"
+)
 
 
 def _read_csv(

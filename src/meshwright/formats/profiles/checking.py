@@ -77,6 +77,15 @@ def _layers(
                 field="model",
             )
         )
+    elif 1 not in sizes:
+        faults.append(
+            Problem(
+                what=f"{name} has no sizes at tensor degree 1",
+                why="transfers and gradients are counted on unsplit layers",
+                fix="profile it at tp 1",
+                field="tp",
+            )
+        )
     return count
 
 

@@ -9,12 +9,11 @@ intra_node_bandwidths.json     {gpu: {n: [[c2, c1, c0], max bytes/s]}}
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from meshwright.errors import Problem
-from meshwright.formats.files import read_text
+from meshwright.formats.profiles.json_values import items, numbers_of, read_json, whole
 from meshwright.formats.profiles.profile_set import End, LinkFit, Point, Route
 from meshwright.units import GIGA, MILLI
 
@@ -23,7 +22,6 @@ ALL_TIMES = "profiles_tmp.json"
 TIMES = "profile.json"
 BETWEEN = "multizone_bandwidths_het.json"
 INSIDE = "intra_node_bandwidths.json"
-MAX_BYTES = 256 * 1024**2
 
 _ELEMENTS = ("params_floats", "act_input_floats", "act_output_floats", "act_mem_floats")
 
@@ -46,48 +44,48 @@ def read_sailor(folder: Path, faults: list[Problem]) -> tuple[Times, Sizes, dict
     times: Times = {}
     together = sorted(folder.rglob(ALL_TIMES))
     for path in together:
-        for model, devices in _items(_json(path, faults), str(path), faults):
-            for device, table in _items(devices, f"{path}: {model}", faults):
+        for model, devices in items(read_json(path, faults), str(path), faults):
+            for device, table in items(devices, f"{path}: {model}", faults):
                 _add_times(times.setdefault(model, {}), device, table, f"{path}: {model} {device}", faults)
     for path in [] if together else sorted(folder.rglob(TIMES)):
         model, device = path.parent.parent.name, path.parent.name
-        _add_times(times.setdefault(model, {}), device, _json(path, faults), str(path), faults)
+        _add_times(times.setdefault(model, {}), device, read_json(path, faults), str(path), faults)
     sizes: Sizes = {}
     for path in sorted(folder.rglob(SIZES)):
-        for model, degrees in _items(_json(path, faults), str(path), faults):
-            for tp, layers in _items(degrees, f"{path}: {model}", faults):
-                found = sizes.setdefault(model, {}).setdefault(_whole(tp, str(path), faults), {})
-                for layer, row in _items(layers, f"{path}: {model} tp {tp}", faults):
+        for model, degrees in items(read_json(path, faults), str(path), faults):
+            for tp, layers in items(degrees, f"{path}: {model}", faults):
+                found = sizes.setdefault(model, {}).setdefault(whole(tp, str(path), faults), {})
+                for layer, row in items(layers, f"{path}: {model} tp {tp}", faults):
                     where = f"{path}: {model} tp {tp} layer {layer}"
                     values = [row.get(name) for name in _ELEMENTS] if isinstance(row, dict) else []
-                    numbers = _numbers(values, 4, where, faults)
+                    numbers = numbers_of(values, 4, where, faults)
                     if numbers:
-                        found[_whole(layer, where, faults)] = numbers
+                        found[whole(layer, where, faults)] = numbers
     return times, sizes, _links(folder, faults)
 
 
 def _add_times(
     points: dict[Point, dict[int, tuple[float, ...]]], device: str, table: object, where: str, faults: list[Problem]
 ) -> None:
-    for micro_batch, degrees in _items(table, where, faults):
-        for tp, layers in _items(degrees, f"{where} mbs {micro_batch}", faults):
-            point = Point(device, _whole(tp, where, faults), _whole(micro_batch, where, faults))
-            for layer, row in _items(layers, f"{where} mbs {micro_batch} tp {tp}", faults):
-                numbers = _numbers(row, 3, f"{where} mbs {micro_batch} tp {tp} layer {layer}", faults)
+    for micro_batch, degrees in items(table, where, faults):
+        for tp, layers in items(degrees, f"{where} mbs {micro_batch}", faults):
+            point = Point(device, whole(tp, where, faults), whole(micro_batch, where, faults))
+            for layer, row in items(layers, f"{where} mbs {micro_batch} tp {tp}", faults):
+                numbers = numbers_of(row, 3, f"{where} mbs {micro_batch} tp {tp} layer {layer}", faults)
                 if numbers:
                     in_ms = tuple(number / MILLI for number in numbers)
-                    points.setdefault(point, {})[_whole(layer, where, faults)] = in_ms
+                    points.setdefault(point, {})[whole(layer, where, faults)] = in_ms
 
 
 def _links(folder: Path, faults: list[Problem]) -> dict[Route, LinkFit]:
     links: dict[Route, LinkFit] = {}
     for path in sorted(folder.rglob(INSIDE)):
-        for device, counts in _items(_json(path, faults), str(path), faults):
-            for count, fit in _items(counts, f"{path}: {device}", faults):
-                end = End(device, _whole(count, str(path), faults), "")
+        for device, counts in items(read_json(path, faults), str(path), faults):
+            for count, fit in items(counts, f"{path}: {device}", faults):
+                end = End(device, whole(count, str(path), faults), "")
                 _add_link(links, Route("intra_node", end, end), fit, f"{path}: {device}", faults)
     for path in sorted(folder.rglob(BETWEEN)):
-        for source, rest in _ends(_json(path, faults), str(path), faults):
+        for source, rest in _ends(read_json(path, faults), str(path), faults):
             for target, fit in _ends(rest, f"{path}: {source.zone} {source.device}", faults):
                 where = f"{path}: {source.device} to {target.device}"
                 _add_link(links, Route("inter_node_het", source, target), fit, where, faults)
@@ -95,47 +93,15 @@ def _links(folder: Path, faults: list[Problem]) -> dict[Route, LinkFit]:
 
 
 def _ends(data: object, where: str, faults: list[Problem]) -> Iterator[tuple[End, object]]:
-    for zone, devices in _items(data, where, faults):
-        for device, counts in _items(devices, f"{where} {zone}", faults):
-            for count, rest in _items(counts, f"{where} {zone} {device}", faults):
-                yield End(device, _whole(count, where, faults), zone), rest
+    for zone, devices in items(data, where, faults):
+        for device, counts in items(devices, f"{where} {zone}", faults):
+            for count, rest in items(counts, f"{where} {zone} {device}", faults):
+                yield End(device, whole(count, where, faults), zone), rest
 
 
 def _add_link(links: dict[Route, LinkFit], route: Route, fit: object, where: str, faults: list[Problem]) -> None:
     parts = fit if isinstance(fit, list) and len(fit) == 2 else [None, None]
-    curve = _numbers(parts[0], 3, where, faults)
-    top = _numbers([parts[1]], 1, where, faults)
+    curve = numbers_of(parts[0], 3, where, faults)
+    top = numbers_of([parts[1]], 1, where, faults)
     if curve and top:
         links[route] = LinkFit(c2=curve[0], c1=curve[1], c0=curve[2], max_gb_s=top[0] / GIGA)
-
-
-def _json(path: Path, faults: list[Problem]) -> object:
-    try:
-        return json.loads(read_text(path, "file of profiles", max_bytes=MAX_BYTES))
-    except (ValueError, RecursionError) as error:
-        if hasattr(error, "problems"):
-            raise
-        faults.append(Problem(what=f"{path} is not JSON: {error}", why="Sailor writes JSON", fix="mend the file"))
-        return {}
-
-
-def _items(data: object, where: str, faults: list[Problem]) -> list[tuple[str, object]]:
-    if isinstance(data, Mapping):
-        return [(str(key), value) for key, value in data.items()]
-    faults.append(Problem(what=f"{where}: {str(data)[:40]!r} stands where a table belongs", why="", fix=""))
-    return []
-
-
-def _whole(text: str, where: str, faults: list[Problem]) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        faults.append(Problem(what=f"{where}: {text[:40]!r} is not a whole number", why="", fix=""))
-        return 0
-
-
-def _numbers(row: object, count: int, where: str, faults: list[Problem]) -> tuple[float, ...]:
-    if isinstance(row, list) and len(row) == count and all(isinstance(one, (int, float)) for one in row):
-        return tuple(float(one) for one in row)
-    faults.append(Problem(what=f"{where}: {str(row)[:60]}", why=f"must be {count} numbers", fix="profile it again"))
-    return ()
