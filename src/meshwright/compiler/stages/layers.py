@@ -50,7 +50,7 @@ def _labels(spine: Sequence[core.JaxprEqn]) -> Int[np.ndarray, " eqns"]:
     """A number per equation, equal for those that do the same to the same shapes."""
     numbers: dict[Hashable, int] = {}
     keys = [
-        (eqn.primitive.name, *((a.aval.shape, str(a.aval.dtype)) for a in [*eqn.invars, *eqn.outvars]))
+        (eqn.primitive.name, *((a.aval.shape, a.aval.dtype) for a in [*eqn.invars, *eqn.outvars]))
         for eqn in spine
     ]  # fmt: skip
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys])
@@ -72,11 +72,19 @@ def _period(labels: Int[np.ndarray, " eqns"], flop: Float[np.ndarray, " eqns"]) 
     return None if best is None else best[1:]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Content:
     """What a layer computes, wherever it stands: equal layers are priced once."""
 
     key: Hashable
+    number: int
+    """Hash of the key, taken once."""
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Content) and self.number == other.number and self.key == other.key
 
 
 def content_of(stage: Stage) -> Content:
@@ -86,7 +94,8 @@ def content_of(stage: Stage) -> Content:
         stage: a loss cut at its layers gives these.
     """
     counts = len(stage.parameters), len(stage.carried_in), len(stage.others), len(stage.carried_out)
-    return Content((counts, _program_key(stage.program.jaxpr)))
+    key = counts, _program_key(stage.program.jaxpr)
+    return Content(key, hash(key))
 
 
 def _program_key(jaxpr: core.Jaxpr) -> Hashable:
@@ -97,10 +106,10 @@ def _program_key(jaxpr: core.Jaxpr) -> Hashable:
             return "literal", str(atom.val) if np.size(atom.val) == 1 else id(atom.val)
         return numbers.setdefault(atom, len(numbers))
 
-    invars = tuple((of(var), var.aval.shape, str(var.aval.dtype)) for var in [*jaxpr.constvars, *jaxpr.invars])
+    invars = tuple((of(var), var.aval.shape, var.aval.dtype) for var in [*jaxpr.constvars, *jaxpr.invars])
     eqns = tuple(
         (eqn.primitive.name, tuple(of(atom) for atom in eqn.invars),
-         tuple((of(var), var.aval.shape, str(var.aval.dtype)) for var in eqn.outvars), _parameters_key(eqn.params))
+         tuple((of(var), var.aval.shape, var.aval.dtype) for var in eqn.outvars), _parameters_key(eqn.params))
         for eqn in jaxpr.eqns
     )  # fmt: skip
     return invars, eqns, tuple(of(atom) for atom in jaxpr.outvars)

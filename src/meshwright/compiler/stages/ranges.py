@@ -9,7 +9,7 @@ import numpy as np
 
 from meshwright.compiler.cut import Stage
 from meshwright.compiler.stages.hosts import Hosts
-from meshwright.compiler.stages.layers import content_of
+from meshwright.compiler.stages.layers import Content
 from meshwright.compiler.stages.tables import PRICES, Border, Joined, LayerProblem, Terms, columns_of, joined
 from meshwright.shapes import Float
 
@@ -63,6 +63,7 @@ class Ranges:
 
 def ranges_of(
     layers: Sequence[Stage],
+    contents: Sequence[Content],
     hosts: Hosts,
     submeshes: Sequence[int],
     terms: Terms,
@@ -73,15 +74,15 @@ def ranges_of(
 
     Args:
         layers: of a loss, for one micro-batch.
+        contents: of each, equal for equal layers.
         hosts: where they run.
         submeshes: devices of each.
         terms: of the whole plan.
         recompute: whether every layer runs its forward again; one answer for each.
         views: logical meshes of each submesh; all without it.
     """
-    contents = [content_of(layer).key for layer in layers]
-    first = {key: number for number, key in reversed(list(enumerate(contents)))}
-    numbers = [first[key] for key in contents]
+    first = {content: number for number, content in reversed(list(enumerate(contents)))}
+    numbers = [first[content] for content in contents]
     variants: list[Variant] = []
     columns: list[list[Float[np.ndarray, "columns layers layers"]]] = [[] for _ in recompute]
     for place, count in enumerate(submeshes):

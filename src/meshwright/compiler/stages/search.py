@@ -13,7 +13,7 @@ from jax.extend import core
 from meshwright.compiler.cost import bytes_of
 from meshwright.compiler.cut import Body, Stage, body_of, cut
 from meshwright.compiler.stages.hosts import Hosts
-from meshwright.compiler.stages.layers import content_of, find_layers
+from meshwright.compiler.stages.layers import Content, content_of, find_layers
 from meshwright.compiler.stages.partition import MOST_STAGES, Choice, partitions, stage_costs
 from meshwright.compiler.stages.plan import StagePlan, StagesPlan
 from meshwright.compiler.stages.ranges import Ranges, ranges_of
@@ -36,6 +36,8 @@ class Layers:
     body: Body
     ends: tuple[int, ...]
     parts: tuple[Stage, ...]
+    contents: tuple[Content, ...]
+    """Of each part, equal for equal layers."""
 
     @classmethod
     def of(cls, loss: core.Jaxpr, wrt: Sequence[int]) -> Layers:
@@ -47,7 +49,8 @@ class Layers:
         """
         body = body_of(loss, wrt)
         ends = find_layers(body)
-        return cls(body=body, ends=ends, parts=cut(body, wrt, ends))
+        parts = cut(body, wrt, ends)
+        return cls(body=body, ends=ends, parts=parts, contents=tuple(content_of(part) for part in parts))
 
     def crossing_bytes(self) -> np.ndarray:
         """Handed on behind each layer but the last."""
@@ -55,7 +58,7 @@ class Layers:
 
     def fingerprint(self) -> str:
         """Equal for equal losses on equal micro-batches."""
-        return hashlib.sha256(repr([content_of(part).key for part in self.parts]).encode()).hexdigest()[:16]
+        return hashlib.sha256(repr([content.key for content in self.contents]).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +187,9 @@ class _Search:
         layers = Layers.of(*self.reader.read(micro_batches))
         found = np.inf
         options = self._that_may_fit(layers, micro_batches)
-        priced = ranges_of(layers.parts, self.hosts, self.submeshes, self._terms(micro_batches), options)
+        priced = ranges_of(
+            layers.parts, layers.contents, self.hosts, self.submeshes, self._terms(micro_batches), options
+        )
         for recompute, ranges in zip(options, priced, strict=True):
             stages = min(self.space.most_stages, len(layers.parts), self.hosts.devices)
             costs = stage_costs(ranges, len(self.submeshes), self.hosts.limit_bytes, micro_batches, stages)
@@ -198,13 +203,12 @@ class _Search:
         """Choices of recomputation whose state and kept bytes fit into all devices together."""
         one = self.hosts.mesh((1,))
         terms = self._terms(micro_batches)
-        parts: dict[Any, tuple[float, float, float]] = {}
+        known: dict[Content, tuple[float, float, float]] = {}
         sums = np.zeros(3)
-        for part in layers.parts:
-            key = content_of(part).key
-            if key not in parts:
-                parts[key] = LayerProblem.of(part, one, terms).whole_bytes()
-            sums += parts[key]
+        for part, content in zip(layers.parts, layers.contents, strict=True):
+            if content not in known:
+                known[content] = LayerProblem.of(part, one, terms).whole_bytes()
+            sums += known[content]
         self.state_bytes = sums[0]
         self.sample_bytes = sums[1] * micro_batches / self.reader.batch
         room = self.hosts.limit_bytes * self.hosts.devices - sums[0]
@@ -225,7 +229,7 @@ class _Search:
         for (_, shape), view, devices in zip(stages, views, counts, strict=True):
             allowed[devices] += self.hosts.views(devices) if isinstance(shape, int) else [view]
         priced = ranges_of(
-            layers.parts, self.hosts, submeshes, self._terms(micro_batches), self.space.recompute,
+            layers.parts, layers.contents, self.hosts, submeshes, self._terms(micro_batches), self.space.recompute,
             {devices: list(dict.fromkeys(own)) for devices, own in allowed.items()},
         )  # fmt: skip
         for recompute, ranges in zip(self.space.recompute, priced, strict=True):
