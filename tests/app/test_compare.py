@@ -9,7 +9,13 @@ import pytest
 
 from meshwright.app.compare import Difference, compare
 from meshwright.app.estimate import estimate
+from meshwright.library.clusters import resolve_gpus
+from meshwright.specs import Workload
+from meshwright.specs.job import Job
+from meshwright.specs.strategy import LayerStrategy, Tensor1D
 from tests.app.questions import GPUS, MODEL, best_plans
+from tests.estimate.cases import DENSE
+from tests.estimate.mixed import Stage, plan_of
 
 
 def test_parts_sum_to_both_steps_and_peaks() -> None:
@@ -59,3 +65,22 @@ def test_plan_files_of_a_set(tmp_path: Path) -> None:
 def test_rounding_is_no_difference() -> None:
     assert Difference(name="pp", first=0.3, second=0.1 + 0.2).change == 0.0
     assert Difference(name="pp", first=0.3, second=0.4).change > 0.0
+
+
+def test_unequal_pipelines_differ_in_layers_shares_and_strategies() -> None:
+    whole, half = LayerStrategy(tensor=Tensor1D(degree=4)), LayerStrategy(tensor=Tensor1D(degree=2))
+
+    def job(first: int, share: int) -> Job:
+        made = plan_of(
+            ([Stage(0, whole, first), Stage(8, whole, 12 - first)], 1, share), ([Stage(4, half, 12)], 1, 8 - share)
+        )
+        workload = Workload(seq_len=2048, global_batch=8)
+        return Job(model=DENSE, cluster=resolve_gpus("8xH100,8xA100-80"), workload=workload, plan=made)
+
+    found = compare(job(8, 6), job(7, 5))
+    assert {name: (one, two) for name, one, two in found.settings} == {
+        "layers": ("8+4 | 12", "7+5 | 12"),
+        "micro-batches": ("6 of 1 | 2 of 1", "5 of 1 | 3 of 1"),
+    }
+    assert found.titles[0].startswith("1xH100 > 1xA100-80")
+    assert len(found.pictures()[0].workers) == 3

@@ -24,7 +24,9 @@ from meshwright.schedules import SCHEDULES, Kind
 from meshwright.schedules.torch_actions import from_actions
 from meshwright.specs.job import Job
 from meshwright.specs.row import parse_row
+from meshwright.specs.strategy import LayerStrategy, Tensor1D
 from meshwright.specs.workload import Workload
+from tests.estimate.mixed import Stage, plan_of
 
 
 def job(text: str = "tp4.pp2.dp1.z1.mbs1.gbs64.rc-sel") -> Job:
@@ -155,3 +157,44 @@ def test_a_pipeline_that_pytorch_cannot_run_is_refused(schedule: str, tmp_path: 
     other = replace(pipeline, schedule=replace(pipeline.schedule, name=schedule))
     with pytest.raises(UnsupportedError, match=r"torch\.distributed\.pipelining"):
         torch_files(replace(planned, plan=replace(planned.plan, pipelines=(other,))))
+
+
+def stages_on_two_kinds(*pipelines: tuple[list[Stage], int, int], gpus: str = "8xH100,8xA100-80") -> Job:
+    made = plan_of(*pipelines)
+    workload = Workload(seq_len=4096, global_batch=made.global_batch)
+    return Job(model=resolve("llama-3-8b"), cluster=resolve_gpus(gpus), workload=workload, plan=made)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_unequal_pipelines_are_refused_with_the_reason(target: str) -> None:
+    whole, half = LayerStrategy(tensor=Tensor1D(degree=8)), LayerStrategy(tensor=Tensor1D(degree=4))
+    one = ([Stage(0, whole, 32)], 1, 6)
+    with pytest.raises(UnsupportedError, match="2 pipelines") as caught:
+        export(stages_on_two_kinds(one, ([Stage(8, half, 32)], 1, 2)), target)
+    assert "equal" in caught.value.problems[0].why
+
+
+def test_one_pipeline_of_uneven_layers_on_two_kinds_can_be_run(tmp_path: Path) -> None:
+    """Equal stages in all but layers: Megatron-LM takes a layout, PyTorch a schedule; nodes come in order."""
+    stage = LayerStrategy(tensor=Tensor1D(degree=8))
+    uneven = stages_on_two_kinds(([Stage(0, stage, 22), Stage(8, stage, 10)], 1, 4))
+    written = export(uneven, "megatron", tmp_path / "launch")
+    assert "ranks are numbered group by group: give the nodes of H100 before those of A100-80" in written.notes
+    flags = read_flags((tmp_path / "launch" / "train.sh").read_text(), devices=16)
+    assert flags.layout == (22, 10)
+    assert dict(export(uneven, "torch-csv").files)["schedule.csv"]
+
+
+def test_stages_of_unlike_degrees_are_refused_by_pytorch() -> None:
+    wide, narrow = LayerStrategy(tensor=Tensor1D(degree=8)), LayerStrategy(tensor=Tensor1D(degree=4))
+    unlike = stages_on_two_kinds(([Stage(0, wide, 22), Stage(8, narrow, 10)], 1, 4))
+    with pytest.raises(UnsupportedError, match="stages of unlike degrees: tensor 8, context 1, data 1 and tensor 4"):
+        export(unlike, "torch-csv")
+
+
+def test_nodes_of_unequal_size_are_refused_by_megatron() -> None:
+    stage = LayerStrategy(tensor=Tensor1D(degree=4))
+    unequal = stages_on_two_kinds(([Stage(0, stage, 20), Stage(8, stage, 12)], 1, 4), gpus="8xH100,1x4xA100-80")
+    with pytest.raises(UnsupportedError) as caught:
+        export(unequal, "megatron")
+    assert any("equally many processes, here 4 and 8" in problem.why for problem in caught.value.problems)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from meshwright.app.plan_set import shortened
 from meshwright.app.plan_source import PlanLike, job_of
-from meshwright.app.title import bare_row, title
+from meshwright.app.title import bare_row, strategy_text, title_of
 from meshwright.app.verdict import FITS_WORDS, differences, memory, percent, tied
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
 from meshwright.specs.job import Job
+from meshwright.specs.plan import Pipeline
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_of import row_of
 from meshwright.units import gib, seconds, significant
@@ -63,7 +67,7 @@ class Comparison:
     def titles(self) -> tuple[str, str]:
         """What to call the two plans."""
         first, second = self.first, self.second
-        return title(first.plan, first.model, first.name), title(second.plan, second.model, second.name)
+        return title_of(first, row_of(first.plan, first.model)), title_of(second, row_of(second.plan, second.model))
 
     def to_dict(self) -> dict[str, object]:
         """As data: `meshwright.comparison/1`."""
@@ -180,7 +184,47 @@ def _settings(one: Job, two: Job) -> list[tuple[str, str, str]]:
         found += [(names.get(n, n), str(getattr(first, n)), str(getattr(second, n))) for n in _SETTINGS]
         found.append(("recompute", _recompute(one, first), _recompute(two, second)))
         found.append(("offload", first.offload or "none", second.offload or "none"))
+    else:
+        found += [(name, show(one), show(two)) for name, show in _STAGES]
     return [(name, a, b) for name, a, b in found if a != b]
+
+
+def _each_pipeline(job: Job, show: Callable[[Pipeline], str]) -> str:
+    """What is said of pipelines, equal ones counted."""
+    counts = Counter(show(pipeline) for pipeline in job.plan.pipelines)
+    return " | ".join(f"{count} x ({text})" if count > 1 else text for text, count in counts.items())
+
+
+def _layers(job: Job) -> str:
+    def show(pipeline: Pipeline) -> str:
+        return shortened([sum(chunk.num_layers for chunk in worker.chunks) for worker in pipeline.workers])
+
+    return _each_pipeline(job, show)
+
+
+def _micro_batches(job: Job) -> str:
+    def show(pipeline: Pipeline) -> str:
+        return f"{pipeline.num_micro_batches} of {job.plan.data_degree(pipeline) * pipeline.micro_batch}"
+
+    return _each_pipeline(job, show)
+
+
+def _strategies(job: Job) -> str:
+    def show(pipeline: Pipeline) -> str:
+        index = (job.plan.strategy_index(pipeline, worker) for worker in pipeline.workers)
+        return " > ".join(dict.fromkeys(strategy_text(job.plan.strategies[number]) for number in index))
+
+    return _each_pipeline(job, show)
+
+
+_STAGES: tuple[tuple[str, Callable[[Job], str]], ...] = (
+    ("pipelines", lambda job: str(len(job.plan.pipelines))),
+    ("layers", _layers),
+    ("micro-batches", _micro_batches),
+    ("strategies", _strategies),
+    ("schedule", lambda job: ", ".join(dict.fromkeys(line.schedule.name for line in job.plan.pipelines))),
+)
+"""What is said of plans that are no rows of degrees."""
 
 
 def _recompute(job: Job, row: PlanRow) -> str:
@@ -194,8 +238,9 @@ def _notes(one: Job, two: Job, a: StepEstimate, b: StepEstimate) -> list[str]:
     if one.workload.tokens_per_step != two.workload.tokens_per_step:
         counts = f"{one.workload.tokens_per_step:,} and {two.workload.tokens_per_step:,}"
         notes.append(f"the steps train {counts} tokens; compare tokens/s, not seconds")
-    if a.fullest.stage != b.fullest.stage:
-        notes.append(f"the fullest stage is {a.fullest.stage} of the first and {b.fullest.stage} of the second")
+    fullest = a.place(a.fullest), b.place(b.fullest)
+    if fullest[0] != fullest[1]:
+        notes.append(f"the fullest is {fullest[0]} of the first and {fullest[1]} of the second")
     change = b.fullest.peak_memory_bytes - a.fullest.peak_memory_bytes
     kinds = sorted(_paired(dict(a.fullest.memory_bytes), dict(b.fullest.memory_bytes)), key=lambda d: -abs(d.change))
     if abs(change) > 0 and kinds and abs(kinds[0].change) > 0:

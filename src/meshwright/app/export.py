@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.app.plan_source import PlanLike, job_of
+from meshwright.app.title import groups_of
 from meshwright.app.torch_csv import LOADER_FILE, torch_files
 from meshwright.app.verdict import memory, percent
 from meshwright.app.writing import check_directory, write_folder
@@ -122,11 +123,27 @@ def _megatron(job: Job, estimate: StepEstimate) -> TargetFiles:
     except UnsupportedError as error:
         raise UnsupportedError(list(_plainly(error.problems, job)), code=error.code) from None
     files = (("plan.json", write_job(job)), ("train.sh", script.text))
-    return TargetFiles(files=files, notes=script.notes, start="MEGATRON=path/of/Megatron-LM bash train.sh")
+    notes = (*script.notes, *_order_of_nodes(job))
+    return TargetFiles(files=files, notes=notes, start="MEGATRON=path/of/Megatron-LM bash train.sh")
+
+
+def _order_of_nodes(job: Job) -> Iterator[str]:
+    """On several kinds of nodes their order decides which stage runs where."""
+    used = list(dict.fromkeys(groups_of(job, 0)))
+    if len(used) > 1:
+        yield f"ranks are numbered group by group: give the nodes of {' before those of '.join(used)}"
 
 
 def _plainly(problems: Sequence[Problem], job: Job) -> Iterator[Problem]:
-    """The problems, those of recompute that differs between layers as one whose mend is another plan."""
+    """The problems, those that only another plan mends as one each: unequal pipelines, recompute layer by layer."""
+    if len(job.plan.pipelines) > 1:
+        yield Problem(
+            what=f"the plan has {len(job.plan.pipelines)} pipelines",
+            why="Megatron-LM runs one shape of pipeline; all data-parallel ranks of a stage are equal",
+            fix="make a plan of one kind of device, or of one pipeline",
+            field="pipelines",
+        )
+        problems = [problem for problem in problems if problem.field != "pipelines"]
     by_layer = [problem for problem in problems if problem.field.removeprefix("strategies.").startswith("recompute")]
     by_layer = [problem for problem in by_layer if len(job.plan.strategies) > 1]
     if by_layer:

@@ -27,7 +27,7 @@ def torch_files(job: Job) -> tuple[dict[str, str], tuple[str, ...]]:
         InputError: the plan's stages do not fit its schedule.
     """
     pipeline = job.plan.pipelines[0]
-    refused = list(_refused(pipeline))
+    refused = [*_unequal(job), *_refused(pipeline)]
     if refused:
         raise UnsupportedError(refused, code="MW421")
     table = plan_table(pipeline)
@@ -59,6 +59,31 @@ def plan_table(pipeline: Pipeline) -> ScheduleTable:
     """
     chunks = max(len(worker.chunks) for worker in pipeline.workers)
     return pipeline_schedule(pipeline).table(len(pipeline.workers), pipeline.num_micro_batches, chunks)
+
+
+def _unequal(job: Job) -> Iterator[Problem]:
+    """Pipelines and stages that differ in what every rank of a process group shares."""
+    plan = job.plan
+    if len(plan.pipelines) > 1:
+        yield Problem(
+            what=f"{len(plan.pipelines)} pipelines",
+            why="torch.distributed.pipelining runs one pipeline; its data-parallel copies are equal and sum their "
+            "gradients in one group",
+            fix="a plan of one pipeline, such as that of one kind of device",
+            field="pipelines",
+        )
+        return
+    pipeline = plan.pipelines[0]
+    strategies = [plan.strategies[plan.strategy_index(pipeline, worker)] for worker in pipeline.workers]
+    degrees = list(dict.fromkeys((strategy.tp, strategy.cp, strategy.dp) for strategy in strategies))
+    if len(degrees) > 1:
+        said = " and ".join(f"tensor {tp}, context {cp}, data {dp}" for tp, cp, dp in degrees[:2])
+        yield Problem(
+            what=f"stages of unlike degrees: {said}",
+            why="torch.distributed.pipelining sends each rank's tensor as it is to one rank of the next stage",
+            fix="a plan whose stages share their degrees; layers may differ",
+            field="strategies",
+        )
 
 
 def _refused(pipeline: Pipeline) -> Iterator[Problem]:

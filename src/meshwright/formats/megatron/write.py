@@ -103,6 +103,10 @@ def _launch_problems(job: Job, per_node: int) -> Iterator[Problem]:
     if devices > per_node and devices % per_node:
         why = f"every node runs equally many processes, here {per_node}"
         yield refusal("devices", devices, why, f"use a multiple of {per_node}")
+    sizes = {group.devices_per_node for group in job.cluster.groups}
+    if len(sizes) > 1:
+        shown = " and ".join(map(str, sorted(sizes)))
+        yield refusal("devices", devices, f"every node runs equally many processes, here {shown}", "use equal nodes")
 
 
 def _workload_flags(job: Job, found: Homogeneous | None) -> tuple[Flags, list[Problem]]:
