@@ -23,8 +23,8 @@ SHIPPED_S, BARE_S = 7.6e-3, 0.7e-3
 """Seconds of an execution: as shipped, and with logging removed."""
 SEARCHED_PER_S = (230.0, 322.0)
 """Executions a search looks at per second, with one process and with two."""
-ROWS = 1 << 19
-"""Executions priced together, as many as the search takes."""
+ROWS = 1 << 20
+"""Executions of a space looked at together, to find the legal ones."""
 GIB, MIB = 2**30, 2**20
 
 SEARCHES = (
@@ -51,8 +51,9 @@ def calculon_lines(runs: int) -> list[Line]:
 
 
 def pricing_lines() -> list[Line]:
-    """Executions per second, every one legal and none pruned: what the search needs, and all 96 statistics."""
+    """Executions per second, every legal one of a space: what the search needs, and all 96 statistics of a sample."""
     from meshwright.calculon.axes import optimal_execution
+    from meshwright.calculon.executions import ExecutionColumns
     from meshwright.calculon.legality import reject
     from meshwright.calculon.model import price, price_for_search
     from meshwright.calculon.reading import read_application, read_system
@@ -60,9 +61,12 @@ def pricing_lines() -> list[Line]:
 
     app, system = read_application("gpt3-175B"), read_system("a100_80g")
     space = Space(app, system, 512, 512, optimal_execution(system))
-    drawn = space.sample(6 * ROWS, seed=1)
-    legal = drawn.take(np.flatnonzero(reject(app, system, drawn) == 0)[:ROWS])
-    some = legal.take(slice(0, ROWS // 4))
+    sound = []
+    for start in range(0, space.size, ROWS):
+        columns = space.take(np.arange(start, min(start + ROWS, space.size)))
+        sound.append(columns.take(np.flatnonzero(reject(app, system, columns) == 0)))
+    legal = ExecutionColumns.joined(sound)
+    some = legal.take(np.random.default_rng(1).integers(0, legal.rows, ROWS // 8))
     lines = []
     for what, target, one, rows in (
         ("executions priced, all the search needs", 5e6, lambda: price_for_search(app, system, legal), legal.rows),
@@ -70,7 +74,8 @@ def pricing_lines() -> list[Line]:
     ):
         wall_s, processor_s = best_of(one, 7)
         note = (
-            f"gpt3-175B on 512 a100_80g, {rows:,} at a time; {rows / processor_s:,.3g} per second of processor time; "
+            f"gpt3-175B on 512 a100_80g, {rows:,} of the space's {space.size:,} executions at a time; "
+            f"{rows / processor_s:,.3g} per second of processor time; "
             f"{against(wall_s / rows)}"
         )
         lines.append(Line(what, rows / wall_s, target, "per second", at_least=True, note=note))

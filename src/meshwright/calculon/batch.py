@@ -66,14 +66,7 @@ def batch(rows: Rows, *, needs: bool = False) -> Batch:
     gradients = gradient_traffic(rows, blocks, needs=needs)
     words = vocabulary_times(rows)
     optimizer_s = rows.blocks * rows["block_optim_time"]
-    # B5: latency in a block's time (and in the bubble) for a transfer that nobody makes or pays for.
-    alone = rows.columns.pipeline_par == 1
-    unpaid_s = alone * blocks.stage_fw_s
-    if rows.trains:
-        unpaid_s = alone * (blocks.stage_fw_s + blocks.stage_bw_s)
-    else:
-        unpaid_s = alone * blocks.stage_fw_s + (alone | ~rows.columns.training) * blocks.stage_bw_s
-    total_s = rows.micro_batches * rows.chunks * (chunk - unpaid_s) + bubble + gradients.exposed_s + optimizer_s
+    total_s = rows.passes * (chunk - blocks.unpaid_s) + bubble + gradients.exposed_s + optimizer_s
     if words is not None:
         total_s = total_s + words.fw_s + words.bw_s + words.optimizer_s + words.traffic_s
     return Batch(

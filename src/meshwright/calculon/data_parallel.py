@@ -39,41 +39,77 @@ def gradient_traffic(rows: Rows, flow: Flow, *, needs: bool) -> GradientTraffic:
         flow: their blocks' backward times.
         needs: also the two required bandwidths.
     """
-    columns, c, v = rows.columns, rows.chunk_blocks, rows.chunks
-    active = columns.training & (columns.data_par > 1)
-    one_s = traffic_s(rows, rows["block_weight_space"])
-    link_s = np.where(active, rows.blocks * one_s, 0.0)
-    overlapped = active & columns.data_par_overlap
-    size = np.where(active, rows["block_weight_space"], 0.0) if needs else one_s
+    columns = rows.columns
+    block_s, link_s = reduction_s(rows)
+    overlapped = columns.training & (columns.data_par > 1) & columns.data_par_overlap
+    size = np.where(columns.training & (columns.data_par > 1), rows["block_weight_space"], 0.0) if needs else block_s
     if not overlapped.any():
-        zeros = np.zeros(one_s.shape) if needs else None
+        zeros = np.zeros(block_s.shape) if needs else None
         return GradientTraffic(size_bytes=size, link_s=link_s, exposed_s=link_s, chunk_need=zeros, tail_need=zeros)
-
-    usage = rows.of_network(columns.data_par_net, [one.processor_usage for one in rows.prepared.system.networks])
-    window = _Window.of(rows, flow)
-    chunk_s = c * one_s
-    inner = chunk_s - (window.all_stages_s - window.collisions(rows, flow, chunk_s) * flow.stage_bw_s)
-    inner = inner + window.compute_s * usage
-    hidden_inner, hidden_tail = chunk_s * usage, (c - 1) * one_s * usage
-    tail = (c - 1) * one_s + window.block_compute_s * usage - window.last_s
-    if rows.prepared.fixed:
-        inner_s, tail_s = np.maximum(inner, hidden_inner), np.maximum(tail, hidden_tail)
-    else:
-        # B16: traffic that only just fits shows more (its share of the processor) than traffic that only just does not.
-        inner_s, tail_s = np.where(inner > 0, inner, hidden_inner), np.where(tail > 0, tail, hidden_tail)
-    # B1: recompute's memory and compute time, both too large, widen or narrow the window: more may show than is sent.
-    exposed_s = np.where(overlapped, one_s + (v - 1) * inner_s + tail_s, link_s)
+    window = _Window.of(rows, flow, room_of(rows, flow))
+    exposed_s = np.where(overlapped, window.exposed_s(rows, flow, block_s), link_s)
     if not needs:
         return GradientTraffic(size_bytes=size, link_s=link_s, exposed_s=exposed_s, chunk_need=None, tail_need=None)
-    chunk_room = (window.all_stages_s + window.compute_s * usage - window.same_as_stage * flow.stage_bw_s) * (v - 1)
-    tail_room = window.last_s + hidden_tail
+    c, usage = rows.chunk_blocks, window.usage
+    chunk_room = window.all_stages_s + window.compute_s * usage - window.same_as_stage * flow.stage_bw_s
+    tail_room = window.last_s + rows.inner_blocks * block_s * usage
     factor = c * rows["block_weight_space"] * _scalars(rows)
     return GradientTraffic(
         size_bytes=size,
         link_s=link_s,
         exposed_s=exposed_s,
-        chunk_need=_need(factor, chunk_room, overlapped),
+        chunk_need=_need(factor, chunk_room * (rows.chunks - 1), overlapped),
         tail_need=_need(factor, tail_room, overlapped),
+    )
+
+
+def reduction_s(rows: Rows) -> tuple[Column, Column]:
+    """Seconds to reduce a block's gradients, and those of a stage: 0 in inference and with one replica."""
+    columns = rows.columns
+    block_s = traffic_s(rows, rows["block_weight_space"])
+    return block_s, np.where(columns.training & (columns.data_par > 1), rows.blocks * block_s, 0.0)
+
+
+def hidden_s(rows: Rows, flow: Flow, room: Room, block_s: Column) -> Column:
+    """Seconds that show of traffic that overlaps, for rows that train with more than one replica.
+
+    Args:
+        rows: the executions.
+        flow: their blocks' backward times.
+        room: what the traffic may hide behind.
+        block_s: to reduce a block's gradients.
+    """
+    return _Window.of(rows, flow, room).exposed_s(rows, flow, block_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What a block's backward pass and its optimizer step leave free, whatever network the traffic runs on."""
+
+    free_base_s: Column
+    free_edge_s: Column
+    """Backward pass and optimizer step without memory time."""
+    busy_base_s: Column
+    busy_edge_s: Column
+    """Of it, the link of tensor traffic."""
+    step_s: Column
+    """Optimizer step without memory time."""
+    compute_s: Column
+    """Compute of the backward pass and the optimizer step, slowed by traffic beside it."""
+
+
+def room_of(rows: Rows, flow: Flow) -> Room:
+    """The room of every row's blocks; only an optimizer that is not sharded steps while traffic runs."""
+    unsharded = ~rows.columns.optimizer_sharding
+    step_s = unsharded * (rows["block_optim_time"] - rows["block_optim_mem_time"])
+    free_s = step_s - rows["busy_mem_time"]
+    return Room(
+        free_base_s=flow.bw_base_s + free_s,
+        free_edge_s=flow.bw_edge_s + free_s,
+        busy_base_s=rows["bw_link_base"],
+        busy_edge_s=rows["bw_link_edge"],
+        step_s=step_s,
+        compute_s=rows["bw_flops_time"] + unsharded * rows["block_optim_flops_time"],
     )
 
 
@@ -93,7 +129,7 @@ def _scalars(rows: Rows) -> Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Window:
-    """What the traffic may hide behind."""
+    """What the traffic of a chunk may hide behind."""
 
     all_stages_s: Column
     """A chunk's backward pass through all stages, without memory time and busy links."""
@@ -103,33 +139,49 @@ class _Window:
     """Compute of one block's backward pass, slowed by traffic beside it."""
     compute_s: Column
     """The same of a chunk through all stages."""
+    usage: Column
+    """Share of the processor that the traffic takes."""
     same_as_stage: np.ndarray
     """Whether stage traffic runs on the same network."""
 
     @classmethod
-    def of(cls, rows: Rows, flow: Flow) -> _Window:
+    def of(cls, rows: Rows, flow: Flow, room: Room) -> _Window:
         columns, c, p = rows.columns, rows.chunk_blocks, rows.stages
-        unsharded = ~columns.optimizer_sharding
-        step_s = unsharded * (rows["block_optim_time"] - rows["block_optim_mem_time"])
-        compute_s = rows["bw_flops_time"] + unsharded * rows["block_optim_flops_time"]
-        free_s = step_s - rows["busy_mem_time"]
         same_as_tensor = columns.data_par_net == columns.tensor_par_net
-        base_s = flow.bw_base_s + free_s - same_as_tensor * rows["bw_link_base"]
-        edge_s = flow.bw_edge_s + free_s - same_as_tensor * rows["bw_link_edge"]
-        chunk_s = (c - 1) * base_s + edge_s
-        tail_s = chunk_s - flow.stage_bw_s - (flow.bw_base_s + flow.bw_edge_s) / 2 + step_s
+        base_s = room.free_base_s - same_as_tensor * room.busy_base_s
+        edge_s = room.free_edge_s - same_as_tensor * room.busy_edge_s
+        chunk_s = rows.inner_blocks * base_s + edge_s
+        tail_s = chunk_s - flow.stage_bw_s - (flow.bw_base_s + flow.bw_edge_s) / 2 + room.step_s
         return cls(
             all_stages_s=p * chunk_s,
             last_s=np.where(c == 1, 0.0, tail_s),
-            block_compute_s=compute_s,
-            compute_s=p * c * compute_s,
+            block_compute_s=room.compute_s,
+            compute_s=p * c * room.compute_s,
+            usage=rows.of_network(columns.data_par_net, [one.processor_usage for one in rows.prepared.system.networks]),
             same_as_stage=columns.data_par_net == columns.pipeline_par_net,
         )
 
-    def collisions(self, rows: Rows, flow: Flow, chunk_s: Column) -> Column:
+    def exposed_s(self, rows: Rows, flow: Flow, block_s: Column) -> Column:
+        """What shows of traffic that takes `block_s` per block.
+
+        B1: recompute's memory and compute time, both too large, widen or narrow the window: more may show than is sent.
+        """
+        chunk_s, inner_s = rows.chunk_blocks * block_s, rows.inner_blocks * block_s
+        inner = chunk_s - (self.all_stages_s - self._collisions(rows, flow, chunk_s) * flow.stage_bw_s)
+        inner = inner + self.compute_s * self.usage
+        tail = inner_s + self.block_compute_s * self.usage - self.last_s
+        hidden_inner, hidden_tail = chunk_s * self.usage, inner_s * self.usage
+        if rows.prepared.fixed:
+            chunks_s, tail_s = np.maximum(inner, hidden_inner), np.maximum(tail, hidden_tail)
+        else:
+            # B16: traffic that only just fits shows more (its share of the processor) than what only just does not.
+            chunks_s, tail_s = np.where(inner > 0, inner, hidden_inner), np.where(tail > 0, tail, hidden_tail)
+        return block_s + (rows.chunks - 1) * chunks_s + tail_s
+
+    def _collisions(self, rows: Rows, flow: Flow, chunk_s: Column) -> Column:
         """Stage transfers that meet a chunk's gradient traffic on a shared network."""
         n, p = rows.micro_batches, rows.stages
-        backward_s = (rows.chunk_blocks - 1) * flow.bw_base_s + flow.bw_edge_s
+        backward_s = rows.inner_blocks * flow.bw_base_s + flow.bw_edge_s
         left = n - p * np.floor(n / p)
         most = np.where(left > 0, left, p)
         busy = np.where(backward_s > 0, backward_s, 1.0)

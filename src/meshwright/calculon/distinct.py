@@ -12,6 +12,7 @@ from meshwright.shapes import Int
 
 COUNTED = 1 << 22
 """Largest range of values or combinations that is counted; wider ones are sorted."""
+NARROW, MOST_NARROW = np.uint16, (1 << 16) - 1
 SMALL = 8
 """Values below it are taken for places as they are."""
 
@@ -34,7 +35,7 @@ class Digit:
     key: int
     """Which of the keys."""
     count: int
-    places: Int[np.ndarray, "values"] | None = None
+    places: np.ndarray | None = None
     """By value; none where values are places."""
     values: Int[np.ndarray, "values"] | None = None
     """Ascending, where there are too many for a table."""
@@ -95,11 +96,24 @@ def distinct(keys: Sequence[np.ndarray]) -> Distinct:
 
 
 def _code(digits: Sequence[Digit], keys: Sequence[np.ndarray]) -> Int[np.ndarray, "rows"]:
-    """Each row's digits as one number."""
+    """Each row's digits as one number; as many of them as fit are joined in narrow integers, which are quicker."""
     number = np.zeros(keys[0].shape[0], dtype=np.int64)
+    narrow, held = np.zeros(number.shape, dtype=NARROW), 1
     for digit in digits:
-        number *= digit.count
-        number += digit.of(keys[digit.key])
+        if held > 1 and held * digit.count > MOST_NARROW:
+            number *= held
+            number += narrow
+            narrow, held = np.zeros(number.shape, dtype=NARROW), 1
+        if digit.count > MOST_NARROW:
+            number *= digit.count
+            number += digit.of(keys[digit.key])
+            continue
+        narrow *= NARROW(digit.count)
+        narrow += digit.of(keys[digit.key]).astype(NARROW, copy=False)
+        held *= digit.count
+    if held > 1:
+        number *= held
+        number += narrow
     return number
 
 
@@ -119,7 +133,8 @@ def _digit(number: int, key: np.ndarray) -> Digit:
 
     in_parts(int(key.shape[0]), look)
     places = np.cumsum(present) - 1
-    return Digit(number, int(places[-1]) + 1, places=places)
+    count = int(places[-1]) + 1
+    return Digit(number, count, places=places.astype(NARROW) if count <= MOST_NARROW else places)
 
 
 def _sorted(rows: int, digits: Sequence[Digit], keys: Sequence[np.ndarray]) -> Distinct:

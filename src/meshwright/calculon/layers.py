@@ -434,7 +434,7 @@ class Builder:
 
 def _column(value: Any, kind: type, shape: tuple[int, ...]) -> np.ndarray:
     """A value of every block."""
-    column = np.asarray(value, dtype=kind)
+    column: np.ndarray = np.asarray(value, dtype=kind)
     return column if column.shape == shape else np.full(shape, column)
 
 

@@ -301,6 +301,8 @@ _ACCEPTED = Rule(
 RULES: tuple[Rule, ...] = (_ACCEPTED, *_FIRST, *_LATER, _memory(1), _memory(2))
 """By code of a rejection; 0 is none."""
 
+LATER = 1 + len(_FIRST)
+"""Code of the first rule that supposes counts of 1 or more, known choices and networks that are there."""
 MEMORY_TIER1 = len(RULES) - 2
 MEMORY_TIER2 = len(RULES) - 1
 
@@ -314,10 +316,10 @@ def reject(app: Application, system: System, columns: ExecutionColumns) -> Int[n
     _mark(found, _FIRST, 1, app, system, columns)
     sound = np.flatnonzero(found == 0)
     if sound.size == columns.rows:
-        _mark(found, _LATER, 1 + len(_FIRST), app, system, columns)
+        _mark(found, _LATER, LATER, app, system, columns)
     elif sound.size:
         later = np.zeros(sound.size, dtype=np.int8)
-        _mark(later, _LATER, 1 + len(_FIRST), app, system, columns.take(sound))
+        _mark(later, _LATER, LATER, app, system, columns.take(sound))
         found[sound] = later
     return found
 

@@ -9,15 +9,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.calculon.acceptance import reject_factored
 from meshwright.calculon.batch import batch, statistics
 from meshwright.calculon.executions import ExecutionColumns
+from meshwright.calculon.factored import Factored
 from meshwright.calculon.inputs import Application, System
 from meshwright.calculon.legality import MEMORY_TIER1, MEMORY_TIER2, reject
 from meshwright.calculon.memory import spaces
 from meshwright.calculon.parts import in_parts
+from meshwright.calculon.price_factored import Prepare, price_factored
 from meshwright.calculon.rows import Book, Prepared, Rows, prepare
 from meshwright.calculon.statistics import STATISTICS, CalculonColumns
 from meshwright.shapes import Bool, Float, Int
+
+MANY_ROWS = 1 << 19
+"""Executions from which on it pays to look for the layouts and settings that they share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,24 +107,24 @@ def price_for_search(
         legal: whether the rows are known to break no rule, memory aside; saves looking.
         book: blocks that are priced already, all of the rows' among them.
     """
-    reason = np.zeros(columns.rows, dtype=np.int8) if legal else _broken(app, system, columns)
+
+    def priced(rows: ExecutionColumns) -> Prepared:
+        return book.prepare(system, rows) if book else prepare(app, system, rows, fixed=fixed)
+
+    shared = _shared(columns)
+    reason = np.zeros(columns.rows, dtype=np.int8)
+    if not legal:
+        found = reject_factored(app, system, shared) if shared else None
+        reason = _broken(app, system, columns) if found is None else found
     accepted = np.flatnonzero(reason == 0)
-    all_legal = accepted.size == columns.rows
-    chosen = columns if all_legal else columns.take(accepted)
-    new = np.empty if all_legal else (lambda count: np.full(count, np.inf))
-    total, tier1, tier2 = new(columns.rows), new(columns.rows), new(columns.rows)
-    if accepted.size:
-        prepared = book.prepare(system, chosen) if book else prepare(app, system, chosen, fixed=fixed)
-
-        def one(part: slice) -> None:
-            rows = Rows(prepared, chosen.take(part), part)
-            where = part if all_legal else accepted[part]
-            memory = spaces(rows)
-            total[where] = batch(rows).total_s
-            tier1[where] = memory.tier1
-            tier2[where] = memory.tier2
-
-        in_parts(chosen.rows, one)
+    if accepted.size == columns.rows:
+        total, tier1, tier2 = price_factored(shared, priced) if shared else _price_rows(columns, priced)
+    else:
+        # Combinations are priced whole, so those of rejected executions must not be among them.
+        chosen = columns.take(accepted)
+        shared = _shared(chosen)
+        needs = price_factored(shared, priced) if shared else _price_rows(chosen, priced)
+        total, tier1, tier2 = (_spread(need, accepted, columns.rows) for need in needs)
     _reject_for_memory(system, reason, tier1, tier2)
     return SearchColumns(
         ok=reason == 0,
@@ -128,6 +134,33 @@ def price_for_search(
         tier1_bytes=tier1,
         tier2_bytes=tier2,
     )
+
+
+def _shared(columns: ExecutionColumns) -> Factored | None:
+    return Factored.of(columns) if columns.rows >= MANY_ROWS else None
+
+
+def _price_rows(columns: ExecutionColumns, prepare_rows: Prepare) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What `price_factored` answers, row by row."""
+    total, tier1, tier2 = (np.empty(columns.rows) for _ in range(3))
+    if not columns.rows:
+        return total, tier1, tier2
+    prepared = prepare_rows(columns)
+
+    def one(part: slice) -> None:
+        rows = Rows(prepared, columns.take(part), part)
+        memory = spaces(rows)
+        total[part], tier1[part], tier2[part] = batch(rows).total_s, memory.tier1, memory.tier2
+
+    in_parts(columns.rows, one)
+    return total, tier1, tier2
+
+
+def _spread(values: np.ndarray, places: np.ndarray, rows: int) -> np.ndarray:
+    """Values at their places, infinite elsewhere."""
+    found = np.full(rows, np.inf)
+    found[places] = values
+    return found
 
 
 def price_memory(

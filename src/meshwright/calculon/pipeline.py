@@ -31,6 +31,11 @@ class Flow:
     fw_offload_bytes: Column
     bw_offload_bytes: Column
     """Volume of a block's offload."""
+    unpaid_s: Column
+    """B5: latency in the edge block's time (and in the bubble) for a transfer that nobody makes or pays for."""
+    base_s: Column
+    edge_s: Column
+    """Forward and backward together."""
 
 
 def flow(rows: Rows) -> Flow:
@@ -47,19 +52,29 @@ def flow(rows: Rows) -> Flow:
     if (columns.weight_offload | columns.activations_offload | columns.optimizer_offload).any():
         fw_floor_s = rate.time_s(fw_bytes) + fw_floor_s
         bw_floor_s = rate.time_s(bw_bytes) + bw_floor_s
+    alone = columns.pipeline_par == 1
+    if rows.trains:
+        unpaid_s = alone * (stage_fw_s + stage_bw_s)
+    else:
+        unpaid_s = alone * stage_fw_s + (alone | ~columns.training) * stage_bw_s
     alone_fw_edge_s = rows["alone_fw_edge"] + stage_fw_s
     alone_bw_edge_s = rows["alone_bw_edge"] + stage_bw_s
+    fw_base_s, fw_edge_s = np.maximum(rows["alone_fw_base"], fw_floor_s), np.maximum(alone_fw_edge_s, fw_floor_s)
+    bw_base_s, bw_edge_s = np.maximum(rows["alone_bw_base"], bw_floor_s), np.maximum(alone_bw_edge_s, bw_floor_s)
     return Flow(
         stage_fw_s=stage_fw_s,
         stage_bw_s=stage_bw_s,
         alone_fw_edge_s=alone_fw_edge_s,
         alone_bw_edge_s=alone_bw_edge_s,
-        fw_base_s=np.maximum(rows["alone_fw_base"], fw_floor_s),
-        fw_edge_s=np.maximum(alone_fw_edge_s, fw_floor_s),
-        bw_base_s=np.maximum(rows["alone_bw_base"], bw_floor_s),
-        bw_edge_s=np.maximum(alone_bw_edge_s, bw_floor_s),
+        fw_base_s=fw_base_s,
+        fw_edge_s=fw_edge_s,
+        bw_base_s=bw_base_s,
+        bw_edge_s=bw_edge_s,
         fw_offload_bytes=fw_bytes,
         bw_offload_bytes=bw_bytes,
+        unpaid_s=unpaid_s,
+        base_s=fw_base_s + bw_base_s,
+        edge_s=fw_edge_s + bw_edge_s,
     )
 
 
@@ -91,17 +106,13 @@ def _offload_bytes(rows: Rows) -> tuple[Column, Column]:
 
 def chunk_s(rows: Rows, blocks: Flow) -> Column:
     """Seconds of one micro-batch through one chunk, forward and backward."""
-    base_s, edge_s = blocks.fw_base_s + blocks.bw_base_s, blocks.fw_edge_s + blocks.bw_edge_s
-    return (rows.chunk_blocks - 1) * base_s + edge_s
+    return rows.inner_blocks * blocks.base_s + blocks.edge_s
 
 
 def bubble_s(rows: Rows, blocks: Flow, chunk: Column) -> Column:
-    """Idle seconds of 1F1B: (p - 1) T, more where the last round of interleaved micro-batches is not full, less what
-    stages with fewer blocks save."""
-    n, p, v = rows.micro_batches, rows.stages, rows.chunks
-    edge_s = blocks.fw_edge_s + blocks.bw_edge_s
-    both_s = (blocks.fw_base_s + blocks.bw_base_s + edge_s) / 2
-    saved_s = rows.missing * np.where(rows.chunk_blocks > 1, both_s, edge_s)
-    left = n - p * np.floor(n / p)
-    waiting = np.where(left > 0, (v - 1) * (p - left), 0.0)
-    return (p - 1 + waiting) * chunk - saved_s
+    """Idle seconds of 1F1B: what the rounds take, less what stages with fewer blocks save."""
+    idle_s = rows.rounds * chunk
+    if not rows.uneven:
+        return idle_s
+    both_s = (blocks.base_s + blocks.edge_s) / 2
+    return idle_s - rows.missing * np.where(rows.chunk_blocks > 1, both_s, blocks.edge_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -42,6 +43,10 @@ class Prepared:
     """Block of each execution."""
     optimizer_index: Int[np.ndarray, "rows"]
     """Optimizer step of each execution."""
+
+    def at(self, blocks: Int[np.ndarray, "chosen"], optimizers: Int[np.ndarray, "chosen"]) -> Prepared:
+        """Executions with the blocks of some rows and the optimizer steps of some rows."""
+        return replace(self, block_index=self.block_index[blocks], optimizer_index=self.optimizer_index[optimizers])
 
 
 def prepare(app: Application, system: System, columns: ExecutionColumns, *, fixed: bool = False) -> Prepared:
@@ -172,6 +177,28 @@ class Rows:
         """Blocks by which the last stages fall short."""
         self.trains = bool(columns.training.all())
         """Whether every row trains."""
+
+    @cached_property
+    def passes(self) -> Column:
+        """Chunks that a stage runs in a batch: n v."""
+        return self.micro_batches * self.chunks
+
+    @cached_property
+    def inner_blocks(self) -> Column:
+        """Base blocks of a chunk."""
+        return self.chunk_blocks - 1
+
+    @cached_property
+    def rounds(self) -> Column:
+        """Chunks that 1F1B idles for: p - 1, more where the last round of interleaved micro-batches is not full."""
+        n, p = self.micro_batches, self.stages
+        left = n - p * np.floor(n / p)
+        return p - 1 + np.where(left > 0, (self.chunks - 1) * (p - left), 0.0)
+
+    @cached_property
+    def uneven(self) -> bool:
+        """Whether stages fall short anywhere."""
+        return bool(self.missing.any())
 
     def __getitem__(self, name: str) -> Column:
         """A statistic of the rows' blocks or optimizer steps."""
