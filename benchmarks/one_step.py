@@ -17,7 +17,7 @@ import numpy as np
 
 from meshwright.app.calibrate import measured_step
 from meshwright.calibrate.fit import MeasuredStep
-from meshwright.calibrate.one_step import Learned, StepOn, learn
+from meshwright.calibrate.one_step import Learned, StepOn, doubt_of, learn
 from meshwright.calibrate.parameters import parameters_of
 from meshwright.formats.measured import read_rows
 from meshwright.library.calibration import calibration, pace_name
@@ -38,7 +38,8 @@ class Rest:
 def step_on(step: MeasuredStep) -> StepOn:
     """A measured row as a step that can be timed under any numbers."""
     run = step.chosen.run
-    return StepOn(group=run.cluster.groups[0], workload=run.workload, time_s=step.chosen.step_time_s)
+    doubt = doubt_of(step.chosen.estimate, run.model, calibration())
+    return StepOn(group=run.cluster.groups[0], workload=run.workload, time_s=step.chosen.step_time_s, doubt=doubt)
 
 
 def predicted_s(step: StepOn, learned: Learned) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 from meshwright.app.job_inputs import Count
 from meshwright.app.plan_source import PlanLike, PlanQuestion, plan_question
 from meshwright.calibrate.file import write_calibration
-from meshwright.calibrate.one_step import NOISE, Learned, StepOn, learn
+from meshwright.calibrate.one_step import NOISE, Learned, StepOn, doubt_of, learn
 from meshwright.errors import InputError, Problem
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.price import estimate_plan
@@ -143,7 +143,7 @@ def calibrate_from_log(
     measured_s = median([found for step in chosen if (found := _seconds(step, job)) is not None])
     estimate = estimate_plan(job.plan, job.model, job.cluster, job.workload)
     _check_near(measured_s, estimate)
-    learned = learn(_step_on(job), measured_s, calibration())
+    learned = learn(_step_on(job, estimate), measured_s, calibration())
     kept = MeasuredPlan(
         model=job.model.name,
         plan=row.format(),
@@ -172,12 +172,13 @@ def calibrate_from_log(
     )
 
 
-def _step_on(job: Job) -> StepOn:
+def _step_on(job: Job, estimate: StepEstimate) -> StepOn:
     def time_s(hardware: Hardware) -> float:
         pricer = PlanPricer(job.model, job.cluster, job.workload, hardware, transfers_apart=False)
         return pricer.step_time_s(job.plan)
 
-    return StepOn(group=job.cluster.groups[0], workload=job.workload, time_s=time_s)
+    doubt = doubt_of(estimate, job.model, calibration())
+    return StepOn(group=job.cluster.groups[0], workload=job.workload, time_s=time_s, doubt=doubt)
 
 
 def _record(kept: MeasuredPlan, learned: Learned, log: str) -> dict[str, Any]:
@@ -193,6 +194,7 @@ def _record(kept: MeasuredPlan, learned: Learned, log: str) -> dict[str, Any]:
         "run": {"log": log, **asdict(kept)},
         "numbers": {name: asdict(number) for name, number in numbers.items()},
         "spread": dict(known.spread),
+        "ranges": None if known.ranges is None else asdict(known.ranges),
     }
 
 

@@ -19,21 +19,24 @@ import numpy as np
 from meshwright.calibrate.fit import STEP
 from meshwright.calibrate.parameters import Parameter, hardware_with, parameters_of
 from meshwright.estimate.hardware import Hardware, at_pace
+from meshwright.estimate.result import StepEstimate
 from meshwright.library.calibration import Z90, Calibration, Fitted, pace_name
 from meshwright.library.software import software
 from meshwright.shapes import Float
 from meshwright.specs.cluster import NodeGroup
+from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
 
 Numbers = Float[np.ndarray, "numbers"]
 
 NOISE = 0.015
 """Of a median of steady steps, as the standard deviation of its logarithm."""
-OWN_SPREAD = 0.085
-"""Of what one plan is off by and its neighbours are not: what is left over within sources that are in the fit (1.4826
-times their median error of 5.7 %)."""
-PACE_SPREAD = 0.10
-"""Of the pace before any step: sources that are left out of the fit are off by 0.136, the plans' own 0.085 included."""
+OWN_SPREAD = 0.07
+"""Of what one plan is off by and others of its machine are not, where the calibration does not say (`Ranges.own`)."""
+PACE_SPREAD = 0.04
+"""Of the pace before any step. With the doubt about the other numbers, about 0.06 of a step, it makes 0.07: the prior
+under which one row brings the others of its source nearest, be the source in the fit or left out. A wider one follows
+the noise of the row."""
 ROUNDS = 2
 """Of linearisation: steps are nearly linear in the logarithms."""
 VISIBLE = 0.01
@@ -47,6 +50,8 @@ class StepOn:
     group: NodeGroup
     workload: Workload
     time_s: Callable[[Hardware], float]
+    doubt: float = 1.0
+    """How much further off than plain plans ones of its kind are by themselves (`doubt_of`): such a step says less."""
 
     @property
     def owners(self) -> tuple[str, str]:
@@ -82,6 +87,14 @@ class Learned:
         return tuple(name for name, effect in self.effects if abs(effect) >= VISIBLE)
 
 
+def doubt_of(estimate: StepEstimate, model: ModelSpec, known: Calibration) -> float:
+    """How much further off than plain plans one of its kind is: with experts, or waiting for the host."""
+    if known.ranges is None:
+        return 1.0
+    host_s = dict(estimate.breakdown_s)["host"]
+    return known.ranges.doubt(host_share=host_s / estimate.step_time_s, experts=model.is_moe)
+
+
 def learn(step: StepOn, measured_s: float, known: Calibration) -> Learned:
     """Move every number by what a measured step says about it.
 
@@ -105,7 +118,8 @@ def learn(step: StepOn, measured_s: float, known: Calibration) -> Learned:
         return math.log(step.under(values, math.exp(x[-1])))
 
     x, before = x0, log_time(x0)
-    noise = NOISE**2 + OWN_SPREAD**2
+    own = OWN_SPREAD if known.ranges is None else known.ranges.own
+    noise = NOISE**2 + (own * step.doubt) ** 2
     slopes, gain = np.zeros_like(x0), np.zeros_like(x0)
     for _ in range(ROUNDS):
         at_x = log_time(x)

@@ -87,9 +87,12 @@ class Ranges:
 
     def half_width(self, *, host_share: float, experts: bool, new_device: bool, new_framework: bool) -> float:
         """Of ln(measured / predicted), central 90 %; at most WIDEST."""
-        doubt = self.host * host_share + self.experts * experts
-        doubt += self.new_device * new_device + self.new_framework * new_framework
-        return min(math.exp(self.base + doubt), WIDEST)
+        new = math.exp(self.base + self.new_device * new_device + self.new_framework * new_framework)
+        return min(new * self.doubt(host_share=host_share, experts=experts), WIDEST)
+
+    def doubt(self, *, host_share: float, experts: bool) -> float:
+        """How much further off than plain ones runs of this kind are."""
+        return math.exp(self.host * host_share + self.experts * experts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
