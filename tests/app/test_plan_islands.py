@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -44,7 +45,7 @@ def test_the_answer_says_who_holds_what_and_what_it_rests_on(plans: PlanSet) -> 
         assert words in said
 
 
-def test_a_plan_of_several_kinds_is_read_and_priced_again(plans: PlanSet, tmp_path) -> None:
+def test_a_plan_of_several_kinds_is_read_and_priced_again(plans: PlanSet, tmp_path: Path) -> None:
     path = plans[0].save(tmp_path / "plan.json")
     again = estimate(plans.model, plan=str(path))
     assert again[0].estimate.step_time_s == plans[0].estimate.step_time_s

@@ -68,7 +68,8 @@ def stage_front(
         The table; None where nothing fits.
     """
     kinds = len(mix)
-    room = limit_bytes - options.fixed_bytes - options.transient_bytes.max(axis=1)
+    transient = options.transient_bytes[:, :kinds].max(axis=1)
+    room = limit_bytes - options.fixed_bytes - transient
     possible = (room > 0) & (devices % options.devices == 0)
     index = np.flatnonzero(possible)
     if not len(index):
@@ -76,6 +77,9 @@ def stage_front(
     place = np.searchsorted(np.array(waves), options.wave[index])
     each_s = options.once_s[index] + options.sync_s[index] / micro_batches[place][:, None]
     state = options.state_bytes[index] / room[index, None]
+    # What embedding and head need beyond the layers' own working memory, only the stages that hold them need.
+    more = np.maximum(options.transient_bytes[index, kinds:] - transient[index, None], 0.0)
+    state[:, kinds:] += more / room[index, None]
     kept = options.kept_bytes[index] / room[index, None]
     layer_s = each_s[:, :kinds] @ mix
     layer_state, layer_kept = state[:, :kinds] @ mix, kept[:, :kinds] @ mix
