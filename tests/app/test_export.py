@@ -12,12 +12,12 @@ import pytest
 from meshwright.app.export import TARGETS, export
 from meshwright.app.plan import plan
 from meshwright.app.torch_csv import plan_table, torch_files
-from meshwright.app.writing import write_file, write_folder
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.layout import expand
 from meshwright.formats.megatron import read_flags
 from meshwright.formats.plan_json import read_job, write_job
 from meshwright.formats.torch_csv import read_actions
+from meshwright.formats.writing import write_file, write_folder
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import resolve
 from meshwright.schedules import SCHEDULES, Kind

@@ -130,11 +130,11 @@ def test_an_error_of_ours_costs_one_row_and_is_reported(tmp_path: Path, monkeypa
 
 
 def test_nothing_is_left_where_nothing_can_be_written(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot write"):
+    with pytest.raises(InputError, match="cannot be written"):
         validate(SAMPLE, tmp_path / "absent" / "predictions.csv")
     folder = tmp_path / "taken"
     folder.mkdir()
-    with pytest.raises(InputError, match="cannot write"):
+    with pytest.raises(InputError, match="cannot be written"):
         validate(SAMPLE, folder)
     assert list(tmp_path.iterdir()) == [folder]
 

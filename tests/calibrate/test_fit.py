@@ -131,7 +131,7 @@ def test_every_number_lies_in_its_range_and_comes_back_from_the_file(tmp_path: P
     name, number = read.numbers[0]
     scope, owner, field = name.split(".")
     assert read.of(scope, owner)[field] == number.value
-    with pytest.raises(InputError, match="cannot write"):
+    with pytest.raises(InputError, match="cannot be written"):
         write_calibration(record(), tmp_path / "nowhere" / "calibration.json")
 
 

@@ -23,7 +23,6 @@ from meshwright.app.calculon_space import (
     read_apps,
     read_systems,
 )
-from meshwright.app.writing import check_file
 from meshwright.calculon.answer import Priced
 from meshwright.calculon.executions import ExecutionColumns
 from meshwright.calculon.inputs import Application, System
@@ -40,6 +39,7 @@ from meshwright.calculon.sweep import (
 )
 from meshwright.calculon.sweep_file import SweepFile
 from meshwright.errors import InputError, Problem, StoppedError
+from meshwright.formats.writing import check_file
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

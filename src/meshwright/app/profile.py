@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from meshwright.app.writing import check_file, write_file
 from meshwright.calibrate.curves import DeviceCurves, Timings, fit_curves
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError
 from meshwright.formats.device_writing import device_text
+from meshwright.formats.writing import check_file, write_file
 from meshwright.library.devices import device, kernel_efficiency
 from meshwright.specs.device import Basis, DeviceSpec, NodeDefaults, Provenance
 from meshwright.units import GIGA, MICRO, TERA, gib, significant

@@ -10,8 +10,8 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from meshwright.app.run_inputs import RunInputs, run_inputs
-from meshwright.app.writing import check_file, write_file
 from meshwright.errors import InputError, Problem
+from meshwright.formats.writing import check_file, write_file
 from meshwright.specs.model import ModelSpec
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from meshwright.app.schedule import ScheduleRun
-from meshwright.app.writing import write_file
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.formats.torch_csv import read_actions, write_actions
+from meshwright.formats.writing import write_file
 from meshwright.schedules import Kind, Schedule, ScheduleTable, simulate, with_communication
 from meshwright.schedules.torch_actions import from_actions, to_actions
 from meshwright.schedules.written import Written

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from meshwright.app.job_inputs import Count
 from meshwright.app.plan_source import PlanLike, job_of, plan_question
 from meshwright.app.title import title_of
-from meshwright.app.writing import check_file, write_file
 from meshwright.errors import InputError, Problem
 from meshwright.estimate.timeline import StepTimeline, step_timeline
+from meshwright.formats.writing import check_file, write_file
 from meshwright.report.picture import MemoryLine, Picture, Span
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job

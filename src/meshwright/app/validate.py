@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +14,7 @@ from meshwright.calibrate.chosen import choose_plan
 from meshwright.errors import InputError, MeshwrightError, Problem, ViolationError
 from meshwright.estimate.result import StageEstimate, StepEstimate
 from meshwright.formats.measured import MeasuredRun, model_or_none, read_rows, read_run
+from meshwright.formats.writing import write_file
 from meshwright.library.devices import device
 from meshwright.library.models import resolve
 from meshwright.library.software import software
@@ -281,22 +281,7 @@ def _write(path: Path, predictions: Sequence[Prediction]) -> None:
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(COLUMNS)
     writer.writerows(prediction.cells() for prediction in predictions)
-    temporary = ""
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(buffer.getvalue())
-        os.replace(temporary, path)
-    except (OSError, ValueError) as error:
-        if temporary and os.path.exists(temporary):
-            os.unlink(temporary)
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise InputError(
-            Problem(
-                what=f"cannot write {str(path)!r}", why=reason, fix="name a file in a folder that can be written to"
-            ),
-            code="MW204",
-        ) from None
+    write_file(path, buffer.getvalue())
 
 
 def _refuse_broken(result: Validation) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import numpy as np
 
 from meshwright.calibrate.coverage import covering_ranges
 from meshwright.calibrate.fit import Z90, Fit, MeasuredStep
-from meshwright.errors import InputError, Problem
+from meshwright.formats.writing import write_file
 from meshwright.library.calibration import SCHEMA
 
 INFORMED = 0.97
@@ -86,23 +84,7 @@ def write_calibration(record: dict[str, Any], path: str | Path) -> None:
     Raises:
         InputError: it cannot be written.
     """
-    target = Path(path)
-    temporary = ""
-    try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=".part")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(json.dumps(record, indent=1) + "\n")
-        os.replace(temporary, target)
-    except (OSError, ValueError) as error:
-        if temporary and os.path.exists(temporary):
-            os.unlink(temporary)
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise InputError(
-            Problem(
-                what=f"cannot write {str(target)!r}", why=reason, fix="name a file in a folder that can be written to"
-            ),
-            code="MW204",
-        ) from None
+    write_file(path, json.dumps(record, indent=1) + "\n")
 
 
 def _rounded(number: float) -> float:

@@ -217,12 +217,12 @@ def what_if(
         pin=pin,
     )
     if svg is not None:
-        from meshwright.app.writing import check_file
+        from meshwright.formats.writing import check_file
 
         gather.attempt(lambda: check_file(svg))
     gather.done()
     from meshwright.app.calculon_whatif import calculon_what_if
-    from meshwright.app.writing import write_file
+    from meshwright.formats.writing import write_file
 
     out = Output(as_json=json, quiet=quiet, no_color=no_color)
     with line(out) as show:

@@ -83,7 +83,7 @@ def plan(
         measured = plan_with_profiles(gather, model, profiles, gather.whole("--gbs", gbs, high=2**20), gpus, cluster)
         document = measured.to_dict()
         if output is not None:
-            from meshwright.app.writing import write_file
+            from meshwright.formats.writing import write_file
 
             write_file(output, as_json(document))
         Output(as_json=json, quiet=quiet, no_color=no_color).show(document, lambda _: measured)
@@ -105,7 +105,7 @@ def plan(
     from meshwright.app.axes import check_axes, target_rule
     from meshwright.app.finding import check_options
     from meshwright.app.plan import plan as search
-    from meshwright.app.writing import check_file, write_file
+    from meshwright.formats.writing import check_file, write_file
     from meshwright.library.calibration import calibrated_by
 
     gather.attempt(lambda: check_options(count or 1, objective))
@@ -194,7 +194,7 @@ def estimate(
     from meshwright.app.axes import schedule_names
     from meshwright.app.estimate import estimate as price_plan
     from meshwright.app.schedules_of_plan import schedules_of_plan
-    from meshwright.app.writing import check_file, write_file
+    from meshwright.formats.writing import check_file, write_file
     from meshwright.library.calibration import calibrated_by
 
     if output is not None:

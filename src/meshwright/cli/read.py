@@ -62,7 +62,7 @@ def compare(
         gather.problem(missing("PLAN" if first is None else "the second PLAN", WRITE_ONE))
     from meshwright.app.compare import compare as hold_together
     from meshwright.app.plan_source import job_of
-    from meshwright.app.writing import check_file, write_file
+    from meshwright.formats.writing import check_file, write_file
 
     if svg is not None:
         gather.attempt(lambda: check_file(svg))

@@ -151,7 +151,7 @@ def schedule(
         )
     for path in (svg, csv):
         if path is not None:
-            from meshwright.app.writing import check_file
+            from meshwright.formats.writing import check_file
 
             gather.attempt(partial(check_file, path))
     gather.done()
@@ -230,7 +230,7 @@ def _write_figure(
     """The drawing of schedules as a figure, where one is asked for."""
     if path is None:
         return
-    from meshwright.app.writing import write_file
+    from meshwright.formats.writing import write_file
     from meshwright.report.picture import schedule_picture
     from meshwright.report.timeline_svg import timeline_svg
 

@@ -70,7 +70,7 @@ def size(
         tokens=tokens,
     )
     from meshwright.app.size import size as fewest
-    from meshwright.app.writing import check_file, write_file
+    from meshwright.formats.writing import check_file, write_file
 
     if output is not None:
         gather.attempt(lambda: check_file(output))

@@ -193,7 +193,7 @@ def _how(
     )
     how |= {"resume": resume, "compare": compare, "optimum": not no_optimum}
     from meshwright.app.tune_options import tune_options
-    from meshwright.app.writing import check_file
+    from meshwright.formats.writing import check_file
 
     gather.attempt(lambda: tune_options(**how))
     if figure is not None:
@@ -221,7 +221,7 @@ def _answer(
             out.note(f"{kept} new trials are in {storage}: go on with --resume")
         raise
     if figure is not None:
-        from meshwright.app.writing import write_file
+        from meshwright.formats.writing import write_file
 
         write_file(figure, found.figure())
         out.note(f"regret drawn to {figure}")
