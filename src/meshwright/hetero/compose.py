@@ -11,6 +11,7 @@ from itertools import product
 import numpy as np
 
 from meshwright.hetero.beam import grow, ring_gb_s
+from meshwright.hetero.bounds import shapes_bound_s
 from meshwright.hetero.columns import Columns, joined, split_columns
 from meshwright.hetero.composition import Composition, Part, PipelineShape
 from meshwright.hetero.composition_price import CompositionPricer, CompositionTime
@@ -85,6 +86,13 @@ class Composer:
         self._kinds = stage_kinds(costs, effort.most_replicas)
         self._every = _columns(costs, self._kinds, self._counts, effort)
         self._kept = undominated(self._every) if self._every else None
+
+    def bound_s(self) -> float:
+        """Seconds below which no composition of these shapes comes; infinite where nothing fits."""
+        if self._every is None or self._kept is None:
+            return math.inf
+        columns = self._every.take(np.flatnonzero(self._kept))
+        return shapes_bound_s(columns, self.costs, self._counts, self.pricer.global_batch)
 
     def best(self, names: Collection[str] | None = None) -> Composed | None:
         """The best composition found; None where none fits.
@@ -224,4 +232,4 @@ def _best_alone(
     return best
 
 
-__all__ = ["Composed", "Effort", "PipelineShape", "compose"]
+__all__ = ["Composed", "Composer", "Effort", "PipelineShape", "compose"]

@@ -122,6 +122,14 @@ class ProfileCosts:
             raise KeyError(route)
         return fit
 
+    def joined(self, source: str, target: str) -> bool:
+        """Whether the network profile has a link between single devices of two kinds."""
+        try:
+            self.transfer_s(BUCKET_BYTES, (source, 1), (target, 1))
+        except KeyError:
+            return False
+        return True
+
     def _end(self, device: str, per_node: int) -> End:
         kind = self.kinds[device]
         return End(kind.device, min(per_node, kind.devices_per_node), kind.zone)
