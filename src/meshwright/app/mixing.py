@@ -23,6 +23,29 @@ class Subset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Neighbouring stages of a pipeline on one group."""
+
+    group: str
+    pipeline: int
+    stages: tuple[int, int]
+    """First and last."""
+    nodes: tuple[int, int]
+    """Likewise, counted in the group."""
+    layers: int
+
+    def to_dict(self) -> dict[str, object]:
+        """As data."""
+        return {
+            "group": self.group,
+            "pipeline": self.pipeline,
+            "stages": list(self.stages),
+            "nodes": list(self.nodes),
+            "layers": self.layers,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mixing:
     """What the best plan gains from every kind of device, and what it rests on."""
 
@@ -41,6 +64,8 @@ class Mixing:
     frameworks: tuple[str, ...]
     idle: tuple[str, ...]
     """Devices that are left out, and why."""
+    places: tuple[Place, ...]
+    """Which nodes hold which stages."""
     counts: Mapping[str, int]
     per_step: float | None = None
     """Price of a step, where that was the objective."""
@@ -106,6 +131,7 @@ class Mixing:
             "frameworks": list(self.frameworks),
             "idle": list(self.idle),
             "price_per_step": self.per_step,
+            "map": [place.to_dict() for place in self.places],
         }
 
     def search(self) -> dict[str, object]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import accumulate
 
 from meshwright.app.export import TARGETS
-from meshwright.app.mixing import Mixing, Subset
+from meshwright.app.mixing import Mixing, Place, Subset
 from meshwright.app.plan_set import shortened
 from meshwright.app.sensitivity import numbers
 from meshwright.app.title import strategy_text
@@ -53,6 +54,7 @@ def mixing_of(
         sensitive=_sensitive(job, estimate),
         frameworks=tuple(_frameworks(job, estimate)),
         idle=tuple(_idle(job, estimate)),
+        places=tuple(_places(job, estimate)),
         counts=counts,
         per_step=per_step,
     )
@@ -81,6 +83,29 @@ def _held(job: Job, estimate: StepEstimate) -> Iterator[str]:
         yield (
             f"pipeline {run[0].pipeline}: {sum(layers)} layers ({shortened(layers)}) on {stages} of {run[0].devices} "
             f"{run[0].group}, {strategy_text(strategy)}, {pipeline.num_micro_batches} micro-batches of mbs {run[0].mbs}"
+        )
+
+
+def _places(job: Job, estimate: StepEstimate) -> Iterator[Place]:
+    """The nodes of every run of stages."""
+    starts = dict(
+        zip(
+            (group.name for group in job.cluster.groups),
+            accumulate((group.devices for group in job.cluster.groups), initial=0),
+            strict=False,
+        )
+    )
+    per_node = {group.name: group.devices_per_node for group in job.cluster.groups}
+    for run in runs_of_stages(estimate):
+        group, workers = run[0].group, job.plan.pipelines[run[0].pipeline].workers
+        devices = [device for stage in run for pair in workers[stage.stage].devices for device in pair]
+        first, last = ((end - starts[group]) // per_node[group] for end in (min(devices), max(devices)))
+        yield Place(
+            group=group,
+            pipeline=run[0].pipeline,
+            stages=(run[0].stage, run[-1].stage),
+            nodes=(first, last),
+            layers=sum(last - first + 1 for stage in run for first, last in stage.layers),
         )
 
 

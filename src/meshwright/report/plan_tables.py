@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from meshwright.report.bars import ShareBars, memory_bar, memory_legend, of_capacity, share_text
+from meshwright.report.cluster_map import cluster_map
 from meshwright.units import GIB, seconds, significant
 
 NARROW = 100
@@ -37,6 +38,8 @@ def render_plan_set(document: Mapping[str, Any]) -> RenderableType:
             )
         )
     parts += [warning(text) for text in document["warnings"]]
+    if document.get("mixing"):
+        parts += [heading("Cluster"), *cluster_map(document["inputs"]["cluster"]["groups"], document["mixing"]["map"])]
     parts += [Text(), PlanTable(document["plans"]), *tie_lines(document["tie"])]
     parts += plan_body(best)
     ranks = document["rank_map"]

@@ -1,0 +1,145 @@
+"""What the features of a homogeneous planner are worth on mixed clusters, and planning time: `benchmarks.mixed`.
+
+The full planner against itself with expert parallelism, sharding (ZeRO, FSDP) and context parallelism forbidden, and
+against the best kind of device by itself, searched exhaustively. Seconds of planning are processor time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+import time
+
+from benchmarks import ROOT, markdown_table
+from meshwright.app.job_inputs import job_inputs
+from meshwright.app.plan import plan
+from meshwright.app.plan_islands import IslandSearch
+from meshwright.search.space import Space
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.units import GIB, KIB, significant
+
+JOBS = (
+    ("deepseek-v3", "256xH100,256xA100-80,256xH800"),
+    ("deepseek-v3", "512xH100,256xA100-80,256xL40S"),
+    ("mixtral-8x22b", "64xH100,64xA100-80,64xA100-40"),
+    ("mixtral-8x22b", "64xH100,64xA100-80,64xL40S"),
+    ("mixtral-8x22b", "32xH100,64xA100-40,64xL40S"),
+)
+"""Mixtures of experts on three kinds of device."""
+FORBIDDEN = ("ep", "sharding", "cp")
+SPEED = (
+    ("llama-3.1-70b", "8xA100-80,8xV100-32", 64, "fp16"),
+    ("llama-3.1-70b", "48xH100,40xA100-80,40xL40S", 1024, "bf16"),
+    ("llama-3.1-70b", "256xH100,256xA100-80,256xH800,256xL40S", 1024, "bf16"),
+    ("llama-3.1-405b", "4096xH100,4096xA100-80,2048xH800,2048xH200,2048xB200,2048xL40S", 1024, "bf16"),
+)
+"""Model, cluster, batch and format."""
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--one", nargs=4, metavar=("MODEL", "GPUS", "GBS", "DTYPE"), help="time one plan, here")
+    parser.add_argument("--only", choices=("features", "speed"))
+    options = parser.parse_args()
+    if options.one:
+        print(*_timed(*options.one))
+        return
+    if options.only != "speed":
+        rows = [_features(model, gpus) for model, gpus in JOBS]
+        print(
+            markdown_table(
+                ("model, cluster", "full", "without ep, sharding, cp", "gain", "one kind alone", "gain"), rows
+            )
+        )
+        print()
+    if options.only != "features":
+        print(
+            markdown_table(("model, cluster", "composing", "whole answer", "memory"), [_speed(*one) for one in SPEED])
+        )
+
+
+def _features(model: str, gpus: str) -> list[str]:
+    full, bare = plan(model, gpus=gpus), plan(model, gpus=gpus, forbid=FORBIDDEN)
+    inputs = job_inputs(
+        model,
+        cluster=None,
+        gpus=gpus,
+        seq_len=None,
+        global_batch=None,
+        tokens_per_step=None,
+        dtype="bf16",
+        optimizer="adam",
+        attention_kernel="flash",
+        expert_imbalance=1.0,
+        tokens=None,
+        price=None,
+    )
+    run = IslandSearch(inputs, _everything)
+    alone = {
+        group.name: found.step_time_s
+        for number, group in enumerate(inputs.cluster.groups)
+        if (found := run.alone(number, exhaustive=True)) is not None
+    }
+    step_s, bare_s = full[0].estimate.step_time_s, bare[0].estimate.step_time_s
+    best = min(alone, key=lambda name: alone[name])
+    said = gpus.replace("x", " ").replace(",", " + ")
+    return [
+        f"{model}, {said}",
+        f"{significant(step_s)} s",
+        f"{significant(bare_s)} s",
+        f"{bare_s / step_s:.2f}x",
+        f"{significant(alone[best])} s ({best})",
+        f"{alone[best] / step_s:.2f}x",
+    ]
+
+
+def _everything(part: ClusterSpec) -> Space:
+    """The whole space, whatever the part."""
+    return Space()
+
+
+def _speed(model: str, gpus: str, batch: int, dtype: str) -> list[str]:
+    """In a process of its own, so that its memory is its own."""
+    command = [sys.executable, "-m", "benchmarks.mixed", "--one", model, gpus, str(batch), dtype]
+    composed_s, whole_s, memory_bytes = subprocess.run(
+        command, cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.split()
+    said = gpus.replace("x", " ").replace(",", " + ")
+    return [
+        f"{model}, {said}",
+        f"{significant(float(composed_s))} s",
+        f"{significant(float(whole_s))} s",
+        f"{significant(float(memory_bytes) / GIB)} GiB",
+    ]
+
+
+def _timed(model: str, gpus: str, batch: str, dtype: str) -> tuple[float, float, float]:
+    """Processor seconds of composing alone and of the whole answer, and the most memory."""
+    inputs = job_inputs(
+        model,
+        cluster=None,
+        gpus=gpus,
+        seq_len=None,
+        global_batch=int(batch),
+        tokens_per_step=None,
+        dtype=dtype,
+        optimizer="adam",
+        attention_kernel="flash",
+        expert_imbalance=1.0,
+        tokens=None,
+        price=None,
+    )
+    started = time.process_time()
+    IslandSearch(inputs, _everything).composed(range(len(inputs.cluster.groups)), 12)
+    composed_s = time.process_time() - started
+    started = time.process_time()
+    plan(model, gpus=gpus, global_batch=int(batch), dtype=dtype)
+    whole_s = time.process_time() - started
+    return composed_s, whole_s, float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB)
+
+
+if __name__ == "__main__":
+    main()
