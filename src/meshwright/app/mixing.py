@@ -87,8 +87,12 @@ class Mixing:
         best, gain = self.best_alone, self.gain
         if best is None or gain is None or best.step_time_s is None:
             return "No kind of device can train the model by itself."
+        if self.used == 1 and self.per_step is not None:
+            return "Mixing costs more: one kind of device by itself is the cheapest found."
         if self.used == 1:
             return f"Mixing does not pay: {best.said} by themselves are the best found."
+        if self.per_step is not None:
+            return f"The cheapest found; {best.said} by themselves would take {seconds(best.step_time_s)}."
         faster = best.step_time_s / self.step_time_s - 1.0
         if gain <= 0:
             return f"{best.said} by themselves would take {seconds(best.step_time_s)}."

@@ -53,7 +53,7 @@ def mixing_of(
         slowest=_slowest(estimate),
         sensitive=_sensitive(job, estimate),
         frameworks=tuple(_frameworks(job, estimate)),
-        idle=tuple(_idle(job, estimate)),
+        idle=tuple(_idle(job, estimate, better="quicker" if per_step is None else "cheaper")),
         places=tuple(_places(job, estimate)),
         counts=counts,
         per_step=per_step,
@@ -82,7 +82,7 @@ def _held(job: Job, estimate: StepEstimate) -> Iterator[str]:
         stages = "1 stage" if len(run) == 1 else f"{len(run)} stages"
         yield (
             f"pipeline {run[0].pipeline}: {sum(layers)} layers ({shortened(layers)}) on {stages} of {run[0].devices} "
-            f"{run[0].group}, {strategy_text(strategy)}, {pipeline.num_micro_batches} micro-batches of mbs {run[0].mbs}"
+            f"{run[0].group}, {strategy_text(strategy)}, {pipeline.num_micro_batches} x mbs{run[0].mbs}"
         )
 
 
@@ -162,15 +162,16 @@ def _frameworks(job: Job, estimate: StepEstimate) -> Iterator[str]:
         try:
             translate(job, estimate)
         except MeshwrightError as error:
-            first = error.problems[0]
-            yield f"{name} cannot run it: {first.what}" + (f" ({first.why})" if first.why else "")
+            # That devices are numbered otherwise follows from any unlike stage, and says the least.
+            reasons = [problem.why or problem.what for problem in error.problems]
+            yield f"{name} cannot run it: {next((r for r in reasons if 'numbered' not in r), reasons[0])}"
         else:
             yield f"{name} can run it: export --to {name}"
 
 
-def _idle(job: Job, estimate: StepEstimate) -> Iterator[str]:
+def _idle(job: Job, estimate: StepEstimate, *, better: str) -> Iterator[str]:
     for group in job.cluster.groups:
         used = sum(stage.devices for stage in estimate.stages if stage.group == group.name)
         if used < group.devices:
-            why = "no plan found that uses them is quicker"
+            why = f"no plan found that uses them is {better}"
             yield f"{group.devices - used} of {group.devices} {group.name} stay idle: {why}"

@@ -12,7 +12,7 @@ from meshwright.app.job_inputs import JobInputs
 from meshwright.app.mixing import Subset
 from meshwright.app.mixing_facts import mixing_of
 from meshwright.app.plan_set import PlanSet, RankedPlan
-from meshwright.app.verdict import RunnerUp, Verdict, against, reasons, sentence, whole_run
+from meshwright.app.verdict import RunnerUp, Verdict, against, percent, reasons, sentence, whole_run
 from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem, UnsupportedError
 from meshwright.estimate.price import check_plan, estimate_of
 from meshwright.estimate.pricer import PlanPricer
@@ -27,7 +27,7 @@ from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
-from meshwright.units import gib
+from meshwright.units import gib, significant
 
 COMPOSED = 12
 """Compositions that are priced in full for an answer."""
@@ -301,7 +301,7 @@ def _answer(
                 *reasons(best.job, best.estimate, None, "time"),
                 *mixing.lines(),
             ),
-            runner_up=_runner_up(plans),
+            runner_up=_runner_up(plans, run.per_step if objective == "cost" else None, candidates),
         ),
         plans=plans[:top],
         objective=objective,
@@ -311,15 +311,21 @@ def _answer(
     )
 
 
-def _runner_up(plans: Sequence[RankedPlan]) -> RunnerUp | None:
+def _runner_up(
+    plans: Sequence[RankedPlan], price: Callable[[Candidate], float] | None, candidates: Sequence[Candidate]
+) -> RunnerUp | None:
     if len(plans) < 2:
         return None
     best, other = plans[0], plans[1]
+    because = against(best.estimate, other.estimate)
+    if price is not None:
+        more = price(candidates[1]) / price(candidates[0]) - 1.0
+        because = f"costs {percent(more)} more a step: {significant(price(candidates[1]))}"
     return RunnerUp(
         name=other.name,
         title=other.title,
         step_time_s=other.estimate.step_time_s,
-        loses_because=against(best.estimate, other.estimate),
+        loses_because=because,
     )
 
 
