@@ -196,7 +196,7 @@ def test_published_mixed_clusters_are_planned_better_than_by_both_baselines() ->
 def test_devices_that_make_sailors_plans_no_better_make_these_better(few: dict, many: dict, batch: int) -> None:
     kinds = [kind(name, count, 4, "us-central1-a") for name, count in (few | many).items()]
     composer = Composer(ProfileCosts(shelf_profiles(), "OPT-350", kinds), batch, Effort(priced=200, improved=2))
-    together, alone = composer.best(), composer.best(set(few))
+    together, alone = composer.best(), composer.best(few)
     assert together is not None
     assert alone is not None
     assert together.time.step_time_s < 0.99 * alone.time.step_time_s

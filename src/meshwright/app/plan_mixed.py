@@ -249,7 +249,7 @@ def plan_measured(
     kinds = measured_kinds(spec, found, model)
     costs = ProfileCosts(found, model, kinds)
     composer = Composer(costs, global_batch)
-    composed, alone, without = _composed(composer)
+    composed, alone, without = composed_with_parts(composer)
     counts = shares(composed.composition, composed.time, composer.pricer)
     first = dict(zip((kind.name for kind in kinds), accumulate((k.count for k in kinds), initial=0), strict=False))
     return MixedPlan(
@@ -267,13 +267,13 @@ def plan_measured(
     )
 
 
-def _composed(composer: Composer) -> tuple[Composed, tuple[Subset, ...], tuple[Subset, ...]]:
+def composed_with_parts(composer: Composer) -> tuple[Composed, tuple[Subset, ...], tuple[Subset, ...]]:
     """The best composition of all kinds or of fewer, each kind alone, and all kinds but each one."""
     kinds = list(composer.costs.kinds.values())
 
     def of(chosen: list[DeviceKind]) -> tuple[str, Composed | None]:
         said = " + ".join(f"{kind.count} {kind.name}" for kind in chosen)
-        return said, composer.best({kind.name for kind in chosen})
+        return said, composer.best({kind.name: kind.count for kind in chosen})
 
     alone = [of([kind]) for kind in kinds]
     without = [of([k for k in kinds if k is not kind]) for kind in kinds] if len(kinds) > 2 else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -28,6 +28,8 @@ USEFUL = 40
 """Compositions whose shapes others may take over."""
 FEW_KINDS = 3
 """Kinds of device beyond which more compositions are priced."""
+ALONE = 64
+"""Compositions of equal pipelines priced first."""
 ALIKE = 6
 """Shapes of one device count that are composed."""
 
@@ -94,35 +96,35 @@ class Composer:
         columns = self._every.take(np.flatnonzero(self._kept))
         return shapes_bound_s(columns, self.costs, self._counts, self.pricer.global_batch)
 
-    def best(self, names: Collection[str] | None = None) -> Composed | None:
+    def best(self, counts: Mapping[str, int] | None = None) -> Composed | None:
         """The best composition found; None where none fits.
 
         Args:
-            names: kinds of device it may use, all by default.
+            counts: most devices of each kind it may use, others none; all devices by default.
         """
-        if self._every is None:
+        if self._every is None or self._kept is None:
             return None
-        costs, pricer = self.costs, self.pricer
-        effort = self.effort if names is None else self.effort.in_part
-        able = np.array([names is None or name in names for name in costs.kinds])
-        inside = (self._every.used[:, ~able] == 0).all(axis=1)
+        costs, effort, pricer, limits = self.costs, self.effort, self.pricer, self._counts
+        if counts is not None:
+            limits = np.minimum(limits, [counts.get(name, 0) for name in costs.kinds])
+            effort, pricer = effort.in_part, pricer.limited(limits.tolist())
+        inside = (self._every.used <= limits).all(axis=1)
         columns = self._every.take(np.flatnonzero(inside & self._kept))
-        counts = np.where(able, self._counts, 0)
-        alone = _best_alone(columns, self._kinds, counts, pricer)
+        alone = _best_alone(columns, self._kinds, limits, pricer)
         if alone is None:
             return None
-        prices = device_prices(columns, counts)
-        least_s = least_times(columns, prices, counts, pricer.global_batch, ring_gb_s(costs)[1])
+        prices = device_prices(columns, limits)
+        least_s = least_times(columns, prices, limits, pricer.global_batch, ring_gb_s(costs)[1])
         quick = np.flatnonzero(least_s < alone[1])
         near = _promising(
-            columns.take(quick), least_s[quick], prices, counts, pricer.global_batch, costs, effort.shapes
+            columns.take(quick), least_s[quick], prices, limits, pricer.global_batch, costs, effort.shapes
         )
         pruned = {
             "dominated": int(inside.sum()) - len(columns),
             "bound": len(columns) - len(quick),
             "narrowed": len(quick) - len(near),
         }
-        starts = seeds(columns, costs, counts, pricer.global_batch, effort.starts)
+        starts = seeds(columns, costs, limits, pricer.global_batch, effort.starts)
         near = np.union1d(quick[near], [row for start in starts for row, _ in start]).astype(np.int64)
         place = {row: index for index, row in enumerate(near.tolist())}
         columns = columns.take(near)
@@ -130,13 +132,13 @@ class Composer:
             columns,
             costs,
             prices,
-            counts,
+            limits,
             pricer.global_batch,
             starts=[[(place[row], number) for row, number in start] for start in starts],
             steps=effort.parts,
             width=effort.width,
             shares=effort.shares,
-        )[: effort.priced * max(1, int(able.sum()) - FEW_KINDS)]
+        )[: effort.priced * max(1, int(np.count_nonzero(limits)) - FEW_KINDS)]
         shapes = {row: columns.shape(row, self._kinds) for rows in candidates for row, _ in rows}
         compositions = [alone[0], *(merged(Part(shapes[row], n) for row, n in rows) for rows in candidates)]
         ranked = _quickest(pricer, compositions, USEFUL)
@@ -222,7 +224,7 @@ def _best_alone(
 ) -> tuple[Composition, float] | None:
     """The quickest composition of equal pipelines among the most promising."""
     number = _most_pipelines(columns, counts)
-    order = np.argsort(-number * columns.sequences_per_s, kind="stable")[:200]
+    order = np.argsort(-number * columns.sequences_per_s, kind="stable")[:ALONE]
     best: tuple[Composition, float] | None = None
     for row in order:
         composition = Composition((Part(columns.shape(int(row), kinds), int(number[row])),))

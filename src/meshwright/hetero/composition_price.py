@@ -10,6 +10,7 @@ that the last pipeline ends as early as possible) and `gradient_rings` (unlike c
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshwright.hetero.composition import Composition, Part, PipelineShape
@@ -46,6 +47,12 @@ class CompositionPricer:
         self.global_batch = global_batch
         self.counts = tuple(kind.count for kind in costs.kinds.values())
         self._pacer = PipelinePacer(costs)
+
+    def limited(self, counts: Sequence[int]) -> CompositionPricer:
+        """A pricer of the same job on fewer devices of each kind."""
+        other = CompositionPricer(self.costs, self.global_batch)
+        other.counts, other._pacer = tuple(counts), self._pacer
+        return other
 
     def pace(self, shape: PipelineShape) -> PipelinePace | None:
         """What a pipeline takes; None where a point was not profiled or a stage does not fit."""
