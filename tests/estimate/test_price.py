@@ -21,7 +21,7 @@ from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import spec
 from meshwright.specs import ModelSpec, PlanRow, Workload
 from meshwright.specs.plan import ExecutionPlan, StrategyRun
-from meshwright.specs.strategy import Recompute, Tensor2D
+from meshwright.specs.strategy import LayerStrategy, Recompute, Tensor2D
 from meshwright.specs.workload import precision
 from tests.estimate.cases import DENSE, MIXED, MODELS, TIED, case, part
 
@@ -54,36 +54,68 @@ def test_a_tensor_strategy_without_a_price_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "refused"),
+    "other",
     [
-        ({"sharding": "z1"}, True),
-        ({"offload": "w"}, True),
-        ({"tp": 1, "dp": 4}, True),
-        ({"recompute": "full"}, False),
-        ({"tp_overlap": "ring"}, False),
+        {"sharding": "z1"},
+        {"sharding": "fsdp"},
+        {"offload": "w"},
+        {"tp": 1, "dp": 4, "mbs": 1},
+        {"recompute": "full"},
+        {"tp_overlap": "ring"},
     ],
+    ids=str,
 )
-def test_layers_of_a_pipeline_share_what_is_priced_for_all(other: dict[str, object], refused: bool) -> None:
-    """A plan may name them, and layers may differ in what is priced layer by layer."""
-    row = PlanRow(tp=2, dp=2, gbs=4)
+def test_layers_of_a_worker_may_differ_in_everything(other: dict[str, object]) -> None:
+    """Half the layers one way, half another: between both in time, but for what passes between them, and in memory."""
+    row = PlanRow(tp=2, dp=2, gbs=4, mbs=2)
+    where, workload = resolve_gpus("4xH100"), Workload(seq_len=4096, global_batch=4)
+    changed = replace(row, **other)  # type: ignore[arg-type]
+    one, two = (estimate_plan(expand(each, DENSE, 4096), DENSE, where, workload) for each in (row, changed))
+    found = estimate_plan(halves(row.strategy(), changed.strategy(), row), DENSE, where, workload)
+    parts = dict(found.breakdown_s)
+    low, high = sorted((one.step_time_s, two.step_time_s))
+    assert low < found.step_time_s - parts["pp"] < high * (1 + 1e-9)
+    assert (parts["pp"] > 0) == ("tp" in other)
+    assert sum(parts.values()) == pytest.approx(found.step_time_s)
+    for kind in ("weights", "gradients", "optimizer", "activations"):
+        ends = sorted(dict(estimate.stages[0].memory_bytes)[kind] for estimate in (one, two))
+        assert ends[0] * (1 - 1e-9) <= dict(found.stages[0].memory_bytes)[kind] <= ends[1] * (1 + 1e-9)
+
+
+def test_two_layouts_that_cost_the_same_are_as_one() -> None:
+    """One data rank shards nothing, whatever it is called: time and every kind of memory stay."""
+    row = PlanRow(tp=4, gbs=4)
+    where, workload = resolve_gpus("4xH100"), Workload(seq_len=4096, global_batch=4)
+    apart = estimate_plan(halves(row.strategy(), replace(row, sharding="z1").strategy(), row), DENSE, where, workload)
+    joint = estimate_plan(expand(row, DENSE, 4096), DENSE, where, workload)
+    assert apart.step_time_s == pytest.approx(joint.step_time_s, rel=1e-9)
+    kinds = dict(joint.stages[0].memory_bytes)
+    # Each layout has process groups of its own.
+    kinds["comm_buffers"] *= 2
+    assert dict(apart.stages[0].memory_bytes) == pytest.approx(kinds, rel=1e-9)
+
+
+def halves(first: LayerStrategy, second: LayerStrategy, row: PlanRow) -> ExecutionPlan:
+    """The plan of a row whose first six layers have one strategy and whose last six have another."""
     (pipeline,) = expand(row, DENSE, 4096).pipelines
     (worker,) = pipeline.workers
     (chunk,) = worker.chunks
     runs = (StrategyRun(layers=6, strategy=0), StrategyRun(layers=6, strategy=1))
-    mixed = ExecutionPlan(
-        strategies=(row.strategy(), replace(row, **other).strategy()),  # type: ignore[arg-type]
-        pipelines=(replace(pipeline, workers=(replace(worker, chunks=(replace(chunk, runs=runs),)),)),),
-    )
-    where, workload = resolve_gpus("4xH100"), Workload(seq_len=4096, global_batch=4)
-    if refused:
-        with pytest.raises(UnsupportedError, match="2 sets of degrees and shards"):
-            estimate_plan(mixed, DENSE, where, workload)
-        return
-    one, two = (
-        estimate_plan(expand(each, DENSE, 4096), DENSE, where, workload) for each in (row, replace(row, **other))
-    )  # type: ignore[arg-type]
-    low, high = sorted((one.step_time_s, two.step_time_s))
-    assert low < estimate_plan(mixed, DENSE, where, workload).step_time_s < high
+    changed = replace(pipeline, workers=(replace(worker, chunks=(replace(chunk, runs=runs),)),))
+    return ExecutionPlan(strategies=(first, second), pipelines=(changed,))
+
+
+def test_micro_batches_of_several_sizes_are_refused() -> None:
+    (pipeline,) = plan(dp=4, gbs=8).pipelines
+    shaped = replace(pipeline, shapes=((1, 4096), (1, 2048)))
+    strategy = PlanRow(dp=4).strategy()
+    with pytest.raises(UnsupportedError, match="micro-batches of 2 shapes"):
+        estimate_plan(
+            ExecutionPlan(strategies=(strategy,), pipelines=(shaped,)),
+            DENSE,
+            resolve_gpus("4xH100"),
+            Workload(seq_len=4096, global_batch=8),
+        )
 
 
 def test_a_format_the_device_lacks_is_refused() -> None:

@@ -24,7 +24,6 @@ from meshwright.specs.device import Basis
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan, Pipeline
 from meshwright.specs.row_of import row_of
-from meshwright.specs.strategy import LayerStrategy
 from meshwright.specs.workload import Workload
 
 
@@ -139,11 +138,11 @@ def check_plan(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, work
     if problems:
         raise InputError(problems, code="MW230")
     for pipeline in plan.pipelines:
-        _check_pipeline(plan, pipeline)
+        _check_pipeline(plan, pipeline, workload.seq_len)
 
 
-def _check_pipeline(plan: ExecutionPlan, pipeline: Pipeline) -> None:
-    """Its schedule, recompute and the layouts of its workers."""
+def _check_pipeline(plan: ExecutionPlan, pipeline: Pipeline, seq_len: int) -> None:
+    """Its schedule, its recompute and its micro-batches."""
     refused = tuple(schedule_problems(pipeline))
     if refused:
         raise UnsupportedError(refused, code="MW407")
@@ -153,25 +152,17 @@ def _check_pipeline(plan: ExecutionPlan, pipeline: Pipeline) -> None:
     wrong = recompute_problem(schedule, recomputes) if used and len(pipeline.workers) > 1 else None
     if wrong:
         raise InputError(wrong, code="MW230")
-    for place, worker in enumerate(pipeline.workers):
-        kinds = {_of_all_layers(plan.strategies[run.strategy]) for chunk in worker.chunks for run in chunk.runs}
-        if len(kinds) > 1:
-            raise UnsupportedError(
-                Problem(
-                    what=f"layers of worker {place} with {len(kinds)} sets of degrees and shards",
-                    why="the layers of one worker are priced with one tp, cp, ep, etp, data parallelism and offload of "
-                    "states; recompute may differ by layer, everything else by worker",
-                    fix="give the layers of a worker the same degrees, sharding and offload",
-                    field="strategies",
-                ),
-                code="MW407",
-            )
-
-
-def _of_all_layers(strategy: LayerStrategy) -> tuple[object, ...]:
-    """What is priced once for a worker or the whole pipeline."""
-    expert, offload = strategy.expert, strategy.offload
-    return (strategy.tp, strategy.cp, expert.ep, expert.etp, strategy.data, offload.weights, offload.optimizer)
+    unlike = {shape for shape in pipeline.shapes if shape != (pipeline.micro_batch, seq_len)}
+    if unlike:
+        raise UnsupportedError(
+            Problem(
+                what=f"micro-batches of {len(set(pipeline.shapes))} shapes",
+                why="a pipeline is priced with micro-batches of one size and length",
+                fix="use micro-batches that are alike, or the planner that made them",
+                field="shapes",
+            ),
+            code="MW407",
+        )
 
 
 def attention_flop_per_token(model: ModelSpec, seq_len: int) -> float:

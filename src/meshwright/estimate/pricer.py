@@ -8,43 +8,40 @@ Pipelines run side by side, each by its own schedule; gradients are summed when 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from meshwright.estimate.hardware import Hardware
+from meshwright.estimate.holdings import Holding, all_updates, beside, holding, layouts, only
 from meshwright.estimate.hops import Hops, Links, Side
 from meshwright.estimate.layout import ModelLayout
-from meshwright.estimate.memory import MEMORY_KINDS, WorkerBytes, worker_bytes
-from meshwright.estimate.partners import holders, joined, partners_of, weights_of
-from meshwright.estimate.pipeline import BoundaryColumns, pipeline_columns
+from meshwright.estimate.partners import holders, partners_of, weights_of
+from meshwright.estimate.pipeline import BoundaryColumns, StageCounts, pipeline_columns
 from meshwright.estimate.rows import RowKey, Rows
 from meshwright.estimate.site import Site, Sites
 from meshwright.estimate.stages import StageRows, computed, edge_strategy, pipeline_schedule, stage_counts
 from meshwright.estimate.step import (
     PipelineColumns,
     StepColumns,
-    Updates,
     activations,
     around,
     busy_s,
     run_s,
-    sync_of,
     updates_of,
     weight_versions,
 )
+from meshwright.estimate.step_end import memory_of_all, sync_of_all
 from meshwright.estimate.sync import DataGroups, Partners, StepSync
 from meshwright.estimate.unpack import sharding_columns
-from meshwright.shapes import Float, Int
+from meshwright.shapes import Float
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan, Pipeline, Worker
 from meshwright.specs.strategy import LayerStrategy
 from meshwright.specs.workload import Workload
 from meshwright.strategies.data import ShardingColumns
-
-_PLAIN = tuple(f.name for f in fields(Updates) if f.name not in ("sharding", "groups"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,7 +56,8 @@ class RunPipeline:
     kept_bytes: Float[np.ndarray, "1 workers"]
     in_flight: Float[np.ndarray, "1 workers"]
     versions: Float[np.ndarray, "1 workers"]
-    updates: Updates
+    holdings: tuple[Holding, ...]
+    """The first of all workers; more where the layers of a worker differ in layout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -122,28 +120,40 @@ class PlanPricer:
         if len(stages) > 1:
             partners = self._rings(plan, stages)
         flat = [site for own in stages for site in own]
-        work = _updates_of_all([pipeline.updates for pipeline in pipelines])
-        sync = self._sync(work, flat, partners)
+        held = _side_by_side(pipelines)
+        sync = sync_of_all(held, flat, self.sites.views, self.workload, partners)
         every = [pipeline.columns for pipeline in pipelines]
         names = dict.fromkeys(name for columns in every for name in columns.parts_s)
         step_time_s, breakdown = around(
-            _beside([pipeline.end_s for pipeline in pipelines]),
-            _beside([p.without_s for p in pipelines if p.without_s is not None]) if self._transfers_apart else None,
-            _beside([pipeline.busy for pipeline in pipelines]),
-            {n: _beside([c.parts_s.get(n, np.zeros_like(c.dense_parameters)) for c in every]) for n in names},
+            beside([pipeline.end_s for pipeline in pipelines]),
+            beside([p.without_s for p in pipelines if p.without_s is not None]) if self._transfers_apart else None,
+            beside([pipeline.busy for pipeline in pipelines]),
+            {n: beside([c.parts_s.get(n, np.zeros_like(c.dense_parameters)) for c in every]) for n in names},
             sync,
             np.max([columns.tied_s for columns in every], axis=0),
         )
-        memory = self._memory(pipelines, work, flat)
-        again = _beside([columns.recompute_flop for columns in every])
+        memory = memory_of_all(
+            held,
+            {
+                "largest_dense": beside([columns.largest_dense for columns in every]),
+                "largest_expert": beside([columns.largest_expert for columns in every]),
+                "activations": beside([pipeline.kept_bytes for pipeline in pipelines]),
+                "transient": beside([columns.transient_bytes for columns in every]),
+            },
+            beside([pipeline.versions for pipeline in pipelines]),
+            flat,
+            self.sites.views,
+            self.workload,
+        )
+        again = beside([columns.recompute_flop for columns in every])
         devices = np.array([site.devices for site in flat], dtype=float)
         step = StepColumns(
             step_time_s=step_time_s,
             breakdown_s=breakdown,
-            busy_s=_beside([pipeline.busy for pipeline in pipelines]),
+            busy_s=beside([pipeline.busy for pipeline in pipelines]),
             memory=memory,
             peak_bytes=memory.peak,
-            in_flight=_beside([pipeline.in_flight for pipeline in pipelines]),
+            in_flight=beside([pipeline.in_flight for pipeline in pipelines]),
             recompute_flop=again @ devices / devices.sum(),
         )
         return RunPlan(pipelines=pipelines, stages=stages, sync=sync, step=step)
@@ -155,44 +165,6 @@ class PlanPricer:
         if key not in self._partners:
             self._partners[key] = partners_of(stages, held, self._weights, self.sites)
         return self._partners[key]
-
-    def _sync(self, work: Updates, stages: Sequence[Site], partners: list[Partners] | None) -> StepSync:
-        """The end of the step for all workers, those of one view of one kind of device together."""
-        found = {f.name: np.zeros((1, len(stages))) for f in fields(StepSync)}
-        for view, index in _by_view(stages):
-            own = None if partners is None else joined([partners[place] for place in index.tolist()])
-            part = sync_of(_picked(work, index), self.sites.views[view], self.workload, own)
-            for name, seconds in found.items():
-                seconds[:, index] = getattr(part, name)
-        return StepSync(**found)
-
-    def _memory(self, pipelines: Sequence[RunPipeline], work: Updates, stages: Sequence[Site]) -> WorkerBytes:
-        """Bytes of all workers, those of one view of one kind of device together."""
-        every = [pipeline.columns for pipeline in pipelines]
-        shape = (1, len(stages))
-        found = {kind: np.zeros(shape) for kind in MEMORY_KINDS}
-        given = {
-            "dense_parameters": work.dense_parameters,
-            "expert_parameters": work.expert_parameters,
-            "largest_dense": _beside([columns.largest_dense for columns in every]),
-            "largest_expert": _beside([columns.largest_expert for columns in every]),
-            "activations": _beside([pipeline.kept_bytes for pipeline in pipelines]),
-            "transient": _beside([columns.transient_bytes for columns in every]),
-            # The group in which gradients are summed between pipelines is one more.
-            "communicators": _beside([columns.communicators for columns in every]) + (len(pipelines) > 1),
-            "offload_weights": _beside([columns.offload_weights for columns in every]),
-            "weight_versions": _beside([pipeline.versions for pipeline in pipelines]),
-        }
-        for view, index in _by_view(stages):
-            part = worker_bytes(
-                **{name: values[:, index] for name, values in given.items()},
-                sharding=_picked_sharding(work.sharding, index),
-                hardware=self.sites.views[view],
-                workload=self.workload,
-            )
-            for kind, size in found.items():
-                size[:, index] = getattr(part, kind)
-        return WorkerBytes(**found)
 
     def _pipeline(self, plan: ExecutionPlan, pipeline: Pipeline, stages: Sequence[Site]) -> RunPipeline:
         """A pipeline run to its end, or one like it that was: the same stages, links and batch."""
@@ -210,7 +182,7 @@ class PlanPricer:
             _apart(stages),
         )
         if key not in self._pipelines:
-            columns = self._columns(plan, pipeline, stages, edges, hops, tied_s)
+            columns, held = self._columns(plan, pipeline, stages, edges, hops, tied_s)
             kept_bytes, in_flight = activations(columns)
             self._pipelines[key] = RunPipeline(
                 columns=columns,
@@ -220,7 +192,7 @@ class PlanPricer:
                 kept_bytes=kept_bytes,
                 in_flight=in_flight,
                 versions=weight_versions(columns.schedule, columns.p, columns.m, columns.v)[None, :],
-                updates=_widened(updates_of(columns), columns.p),
+                holdings=held,
             )
         return self._pipelines[key]
 
@@ -232,7 +204,7 @@ class PlanPricer:
         edges: Sequence[int],
         hops: Hops,
         tied_s: float,
-    ) -> PipelineColumns:
+    ) -> tuple[PipelineColumns, tuple[Holding, ...]]:
         """One pipeline, ready to run: its rows, counts of them in every chunk, and what passes between workers."""
         schedule = pipeline_schedule(pipeline)
         counted: dict[tuple[int, int], int] = {}
@@ -250,29 +222,44 @@ class PlanPricer:
         counts = stage_counts(
             plan, pipeline, schedule, StageRows(layout=self.layout, places=places, number=counted, edge=edges)
         )
-        own = [plan.strategies[index] for index in edges]
-        columns = pipeline_columns(
-            schedule=schedule,
-            micro_batches=pipeline.num_micro_batches,
-            counts=counts,
-            costs=costs,
-            layer_sync=sync,
-            whole=np.tile(places.whole, len(keys)),
-            boundary=BoundaryColumns(
-                transfer_s=hops.transfer_s[None],
-                sent_bytes=np.array([hops.sent_bytes]),
-                devices_apart=np.array([_apart(stages)]),
-                tied_s=np.array([tied_s]),
-                communicators=np.array([[_communicators(s, len(stages), self.model.is_moe) for s in own]]),
-            ),
-            sharding=self._shardings(own),
-            groups=DataGroups(
-                dense_stride=np.array([[s.tp for s in own]]),
-                expert_stride=np.array([[s.expert.ep * s.expert.etp for s in own]]),
-            ),
-            offload_weights=np.array([[s.offload.weights for s in own]]),
-        )
-        return _with_hops(columns, hops)
+
+        def columns_of(counts: StageCounts, own: Sequence[LayerStrategy]) -> PipelineColumns:
+            return pipeline_columns(
+                schedule=schedule,
+                micro_batches=pipeline.num_micro_batches,
+                counts=counts,
+                costs=costs,
+                layer_sync=sync,
+                whole=np.tile(places.whole, len(keys)),
+                boundary=BoundaryColumns(
+                    transfer_s=hops.transfer_s[None],
+                    sent_bytes=np.array([hops.sent_bytes]),
+                    devices_apart=np.array([_apart(stages)]),
+                    tied_s=np.array([tied_s]),
+                    communicators=np.array([[_communicators(s, len(stages), self.model.is_moe) for s in own]]),
+                ),
+                sharding=self._shardings(own),
+                groups=DataGroups(
+                    dense_stride=np.array([[s.tp for s in own]]),
+                    expert_stride=np.array([[s.expert.ep * s.expert.etp for s in own]]),
+                ),
+                offload_weights=np.array([[s.offload.weights for s in own]]),
+            )
+
+        found = [layouts(plan, worker, edge) for worker, edge in zip(pipeline.workers, edges, strict=True)]
+        columns = _with_hops(columns_of(counts, [plan.strategies[groups[0][0]] for groups in found]), hops)
+        if all(len(groups) == 1 for groups in found):
+            return columns, (holding(columns, updates_of(columns), np.arange(columns.p)),)
+        held = []
+        for number in range(max(len(groups) for groups in found)):
+            own = [groups[min(number, len(groups) - 1)] for groups in found]
+            kept = np.zeros((columns.p, len(keys)), dtype=bool)
+            for place, group in enumerate(own):
+                kept[place, [counted[place, index] for index in group]] = True
+            part = columns_of(only(counts, kept), [plan.strategies[group[0]] for group in own])
+            having = np.array([place for place, groups in enumerate(found) if number < len(groups)])
+            held.append(holding(part, updates_of(part), having))
+        return columns, tuple(held)
 
     def _hops(
         self, plan: ExecutionPlan, pipeline: Pipeline, stages: Sequence[Site], edges: Sequence[int]
@@ -305,7 +292,7 @@ class PlanPricer:
                 self._sharding[number] = sharding_columns([strategy])
             found.append(self._sharding[number])
         return ShardingColumns(
-            **{f.name: _beside([getattr(one, f.name) for one in found]) for f in fields(ShardingColumns)}
+            **{f.name: beside([getattr(one, f.name) for one in found]) for f in fields(ShardingColumns)}
         )
 
 
@@ -366,43 +353,23 @@ def _with_hops(columns: PipelineColumns, hops: Hops) -> PipelineColumns:
     )
 
 
-def _beside(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Columns of several pipelines side by side."""
-    return np.concatenate(parts, axis=1)
-
-
-def _by_view(stages: Sequence[Site]) -> list[tuple[int, Int[np.ndarray, "picked"]]]:
-    views = np.array([site.view for site in stages])
-    return [(int(view), np.flatnonzero(views == view)) for view in np.unique(views)]
-
-
-def _widened(work: Updates, workers: int) -> Updates:
-    """One column for each worker, where one stands for all of a pipeline."""
-    return _each(work, lambda values: np.broadcast_to(values, (1, workers)), work.sharding, work.groups)
-
-
-def _updates_of_all(parts: Sequence[Updates]) -> Updates:
-    """Workers of all pipelines side by side."""
-    if len(parts) == 1:
-        return parts[0]
-    sharding = {f.name: _beside([getattr(p.sharding, f.name) for p in parts]) for f in fields(ShardingColumns)}
-    groups = {f.name: _beside([getattr(p.groups, f.name) for p in parts]) for f in fields(DataGroups)}
-    plain = {name: _beside([getattr(part, name) for part in parts]) for name in _PLAIN}
-    return Updates(**plain, sharding=ShardingColumns(**sharding), groups=DataGroups(**groups))
-
-
-def _picked(work: Updates, index: Int[np.ndarray, "picked"]) -> Updates:
-    """Some of the workers."""
-    groups = DataGroups(**{f.name: getattr(work.groups, f.name)[:, index] for f in fields(DataGroups)})
-    return _each(work, lambda values: values[:, index], _picked_sharding(work.sharding, index), groups)
-
-
-def _each(
-    work: Updates, change: Callable[[np.ndarray], np.ndarray], sharding: ShardingColumns, groups: DataGroups
-) -> Updates:
-    plain = {name: change(getattr(work, name)) for name in _PLAIN}
-    return Updates(**plain, sharding=sharding, groups=groups)
-
-
-def _picked_sharding(sharding: ShardingColumns, index: Int[np.ndarray, "picked"]) -> ShardingColumns:
-    return ShardingColumns(**{f.name: getattr(sharding, f.name)[:, index] for f in fields(ShardingColumns)})
+def _side_by_side(pipelines: Sequence[RunPipeline]) -> list[Holding]:
+    """Holdings of all pipelines, workers numbered through."""
+    first = np.cumsum([0, *(pipeline.columns.p for pipeline in pipelines)]).tolist()
+    found = []
+    for number in range(max(len(pipeline.holdings) for pipeline in pipelines)):
+        having = [
+            (pipeline.holdings[number], low)
+            for pipeline, low in zip(pipelines, first, strict=False)
+            if number < len(pipeline.holdings)
+        ]
+        found.append(
+            Holding(
+                places=np.concatenate([one.places + low for one, low in having]),
+                updates=all_updates([one.updates for one, _ in having]),
+                # The group in which gradients are summed between pipelines is one more.
+                communicators=beside([one.communicators for one, _ in having]) + (len(pipelines) > 1),
+                offload_weights=beside([one.offload_weights for one, _ in having]),
+            )
+        )
+    return found
