@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ROOT, machine, markdown_table, today, version, write_page
+from benchmarks.accuracy_goals import goals_text
 from benchmarks.accuracy_scale import Row, coverage_text, scale_text
 from meshwright.app.validate import Prediction, compare, predict
 from meshwright.formats.measured import REQUIRED, read_rows
@@ -285,6 +286,15 @@ def fitted_text(record: dict[str, Any]) -> str:
     )
 
 
+def _goals(parts: list[Part]) -> str:
+    found = {part.name: part for part in parts}
+    speed, single = found.get("throughput.csv"), found.get("throughput_single_node.csv")
+    if speed is None:
+        return ""
+    runs = speed.compared("source"), speed.rows("source"), single.compared("source") if single else None
+    return goals_text(*runs, calibration_data())
+
+
 def page(parts: list[Part]) -> str:
     """The page of the documentation."""
     metrics = {name: FILES[name][0] for name in (part.name for part in parts)}
@@ -312,6 +322,7 @@ Two things to know when reading this. {fitted_text(calibration_data())}
 What a source leaves open (micro-batch, recompute, format, overlap) is filled in by fixed rules from the framework and
 the year, some of which were added after looking at outliers.
 
+{_goals(parts)}
 {coverage_text(calibration_data())}
 
 {bodies}
