@@ -122,3 +122,20 @@ def test_what_if_draws_a_tornado(app: str, tmp_path: Path, capsys: pytest.Captur
     assert "matrix.float16.tflops" in text
     assert "Tornado" in text
     assert plot.read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["search", "gpt3-175", "a100", "--procs", "x"],
+        ["what-if", "gpt3-175", "a100", "--procs", "x"],
+        ["sweep", "gpt3-175B,gpt3-175", "a100", "--procs", "512,x", "-o", "sweep.parquet"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_bad_counts_names_and_spaces_are_told_together(run: Run, words: list[str]) -> None:
+    ran = run("calculon", *words, "--batch", "0", "--space", "ful", "--dtype", "flot16", "--pin", "tensr=3", "--json")
+    assert ran.code == 2
+    told = [problem["what"] for problem in ran.document["problems"]]
+    for what in ("'x'", "'0'", "'gpt3-175'", "'a100'", "'ful'", "'flot16'", "'tensr'"):
+        assert sum(what in one for one in told) == 1, what

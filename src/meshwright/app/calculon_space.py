@@ -19,6 +19,7 @@ MOST_PROCESSORS = 2**31 - 1
 MOST_BATCH = 2**20
 """Every batch size up to it is looked at in the full space."""
 USUAL_DATATYPE = "float16"
+USUAL_SPACE = "optimal-execution"
 SHORT_NAMES = {
     "tp": "tensor_par", "pp": "pipeline_par", "dp": "data_par", "mbs": "microbatch_size", "gbs": "batch_size",
     "vpp": "pipeline_interleaving", "dtype": "datatype", "recompute": "activation_recompute",
@@ -110,6 +111,33 @@ def read_apps(check: Check, sources: Iterable[Source | Application]) -> list[App
 def read_systems(check: Check, sources: Iterable[Source | System]) -> list[System]:
     """Systems, without those that cannot be read."""
     return [system for source in sources if (system := check.attempt(partial(read_system, source))) is not None]
+
+
+def check_inputs(
+    apps: Iterable[Source],
+    systems: Iterable[Source],
+    *,
+    space: str | None = None,
+    dtype: str | None = None,
+    pin: str | Iterable[str] = (),
+) -> None:
+    """Raise what is wrong with inputs and space, for callers that know already that something else is.
+
+    Args:
+        apps: applications: names, paths or content.
+        systems: systems: names, paths or content.
+        space, dtype, pin: as `choose_space` takes them; the usual space by default.
+
+    Raises:
+        InputError: anything but unknown names is wrong.
+        UnsupportedError: only unknown names are.
+    """
+    check = Check()
+    read_apps(check, apps)
+    held = read_systems(check, systems)
+    name = USUAL_SPACE if space is None else space
+    choose_space(check, held, space=name, dtype=dtype, tp_overlap=True, dp_overlap=True, pin=pin)
+    check.done()
 
 
 def choose_space(

@@ -20,7 +20,8 @@ from meshwright.calculon.inputs import (
     RS_AG,
     Application,
 )
-from meshwright.calculon.layers import Amount, BlockKeys, Builder, Flag, Layer
+from meshwright.calculon.layer_kinds import Builder
+from meshwright.calculon.layers import Amount, BlockKeys, Flag, Layer
 
 
 def block_layers(app: Application, keys: BlockKeys, *, overlap: bool, attention: int, fixed: bool) -> list[Layer]:

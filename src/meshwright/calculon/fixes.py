@@ -69,13 +69,13 @@ QUIRKS = (
     ),
     Quirk(
         name="B8",
-        module="layers",
+        module="layer_kinds",
         original="The gradient of a dropout counts one byte per element.",
         mended="It counts the datatype's.",
     ),
     Quirk(
         name="B9",
-        module="layers",
+        module="layer_kinds",
         original="A fused activation keeps nothing, but moves as much memory as alone.",
         mended=None,
     ),

@@ -189,7 +189,8 @@ class _Table:
         return 0 if found is None else int(found)
 
     def number(self, key: str, test: Callable[[float], bool], rule: str) -> float:
-        found = self.get(key, "number", "a number", lambda x: math.isfinite(x) and test(x), rule)
+        fix = f"give a number that {rule.removeprefix('it ')}"
+        found = self.get(key, "number", fix, lambda x: math.isfinite(x) and test(x), rule)
         return 0.0 if found is None else float(found)
 
     def table(self, key: str) -> _Table:

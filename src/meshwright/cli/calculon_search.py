@@ -92,7 +92,7 @@ def search(
         pin=pin,
         ray=ray,
     )
-    gather.done()
+    _done(gather, [app or ""], [system or ""], space=space, dtype=dtype, pin=pin)
     from meshwright.app.calculon_search import calculon_search
 
     out = Output(as_json=json, quiet=quiet, no_color=no_color)
@@ -153,7 +153,7 @@ def sweep(
     counts = [gather.whole("--procs", word) for word in words(procs)]
     sizes = [gather.whole("--batch", word) for word in words(batch)]
     asked = given(top=gather.whole("--top", top), dtype=dtype, space=space, pin=pin, ray=ray)
-    gather.done()
+    _done(gather, words(apps), words(systems), space=space, dtype=dtype, pin=pin)
     from meshwright.app.calculon_sweep import calculon_sweep
 
     out = Output(as_json=json, quiet=quiet, no_color=no_color)
@@ -220,7 +220,7 @@ def what_if(
         from meshwright.formats.writing import check_file
 
         gather.attempt(lambda: check_file(svg))
-    gather.done()
+    _done(gather, [app or ""], [system or ""], space=space, dtype=dtype, pin=pin)
     from meshwright.app.calculon_whatif import calculon_what_if
     from meshwright.formats.writing import write_file
 
@@ -245,6 +245,24 @@ def _need(gather: Gather, values: tuple[tuple[str, str | None], ...], verb: str)
     for name, value in values:
         if value is None:
             gather.problem(missing(name, f"`meshwright calculon {verb} --help` has examples"))
+
+
+def _done(
+    gather: Gather,
+    apps: list[str],
+    systems: list[str],
+    *,
+    space: str | None,
+    dtype: str | None,
+    pin: list[str] | None,
+) -> None:
+    """Raise what is wrong so far, together with what is wrong with the inputs that are named and the space."""
+    if gather.errors:
+        from meshwright.app.calculon_space import check_inputs
+
+        named = [name for name in apps if name], [name for name in systems if name]
+        gather.attempt(lambda: check_inputs(*named, space=space, dtype=dtype, pin=pin or ()))
+    gather.done()
 
 
 def words(text: str | None) -> list[str]:
