@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from meshwright.cli import main
+from tests.cli.conftest import Run
 
 SMALL = {
     "hidden": 3072, "feedforward": 12288, "seq_size": 1024, "attn_heads": 24, "attn_size": 128, "num_blocks": 12,
