@@ -122,3 +122,22 @@ def test_the_text_says_who_holds_what(mixed: MixedPlan) -> None:
     assert "Who holds which layers" in text
     assert "embedding" in text
     assert "slowest stage" in text
+
+
+def test_the_cheapest_plan_rents_what_pays_and_says_what_it_costs(tmp_path: Path) -> None:
+    file = cluster_file(tmp_path)
+    text = file.read_text()
+    file.write_text(text.replace("nodes = 2\n", "nodes = 2\nprice_per_device_hour = 3\n", 1))
+    with pytest.raises(InputError, match="price of old is not known"):
+        plan_measured("tiny", profiles=PROFILES, global_batch=48, cluster=file, objective="cost")
+    quick = plan_measured("tiny", profiles=PROFILES, global_batch=48, cluster=file, price=3.0)
+    cheap = plan_measured("tiny", profiles=PROFILES, global_batch=48, cluster=file, price=3.0, objective="cost")
+    assert quick.rent is not None
+    assert cheap.rent is not None
+    assert cheap.rent.per_step < quick.rent.per_step == cheap.rent.whole_per_step
+    assert cheap.step_time_s > quick.step_time_s
+    assert any("USD per step" in line for line in cheap.verdict())
+    under = plan_measured(
+        "tiny", profiles=PROFILES, global_batch=48, cluster=file, price=3.0, max_step_time_s=quick.step_time_s * 1.001
+    )
+    assert under.step_time_s <= quick.step_time_s * 1.001

@@ -38,7 +38,9 @@ def measured_cluster(cluster: str | os.PathLike[str] | None, gpus: str | None, p
         except UnsupportedError:
             if name not in profiles.devices:
                 raise
-            return replace(device("V100-16"), name=name, aliases=(), memory_bytes=UNKNOWN_BYTES, node=None)
+            return replace(
+                device("V100-16"), name=name, aliases=(), memory_bytes=UNKNOWN_BYTES, node=None, price_per_hour=None
+            )
 
     if gpus is not None:
         spec = parse_gpus(gpus, lookup)

@@ -6,9 +6,10 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from meshwright.app.measured_cluster import measured_cluster, measured_kinds
+from meshwright.app.mixed_rent import Rent, device_prices, known_prices, rank_of, rent_of, rent_said
 from meshwright.errors import InfeasibleError, Problem, UnsupportedError, unknown_name
 from meshwright.formats.plan_json import PLAN_SET_SCHEMA, plan_content
 from meshwright.formats.profiles import ProfileSet, read_profiles
@@ -16,6 +17,7 @@ from meshwright.hetero.bounds import compute_bound_s
 from meshwright.hetero.compose import Composed, Composer
 from meshwright.hetero.composition import PipelineShape
 from meshwright.hetero.composition_price import CompositionPricer
+from meshwright.hetero.costing import rented
 from meshwright.hetero.execution import block_range, execution_plan
 from meshwright.hetero.kinds import DeviceKind
 from meshwright.hetero.profile_costs import ProfileCosts
@@ -58,6 +60,10 @@ class MixedPlan:
     """Each kind without the others."""
     without: tuple[Subset, ...]
     """All kinds but one."""
+    shapes_bound_s: float
+    """No composition of the shapes looked at takes less."""
+    rent: Rent | None
+    """What the plan costs; None where a price is not known."""
 
     @property
     def step_time_s(self) -> float:
@@ -82,8 +88,14 @@ class MixedPlan:
             idle = kind.count - self.composed.composition.devices(kind.name)
             if idle:
                 lines.append(f"{idle} of {kind.count} {kind.name} stay idle: no plan found that uses them is quicker")
+        if self.rent is not None:
+            lines.append(rent_said(self.rent))
         lines.append(f"no plan can take less than {seconds(self.bound_s)}: compute alone, shared out in any fractions")
+        lines.append(f"with transfers and gradients, no composition of the shapes looked at {self._least()}")
         return lines
+
+    def _least(self) -> str:
+        return f"takes less than {seconds(self.shapes_bound_s)}"
 
     def _slowest_stage(self) -> str:
         """The bottleneck of the pipelines that end last, against the mean of their stages."""
@@ -187,6 +199,7 @@ class MixedPlan:
                 "pruned": self.composed.pruned,
                 "optimal": False,
                 "bound_step_time_s": self.bound_s,
+                "shapes_bound_step_time_s": self.shapes_bound_s,
             },
             "verdict": {
                 "text": _worth(self.step_time_s, alone),
@@ -204,6 +217,7 @@ class MixedPlan:
                         "breakdown_s": self.breakdown_s(),
                         "stages": list(self.stages()),
                         "fits": self.fits(),
+                        **({} if self.rent is None else {"price_per_step": self.rent.per_step}),
                     },
                 }
             ],
@@ -226,6 +240,10 @@ def plan_measured(
     cluster: str | os.PathLike[str] | None = None,
     gpus: str | None = None,
     interpolate: bool = True,
+    objective: Literal["time", "cost"] = "time",
+    price: float | None = None,
+    max_step_time_s: float | None = None,
+    max_price_per_step: float | None = None,
 ) -> MixedPlan:
     """The best plan of a model of a folder of profiles.
 
@@ -236,6 +254,10 @@ def plan_measured(
         cluster: path of a cluster file.
         gpus: `8xA100-40,8xV100-16`, instead of `cluster`.
         interpolate: fill micro-batches missing between two measured ones.
+        objective: the quickest step, or the cheapest one on any part of the cluster.
+        price: of one device and hour, instead of each group's.
+        max_step_time_s: the step is to take no longer, if any can; the objective is then the cost.
+        max_price_per_step: the step is to cost no more, if any can.
 
     Raises:
         InputError: any input cannot be used; all problems together.
@@ -250,6 +272,11 @@ def plan_measured(
     costs = ProfileCosts(found, model, kinds)
     composer = Composer(costs, global_batch)
     composed, alone, without = composed_with_parts(composer)
+    prices = device_prices(spec, price)
+    whole = composed
+    if objective == "cost" or max_step_time_s is not None or max_price_per_step is not None:
+        part = rented(composer, known_prices(prices), rank_of(objective, max_step_time_s, max_price_per_step))
+        composed = part.composed if part else composed
     counts = shares(composed.composition, composed.time, composer.pricer)
     first = dict(zip((kind.name for kind in kinds), accumulate((k.count for k in kinds), initial=0), strict=False))
     return MixedPlan(
@@ -264,6 +291,8 @@ def plan_measured(
         bound_s=compute_bound_s(costs, global_batch),
         alone=alone,
         without=without,
+        shapes_bound_s=composer.bound_s(),
+        rent=rent_of(composed, whole, prices),
     )
 
 

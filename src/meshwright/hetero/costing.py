@@ -66,10 +66,11 @@ def rented(composer: Composer, price_per_device_hour: Mapping[str, float], rank:
         key = tuple(counts.values())
         if key not in known:
             composed = composer.best(counts)
-            known[key] = composed and Priced(
-                composed=composed,
-                price_per_hour=sum(price_per_device_hour[n] * composed.composition.devices(n) for n in counts),
-            )
+            known[key] = None
+            if composed is not None:
+                used = {name: composed.composition.devices(name) for name in counts}
+                per_hour = sum(price_per_device_hour[name] * number for name, number in used.items())
+                known[key] = Priced(composed=composed, price_per_hour=per_hour)
         return known[key]
 
     starts = [most, *({other: most[other] * (other == name) for other in most} for name in most)]
