@@ -3,6 +3,10 @@
 One line makes it parallel: the decorator of `train_step`. On a laptop, eight virtual devices stand for eight real ones:
 
     python examples/gpt.py --steps 20
+
+`--backend processes` gives each mesh a process, `--backend ray` an actor of this machine's Ray or of a cluster's:
+
+    python examples/gpt.py --backend ray --ray 10.0.0.1:6379
 """
 
 import argparse
@@ -17,6 +21,11 @@ import optax
 
 import meshwright as mw
 
+PARSER = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+PARSER.add_argument("--steps", type=int, default=50)
+PARSER.add_argument("--backend", default="local", help="local, processes or ray")
+PARSER.add_argument("--ray", help="address of a Ray cluster")
+RUN = PARSER.parse_args()
 TEXT = "In the beginning was the plan, and the plan was with the mesh, and the mesh was right. " * 64
 WIDTH, HEADS, LAYERS, LENGTH, SAMPLES = 64, 4, 4, 32, 16
 OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(3e-3))
@@ -50,7 +59,7 @@ def loss(params, batch):
     return optax.softmax_cross_entropy_with_integer_labels(logits, batch["next"]).mean()
 
 
-@mw.parallelize(method=mw.PipeshardParallel(num_stages=2, num_micro_batches=4))
+@mw.parallelize(method=mw.PipeshardParallel(num_stages=2, num_micro_batches=4), backend=RUN.backend, ray=RUN.ray)
 def train_step(state, batch):
     params, optimizer = state
     value, grads = mw.value_and_grad(loss)(params, batch)
@@ -73,6 +82,4 @@ def main(steps):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=50)
-    main(parser.parse_args().steps)
+    main(RUN.steps)

@@ -93,7 +93,8 @@ def verify(
         backend: "local", "processes" or "ray".
         ray: address of a Ray cluster.
         seed: of weights, data and dropout.
-        tolerance: max |a - b| / max |b| of a tensor; 1e-9 in fp64, 1e-5 in fp32, 2e-2 with bf16 products without it.
+        tolerance: of a tensor in max-norm, gradients over their largest entry; 1e-9 in fp64, 1e-5 in fp32, 2e-2 with
+            bf16 products without it.
         timeout_s: in which a worker in another process goes on to its next instruction.
 
     Raises:

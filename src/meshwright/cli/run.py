@@ -139,7 +139,7 @@ def verify(
         typer.Option(
             "--tolerance",
             metavar="X",
-            help="max |a - b| / max |b| of a tensor.  [default: 1e-5, fp64 1e-9, bf16 2e-2]",
+            help="Of a tensor in max-norm.  [default: 1e-5, fp64 1e-9, bf16 2e-2]",
             show_default=False,
         ),
     ] = None,

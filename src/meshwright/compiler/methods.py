@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from meshwright.compiler.shardings import DataSharding
+from meshwright.compiler.shardings import DataSharding, Sharding
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.compiler.stages.search import Space
+from meshwright.compiler.tensor import TENSOR, TensorSharding, TensorSplit
+from meshwright.compiler.trace import TracedStep
 from meshwright.errors import InputError, Problem
 
 
@@ -36,6 +38,22 @@ class Method:
     def pipeline(self) -> tuple[str, int, int]:
         """Schedule, workers and chunks per worker."""
         return "1f1b", 1, 1
+
+    def sharding_of(self, step: TracedStep) -> Sharding:
+        """How values of a step lie on each mesh.
+
+        Args:
+            step: that runs.
+        """
+        return self.sharding
+
+    def axes(self, devices: int) -> dict[str, int]:
+        """Axes of a mesh and devices along them.
+
+        Args:
+            devices: of the mesh.
+        """
+        return {self.sharding.axis: devices}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +152,8 @@ class PipeshardParallel(Method):
     """Virtual stages per mesh; the fewest the schedule allows without it."""
     zero: int = 0
     """ZeRO stage within each mesh."""
+    tensor: TensorSplit | None = None
+    """What is split over devices of a mesh beside its samples; without it, nothing."""
 
     def __post_init__(self) -> None:
         Method.__post_init__(self)
@@ -156,6 +176,25 @@ class PipeshardParallel(Method):
     def pipeline(self) -> tuple[str, int, int]:
         """As asked."""
         return self.schedule, self.num_stages, self.chunks or 0
+
+    def sharding_of(self, step: TracedStep) -> Sharding:
+        """Data parallel, and weights split where it is asked."""
+        return self.sharding if self.tensor is None else TensorSharding.of(step, self.tensor, self.sharding)
+
+    def axes(self, devices: int) -> dict[str, int]:
+        """Data ranks, and tensor ranks where there are any.
+
+        Raises:
+            InputError: the devices are no whole number of tensor groups.
+        """
+        if self.tensor is None:
+            return {self.sharding.axis: devices}
+        degree = self.tensor.degree
+        if degree < 1 or devices % degree:
+            raise InputError(Problem(what=f"tensor groups of {degree} on {devices} devices of a stage",
+                                     why="every device is in one group", fix=f"a degree that divides {devices}",
+                                     field="tensor"))  # fmt: skip
+        return {self.sharding.axis: devices // degree, TENSOR: degree}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

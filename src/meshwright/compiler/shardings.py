@@ -54,6 +54,16 @@ class DataSharding:
         if role is Role.SAMPLES:
             divides = bool(shape) and shape[0] % devices == 0
             return PartitionSpec(self.axis) if divides else PartitionSpec()
+        return self.split(role, shape, devices)
+
+    def split(self, role: Role, shape: Sequence[int], devices: int) -> PartitionSpec:
+        """How a value that counts no samples is sharded.
+
+        Args:
+            role: of the value.
+            shape: of the value.
+            devices: along the axis.
+        """
         sharded = {Role.STATE: 1, Role.GRADIENT: 2, Role.PARAMETER: 3}.get(role, 4)
         return _largest_split(shape, devices, self.axis) if self.stage >= sharded else PartitionSpec()
 

@@ -261,7 +261,7 @@ def compile_step(
         meshes = _meshes(method, workers)
         body = body_of(step.loss, step.wrt)
         stages = cut(body, step.wrt, layer_ends(body, table.placement.stages // table.placement.chains))
-        shardings = [method.sharding] * workers
+        shardings = [method.sharding_of(step)] * workers
     if isinstance(method, ShardParallel):
         setting = Setting(memory_bytes=method.memory_bytes)
         stage, solved = shard_stage(step, stages[0], _logical_meshes(method, meshes[0]), setting)
@@ -326,7 +326,8 @@ def _meshes(method: Method, workers: int) -> list[Mesh]:
                 field="num_stages",
             )
         )
-    return [Mesh(row, (axis,)) for row in np.array(devices).reshape(workers, -1)]
+    axes = method.axes(len(devices) // workers)
+    return [Mesh(row, tuple(axes)) for row in np.array(devices).reshape(workers, *axes.values())]
 
 
 def _logical_meshes(method: ShardParallel, mesh: Mesh) -> list[tuple[LogicalMesh, Mesh]]:

@@ -12,7 +12,7 @@ import numpy as np
 from meshwright.runtime.training_run import Training
 
 TOLERANCE = {"fp64": 1e-9, "fp32": 1e-5, "bf16": 2e-2}
-"""Largest difference of a tensor over its largest entry, after ten steps."""
+"""Largest difference of a tensor, after ten steps."""
 ZERO_GRADIENT = {"fp64": 1e-13, "fp32": 1e-6, "bf16": 1e-3}
 """Of the largest gradient of all tensors: below it a gradient is rounding. Adam divides it by its own size, so that the
 weights it moves differ whatever computes them; true zeros are the biases of keys, which a softmax does not see."""
@@ -20,13 +20,13 @@ weights it moves differ whatever computes them; true zeros are the biases of key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One tensor, over its largest entry on one device."""
+    """One tensor, in max-norm."""
 
     tensor: str
     gradient: float
-    """Of the first step."""
+    """max |a - b| / max |b| of the first step's."""
     weight: float
-    """After the last."""
+    """max |a - b| / max(1, max |b|) after the last step."""
     zero_gradient: bool
     """Whether its true gradient is zero: then it is listed, and not held to the tolerance."""
 
@@ -138,15 +138,15 @@ def _differences(there: Outcome, alone: Outcome, zero: float) -> tuple[Differenc
     return tuple(
         Difference(
             tensor=key,
-            gradient=_relative(gradient, gradient_alone),
-            weight=_relative(weight, weight_alone),
+            gradient=_difference(gradient, gradient_alone, 1e-30),
+            weight=_difference(weight, weight_alone, 1.0),
             zero_gradient=size <= zero * max(sizes),
         )
         for key, size, gradient, gradient_alone, weight, weight_alone in zip(keys, sizes, *columns, strict=True)
     )
 
 
-def _relative(one: Any, other: Any) -> float:
-    """max |a - b| / max |b|, in 64 bits."""
+def _difference(one: Any, other: Any, least: float) -> float:
+    """max |a - b| over the largest |b|, or the least scale, in 64 bits."""
     a, b = (np.asarray(leaf).astype(np.float64) for leaf in (one, other))
-    return float(np.abs(a - b).max() / max(float(np.abs(b).max()), 1e-30))
+    return float(np.abs(a - b).max() / max(float(np.abs(b).max()), least))

@@ -32,7 +32,7 @@ def check_runs(row: PlanRow) -> None:
 
 
 def method_of(row: PlanRow, devices: Sequence[Any]) -> PipeshardParallel:
-    """How `parallelize` runs a plan: stages on meshes of dp devices each, dp x mbs samples in a micro-batch.
+    """How `parallelize` runs a plan: stages on meshes of dp x tp devices, dp x mbs samples in a micro-batch.
 
     Args:
         row: the plan.
@@ -43,6 +43,8 @@ def method_of(row: PlanRow, devices: Sequence[Any]) -> PipeshardParallel:
         UnsupportedError: the plan says something that does not run here.
     """
     from meshwright.compiler.methods import PipeshardParallel
+    from meshwright.compiler.tensor import TensorSplit
+    from meshwright.zoo.tensor import tensor_axis
 
     check_runs(row)
     if row.devices > len(devices):
@@ -59,6 +61,7 @@ def method_of(row: PlanRow, devices: Sequence[Any]) -> PipeshardParallel:
         schedule=row.schedule,
         chunks=row.vpp if row.vpp > 1 else None,
         zero=ZERO[row.sharding],
+        tensor=TensorSplit(degree=row.tp, axis_of=tensor_axis) if row.tp > 1 else None,
     )
 
 
@@ -86,8 +89,8 @@ def recompute_runs(row: PlanRow, layers: Sequence[int]) -> tuple[tuple[int, Reco
 
 
 def _refused(row: PlanRow) -> Iterator[Problem]:
-    why = "this runtime has data, ZeRO and pipeline parallelism"
-    for name, degree in (("tp", row.tp), ("cp", row.cp_degree), ("ep", row.ep), ("etp", row.etp)):
+    why = "this runtime has data, ZeRO, tensor and pipeline parallelism"
+    for name, degree in (("cp", row.cp_degree), ("ep", row.ep), ("etp", row.etp)):
         if degree > 1:
             yield Problem(what=f"{name}{degree} does not run here", why=why, field="plan",
                           fix=f"leave {name} out: its devices go to dp")  # fmt: skip

@@ -18,6 +18,11 @@ from meshwright.runtime.replan import replan
 from meshwright.runtime.training_run import Training
 from meshwright.specs.row import PlanRow
 
+SETTLE_S = 60.0
+"""After a loss, a cluster may place workers on the lost node until it misses it: for so long workers that are lost
+before their first step are taken for the same loss, and hired again."""
+PAUSE_S = 2.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
@@ -81,6 +86,8 @@ def train(
         LostError: a worker was lost, and the run is not elastic.
     """
     left = list(devices)
+    recovered: Recovery | None = None
+    since = 0.0
     now = Trained(training, training.step(left), *_begin(training, steps.folder))
     if steps.elastic and now.number == 0:
         _save(now, steps)
@@ -91,15 +98,19 @@ def train(
             now.step.close()
             if not steps.elastic or steps.folder is None:
                 raise
+            if recovered is not None and now.number == recovered.resumed and time.monotonic() - since < SETTLE_S:
+                time.sleep(PAUSE_S)
+                continue
             # Each problem is one worker, and each worker has the devices of a stage.
             row, lost = now.training.row, len(error.problems) * now.training.row.devices // now.training.row.pp
             left = left[: max(row.devices - lost, 0)]
             plan = replan(row, len(left), sum(training.stage_layers))
-            at = now.number
+            at, since = now.number, time.monotonic()
             changed = replace(now.training, row=plan)
             now = Trained(changed, changed.step(left), *_begin(changed, steps.folder))
             why = "; ".join(problem.what for problem in error.problems)
-            on_recovery(Recovery(why=why, step=at, resumed=now.number, plan=plan, devices=len(left)))
+            recovered = Recovery(why=why, step=at, resumed=now.number, plan=plan, devices=len(left))
+            on_recovery(recovered)
         except BaseException:
             now.step.close()
             raise

@@ -1,0 +1,110 @@
+"""`run` and `verify`: what they say, what they write, and what they refuse before JAX starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import meshwright as mw
+from meshwright.app.run import run
+from meshwright.app.run_inputs import run_inputs
+from meshwright.app.verify import verify
+from meshwright.cli import main
+from meshwright.errors import MeshwrightError
+from tests.virtual_devices import eight_devices
+
+eight_devices()
+
+SMALL: dict[str, Any] = {"layers": 4, "hidden": 4, "global_batch": 8}
+
+
+def test_a_run_says_losses_seconds_and_prediction_and_writes_both_timelines(tmp_path: Path) -> None:
+    said: list[int] = []
+    found = run("mlp-tiny", "pp2.dp2.mbs2", steps=3, **SMALL, trace=tmp_path / "step.json",
+                on_step=lambda done: said.append(done.step))  # fmt: skip
+    answer = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert said == [0, 1, 2]
+    assert (answer["schema"], answer["plan"]) == ("meshwright.run/1", "pp2.dp2.mbs2.gbs8")
+    assert len(answer["losses"]) == 3
+    assert answer["timing"]["predicted_step_time_s"] > 0
+    assert set(answer["timing"]["measured_by_kind_s"]) == set(answer["timing"]["predicted_by_kind_s"])
+
+    events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
+    names = {event["args"]["name"]: event["pid"] for event in events if event["name"] == "process_name"}
+    assert list(names) == ["predicted: mesh 0", "predicted: mesh 1", "measured: mesh 0", "measured: mesh 1"]
+    for mesh in range(2):
+        ran, foreseen = ([event["name"] for event in events if event["pid"] == names[f"{step}: mesh {mesh}"]
+                          and event["ph"] == "X"] for step in ("measured", "predicted"))  # fmt: skip
+        assert ran == foreseen
+        assert f"B{mesh}.1" in ran
+
+
+def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    whole = run("mlp-tiny", "dp2", steps=3, **SMALL).to_dict()["losses"]
+    first = run("mlp-tiny", "dp2", steps=2, **SMALL, checkpoint=folder).to_dict()["losses"]
+    rest = run("mlp-tiny", "pp2.dp1", steps=3, **SMALL, checkpoint=folder).to_dict()
+    assert rest["first_step"] == 2
+    assert [*first, *rest["losses"]] == pytest.approx(whole, abs=1e-5)
+    with pytest.raises(MeshwrightError, match="nothing is left to run"):
+        run("mlp-tiny", "dp2", steps=3, **SMALL, checkpoint=folder)
+
+
+def test_a_plan_that_equals_one_device_passes_and_a_tolerance_of_nothing_fails(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = verify("mlp-tiny", "pp2.dp2.zb-h1.z1", steps=2, **SMALL)
+    assert found.ok
+    assert found.to_dict()["zero_gradient"] == []
+    words = ["verify", "mlp-tiny", "--plan", "dp2", "--layers", "2", "--hidden", "4", "--steps", "1", "--gbs", "8"]
+    assert main([*words, "--tolerance", "1e-30"]) == 5
+    assert "does NOT equal one device" in capsys.readouterr().out
+
+
+def test_a_plan_file_carries_model_and_plan(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(mw.plan("llama-3.1-8b", cluster="8xH100", global_batch=16).to_dict()))
+    found = run_inputs(None, f"{file}#1", layers=8, hidden=64, vocab=128, seq_len=32)
+    assert found.row.gbs == 16
+    assert found.spec is not None
+    assert (found.spec.num_layers, sum(found.stage_layers)) == (8, 8)
+    assert found.row.devices == found.devices == 8
+
+
+def test_every_default_is_said() -> None:
+    found = run_inputs("gpt-tiny", "pp2.mbs2")
+    assert (found.row.dp, found.row.gbs, found.seq_len, found.devices) == (4, 32, 64, 8)
+    assert [note.partition(" ")[0] for note in found.assumptions] == ["8", "32", "64"]
+
+
+@pytest.mark.parametrize(
+    ("model", "plan", "options", "words"),
+    [
+        ("gpt-tinny", "pp2", {}, ["did you mean gpt-tiny"]),
+        ("gpt-tiny", "pp2.cp2.ep2.off-o.hsdp2", {}, ["cp2", "ep2", "off-o", "hsdp"]),
+        ("gpt-tiny", "tp3.pp2", {"devices": 6}, ["tp must divide"]),
+        ("gpt-tiny", "pp2.pipedream", {}, ["several versions"]),
+        ("gpt-tiny", "pp2.dp8", {"devices": 8}, ["--devices 16"]),
+        ("gpt-tiny", "pp8", {}, ["layers"]),
+        ("gpt-tiny", "pp2.dp2.mbs3", {"global_batch": 4}, ["multiple of dp 2"]),
+        ("llama-3.1-8b", "pp2", {"dtype": "fp9"}, ["8.0 billion", "fp9"]),
+        ("mlp-tiny", "pp16", {"devices": 16}, ["16 x vpp 1 stages for 8 layers"]),
+        (None, "pp2", {}, ["no model is given"]),
+    ],
+)
+def test_what_cannot_run_is_refused_with_every_reason(
+    model: str | None, plan: str, options: dict[str, Any], words: list[str]
+) -> None:
+    with pytest.raises(MeshwrightError) as caught:
+        run_inputs(model, plan, **options)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_elastic_runs_need_workers_and_checkpoints() -> None:
+    with pytest.raises(MeshwrightError) as caught:
+        run("gpt-tiny", "pp2", elastic=True, every=0)
+    assert len(caught.value.problems) == 3
