@@ -112,7 +112,9 @@ COMMAND_LINE = [
     ("trace plan.json -o no/where.json --svg no/where.svg", 2, "no/where.json", "no/where.svg"),
     (f"{PLAN} --profiles dir", 2, "--gbs is missing"),
     (f"{PLAN} --profiles dir --gbs 8", 2, "profiles 'dir' are no folder", "layer_times.csv"),
-    (f"{PLAN} --replan-from p.json --lost 8xH100", 4, "--replan-from", "--lost"),
+    (f"{PLAN} --replan-from p.json --lost 8xH100", 2, "MODEL with --replan-from", "--gpus with --replan-from"),
+    ("plan --replan-from p.json", 2, "--lost or --added is missing"),
+    ("plan --lost 8xH100", 2, "--replan-from is missing"),
 ]
 NAMES = [
     ("plan llama-3-8bb --gpus 8xH100", 4, "unknown model 'llama-3-8bb'", "llama-3-8b"),

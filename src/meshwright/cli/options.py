@@ -84,6 +84,22 @@ ExpertImbalance = Annotated[
         show_default=False,
     ),
 ]  # fmt: skip
+ReplanFrom = Annotated[
+    str | None,
+    typer.Option(
+        "--replan-from", metavar="PLAN", help="Plan again for the job of a plan file whose cluster changed.",
+        show_default=False,
+    ),
+]  # fmt: skip
+Lost = Annotated[
+    str | None,
+    typer.Option(
+        "--lost", metavar="G", help="With --replan-from: 8xH100, or device numbers 16-23.", show_default=False
+    ),
+]
+Added = Annotated[
+    str | None, typer.Option("--added", metavar="G", help="With --replan-from: as --gpus.", show_default=False)
+]
 Tokens = Annotated[
     str | None,
     typer.Option(

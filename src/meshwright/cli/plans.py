@@ -13,6 +13,9 @@ from meshwright.cli.values import Gather, given, missing
 from meshwright.errors import Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     from meshwright.app.plan_mixed import MixedPlan
 
 
@@ -59,6 +62,9 @@ def plan(
     price: options.Price = None,
     profiles: options.Profiles = None,
     calibration: options.Calibration = None,
+    replan_from: options.ReplanFrom = None,
+    lost: options.Lost = None,
+    added: options.Added = None,
     output: options.PlanOutput = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -71,8 +77,18 @@ def plan(
       meshwright plan ./config.json --cluster cluster.toml --seq 8192 --gbs 1024 -o plans.json
       meshwright plan deepseek-v3 --gpus 2048xH800 --pin ep=64 --target megatron --tokens 15T
       meshwright plan OPT-350 --gpus 8xA100-40,8xV100-16 --profiles DIR --gbs 256
+      meshwright plan --replan-from plans.json#1 --lost 8xH100
     """
     gather = Gather()
+    if replan_from is not None or lost is not None or added is not None:
+        from meshwright.cli.replan import replan_after
+
+        given_too = {"MODEL": model, "--gpus": gpus, "--cluster": cluster, "--seq": seq, "--gbs": gbs,
+                     "--tokens-per-step": tokens_per_step, "--dtype": dtype, "--optimizer": optimizer,
+                     "--profiles": profiles, "--schedule": schedule, "--target": target}  # fmt: skip
+        out = Output(as_json=json, quiet=quiet, no_color=no_color)
+        replan_after(gather, out, replan_from, lost, added, top, pin, forbid, output, given_too)
+        return
     if profiles is not None:
         unused = {"--seq": seq, "--tokens-per-step": tokens_per_step, "--dtype": dtype, "--optimizer": optimizer,
                   "--pin": pin, "--forbid": forbid, "--schedule": schedule, "--target": target,
@@ -80,7 +96,12 @@ def plan(
         for name in (name for name, value in unused.items() if value is not None):
             why = "measured profiles are fp32 with Adam at one sequence length, in 1F1B"
             gather.problem(Problem(what=f"{name} with --profiles", why=why, fix=f"leave {name} out", field=name))
-        measured = plan_with_profiles(gather, model, profiles, gather.whole("--gbs", gbs, high=2**20), gpus, cluster)
+        if objective not in ("time", "cost"):
+            why = "measured plans are compared by their time or their cost"
+            gather.problem(Problem(what=f"--objective {objective} with --profiles", why=why, fix="--objective time"))
+        batch, rate = gather.whole("--gbs", gbs, high=2**20), gather.number("--price", price, zero=True)
+        aims = given(objective=objective, price=rate)
+        measured = plan_with_profiles(gather, model, profiles, batch, {"gpus": gpus, "cluster": cluster, **aims})
         document = measured.to_dict()
         if output is not None:
             from meshwright.formats.writing import write_file
@@ -126,7 +147,7 @@ def plan(
 
 
 def plan_with_profiles(
-    gather: Gather, model: str | None, profiles: str, global_batch: int | None, gpus: str | None, cluster: str | None
+    gather: Gather, model: str | None, profiles: str, global_batch: int | None, inputs: Mapping[str, Any]
 ) -> MixedPlan:
     """The plan from measured profiles; the problems of the options first."""
     from meshwright.app.plan_mixed import plan_measured
@@ -136,7 +157,7 @@ def plan_with_profiles(
     if global_batch is None and not gather.errors:
         gather.problem(missing("--gbs", "say the sequences of a step: --gbs 256"))
     gather.done()
-    return plan_measured(model or "", profiles=profiles, global_batch=global_batch or 1, gpus=gpus, cluster=cluster)
+    return plan_measured(model or "", profiles=profiles, global_batch=global_batch or 1, **inputs)
 
 
 def estimate(

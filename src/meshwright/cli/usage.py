@@ -20,9 +20,6 @@ ABSENT_VERBS = {
 
 ABSENT_OPTIONS = {
     "--profiles": "describe the device with `meshwright gpus add FILE`",
-    "--replan-from": "plan again for the devices that are left, with --gpus",
-    "--lost": "plan again for the devices that are left, with --gpus",
-    "--added": "plan again for all devices, with --gpus",
     "--hub": "download the model's config.json and pass its path",
     "--segments": "choose a schedule of `meshwright schedule list`",
     "--extra": "choose a schedule of `meshwright schedule list`",

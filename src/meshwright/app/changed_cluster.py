@@ -1,0 +1,155 @@
+"""A cluster after devices were lost or added: its groups, and the later number of every earlier device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import numpy as np
+
+from meshwright.errors import InputError, Problem, nearest
+from meshwright.formats.cluster import default_links, group_names, node_group
+from meshwright.library.clusters import resolve_gpus
+from meshwright.library.devices import plain_name
+from meshwright.shapes import Int
+from meshwright.specs.cluster import ClusterSpec, DomainSpec, NodeGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChangedCluster:
+    """The later cluster."""
+
+    cluster: ClusterSpec
+    number_after: Int[np.ndarray, "before"]
+    """Later number of each earlier device, -1 where it is lost or its node is left out."""
+    lost: int
+    """Devices that are gone."""
+    stranded: int
+    """Devices that are left of nodes that lost others: groups are equal nodes, so that these stand idle."""
+    added: int
+
+
+def changed_cluster(cluster: ClusterSpec, *, lost: str | None = None, added: str | None = None) -> ChangedCluster:
+    """What is left of a cluster, and what was added.
+
+    Args:
+        cluster: the earlier one.
+        lost: comma list of device numbers and ranges (`16-23`), or of counts of a group or device (`8xH100`: the last
+            ones of the group).
+        added: as `--gpus` takes it; devices of a group's kind and node size join it.
+
+    Raises:
+        InputError: neither is given, or what is lost is not there; all problems together.
+        UnsupportedError: an unknown device among those added.
+    """
+    if not lost and not added:
+        what, fix = "nothing is lost and nothing added", "say --lost 8xH100, --lost 16-23 or --added 8xH100"
+        raise InputError(
+            Problem(what=what, why="a plan is made again for a change", fix=fix, field="lost"), code="MW218"
+        )
+    gone = _gone(cluster, lost or "")
+    new = resolve_gpus(added) if added else None
+    ends = [0, *accumulate(group.devices for group in cluster.groups)]
+    number = np.full(cluster.devices, -1, dtype=np.int64)
+    groups: list[NodeGroup] = []
+    stranded = grown = next_free = 0
+    joined: set[int] = set()
+    for group, first in zip(cluster.groups, ends, strict=False):
+        node = np.arange(group.devices) // group.devices_per_node
+        hit = np.isin(node, node[gone[first : first + group.devices]])
+        stranded += int((hit & ~gone[first : first + group.devices]).sum())
+        nodes = len(np.unique(node[~hit]))
+        for index, more in enumerate(new.groups if new else ()):
+            same = (more.device.name, more.devices_per_node) == (group.device.name, group.devices_per_node)
+            if same and index not in joined:
+                joined.add(index)
+                nodes, grown = nodes + more.nodes, grown + more.devices
+        if not nodes:
+            continue
+        number[first : first + group.devices][~hit] = next_free + np.arange(int((~hit).sum()))
+        groups.append(resized(group, nodes))
+        next_free += groups[-1].devices
+    others = [more for index, more in enumerate(new.groups if new else ()) if index not in joined]
+    names = group_names([group.name for group in [*groups, *others]])
+    groups = [replace(group, name=name) for group, name in zip([*groups, *others], names, strict=True)]
+    if not groups:
+        raise InputError(
+            Problem(what="every node is lost", why="nothing is left to plan for", field="lost"), code="MW218"
+        )
+    given = {frozenset(link.between): link for link in cluster.links}
+    left = ClusterSpec(
+        name=",".join(f"{group.devices}x{group.device.name}" for group in groups),
+        groups=tuple(groups),
+        links=tuple(default_links(groups, None, given)),
+        notes=cluster.notes,
+    )
+    return ChangedCluster(
+        cluster=left,
+        number_after=number,
+        lost=int(gone.sum()),
+        stranded=stranded,
+        added=grown + sum(group.devices for group in others),
+    )
+
+
+def resized(group: NodeGroup, nodes: int) -> NodeGroup:
+    """A group with another number of equal nodes."""
+    devices = nodes * group.devices_per_node
+    inner = [domain for domain in group.domains if domain.size < devices]
+    outer = next((domain for domain in group.domains if domain.size >= devices), None)
+    if outer is None and group.nodes == 1:
+        # One node shows no fabric: it is that of the device's usual nodes.
+        usual = node_group(name=group.name, device=group.device, nodes=nodes, devices_per_node=group.devices_per_node)
+        outer = usual.domains[-1]
+    elif outer is None:
+        inner, outer = inner[:-1], group.domains[-1]
+    domains: list[DomainSpec] = [*inner, replace(outer, size=devices)]
+    return replace(group, nodes=nodes, domains=tuple(domains))
+
+
+def _gone(cluster: ClusterSpec, text: str) -> np.ndarray:
+    """Which devices are lost."""
+    gone = np.zeros(cluster.devices, dtype=bool)
+    problems: list[Problem] = []
+    ends = [0, *accumulate(group.devices for group in cluster.groups)]
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        if match := re.fullmatch(r"(\d{1,7})(?:-(\d{1,7}))?", item):
+            first, last = int(match[1]), int(match[2] or match[1])
+            if first <= last < cluster.devices:
+                gone[first : last + 1] = True
+            else:
+                why = f"devices count from 0 to {cluster.devices - 1:,}"
+                problems.append(Problem(what=f"--lost {item}", why=why, field="lost"))
+            continue
+        match = re.fullmatch(r"(\d{1,7})\s*[xX×*]\s*(.+)", item)
+        places = _named(cluster.groups, match[2]) if match else []
+        if match is None or not places:
+            names = [group.name for group in cluster.groups]
+            close = nearest(match[2] if match else item, names)
+            fix = f"did you mean {close[0]}?" if close else f"groups: {', '.join(names)}"
+            problems.append(
+                Problem(what=f"--lost {item[:60]!r}", why="it names no group or device", fix=fix, field="lost")
+            )
+            continue
+        wanted = int(match[1])
+        for place in reversed(places):
+            taken = min(wanted, cluster.groups[place].devices)
+            gone[ends[place + 1] - taken : ends[place + 1]] = True
+            wanted -= taken
+        if wanted:
+            there = sum(cluster.groups[place].devices for place in places)
+            problems.append(Problem(what=f"--lost {item}", why=f"there are {there:,} of them", field="lost"))
+    if problems:
+        raise InputError(problems, code="MW218")
+    return gone
+
+
+def _named(groups: Sequence[NodeGroup], name: str) -> list[int]:
+    """Groups of a name, else of a device."""
+    by_name = [i for i, group in enumerate(groups) if group.name == name]
+    wanted = plain_name(name)
+    return by_name or [
+        i for i, group in enumerate(groups) if wanted in map(plain_name, (group.device.name, *group.device.aliases))
+    ]

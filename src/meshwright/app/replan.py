@@ -1,0 +1,231 @@
+"""The best plan after a cluster lost or gained devices, and the state that has to move for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from meshwright.app.changed_cluster import ChangedCluster, changed_cluster, resized
+from meshwright.app.plan import plan
+from meshwright.app.plan_set import PlanSet, RankedPlan
+from meshwright.errors import InfeasibleError
+from meshwright.formats.plan_json import read_job
+from meshwright.hetero.moved_state import MovedState, moved_state
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.job import Job
+from meshwright.units import gib, seconds
+
+SAME = 0.01
+"""Plans this near in time count as equal, so that the one that moves least is taken."""
+MOST_SIZES = 2
+"""Numbers of nodes that are tried: those that promise most, since the batch may not divide over all that are left."""
+KEPT_AXES = ("tp", "cp", "ep")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One plan of the answer and what it moves."""
+
+    plan: RankedPlan
+    state: MovedState
+
+    @property
+    def step_time_s(self) -> float:
+        """Of the plan."""
+        return self.plan.estimate.step_time_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replanned:
+    """The plans after a change, the one to take first."""
+
+    before: Job
+    change: ChangedCluster
+    moves: tuple[Move, ...]
+    answer: PlanSet
+    notes: tuple[str, ...]
+
+    @property
+    def best(self) -> Move:
+        """The quickest; of equally quick ones that which moves least."""
+        return self.moves[0]
+
+    @property
+    def text(self) -> str:
+        """The answer in sentences."""
+        state, left = self.best.state, self.change.cluster
+        lines = [
+            f"{self.before.model.name} on {left.devices:,} devices, {left.name}, "
+            f"after {self.change.lost:,} lost and {self.change.added:,} added: "
+            f"{self.best.plan.title}, {seconds(self.best.step_time_s)} per step.",
+            "",
+            f"to move: {gib(state.moved_bytes)} in {seconds(state.time_s)} or more; "
+            f"{gib(state.kept_bytes)} stay where they are",
+        ]
+        lines += [f"  {flow.link}: {gib(flow.size_bytes)}" for flow in state.flows]
+        if state.lost_bytes > 0.5:
+            lines.append(f"  held by no device that is left: {gib(state.lost_bytes)}, to be read from a checkpoint")
+        lines += [f"{note}" for note in self.notes]
+        lines += [
+            f"or: {move.plan.title}, {seconds(move.step_time_s)} per step, moves {gib(move.state.moved_bytes)} "
+            f"in {seconds(move.state.time_s)}"
+            for move in self.moves[1:]
+        ]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """`meshwright.replan/1`."""
+        return {
+            "schema": "meshwright.replan/1",
+            "text": self.text,
+            "devices_before": self.before.cluster.devices,
+            "devices_after": self.change.cluster.devices,
+            "lost": self.change.lost,
+            "added": self.change.added,
+            "stranded": self.change.stranded,
+            "notes": list(self.notes),
+            "moves": [
+                {
+                    "rank": move.plan.rank,
+                    "name": move.plan.name,
+                    "title": move.plan.title,
+                    "step_time_s": move.step_time_s,
+                    "moved_bytes": move.state.moved_bytes,
+                    "kept_bytes": move.state.kept_bytes,
+                    "lost_bytes": move.state.lost_bytes,
+                    "move_time_s": move.state.time_s,
+                    "flows": [{"link": flow.link, "bytes": flow.size_bytes} for flow in move.state.flows],
+                }
+                for move in self.moves
+            ],
+            "plan_set": self.answer.to_dict(),
+        }
+
+
+def replan(
+    source: str | Path | Job,
+    *,
+    lost: str | None = None,
+    added: str | None = None,
+    top: int = 3,
+    pin: Iterable[str] = (),
+    forbid: Iterable[str] = (),
+) -> Replanned:
+    """The best plans after a change of the cluster, with what each moves.
+
+    Tensor, context and expert degrees stay those of the earlier plan where nothing else is pinned: the search is
+    shorter, and shards stay whole. Where no plan has them, all degrees are searched.
+
+    Args:
+        source: the earlier plan: a plan file, or a job.
+        lost: device numbers and ranges, `16-23`, or counts of a group or device, `8xH100`.
+        added: as `--gpus` takes it.
+        top: how many plans.
+        pin: axes held to values, instead of the earlier plan's.
+        forbid: axes left at their plain value.
+
+    Raises:
+        InputError: the plan file or the change cannot be used.
+        UnsupportedError: an unknown device.
+        InfeasibleError: no plan fits what is left.
+    """
+    job = source if isinstance(source, Job) else read_job(source).job
+    change = changed_cluster(job.cluster, lost=lost, added=added)
+    notes = []
+    if change.stranded:
+        notes.append(
+            f"{change.stranded} devices are left of nodes that lost others and stand idle: a group is equal nodes"
+        )
+    pins = tuple(pin) or _degrees(job)
+    answer = _quickest(job, change.cluster, top, pins, forbid)
+    if answer is None and not tuple(pin):
+        notes.append(f"no plan keeps {', '.join(pins)}: all degrees were searched")
+        pins = ()
+        answer = _quickest(job, change.cluster, top, pins, forbid)
+    if answer is None:
+        # Once more, for its error that says what binds.
+        answer = _planned(job, change.cluster, top, pins, forbid)
+    elif pins:
+        notes.append(f"searched with {', '.join(pins)}{'' if tuple(pin) else ' of the earlier plan'}")
+    idle = change.cluster.devices - answer[0].job.cluster.devices
+    if idle:
+        notes.append(f"{idle} devices stand idle: the batch does not divide over all of them")
+    found = sorted((_move(job, change, one) for one in answer), key=lambda move: move.step_time_s)
+    near = [move for move in found if move.step_time_s <= found[0].step_time_s * (1 + SAME)]
+    first = min(near, key=lambda move: (move.state.moved_bytes, move.step_time_s))
+    ordered = [first, *(move for move in found if move is not first)]
+    return Replanned(before=job, change=change, moves=tuple(ordered), answer=answer, notes=tuple(notes))
+
+
+def _move(job: Job, change: ChangedCluster, ranked: RankedPlan) -> Move:
+    state = moved_state(job.model, job.workload, job.plan, ranked.plan, change.cluster, change.number_after)
+    return Move(plan=ranked, state=state)
+
+
+def _degrees(job: Job) -> tuple[str, ...]:
+    """The earlier plan's tensor, context and expert degrees as pins."""
+    used = {
+        "tp": {strategy.tp for strategy in job.plan.strategies},
+        "cp": {strategy.cp for strategy in job.plan.strategies},
+        "ep": {strategy.expert.ep for strategy in job.plan.strategies},
+    }
+    return tuple(f"{axis}={','.join(map(str, sorted(used[axis])))}" for axis in KEPT_AXES)
+
+
+def _quickest(job: Job, cluster: ClusterSpec, top: int, pins: Iterable[str], forbid: Iterable[str]) -> PlanSet | None:
+    """The quickest answer over the numbers of nodes that are tried; None where nothing fits."""
+    answers = []
+    for part in _sizes(job, cluster):
+        try:
+            answers.append(_planned(job, part, top, pins, forbid))
+        except InfeasibleError:
+            continue
+    return min(answers, key=lambda answer: answer[0].estimate.step_time_s, default=None)
+
+
+def _sizes(job: Job, cluster: ClusterSpec) -> Iterator[ClusterSpec]:
+    """The cluster; where it is of one kind and the batch does not divide over it, the largest parts that it does."""
+    group = cluster.groups[0]
+    if not cluster.homogeneous:
+        yield cluster
+        return
+    sizes = [nodes * group.devices_per_node for nodes in range(1, group.nodes + 1)]
+    promising = sorted((devices for devices in sizes if _promise(job, devices)), key=lambda n: -_promise(job, n))
+    for devices in sorted(promising[:MOST_SIZES], reverse=True) or [group.devices]:
+        part = resized(group, devices // group.devices_per_node)
+        yield cluster if devices == group.devices else replace(cluster, groups=(part,))
+
+
+def _promise(job: Job, devices: int) -> float:
+    """What so many devices would do: devices x m / (m + pp - 1) x layers / (pp x layers of the fullest stage).
+
+    Degrees are the earlier plan's, but for stages pp and replicas dp; m = batch / dp is whole; 0 where no degrees fit.
+    """
+    strategy, layers = job.plan.strategies[0], job.model.num_layers
+    rest, uneven = divmod(devices, strategy.tp * strategy.cp)
+    best = 0.0
+    for pp in range(1, min(rest, layers) + 1):
+        if uneven or rest % pp or job.workload.global_batch % (rest // pp):
+            continue
+        number = job.workload.global_batch // (rest // pp)
+        best = max(best, devices * number / (number + pp - 1) * layers / (pp * -(-layers // pp)))
+    return best
+
+
+def _planned(job: Job, cluster: ClusterSpec, top: int, pins: Iterable[str], forbid: Iterable[str]) -> PlanSet:
+    workload = job.workload
+    return plan(
+        job.model,
+        cluster=cluster,
+        seq_len=workload.seq_len,
+        global_batch=workload.global_batch,
+        dtype=workload.precision.name,
+        optimizer=workload.optimizer,
+        attention_kernel=workload.attention_kernel,
+        expert_imbalance=workload.expert_imbalance,
+        top=top,
+        pin=list(pins),
+        forbid=list(forbid),
+    )

@@ -1,0 +1,114 @@
+"""Plans again after a change of the cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from meshwright.app.changed_cluster import changed_cluster, resized
+from meshwright.app.plan import plan
+from meshwright.app.replan import Replanned, replan
+from meshwright.errors import InputError, UnsupportedError
+from meshwright.formats.plan_json import write_job
+from meshwright.library.clusters import resolve_gpus
+from meshwright.specs.job import Job
+
+
+@pytest.fixture(scope="module")
+def job() -> Job:
+    """A job on four nodes of two, its optimizer sharded over all eight devices."""
+    return plan("gpt2", gpus="4x2xH100", global_batch=24, top=1, pin=["dp=8", "sharding=z1", "recompute=none"])[0].job
+
+
+@pytest.fixture(scope="module")
+def found(job: Job) -> Replanned:
+    """Its plans without the last node."""
+    return replan(job, lost="2xH100", pin=["tp=1", "cp=1", "vpp=1", "recompute=none"])
+
+
+def test_devices_of_a_group_are_lost_from_its_end() -> None:
+    change = changed_cluster(resolve_gpus("32xH100,16xA100-80"), lost="8xH100")
+    assert [(group.name, group.devices) for group in change.cluster.groups] == [("H100", 24), ("A100-80", 16)]
+    assert change.number_after.tolist() == [*range(24), *[-1] * 8, *range(24, 40)]
+    assert (change.lost, change.stranded, change.added) == (8, 0, 0)
+    assert [domain.size for domain in change.cluster.groups[0].domains] == [8, 24]
+
+
+def test_a_node_that_lost_a_device_is_left_out_and_its_others_are_counted() -> None:
+    change = changed_cluster(resolve_gpus("32xH100"), lost="9,20-21")
+    assert change.cluster.devices == 16
+    assert (change.lost, change.stranded) == (3, 13)
+    assert change.number_after.tolist() == [*range(8), *[-1] * 16, *range(8, 16)]
+
+
+def test_added_devices_join_their_group_or_form_one() -> None:
+    change = changed_cluster(resolve_gpus("8xH100"), added="16xH100,8xA100-80")
+    assert [(group.name, group.nodes) for group in change.cluster.groups] == [("H100", 3), ("A100-80", 1)]
+    assert [domain.size for domain in change.cluster.groups[0].domains] == [8, 24]
+    assert change.added == 24
+    assert change.cluster.links[0].between == ("H100", "A100-80")
+
+
+def test_a_group_of_any_size_is_resized_to_any_other() -> None:
+    for text in ("8xH100", "64xH100", "144xGB200", "16xH100-NVL"):
+        group = resolve_gpus(text).groups[0]
+        for nodes in (1, 2, 5, 40):
+            other = resized(group, nodes)
+            assert other.devices == nodes * group.devices_per_node
+            assert other.domains[-1].size == other.devices
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        ("8xH1000", "did you mean H100"),
+        ("40xH100", "there are 32 of them"),
+        ("30-40", "devices count from 0 to 31"),
+        ("a node", "it names no group or device"),
+        ("32xH100", "every node is lost"),
+        (None, "nothing is lost and nothing added"),
+    ],
+)
+def test_a_change_that_cannot_be_is_a_clear_error(lost: str | None, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        changed_cluster(resolve_gpus("32xH100"), lost=lost)
+
+
+def test_unknown_devices_cannot_be_added() -> None:
+    with pytest.raises(UnsupportedError):
+        changed_cluster(resolve_gpus("32xH100"), added="8xH1000")
+
+
+def test_a_plan_is_made_for_what_is_left_with_what_it_moves(job: Job, found: Replanned) -> None:
+    assert found.change.cluster.devices == 6
+    assert found.best.plan.job.workload == job.workload
+    # A quarter of the sharded optimizer is gone with two of its eight devices: master copies and two moments.
+    tables = job.model.parameters + job.model.head_parameters
+    assert found.best.state.lost_bytes == pytest.approx(12 * tables / 4, rel=0.25)
+    document = found.to_dict()
+    assert document["moves"][0]["step_time_s"] == pytest.approx(found.best.step_time_s)
+    assert "to move:" in found.text
+    assert "to be read from a checkpoint" in found.text
+
+
+def test_the_first_plan_is_the_quickest_or_as_quick_and_moves_less(found: Replanned) -> None:
+    quickest = min(move.step_time_s for move in found.moves)
+    assert found.best.step_time_s <= 1.01 * quickest
+    near = [move for move in found.moves if move.step_time_s <= 1.01 * quickest]
+    assert found.best.state.moved_bytes == min(move.state.moved_bytes for move in near)
+
+
+def test_a_batch_that_does_not_divide_leaves_devices_idle_and_says_so(job: Job) -> None:
+    odd = replan(job, lost="2xH100", added="4x2xH100", pin=["pp=1", "tp=1", "cp=1", "vpp=1", "recompute=none"])
+    assert odd.change.cluster.devices == 14
+    assert odd.best.plan.plan.devices == 12
+    assert any("2 devices stand idle" in note for note in odd.notes)
+
+
+def test_a_plan_file_is_planned_again(job: Job, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(write_job(job))
+    grown = replan(path, added="2x2xH100", top=1, pin=["tp=1", "cp=1", "vpp=1", "pp=1", "recompute=none"])
+    assert grown.change.cluster.devices == 12
+    assert grown.best.state.lost_bytes == 0
