@@ -12,7 +12,7 @@ import pytest
 from meshwright.cli import main
 from tests.cli.conftest import Run
 
-PLAN_SET = {"schema", "inputs", "verdict", "plans", "rank_map", "warnings"}
+PLAN_SET = {"schema", "inputs", "verdict", "plans", "tie", "rank_map", "warnings"}
 ESTIMATE = {
     *("step_time_s", "step_time_low_s", "step_time_high_s", "tokens_per_s_per_device", "mfu", "hfu"),
     *("breakdown_s", "stages", "fits", "basis", "price_per_step"),
