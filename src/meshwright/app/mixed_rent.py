@@ -78,7 +78,7 @@ def rent_of(composed: Composed, whole: Composed, prices: Mapping[str, float | No
 
 def rent_said(rent: Rent) -> str:
     """The price in a sentence."""
-    said = f"{rent.per_step:.4g} USD per step, {rent.per_hour:.4g} USD per hour for the devices in use"
+    said = f"{rent.per_hour:.4g} USD per hour for the devices in use, {rent.per_step:.4g} USD per step"
     if rent.per_step < rent.whole_per_step * (1 - 1e-9):
         return f"{said}; the quickest plan takes {seconds(rent.whole_step_time_s)} for {rent.whole_per_step:.4g} USD"
     return said

@@ -62,6 +62,8 @@ class MixedPlan:
     """All kinds but one."""
     shapes_bound_s: float
     """No composition of the shapes looked at takes less."""
+    part: bool
+    """Whether it was chosen for its price among plans on parts of the cluster."""
     rent: Rent | None
     """What the plan costs; None where a price is not known."""
 
@@ -78,21 +80,29 @@ class MixedPlan:
 
     def verdict(self) -> list[str]:
         """What mixing is worth, the slowest stage, and the devices left out."""
-        lines = [_worth(self.step_time_s, self.best_alone)]
-        for subset in self.without if len(self.alone) > 2 else ():
+        lines = [self._headline()]
+        for subset in self.without if len(self.alone) > 2 and not self.part else ():
             if subset.step_time_s is not None:
                 loss = subset.step_time_s / self.step_time_s - 1
                 lines.append(f"{subset.said}: {seconds(subset.step_time_s)}, {loss:.1%} slower")
         lines.append(self._slowest_stage())
+        better = "cheaper" if self.part else "quicker"
         for kind in self.pricer.costs.kinds.values():
             idle = kind.count - self.composed.composition.devices(kind.name)
             if idle:
-                lines.append(f"{idle} of {kind.count} {kind.name} stay idle: no plan found that uses them is quicker")
+                lines.append(f"{idle} of {kind.count} {kind.name} stay idle: no plan found that uses them is {better}")
         if self.rent is not None:
             lines.append(rent_said(self.rent))
         lines.append(f"no plan can take less than {seconds(self.bound_s)}: compute alone, shared out in any fractions")
         lines.append(f"with transfers and gradients, no composition of the shapes looked at {self._least()}")
         return lines
+
+    def _headline(self) -> str:
+        if self.part and self.rent is not None:
+            used = [(self.composed.composition.devices(name), name) for name in self.pricer.costs.kinds]
+            said = " + ".join(f"{number} {name}" for number, name in used if number)
+            return f"{self.rent.per_step:.4g} USD per step of {seconds(self.step_time_s)}, on {said}"
+        return _worth(self.step_time_s, self.best_alone)
 
     def _least(self) -> str:
         return f"takes less than {seconds(self.shapes_bound_s)}"
@@ -136,6 +146,7 @@ class MixedPlan:
                         "dp": stage.replicas,
                         "mbs": part.shape.micro_batch // stage.replicas,
                         "micro_batches": len(sizes),
+                        "sequences": sum(sizes),
                         "micro_batch_s": pace.stage_s[index],
                         "compute_s": pace.compute_s[index],
                         **self._memory(part.shape.stages[index].device, pace.stage_bytes[index]),
@@ -180,7 +191,6 @@ class MixedPlan:
     def to_dict(self) -> dict[str, Any]:
         """A plan set of one plan."""
         points = self.pricer.costs.profile.interpolated
-        alone = self.best_alone
         return {
             "schema": PLAN_SET_SCHEMA,
             "inputs": {
@@ -202,7 +212,7 @@ class MixedPlan:
                 "shapes_bound_step_time_s": self.shapes_bound_s,
             },
             "verdict": {
-                "text": _worth(self.step_time_s, alone),
+                "text": self._headline(),
                 "why": self.verdict()[1:],
                 "alone": [{"devices": one.said, "step_time_s": one.step_time_s} for one in self.alone],
                 "without": [{"devices": one.said, "step_time_s": one.step_time_s} for one in self.without],
@@ -273,7 +283,7 @@ def plan_measured(
     composer = Composer(costs, global_batch)
     composed, alone, without = composed_with_parts(composer)
     prices = device_prices(spec, price)
-    whole = composed
+    whole, part = composed, None
     if objective == "cost" or max_step_time_s is not None or max_price_per_step is not None:
         part = rented(composer, known_prices(prices), rank_of(objective, max_step_time_s, max_price_per_step))
         composed = part.composed if part else composed
@@ -292,6 +302,7 @@ def plan_measured(
         alone=alone,
         without=without,
         shapes_bound_s=composer.bound_s(),
+        part=part is not None,
         rent=rent_of(composed, whole, prices),
     )
 
