@@ -19,8 +19,11 @@ import numpy as np
 from meshwright.hetero.native_stages import StageOptions
 from meshwright.shapes import Float, Int
 
-HALVINGS = 20
-"""Of the interval of the bottleneck: 1e-6 of it."""
+HALVINGS = 14
+"""Of the interval of the bottleneck: 6e-5 of it."""
+NEAR = 2.0
+"""Times the bound on the bottleneck that most pipelines stay below."""
+ROUNDING_S = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,8 +91,9 @@ def split_pipeline(
         The pipeline; None where the layers do not fit.
     """
     count = len(stages)
+    sums = {id(stage): _Sums.of(stage, kinds_before) for stage in {id(stage): stage for stage in stages}.values()}
     rows = [
-        _StageLine.of(stage, index, count, kinds_before, micro_batches, chunk, chunks)
+        _StageLine.of(stage, sums[id(stage)], index, count, micro_batches, chunk, chunks)
         for chunk in range(chunks)
         for index, stage in enumerate(stages)
     ]
@@ -126,60 +130,79 @@ def group_of(stages: int, micro_batches: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _StageLine:
-    """Running sums of one stage's costs over the model's layers."""
+class _Sums:
+    """Running sums of a strategy's costs over the model's layers, the same wherever its stage stands."""
 
-    cost_s: Float[np.ndarray, "cuts"]
-    cost_list: list[float]
-    """The same, for looking up single cuts."""
+    cost_s: list[float]
+    sync_s: list[float]
+    state_bytes: Float[np.ndarray, "cuts"]
+    kept_bytes: Float[np.ndarray, "cuts"]
+    edges: tuple[tuple[float, float, float, float, float], ...]
+    """Seconds, seconds after the step, state, kept and transient bytes of embedding and of head."""
+    transient_bytes: float
+
+    @classmethod
+    def of(cls, stage: Stage, kinds_before: Int[np.ndarray, "cuts kinds"]) -> _Sums:
+        options, row, kinds = stage.options, stage.row, kinds_before.shape[1]
+        tables = (
+            options.forward_s[row] + options.backward_s[row],
+            options.sync_s[row],
+            options.state_bytes[row],
+            options.kept_bytes[row],
+            options.transient_bytes[row],
+        )
+        cost_s, sync_s, state, kept = (kinds_before @ table[:kinds] for table in tables[:4])
+        return cls(
+            cost_s=cost_s.tolist(),
+            sync_s=sync_s.tolist(),
+            state_bytes=state,
+            kept_bytes=kept,
+            edges=tuple(zip(*(table[kinds:].tolist() for table in tables), strict=True)),
+            transient_bytes=float(tables[4][:kinds].max()),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _StageLine:
+    """One chunk of a stage at its place in the pipeline."""
+
+    sums: _Sums
     edge_s: float
-    bytes_list: list[float]
-    room_bytes: float
-    sync_s: Float[np.ndarray, "cuts"]
     edge_sync_s: float
+    bytes_: list[float]
+    room_bytes: float
 
     @classmethod
     def of(
-        cls,
-        stage: Stage,
-        index: int,
-        count: int,
-        kinds_before: Int[np.ndarray, "cuts kinds"],
-        micro_batches: int,
-        chunk: int,
-        chunks: int,
+        cls, stage: Stage, sums: _Sums, index: int, count: int, micro_batches: int, chunk: int, chunks: int
     ) -> _StageLine:
-        """One chunk of a stage, which may use its even part of the memory."""
-        options, row, kinds = stage.options, stage.row, kinds_before.shape[1]
-        once_s = options.forward_s[row] + options.backward_s[row]
+        """A chunk may use its even part of the stage's memory."""
         ahead = count - index
-        alive = ahead if chunks == 1 else (2 * (ahead - 1) + (chunks - 1) * count + 1) / chunks
-        used = options.state_bytes[row] + min(micro_batches, alive) * options.kept_bytes[row]
-        here = [kinds + 0] * (index == 0 and chunk == 0) + [kinds + 1] * (index == count - 1 and chunk == chunks - 1)
-        edges = [kinds + 0] * (index == 0) + [kinds + 1] * (index == count - 1)
-        room = stage.limit_bytes - options.fixed_bytes[row]
-        room = room - options.transient_bytes[row, [*range(kinds), *edges]].max()
-        cost_s = kinds_before @ once_s[:kinds]
+        alive = min(micro_batches, ahead if chunks == 1 else (2 * (ahead - 1) + (chunks - 1) * count + 1) / chunks)
+        held = [sums.edges[0]] * (index == 0) + [sums.edges[1]] * (index == count - 1)
+        here = [sums.edges[0]] * (index == chunk == 0) + [sums.edges[1]] * (index == count - 1 and chunk == chunks - 1)
+        room = stage.limit_bytes - float(stage.options.fixed_bytes[stage.row])
+        room -= max(sums.transient_bytes, *(edge[4] for edge in held), 0.0)
+        room -= sum(state + alive * kept for _, _, state, kept, _ in held)
         return cls(
-            cost_s=cost_s,
-            cost_list=cost_s.tolist(),
-            edge_s=float(once_s[here].sum()),
-            bytes_list=(kinds_before @ used[:kinds]).tolist(),
-            room_bytes=float(room - used[edges].sum()) / chunks,
-            sync_s=kinds_before @ options.sync_s[row, :kinds],
-            edge_sync_s=float(options.sync_s[row, here].sum()),
+            sums=sums,
+            edge_s=sum(edge[0] for edge in here),
+            edge_sync_s=sum(edge[1] for edge in here),
+            bytes_=(sums.state_bytes + alive * sums.kept_bytes).tolist(),
+            room_bytes=room / chunks,
         )
 
     def seconds(self, first: int, behind: int) -> float:
-        return float(self.cost_s[behind] - self.cost_s[first]) + self.edge_s
+        return self.sums.cost_s[behind] - self.sums.cost_s[first] + self.edge_s
 
     def sync(self, first: int, behind: int) -> float:
-        return float(self.sync_s[behind] - self.sync_s[first]) + self.edge_sync_s
+        return self.sums.sync_s[behind] - self.sums.sync_s[first] + self.edge_sync_s
 
     def furthest(self, first: int, pace_s: float) -> int:
         """Behind the last layer that fits from this one on."""
-        by_time = bisect_right(self.cost_list, self.cost_list[first] + pace_s - self.edge_s + 1e-12)
-        return min(by_time, bisect_right(self.bytes_list, self.bytes_list[first] + self.room_bytes)) - 1
+        cost_s = self.sums.cost_s
+        by_time = bisect_right(cost_s, cost_s[first] + pace_s - self.edge_s + ROUNDING_S)
+        return min(by_time, bisect_right(self.bytes_, self.bytes_[first] + self.room_bytes)) - 1
 
 
 def _least_bottleneck(lines: list[_StageLine], layers: int) -> list[int] | None:
@@ -195,11 +218,15 @@ def _least_bottleneck(lines: list[_StageLine], layers: int) -> list[int] | None:
             first = behind
         return counts if first == layers else None
 
-    high = max(line.seconds(0, layers) for line in lines)
+    # All stages full to the same time, layers cut anywhere: no split is quicker.
+    low = (1.0 - 1e-9) / sum(1.0 / line.sums.cost_s[-1] for line in lines)
+    high = NEAR * low
     best = filled(high)
     if best is None:
+        high = max(line.seconds(0, layers) for line in lines)
+        best = filled(high)
+    if best is None:
         return None
-    low = 0.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         found = filled(middle)
