@@ -113,8 +113,9 @@ class PlanPricer:
             plan: checked.
         """
         stages = tuple(tuple(self.sites.of(worker) for worker in pipeline.workers) for pipeline in plan.pipelines)
+        numbers = [self.rows.number(strategy) for strategy in plan.strategies]
         pipelines = tuple(
-            self._pipeline(plan, pipeline, own) for pipeline, own in zip(plan.pipelines, stages, strict=True)
+            self._pipeline(plan, pipeline, own, numbers) for pipeline, own in zip(plan.pipelines, stages, strict=True)
         )
         partners = None
         if len(stages) > 1:
@@ -166,9 +167,10 @@ class PlanPricer:
             self._partners[key] = partners_of(stages, held, self._weights, self.sites)
         return self._partners[key]
 
-    def _pipeline(self, plan: ExecutionPlan, pipeline: Pipeline, stages: Sequence[Site]) -> RunPipeline:
+    def _pipeline(
+        self, plan: ExecutionPlan, pipeline: Pipeline, stages: Sequence[Site], numbers: Sequence[int]
+    ) -> RunPipeline:
         """A pipeline run to its end, or one like it that was: the same stages, links and batch."""
-        numbers = [self.rows.number(strategy) for strategy in plan.strategies]
         edges = [strategy_of_worker(plan, pipeline, worker) for worker in pipeline.workers]
         hops, tied_s = self._hops(plan, pipeline, stages, edges)
         key = (
@@ -207,14 +209,14 @@ class PlanPricer:
     ) -> tuple[PipelineColumns, tuple[Holding, ...]]:
         """One pipeline, ready to run: its rows, counts of them in every chunk, and what passes between workers."""
         schedule = pipeline_schedule(pipeline)
+        sequences = pipeline.micro_batch * plan.data_degree(pipeline)
         counted: dict[tuple[int, int], int] = {}
         keys: dict[RowKey, int] = {}
         for place, (worker, site) in enumerate(zip(pipeline.workers, stages, strict=True)):
             used = {run.strategy for chunk in worker.chunks for run in chunk.runs} | {edges[place]}
             for index in sorted(used):
                 strategy = plan.strategies[index]
-                sequences = micro_batch_of(plan, pipeline, strategy) / schedule.sections()
-                key = (site.view, self.rows.number(strategy), sequences)
+                key = (site.view, self.rows.number(strategy), _shared(sequences, strategy) / schedule.sections())
                 counted[place, index] = keys.setdefault(key, len(keys))
         self.rows.price(keys)
         costs, sync = self.rows.costs(list(keys))
@@ -266,10 +268,14 @@ class PlanPricer:
     ) -> tuple[Hops, float]:
         """What passes between workers, and the sum of a shared embedding's gradients."""
         schedule = pipeline_schedule(pipeline)
+        sequences = pipeline.micro_batch * plan.data_degree(pipeline)
+        known: dict[int, Side] = {}
 
         def side(index: int) -> Side:
-            strategy = plan.strategies[index]
-            return Side.of(strategy, micro_batch_of(plan, pipeline, strategy) / schedule.sections())
+            if index not in known:
+                strategy = plan.strategies[index]
+                known[index] = Side.of(strategy, _shared(sequences, strategy) / schedule.sections())
+            return known[index]
 
         sides = [
             [
@@ -298,7 +304,11 @@ class PlanPricer:
 
 def micro_batch_of(plan: ExecutionPlan, pipeline: Pipeline, strategy: LayerStrategy) -> int:
     """Sequences of a micro-batch on the fullest data rank of a strategy: those of the first layer's ranks, shared."""
-    return -(-pipeline.micro_batch * plan.data_degree(pipeline) // strategy.dp)
+    return _shared(pipeline.micro_batch * plan.data_degree(pipeline), strategy)
+
+
+def _shared(sequences: int, strategy: LayerStrategy) -> int:
+    return -(-sequences // strategy.dp)
 
 
 def strategy_of_worker(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker) -> int:
