@@ -1,7 +1,8 @@
 """What the features of a homogeneous planner are worth on mixed clusters, and planning time: `benchmarks.mixed`.
 
 The full planner against itself with expert parallelism, sharding (ZeRO, FSDP) and context parallelism forbidden, and
-against the best kind of device by itself: those near the quickest are searched exhaustively. Seconds of planning are processor time.
+against the best kind of device by itself: those near the quickest are searched exhaustively. Seconds of planning are
+processor time.
 """
 
 from __future__ import annotations
