@@ -1,0 +1,67 @@
+"""A strategy for every layer: the dynamic program against all ways, and whole plans that fit."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+
+from meshwright.errors import InfeasibleError
+from meshwright.library.clusters import resolve_gpus
+from meshwright.library.models import resolve
+from meshwright.search import layerwise
+from meshwright.search.layerwise import UNIT_BYTES, layerwise_plan
+from meshwright.specs.strategy import LayerStrategy
+from meshwright.specs.workload import Workload
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_dynamic_program_finds_the_quickest_of_all_ways(seed: int) -> None:
+    rng, count, layers = np.random.default_rng(seed), 5, 4
+    options = layerwise._Options(
+        strategies=(LayerStrategy(),) * count, time_s=rng.random(count), edge_s=rng.random((count, 2)),
+        state_bytes=UNIT_BYTES * rng.integers(1, 6, count).astype(float), kept_bytes=UNIT_BYTES * np.ones(count),
+        transient_bytes=np.zeros(count), edge_bytes=UNIT_BYTES * rng.integers(0, 3, (count, 2)).astype(float),
+        group=np.array([0, 0, 1, 1, 2]), move_s=0.3,
+    )  # fmt: skip
+    edges, room, in_flight = np.array([True, True]), 24.0 * UNIT_BYTES, 2
+
+    def cost(way: tuple[int, ...]) -> float:
+        held = sum(options.state_bytes[n] + in_flight * options.kept_bytes[n] for n in way)
+        held += options.edge_bytes[way[0], 0] + options.edge_bytes[way[-1], 1]
+        moves = sum(options.group[a] != options.group[b] for a, b in pairwise(way))
+        seconds = (
+            options.edge_s[way[0], 0]
+            + options.edge_s[way[-1], 1]
+            + sum(options.time_s[n] for n in way)
+            + options.move_s * moves
+        )
+        return float(seconds) if held <= room else np.inf
+
+    best = min(product(range(count), repeat=layers), key=cost)
+    found = layerwise._stage(options, layers, in_flight, edges, room)
+    if not np.isfinite(cost(best)):
+        assert found is None
+        return
+    assert found is not None
+    assert found[0] == pytest.approx(cost(best))
+    assert cost(tuple(found[1])) == pytest.approx(cost(best))
+
+
+def test_layers_take_what_memory_asks_for() -> None:
+    model, workload = resolve("llama-2-7b"), Workload(seq_len=8192, global_batch=32)
+    tight = layerwise_plan(model, resolve_gpus("8xA100-40"), workload)
+    free = layerwise_plan(model, resolve_gpus("8xA100-80"), workload)
+    assert tight.estimate.fits != "no"
+    assert free.estimate.step_time_s <= tight.estimate.step_time_s
+    (pipeline,) = tight.plan.pipelines
+    runs = [run for worker in pipeline.workers for chunk in worker.chunks for run in chunk.runs]
+    assert sum(run.layers for run in runs) == model.num_layers
+    assert len({run.strategy for run in runs}) > 1
+    assert tight.program_s == pytest.approx(tight.estimate.step_time_s, rel=0.05)
+
+
+def test_where_nothing_fits_it_says_so() -> None:
+    with pytest.raises(InfeasibleError, match="fits on 1xA100-40 with no strategy"):
+        layerwise_plan(resolve("llama-2-7b"), resolve_gpus("1xA100-40"), Workload(seq_len=8192, global_batch=8))
