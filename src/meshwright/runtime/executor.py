@@ -7,11 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from meshwright.compiler.instructions import Buffer, Instruction, Op
 from meshwright.runtime.channels import Channel
 from meshwright.runtime.moments import Moment
+
+SMALL_BYTES = 1 << 14
+"""Up to here placing an array is all overhead."""
 
 
 class MeshExecutor:
@@ -43,6 +47,7 @@ class MeshExecutor:
         """Where instructions are timed; each is then waited for."""
         self._functions, self._channels, self._watch = functions, channels, watch
         self._compiled: dict[str, Any] = {}
+        self._default = mesh.size == 1 and mesh.devices.flat[0] == jax.devices()[0]
 
     @property
     def ended(self) -> bool:
@@ -113,10 +118,17 @@ class MeshExecutor:
             case Op.RECV:
                 sent = self._channel(instruction).receive([self.buffers[buffer] for buffer in instruction.writes])
                 for buffer, value in zip(instruction.writes, sent, strict=True):
-                    self.values[buffer] = self.placed(value, buffer)
+                    self.values[buffer] = value if self._takes(value) else self.placed(value, buffer)
             case Op.FREE:
                 for buffer in instruction.reads:
                     del self.values[buffer]
+
+    def _takes(self, value: Any) -> bool:
+        """Whether executables take a received value as it is.
+
+        A compiled call places a small array of the host where it runs in a sixth of the time that `device_put` takes.
+        """
+        return self._default and isinstance(value, np.ndarray) and value.nbytes <= SMALL_BYTES
 
     def _channel(self, instruction: Instruction) -> Channel:
         assert instruction.peer is not None
