@@ -63,11 +63,31 @@ class IslandSearch:
     def __init__(self, inputs: JobInputs, space_for: Callable[[ClusterSpec], Space]) -> None:
         self.inputs, self.space_for = inputs, space_for
         self.model, self.cluster, self.workload = inputs.model, inputs.cluster, inputs.workload
-        self.space = space_for(inputs.cluster)
+        self.space = self._anywhere()
         self.composer = Composer(self.model, self.cluster, self.workload, self.space)
         self.first_device = list(accumulate((g.devices for g in self.cluster.groups), initial=0))
         self.pricer = PlanPricer(self.model, self.cluster, self.workload)
         self.priced = self.too_large = 0
+
+    def _anywhere(self) -> Space:
+        """What a stage on any group may be: the values that the whole cluster or one of its groups allows.
+
+        Raises:
+            InputError: neither allows what is pinned.
+        """
+        allowed: dict[str, dict[object, None]] = {}
+        refused: list[InputError] = []
+        for part in (self.cluster, *(self._part(number) for number in range(len(self.cluster.groups)))):
+            try:
+                space = self.space_for(part)
+            except InputError as error:
+                refused.append(error)
+                continue
+            for axis, values in space.pins:
+                allowed.setdefault(axis, {}).update(dict.fromkeys(values))
+        if len(refused) > len(self.cluster.groups):
+            raise refused[0]
+        return Space(pins=tuple((axis, tuple(values)) for axis, values in allowed.items()))
 
     def composed(self, groups: Iterable[int], most: int) -> list[Candidate]:
         """Compositions over these groups, or some of them, the quickest first."""
