@@ -18,8 +18,10 @@ from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import MEMORY_KINDS
 from meshwright.estimate.price import check_plan, estimate_of, estimate_plan, model_flop_per_token
 from meshwright.estimate.pricer import PlanPricer
+from meshwright.estimate.timeline import step_timeline
 from meshwright.estimate.unpack import strategy_columns
 from meshwright.library.clusters import resolve_gpus
+from meshwright.schedules import PLAN_SCHEDULES, SCHEDULES
 from meshwright.specs import (
     ClusterSpec,
     LinkSpec,
@@ -291,6 +293,45 @@ def test_slower_links_between_groups_never_help(case: MixedCase) -> None:
 def test_links_that_nobody_names_are_the_slower_fabric(case: MixedCase) -> None:
     silent = replace(case, cluster=replace(case.cluster, links=()))
     assert silent.estimate() == case.estimate()
+
+
+@pytest.mark.usefixtures("no_shape_checks")
+@pytest.mark.parametrize("name", PLAN_SCHEDULES)
+def test_any_schedule_of_one_direction_runs_over_two_kinds(name: str) -> None:
+    """Two pipelines of four stages, two on each kind; those in both directions are refused with the reason."""
+    schedule = SCHEDULES[name]
+    row = PlanRow(
+        tp=2,
+        pp=4,
+        vpp=2 if schedule.problems(4, 8, 1) else 1,
+        gbs=8,
+        schedule=name,
+        recompute="full" if schedule.recomputes_in_tasks else "none",
+    )
+    alone = expand(row, DENSE, 2048)
+    pipelines = []
+    for firsts in ((0, 2, 8, 10), (4, 6, 12, 14)):
+        workers = zip(alone.pipelines[0].workers, firsts, strict=True)
+        moved = tuple(replace(worker, devices=((first, first + 1),)) for worker, first in workers)
+        pipelines.append(replace(alone.pipelines[0], workers=moved))
+    plan = ExecutionPlan(strategies=alone.strategies, pipelines=tuple(pipelines))
+    where, workload = resolve_gpus("8xH100,8xA100-80"), Workload(seq_len=2048, global_batch=16)
+    if schedule.placement(4, 1).chains > 1:
+        with pytest.raises(UnsupportedError, match=f"schedule {name} over the groups H100 and A100-80"):
+            estimate_plan(plan, DENSE, where, workload)
+        return
+    found = estimate_plan(plan, DENSE, where, workload)
+    parts = dict(found.breakdown_s)
+    assert sum(parts.values()) == pytest.approx(found.step_time_s, rel=BREAKDOWN_SLACK)
+    assert min(parts.values()) >= 0
+    step = step_timeline(plan, DENSE, where, workload)
+    if schedule.flushes:
+        assert max(phase.end_s for phase in step.phases) == pytest.approx(found.step_time_s, rel=1e-12)
+    # Stages on the slower device are busier, layer for layer.
+    per_layer = {"H100": 0.0, "A100-80": np.inf}
+    for stage in found.stages[1:3]:
+        per_layer[stage.group] = stage.busy_s / sum(last - first + 1 for first, last in stage.layers)
+    assert per_layer["H100"] < per_layer["A100-80"]
 
 
 def test_a_stage_of_another_data_degree_takes_its_part_of_each_micro_batch() -> None:

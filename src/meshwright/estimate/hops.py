@@ -13,7 +13,7 @@ Equal stages on consecutive devices of a group share the price of the slowest ho
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
@@ -21,7 +21,7 @@ import numpy as np
 
 from meshwright.estimate.rows import Rows
 from meshwright.estimate.site import Site, Sites
-from meshwright.estimate.step import pair_span
+from meshwright.estimate.step import PipelineColumns, pair_span
 from meshwright.kernels.collectives import LevelRates, all_gather_s, all_reduce_s, all_to_all_s, group_span
 from meshwright.schedules import Placement
 from meshwright.shapes import Float
@@ -174,6 +174,25 @@ class Links:
             return 0.0
         inside = group_span(1, side.tp, site.hardware.domain_sizes)
         return float(all_gather_s(side.whole * self._sequence_bytes, inside=inside, rates=site.hardware.rates))
+
+
+def with_hops(columns: PipelineColumns, hops: Hops) -> PipelineColumns:
+    """The columns of a pipeline with what its chunks rearrange around their layers.
+
+    Args:
+        columns: one row.
+        hops: of the same pipeline.
+    """
+    if not (hops.forward_s.any() or hops.backward_s.any()):
+        return columns
+    moved_s = ((hops.forward_s + hops.backward_s) * columns.runs).sum(axis=1)
+    parts = {**columns.parts_s, "pp": columns.parts_s.get("pp", 0.0) + moved_s[None, :]}
+    return replace(
+        columns,
+        forward_s=columns.forward_s + hops.forward_s,
+        backward_s=columns.backward_s + hops.backward_s,
+        parts_s=parts,
+    )
 
 
 def _runs(stages: Sequence[Site]) -> Iterator[tuple[int, int]]:

@@ -9,13 +9,14 @@ Pipelines run side by side, each by its own schedule; gradients are summed when 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import numpy as np
 
+from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.holdings import Holding, all_updates, beside, holding, layouts, only
-from meshwright.estimate.hops import Hops, Links, Side
+from meshwright.estimate.hops import Hops, Links, Side, with_hops
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.partners import holders, partners_of, weights_of
 from meshwright.estimate.pipeline import BoundaryColumns, StageCounts, pipeline_columns
@@ -35,6 +36,7 @@ from meshwright.estimate.step import (
 from meshwright.estimate.step_end import memory_of_all, sync_of_all
 from meshwright.estimate.sync import DataGroups, Partners, StepSync
 from meshwright.estimate.unpack import sharding_columns
+from meshwright.schedules import Schedule
 from meshwright.shapes import Float
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
@@ -209,6 +211,7 @@ class PlanPricer:
     ) -> tuple[PipelineColumns, tuple[Holding, ...]]:
         """One pipeline, ready to run: its rows, counts of them in every chunk, and what passes between workers."""
         schedule = pipeline_schedule(pipeline)
+        _require_one_group(schedule, stages)
         sequences = pipeline.micro_batch * plan.data_degree(pipeline)
         counted: dict[tuple[int, int], int] = {}
         keys: dict[RowKey, int] = {}
@@ -249,7 +252,7 @@ class PlanPricer:
             )
 
         found = [layouts(plan, worker, edge) for worker, edge in zip(pipeline.workers, edges, strict=True)]
-        columns = _with_hops(columns_of(counts, [plan.strategies[groups[0][0]] for groups in found]), hops)
+        columns = with_hops(columns_of(counts, [plan.strategies[groups[0][0]] for groups in found]), hops)
         if all(len(groups) == 1 for groups in found):
             return columns, (holding(columns, updates_of(columns), np.arange(columns.p)),)
         held = []
@@ -321,6 +324,25 @@ def strategy_of_worker(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker) 
     return next((index for index in candidates if plan.strategies[index].devices == devices), candidates[0])
 
 
+def _require_one_group(schedule: Schedule, stages: Sequence[Site]) -> None:
+    """Refuse pipelines in both directions over several groups.
+
+    Raises:
+        UnsupportedError: the two copies of a stage stand on different kinds of device.
+    """
+    groups = list(dict.fromkeys(site.group.name for site in stages))
+    if len(groups) > 1 and schedule.placement(len(stages), 1).chains > 1:
+        raise UnsupportedError(
+            Problem(
+                what=f"schedule {schedule.name} over the groups {' and '.join(groups)}",
+                why="each of its workers holds a stage of either end, whose two copies would differ in speed",
+                fix="use a schedule of one direction, such as 1f1b or zb-h1",
+                field="schedule",
+            ),
+            code="MW407",
+        )
+
+
 def _seen(worker: Worker, site: Site, numbers: Sequence[int]) -> object:
     """All of a worker that its pipeline's time depends on, strategies by their numbers."""
     chunks = tuple(
@@ -347,20 +369,6 @@ def _communicators(strategy: LayerStrategy, workers: int, experts: bool) -> floa
         inside = strategy.expert.ep * strategy.expert.etp
         degrees += [strategy.expert.ep, strategy.expert.etp, max(strategy.devices // inside, 1)]
     return float(sum(degree > 1 for degree in degrees))
-
-
-def _with_hops(columns: PipelineColumns, hops: Hops) -> PipelineColumns:
-    """The columns with what chunks rearrange around their layers."""
-    if not (hops.forward_s.any() or hops.backward_s.any()):
-        return columns
-    moved_s = ((hops.forward_s + hops.backward_s) * columns.runs).sum(axis=1)
-    parts = {**columns.parts_s, "pp": columns.parts_s.get("pp", 0.0) + moved_s[None, :]}
-    return replace(
-        columns,
-        forward_s=columns.forward_s + hops.forward_s,
-        backward_s=columns.backward_s + hops.backward_s,
-        parts_s=parts,
-    )
 
 
 def _side_by_side(pipelines: Sequence[RunPipeline]) -> list[Holding]:
