@@ -42,6 +42,13 @@ def test_a_node_that_lost_a_device_is_left_out_and_its_others_are_counted() -> N
     assert change.number_after.tolist() == [*range(8), *[-1] * 16, *range(8, 16)]
 
 
+def test_nodes_that_are_left_keep_their_places_and_the_last_or_added_ones_fill_the_holes() -> None:
+    fewer = changed_cluster(resolve_gpus("4x2xH100"), lost="2")
+    assert fewer.number_after.tolist() == [0, 1, -1, -1, 4, 5, 2, 3]
+    replaced = changed_cluster(resolve_gpus("4x2xH100"), lost="2", added="1x2xH100")
+    assert replaced.number_after.tolist() == [0, 1, -1, -1, 4, 5, 6, 7]
+
+
 def test_added_devices_join_their_group_or_form_one() -> None:
     change = changed_cluster(resolve_gpus("8xH100"), added="16xH100,8xA100-80")
     assert [(group.name, group.nodes) for group in change.cluster.groups] == [("H100", 3), ("A100-80", 1)]

@@ -68,7 +68,10 @@ def changed_cluster(cluster: ClusterSpec, *, lost: str | None = None, added: str
                 nodes, grown = nodes + more.nodes, grown + more.devices
         if not nodes:
             continue
-        number[first : first + group.devices][~hit] = next_free + np.arange(int((~hit).sum()))
+        place = _places(np.unique(node[~hit]), nodes)
+        within = np.arange(group.devices) % group.devices_per_node
+        slots = next_free + place[node[~hit]] * group.devices_per_node + within[~hit]
+        number[first : first + group.devices][~hit] = slots
         groups.append(resized(group, nodes))
         next_free += groups[-1].devices
     others = [more for index, more in enumerate(new.groups if new else ()) if index not in joined]
@@ -92,6 +95,19 @@ def changed_cluster(cluster: ClusterSpec, *, lost: str | None = None, added: str
         stranded=stranded,
         added=grown + sum(group.devices for group in others),
     )
+
+
+def _places(left: Int[np.ndarray, "left"], nodes: int) -> Int[np.ndarray, "places"]:
+    """Later place of each earlier node: its own where there is one, else that of a lost node.
+
+    Nodes that stay where they are keep their part of the plan; the last ones and those added fill the holes.
+    """
+    place = np.full(int(left.max(initial=0)) + 1, -1, dtype=np.int64)
+    staying = left[left < nodes]
+    place[staying] = staying
+    moving = left[left >= nodes]
+    place[moving] = np.setdiff1d(np.arange(nodes), staying)[: len(moving)]
+    return place
 
 
 def resized(group: NodeGroup, nodes: int) -> NodeGroup:
