@@ -9,6 +9,7 @@ import pytest
 
 from meshwright.app.compare import Difference, compare
 from meshwright.app.estimate import estimate
+from meshwright.library.calibration import calibration
 from meshwright.library.clusters import resolve_gpus
 from meshwright.specs import Workload
 from meshwright.specs.job import Job
@@ -30,12 +31,14 @@ def test_parts_sum_to_both_steps_and_peaks() -> None:
     assert ("recompute", "none", "full") in found.settings
     assert found.text.startswith("the second is ")
     assert "slower" in found.text
+    assert not found.tied
 
 
 def test_a_plan_ties_with_itself() -> None:
     best = best_plans()[0]
     found = compare(best, best)
     assert found.text.startswith("a tie")
+    assert found.to_dict()["tie"] == {"within": calibration().tie, "tied": True}
     assert not found.settings
     assert all(d.change == 0 for d in (*found.seconds, *found.bytes))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from meshwright.app.title import bare_row
 from meshwright.app.verdict import OBJECTIVE_RULES
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 from meshwright.formats.plan_json import read_document, read_job
+from meshwright.library.calibration import calibration
 from meshwright.library.clusters import resolve_gpus
 from meshwright.search.search import search
 from meshwright.specs.row import parse_row
@@ -349,3 +351,15 @@ def test_what_is_not_there_says_what_to_do_instead() -> None:
         _ = best_plans()[0].apply
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = best_plans().nothing
+
+
+def test_plans_that_cannot_be_told_apart_are_a_tie() -> None:
+    found = best_plans()
+    near = [
+        plan.rank
+        for plan in found
+        if plan.estimate.step_time_s < found.best.estimate.step_time_s * (1 + calibration().tie)
+    ]
+
+    assert found.to_dict()["tie"] == {"within": calibration().tie, "ranks": near if len(near) > 1 else []}
+    assert replace(found, objective="memory").tied_ranks == ()

@@ -37,7 +37,7 @@ QUESTIONS = {
         "meshwright.check/1",
         {
             *("schema", "name", "title", "text", "ok", "exit_code", "legal", "fits", "dominated_by", "violations"),
-            *("mends", "warnings", "estimate", "inputs"),
+            *("mends", "warnings", "estimate", "inputs", "post_mortem"),
         },
     ),
     "explain plans.json": (
@@ -46,7 +46,7 @@ QUESTIONS = {
     ),
     "compare plans.json#1 plans.json#2": (
         "meshwright.comparison/1",
-        {"schema", "text", "plans", "settings", "breakdown_s", "memory_bytes", "notes"},
+        {"schema", "text", "tie", "plans", "settings", "breakdown_s", "memory_bytes", "notes"},
     ),
     "size gpt2 --device H100 --gbs 8 --step-time 1": (
         "meshwright.size/1",

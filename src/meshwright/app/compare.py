@@ -14,6 +14,7 @@ from meshwright.app.title import bare_row, strategy_text, title_of
 from meshwright.app.verdict import FITS_WORDS, differences, memory, percent, tied
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
+from meshwright.library.calibration import calibration
 from meshwright.specs.job import Job
 from meshwright.specs.plan import Pipeline
 from meshwright.specs.row import PlanRow
@@ -69,11 +70,17 @@ class Comparison:
         first, second = self.first, self.second
         return title_of(first, row_of(first.plan, first.model)), title_of(second, row_of(second.plan, second.model))
 
+    @property
+    def tied(self) -> bool:
+        """Whether measured runs as near each other are too often told wrong to say which is quicker."""
+        return tied(_ratio(self.first, self.second, *self.estimates))
+
     def to_dict(self) -> dict[str, object]:
         """As data: `meshwright.comparison/1`."""
         return {
             "schema": "meshwright.comparison/1",
             "text": self.text,
+            "tie": {"within": calibration().tie, "tied": self.tied},
             "plans": [
                 {"name": job.name, "title": name, "devices": job.plan.devices, "estimate": estimate.to_dict()}
                 for job, name, estimate in zip((self.first, self.second), self.titles, self.estimates, strict=True)
@@ -149,17 +156,27 @@ def _paired(first: dict[str, float], second: dict[str, float]) -> tuple[Differen
     return tuple(Difference(name=name, first=value, second=second[name]) for name, value in first.items())
 
 
+def _same_work(one: Job, two: Job) -> bool:
+    return one.workload == two.workload and one.model == two.model
+
+
+def _tokens_per_s(job: Job, estimate: StepEstimate) -> float:
+    return estimate.tokens_per_s_per_device * job.plan.devices
+
+
+def _ratio(one: Job, two: Job, a: StepEstimate, b: StepEstimate) -> float:
+    """By what share of the first the second is slower: by its step where both do the same work, else by its tokens."""
+    if _same_work(one, two):
+        return b.step_time_s / a.step_time_s - 1
+    return _tokens_per_s(one, a) / _tokens_per_s(two, b) - 1
+
+
 def _text(one: Job, two: Job, a: StepEstimate, b: StepEstimate) -> str:
-    same_work = one.workload == two.workload and one.model == two.model
+    same_work, ratio = _same_work(one, two), _ratio(one, two, a, b)
     if same_work:
-        ratio = b.step_time_s / a.step_time_s - 1
         step = f"{seconds(a.step_time_s)} against {seconds(b.step_time_s)}"
     else:
-        ratio = a.tokens_per_s_per_device * one.plan.devices / (b.tokens_per_s_per_device * two.plan.devices) - 1
-        step = (
-            f"{significant(a.tokens_per_s_per_device * one.plan.devices)} against "
-            f"{significant(b.tokens_per_s_per_device * two.plan.devices)} tokens/s"
-        )
+        step = f"{significant(_tokens_per_s(one, a))} against {significant(_tokens_per_s(two, b))} tokens/s"
     word = "slower" if ratio > 0 else "faster"
     verdict = "a tie" if tied(ratio) else f"the second is {percent(abs(ratio))} {word}"
     why = differences(a, b) if same_work else ""
