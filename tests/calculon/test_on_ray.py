@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -143,3 +147,19 @@ def test_an_address_that_does_not_answer_is_refused_within_15_s(kind: str) -> No
         assert time.monotonic() - started < 20.0
     assert caught.value.problems[0].field == "--ray"
     assert address in caught.value.problems[0].what
+
+
+def test_ray_starts_elsewhere_where_the_name_of_its_folder_is_too_long_for_a_socket(tmp_path: Path) -> None:
+    long = tmp_path / ("long" * 30)
+    long.mkdir()
+    start = [sys.executable, "-c", "import sys; from meshwright.cli import main; sys.exit(main())"]
+    words = ["gpt3-175B", "a100_80g", "--procs", "64", "--batch", "64", "--pin", "pipeline_par=8", "--ray", "local"]
+    ran = subprocess.run(
+        [*start, "calculon", "search", *words, "--json"],
+        env=os.environ | {"RAY_TMPDIR": str(long)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout[-2000:]
+    assert json.loads(ran.stdout)["timing"]["ray_nodes"] == 1

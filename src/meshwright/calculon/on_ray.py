@@ -5,11 +5,14 @@ This is the one file of the Calculon model that knows Ray; it is imported only w
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -139,7 +142,7 @@ def connect(ray: ModuleType, address: str) -> None:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": None}
     if address == HERE:
         with quiet_stderr():
-            ray.init(address="local", num_cpus=os.cpu_count(), **{**options, "include_dashboard": False})
+            start_here(ray, num_cpus=os.cpu_count(), log_to_driver=False, logging_level="ERROR")
         return
     started = time.monotonic()
     found = _bootstrap(address)
@@ -168,6 +171,34 @@ def connect(ray: ModuleType, address: str) -> None:
         raise _no_answer(address, f"nothing came back within {ANSWER_S:.0f} s")
     if ended[0] is not None:
         raise _no_answer(address, (str(ended[0]).splitlines() or [type(ended[0]).__name__])[0][:200])
+
+
+def start_here(ray: ModuleType, **options: Any) -> None:
+    """Start Ray on this machine, in a second folder if it does not start in its own.
+
+    Sockets of a folder with a long name cannot be made, and a machine under load now and then starts none in time.
+
+    Args:
+        ray: the module.
+        options: of `ray.init`.
+
+    Raises:
+        InputError: it does not start there either.
+    """
+    try:
+        ray.init(address="local", include_dashboard=False, **options)
+        return
+    except Exception:
+        ray.shutdown()
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    try:
+        ray.init(address="local", include_dashboard=False, _temp_dir=folder, **options)
+    except Exception as error:
+        ray.shutdown()
+        why = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        what, fix = "Ray does not start on this machine", "look at the memory and disk that are free, then try again"
+        raise InputError(Problem(what=what, why=why, fix=fix, field="--ray"), code=CODE) from None
 
 
 def _bootstrap(address: str) -> tuple[str, int] | None:

@@ -86,16 +86,12 @@ def _local_ray(workers: int) -> Iterator[None]:
     """A Ray that is there already, or one of this machine for as long as the study runs."""
     import ray
 
+    from meshwright.calculon.on_ray import start_here
+
     if ray.is_initialized():
         yield
         return
-    ray.init(
-        num_cpus=workers,
-        num_gpus=0,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
+    start_here(ray, num_cpus=workers, num_gpus=0, log_to_driver=False, logging_level=logging.ERROR)
     try:
         yield
     finally:
