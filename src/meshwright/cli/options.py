@@ -34,7 +34,8 @@ Gpus = Annotated[
     typer.Option("--gpus", metavar="G", help="64xH100, or 8x8xH100 for 8 nodes of 8.", show_default=False),
 ]
 Cluster = Annotated[
-    str | None, typer.Option("--cluster", metavar="FILE", help="Cluster file instead of --gpus.", show_default=False)
+    str | None,
+    typer.Option("--cluster", metavar="FILE", help="Cluster file, or what `clusters show` reads.", show_default=False),
 ]
 Seq = Annotated[
     str | None,
