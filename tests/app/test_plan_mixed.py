@@ -8,6 +8,7 @@ import pytest
 
 from meshwright.app.plan_mixed import MixedPlan, plan_measured
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
+from meshwright.formats.plan_json import read_document
 
 PROFILES = Path(__file__).parents[1] / "data" / "profiles"
 
@@ -110,6 +111,11 @@ def test_nothing_fits(tmp_path: Path) -> None:
 def test_one_of_gpus_and_cluster() -> None:
     with pytest.raises(InputError, match="one of them"):
         plan_measured("tiny", profiles=PROFILES, global_batch=8)
+
+
+def test_a_verb_that_needs_a_model_says_that_the_plan_has_none(mixed: MixedPlan) -> None:
+    with pytest.raises(InputError, match="carries no model"):
+        read_document(mixed.to_dict())
 
 
 def test_the_text_says_who_holds_what(mixed: MixedPlan) -> None:

@@ -111,6 +111,7 @@ COMMAND_LINE = [
     ("trace tp2 --model gpt2", 2, "no cluster is given"),
     ("trace plan.json -o no/where.json --svg no/where.svg", 2, "no/where.json", "no/where.svg"),
     (f"{PLAN} --profiles dir", 2, "--gbs is missing"),
+    (f"{PLAN} --profiles dir --gbs 8 --objective memory", 2, "--objective memory with --profiles"),
     (f"{PLAN} --profiles dir --gbs 8", 2, "profiles 'dir' are no folder", "layer_times.csv"),
     (f"{PLAN} --replan-from p.json --lost 8xH100", 2, "MODEL with --replan-from", "--gpus with --replan-from"),
     ("plan --replan-from p.json", 2, "--lost or --added is missing"),

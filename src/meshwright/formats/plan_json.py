@@ -235,6 +235,10 @@ def _from_set(document: Mapping[str, Any], index: int | None) -> PlanFile:
     plan = entry.get("plan") if isinstance(entry, Mapping) else None
     if not isinstance(plan, Mapping):
         raise _fail(f"{where}.plan is no object", "each entry of a plan set holds a plan", "", f"{where}.plan", "MW222")
+    if "schema" not in plan and "pipelines" in plan:
+        what, why = f"{where}.plan carries no model", "plans from measured profiles have layer times instead of one"
+        fix = "read its pipelines as they are, or plan a model of the library or a config.json without --profiles"
+        raise _fail(what, why, fix, f"{where}.plan", "MW222")
     if plan.get("schema") != PLAN_SCHEMA:
         why = f"this version reads {PLAN_SCHEMA}"
         raise _fail(f"{where}.plan.schema is {plan.get('schema')!r}", why, "", f"{where}.plan.schema", "MW222")

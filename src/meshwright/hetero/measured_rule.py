@@ -11,7 +11,7 @@
 
 No number here belongs to a model or a cluster.
 
-Source: own derivation from 35 measured iterations of two models on GH200 and RTX nodes (eth-easl/sailor@cf2c8e3,
+Source: own derivation from 34 measured iterations of two models on GH200 and RTX nodes (eth-easl/sailor@cf2c8e3,
 sailor/Planner/simulations/validation).
 """
 
