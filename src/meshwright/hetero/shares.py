@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from meshwright.hetero.composition import Composition
 from meshwright.hetero.composition_price import CompositionPricer, CompositionTime
 
@@ -15,22 +17,19 @@ def shares(composition: Composition, time: CompositionTime, pricer: CompositionP
         pricer: of the job.
 
     Returns:
-        by part and pipeline; what the pipelines could do beyond the batch is taken from each in turn, whole smallest
-        micro-batches first. What smallest micro-batches do not divide stays part-full.
+        by part and pipeline; what the pipelines could do beyond the batch is taken from all of them evenly, in whole
+        smallest micro-batches. What these do not divide stays part-full.
     """
     tables = [pricer.rests(part.shape) for part in composition.parts]
     done = [[most] * part.pipelines for part, most in zip(composition.parts, time.sequences, strict=True)]
     surplus = sum(map(sum, done)) - pricer.global_batch
-    turns = [(len(counts) - turn, index, turn) for index, counts in enumerate(done) for turn in range(len(counts))]
-    for _, index, turn in sorted(turns):
-        step = tables[index].smallest
-        taken = min(surplus, done[index][turn]) // step * step
-        even = -(-surplus // (len(turns) * step)) * step
-        done[index][turn] -= min(taken, even)
-        surplus -= min(taken, even)
-    for _, index, turn in turns:
-        step = tables[index].smallest
-        taken = min(surplus, done[index][turn]) // step * step
-        done[index][turn] -= taken
+    # Those with small micro-batches last: they can give what is left over.
+    turns = [(part, turn) for part, counts in enumerate(done) for turn in range(len(counts))]
+    turns.sort(key=lambda one: -tables[one[0]].smallest)
+    for number, (part, turn) in enumerate(turns):
+        step = tables[part].smallest
+        even = math.ceil(surplus / (len(turns) - number) / step) * step
+        taken = min(even, min(surplus, done[part][turn]) // step * step)
+        done[part][turn] -= taken
         surplus -= taken
     return [[table.sizes(count) for count in counts] for table, counts in zip(tables, done, strict=True)]
