@@ -14,9 +14,9 @@ import sys
 import time
 
 from benchmarks import ROOT, markdown_table
+from meshwright.app.island_search import IslandSearch
 from meshwright.app.job_inputs import job_inputs
 from meshwright.app.plan import plan
-from meshwright.app.plan_islands import IslandSearch
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.units import GIB, KIB, significant

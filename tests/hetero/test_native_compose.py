@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from meshwright.app.island_search import IslandSearch
 from meshwright.app.job_inputs import JobInputs, job_inputs
-from meshwright.app.plan_islands import IslandSearch
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.price import estimate_plan
 from meshwright.hetero.blends import Member, blended, whole

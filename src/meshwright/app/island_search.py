@@ -1,0 +1,173 @@
+"""All plans that one question about a mixed cluster asks for: compositions, and each kind of device alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from meshwright.app.finding import find_plans
+from meshwright.app.job_inputs import JobInputs
+from meshwright.errors import InputError
+from meshwright.estimate.price import check_plan, estimate_of
+from meshwright.estimate.pricer import PlanPricer
+from meshwright.estimate.result import StepEstimate
+from meshwright.hetero.blends import Blend, whole
+from meshwright.hetero.native_compose import Composer, Part
+from meshwright.hetero.native_execution import native_plan
+from meshwright.search.search import search
+from meshwright.search.space import Space
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.plan import ExecutionPlan
+from meshwright.specs.row import PlanRow
+
+NEAR = 8
+"""Pipelines of one kind of device whose degrees its search keeps to."""
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A plan with its estimate on the whole cluster."""
+
+    plan: ExecutionPlan
+    estimate: StepEstimate
+    groups: frozenset[int]
+    """That hold any of its workers."""
+    row: PlanRow | None = None
+    """Of a plan on one group."""
+
+    @property
+    def step_time_s(self) -> float:
+        """Of the estimate."""
+        return self.estimate.step_time_s
+
+
+class IslandSearch:
+    """All plans that one question about a mixed cluster asks for; each is priced once."""
+
+    def __init__(self, inputs: JobInputs, space_for: Callable[[ClusterSpec], Space]) -> None:
+        self.inputs, self.space_for = inputs, space_for
+        self.model, self.cluster, self.workload = inputs.model, inputs.cluster, inputs.workload
+        self.space = self._anywhere()
+        self.composer = Composer(self.model, self.cluster, self.workload, self.space)
+        self.first_device = list(accumulate((g.devices for g in self.cluster.groups), initial=0))
+        self.pricer = PlanPricer(self.model, self.cluster, self.workload)
+        self.priced = self.too_large = 0
+
+    def _anywhere(self) -> Space:
+        """What a stage on any group may be: the values that the whole cluster or one of its groups allows.
+
+        Raises:
+            InputError: neither allows what is pinned.
+        """
+        allowed: dict[str, dict[object, None]] = {}
+        refused: list[InputError] = []
+        for part in (self.cluster, *(self._part(number) for number in range(len(self.cluster.groups)))):
+            try:
+                space = self.space_for(part)
+            except InputError as error:
+                refused.append(error)
+                continue
+            for axis, values in space.pins:
+                allowed.setdefault(axis, {}).update(dict.fromkeys(values))
+        if len(refused) > len(self.cluster.groups):
+            raise refused[0]
+        return Space(pins=tuple((axis, tuple(values)) for axis, values in allowed.items()))
+
+    def composed(self, groups: Iterable[int], most: int) -> list[Candidate]:
+        """Compositions over these groups, or some of them, the quickest first."""
+        parts = [Part(number, self.cluster.groups[number].devices) for number in groups]
+        found = []
+        for blend in self.composer.blends(parts, 3 * most):
+            made = whole(blend, self.workload.global_batch)
+            if made is None:
+                continue
+            candidate = self._candidate(native_plan(made, self.cluster), _groups_of(made))
+            if candidate is not None:
+                found.append(candidate)
+            if len(found) == most:
+                break
+        return sorted(found, key=lambda one: one.step_time_s)
+
+    def alone(self, number: int, *, exhaustive: bool = False) -> Candidate | None:
+        """The best plan of one group without the others.
+
+        Args:
+            number: of the group.
+            exhaustive: search its whole space, not only around the best strategies that compositions know.
+        """
+        part = self._part(number)
+        try:
+            space = self.space_for(part)
+        except InputError:
+            return None  # pins that the whole cluster can follow and this group cannot
+        if exhaustive:
+            result = find_plans(self.model, part, self.workload, self.space_for, top=1).result
+        else:
+            near = self._near(number, space)
+            if near is None:
+                return None
+            result = search(self.model, part, self.workload, near, top=1)
+        if not result.plans or result.relaxed:
+            return None
+        best = result.plans[0]
+        return self._candidate(_moved(best.plan, self.first_device[number]), frozenset([number]), best.row)
+
+    def _part(self, number: int) -> ClusterSpec:
+        group = self.cluster.groups[number]
+        return ClusterSpec(name=f"{group.devices}x{group.device.name}", groups=(group,))
+
+    def _near(self, number: int, space: Space) -> Space | None:
+        """The degrees of the best pipelines on one group, every schedule, sharding and recompute with them."""
+        pipelines = self.composer.pipelines([Part(number, self.cluster.groups[number].devices)])[:NEAR]
+        rows = [p.stages[0].options.plan_row(p.stages[0].row, 1) for p in pipelines]
+        if not rows:
+            return None
+        pins = dict(space.pins)
+        pins |= {
+            "tp": tuple(sorted({row.tp for row in rows})),
+            "cp": tuple(sorted({row.cp_degree for row in rows})),
+            "ep": tuple(sorted({row.ep for row in rows})),
+            "etp": tuple(sorted({row.etp for row in rows})),
+            "mbs": tuple(sorted({row.mbs for row in rows})),
+            "pp": tuple(sorted({len(pipeline.stages) for pipeline in pipelines})),
+        }
+        return replace(space, pins=tuple(pins.items()))
+
+    def _candidate(self, plan: ExecutionPlan, groups: frozenset[int], row: PlanRow | None = None) -> Candidate | None:
+        """The plan priced in full; None where it does not fit."""
+        check_plan(plan, self.model, self.cluster, self.workload)
+        estimate = estimate_of(plan, self.pricer)
+        self.priced += 1
+        if estimate.fits == "no" or (estimate.fits == "tight" and not self.space.tight):
+            self.too_large += 1
+            return None
+        return Candidate(plan=plan, estimate=estimate, groups=groups, row=row)
+
+    def per_step(self, candidate: Candidate) -> float:
+        """Price of a step of the devices that are used."""
+        price = 0.0
+        for stage in candidate.estimate.stages:
+            group = next(g for g in self.cluster.groups if g.name == stage.group)
+            price += stage.devices * (group.price_per_hour or 0.0)
+        return price * candidate.step_time_s / HOUR_S
+
+
+def _groups_of(blend: Blend) -> frozenset[int]:
+    return frozenset(stage.island for pipeline in blend.pipelines for stage in pipeline.stages)
+
+
+def _moved(plan: ExecutionPlan, by: int) -> ExecutionPlan:
+    """The plan on devices that start further on."""
+    pipelines = tuple(
+        replace(
+            pipeline,
+            workers=tuple(
+                replace(worker, devices=tuple((first + by, last + by) for first, last in worker.devices))
+                for worker in pipeline.workers
+            ),
+        )
+        for pipeline in plan.pipelines
+    )
+    return replace(plan, pipelines=pipelines)
