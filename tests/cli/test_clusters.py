@@ -40,11 +40,11 @@ def test_a_cluster_file_of_it_is_planned_the_same(run: Run) -> None:
     assert first["islands"] == second["islands"]
 
 
-def test_a_plan_is_made_for_what_slurm_prints(run: Run) -> None:
+def test_a_plan_is_priced_on_what_slurm_prints(run: Run) -> None:
     Path("nodes.txt").write_text("NODELIST GRES STATE\ng[1-2] gpu:h100:8 idle\n")
-    plan = run("plan", "gpt2", "--cluster", "nodes.txt", "--gbs", "32", "--json").document
-    assert plan["inputs"]["cluster"]["devices"] == 16
-    assert any("Slurm does not say" in one["value"] for one in plan["inputs"]["assumptions"])
+    priced = run("estimate", "gpt2", "--plan", "dp16", "--cluster", "nodes.txt", "--gbs", "32", "--json").document
+    assert priced["inputs"]["cluster"]["devices"] == 16
+    assert any("Slurm does not say" in one["value"] for one in priced["inputs"]["assumptions"])
 
 
 @pytest.mark.parametrize(
