@@ -84,6 +84,15 @@ def test_what_the_allocator_holds_for_later_is_seen_from_outside_and_never_excee
     assert reserved == pytest.approx(allocated * 1.24)
 
 
+def test_published_runs_that_come_with_the_tests_are_predicted_as_well_as_ever() -> None:
+    """A regression of the numbers or the formulas fails here, wherever it comes from."""
+    result = validate(SAMPLE, fail_above=7)
+
+    for metric, found in result.scores:
+        assert found[0].p90_error is not None, metric
+        assert found[0].p90_error < 0.16, metric
+
+
 def test_only_usable_rows_count() -> None:
     result = validate(SAMPLE)
     overall = {metric: scores[0] for metric, scores in result.scores}
@@ -187,22 +196,24 @@ def test_groups_add_up_to_all(runs: list[Compared]) -> None:
 @pytest.mark.skipif(
     not (MEASURED / "score.py").is_file(), reason="no larger set of measured runs beside the repository"
 )
-@pytest.mark.parametrize("name", ["throughput.csv", "memory.csv"])
+@pytest.mark.parametrize(("name", "most_percent", "most_p90"), [("throughput.csv", 6, 0.20), ("memory.csv", 5, 0.12)])
 def test_every_published_run_has_a_row_and_both_scorers_agree(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, most_percent: float, most_p90: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(MEASURED))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     other = __import__("score")
     out = tmp_path / "predictions.csv"
-    result = validate(MEASURED / name, out)
+    result = validate(MEASURED / name, out, fail_above=most_percent)
     records, written = rows_of(MEASURED / name), rows_of(out)
     assert [row["id"] for row in written] == [row["id"] for row in records]
     (metric, scores) = result.scores[0]
     theirs = other.score(records, written, metric)["ALL"]
     ours = scores[0]
     assert (ours.runs, ours.predicted) == (theirs["n"], theirs["predicted"])
-    assert ours.coverage > 0.8
+    assert ours.coverage > 0.95
+    assert ours.p90_error is not None
+    assert ours.p90_error <= most_p90
     for mine, yours in (("median_error", "median_ape"), ("p90_error", "p90_ape"), ("bias", "bias")):
         assert 100 * getattr(ours, mine) == pytest.approx(theirs[yours], abs=0.01)
     assert ours.in_interval == pytest.approx(theirs["in_interval"], abs=0.01)
