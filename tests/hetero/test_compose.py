@@ -76,10 +76,12 @@ def brute_force_s(pricer: CompositionPricer) -> float:
     return best
 
 
-@pytest.mark.parametrize(("alpha", "beta"), [(2, 0), (1, 1), (2, 1), (1, 2)])
-def test_the_composition_equals_brute_force_over_all_compositions(alpha: int, beta: int) -> None:
-    pricer = CompositionPricer(tiny_costs(alpha, beta), BATCH)
-    assert found(alpha, beta).time.step_time_s == pytest.approx(brute_force_s(pricer), rel=1e-9)
+@pytest.mark.parametrize(
+    ("alpha", "beta", "batch"), [(2, 0, 24), (1, 1, 23), (1, 1, 24), (2, 1, 24), (1, 2, 24), (1, 2, 61)]
+)
+def test_the_composition_equals_brute_force_over_all_compositions(alpha: int, beta: int, batch: int) -> None:
+    pricer = CompositionPricer(tiny_costs(alpha, beta), batch)
+    assert found(alpha, beta, batch).time.step_time_s == pytest.approx(brute_force_s(pricer), rel=1e-9)
 
 
 def test_more_devices_are_never_worse() -> None:
