@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from meshwright.app.changes import neighbours, with_rest
 from meshwright.app.estimate import estimate
 from meshwright.app.explain import explain
+from meshwright.app.explanation import Explanation
 from meshwright.app.variants import equal_shares, evenly, variants
 from meshwright.errors import InputError
 from meshwright.estimate.price import estimate_plan
@@ -119,9 +121,14 @@ def mixed_job() -> Job:
     )
 
 
+@cache
+def explained() -> Explanation:
+    """One explanation for all tests: many plans are priced for it."""
+    return explain(mixed_job())
+
+
 def test_unequal_stages_have_a_ladder_of_their_own() -> None:
-    job = mixed_job()
-    found = explain(job)
+    job, found = mixed_job(), explained()
     assert [step.change for step in found.ladder] == [
         "start: layers and batch shared evenly",
         "add its layers by stage",
@@ -140,7 +147,7 @@ def test_unequal_stages_have_a_ladder_of_their_own() -> None:
 
 def test_changes_of_unequal_stages_are_plans_of_the_same_batch() -> None:
     job = mixed_job()
-    changes = dict(variants(job))
+    changes = {variant.change: variant.plan for variant in variants(job)}
     words = set(changes)
     assert {
         "pipeline 0 one layer from stage 0 to stage 1",
@@ -151,12 +158,13 @@ def test_changes_of_unequal_stages_are_plans_of_the_same_batch() -> None:
         assert plan.num_layers == job.plan.num_layers
         assert plan.global_batch == job.plan.global_batch
         assert plan != job.plan
-    shown = {step.change: step.step_time_s for step in explain(job).neighbours}
+    assert {variant.lever for variant in variants(job)} == {"layers", "micro-batches", "recompute"}
+    shown = {step.change: step.step_time_s for step in explained().neighbours}
     again = "one micro-batch from pipeline 1 to pipeline 0"
     assert shown[again] == estimate_plan(changes[again], job.model, job.cluster, job.workload).step_time_s
 
 
 def test_numbers_of_every_group_and_link_are_moved() -> None:
-    named = {effect.name for effect in explain(mixed_job()).sensitivity}
+    named = {effect.name for effect in explained().sensitivity}
     assert any(name.startswith("H100: ") for name in named)
     assert any(name.startswith("A100-80: ") for name in named)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -17,8 +18,8 @@ from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.units import seconds
 
-MOST_SHOWN = 16
-"""Neighbours shown, those that fit first, the quickest first."""
+MOST_OF_A_LEVER = 5
+"""Neighbours shown of each kind of change, those that fit first, the quickest first."""
 RIVALS = 6
 
 
@@ -36,16 +37,21 @@ def mixed_steps(
     """
     pricer = PlanPricer(job.model, job.cluster, job.workload)
     found = []
-    for change, plan in variants(job):
-        if plan_problems(plan, job.model, job.workload.seq_len):
+    for variant in variants(job):
+        if plan_problems(variant.plan, job.model, job.workload.seq_len):
             continue
-        estimate = _priced(plan, job, pricer)
+        estimate = _priced(variant.plan, job, pricer)
         if estimate is not None:
-            found.append((estimate.fits == "no", estimate.step_time_s, change, plan, estimate))
-    found.sort(key=lambda one: one[:3])
-    around = tuple(_step(change, estimate, chosen) for _, _, change, _, estimate in found[:MOST_SHOWN])
-    rivals = [(change, plan) for large, time_s, change, plan, _ in found if not large and time_s >= chosen.step_time_s]
-    return tuple(_ladder(job, chosen, pricer)), around, rivals[:RIVALS]
+            found.append((estimate.fits == "no", estimate.step_time_s, variant, estimate))
+    found.sort(key=lambda one: one[:2])
+    seen = Counter[str]()
+    around = []
+    for _, _, variant, estimate in found:
+        seen[variant.lever] += 1
+        if seen[variant.lever] <= MOST_OF_A_LEVER:
+            around.append(_step(variant.change, estimate, chosen))
+    rivals = [(one.change, one.plan) for large, time_s, one, _ in found if not large and time_s >= chosen.step_time_s]
+    return tuple(_ladder(job, chosen, pricer)), tuple(around), rivals[:RIVALS]
 
 
 def _priced(plan: ExecutionPlan, job: Job, pricer: PlanPricer) -> StepEstimate | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from meshwright.app.title import groups_of
 from meshwright.specs.job import Job
@@ -11,7 +11,18 @@ from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, StrategyRun, W
 from meshwright.specs.strategy import LayerStrategy, Recompute
 
 
-def variants(job: Job) -> Iterator[tuple[str, ExecutionPlan]]:
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A plan one change away."""
+
+    lever: str
+    """What is changed: `layers`, `micro-batches`, `recompute` or `sharding`."""
+    change: str
+    """In words, with its stages."""
+    plan: ExecutionPlan
+
+
+def variants(job: Job) -> Iterator[Variant]:
     """Every plan one change away, with the change in words; of equal pipelines only the first is changed.
 
     Args:
@@ -26,7 +37,8 @@ def variants(job: Job) -> Iterator[tuple[str, ExecutionPlan]]:
             for one, other in ((place, place + 1), (place + 1, place)):
                 moved = _layer_moved(pipeline, one, other)
                 if moved is not None:
-                    yield f"{here}one layer from stage {one} to stage {other}", _with(plan, number, moved)
+                    change = f"{here}one layer from stage {one} to stage {other}"
+                    yield Variant("layers", change, _with(plan, number, moved))
         for place in range(len(pipeline.workers)):
             yield from _restated(plan, number, place, f"{here}stage {place}")
     yield from _shares(plan, firsts)
@@ -100,7 +112,7 @@ def _laid_out(pipeline: Pipeline, counts: list[int]) -> Pipeline | None:
     return replace(pipeline, workers=tuple(workers))
 
 
-def _restated(plan: ExecutionPlan, number: int, place: int, here: str) -> Iterator[tuple[str, ExecutionPlan]]:
+def _restated(plan: ExecutionPlan, number: int, place: int, here: str) -> Iterator[Variant]:
     """One stage with other recompute, or other sharding."""
     pipeline = plan.pipelines[number]
     worker = pipeline.workers[place]
@@ -108,19 +120,20 @@ def _restated(plan: ExecutionPlan, number: int, place: int, here: str) -> Iterat
     if chunk is None:
         return
     strategy = plan.strategies[chunk.runs[0].strategy]
-    for words, other in _other_strategies(strategy):
+    for lever, words, other in _other_strategies(strategy):
         runs = (replace(chunk.runs[0], strategy=len(plan.strategies)),)
         changed = replace(worker, chunks=(replace(chunk, runs=runs),))
         workers = (*pipeline.workers[:place], changed, *pipeline.workers[place + 1 :])
         pipelines = (*plan.pipelines[:number], replace(pipeline, workers=workers), *plan.pipelines[number + 1 :])
-        yield f"{here} {words}", ExecutionPlan(strategies=(*plan.strategies, other), pipelines=pipelines)
+        changed_plan = ExecutionPlan(strategies=(*plan.strategies, other), pipelines=pipelines)
+        yield Variant(lever, f"{here} {words}", changed_plan)
 
 
-def _other_strategies(strategy: LayerStrategy) -> Iterator[tuple[str, LayerStrategy]]:
+def _other_strategies(strategy: LayerStrategy) -> Iterator[tuple[str, str, LayerStrategy]]:
     kind = strategy.recompute.kind
     for other in ("none", "full"):
         if other != kind:
-            yield f"recompute {kind} -> {other}", replace(strategy, recompute=Recompute(kind=other))
+            yield "recompute", f"recompute {kind} -> {other}", replace(strategy, recompute=Recompute(kind=other))
     data = strategy.data
     if strategy.dp > 1 and data.family == "zero":
         for zero in (0, 1, 2, 3):
@@ -128,10 +141,10 @@ def _other_strategies(strategy: LayerStrategy) -> Iterator[tuple[str, LayerStrat
                 continue
             replicas = strategy.dp if zero == 0 else 1
             changed = replace(data, zero=zero, replicate=replicas, shard=strategy.dp // replicas)
-            yield f"z{data.zero} -> z{zero}", replace(strategy, data=changed)
+            yield "sharding", f"z{data.zero} -> z{zero}", replace(strategy, data=changed)
 
 
-def _shares(plan: ExecutionPlan, firsts: Sequence[int]) -> Iterator[tuple[str, ExecutionPlan]]:
+def _shares(plan: ExecutionPlan, firsts: Sequence[int]) -> Iterator[Variant]:
     """One micro-batch from one pipeline to another whose micro-batches are as large."""
     for one in firsts:
         for other in firsts:
@@ -143,4 +156,4 @@ def _shares(plan: ExecutionPlan, firsts: Sequence[int]) -> Iterator[tuple[str, E
             pipelines[one] = replace(giver, num_micro_batches=giver.num_micro_batches - 1)
             pipelines[other] = replace(taker, num_micro_batches=taker.num_micro_batches + 1)
             words = f"one micro-batch from pipeline {one} to pipeline {other}"
-            yield words, replace(plan, pipelines=tuple(pipelines))
+            yield Variant("micro-batches", words, replace(plan, pipelines=tuple(pipelines)))
