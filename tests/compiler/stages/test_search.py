@@ -51,7 +51,7 @@ def test_no_given_stages_are_quicker(shapes: Any, plan: StagesPlan, stages: Any)
 def test_plans_are_saved_and_read_again(plan: StagesPlan, tmp_path: Path) -> None:
     plan.save(tmp_path / "plan.json")
     assert StagesPlan.load(tmp_path / "plan.json") == plan
-    assert str(plan).startswith(f"{plan.step_s:.4g} s a step: {len(plan.stages)} stages")
+    assert str(plan).startswith(f"{plan.step_s:.4g} s a step: {len(plan.stages)} stage")
     with pytest.raises(InputError, match="there is no file"):
         StagesPlan.load(tmp_path / "none.json")
     with pytest.raises(InputError, match="not JSON"):
@@ -63,8 +63,10 @@ def test_plans_are_saved_and_read_again(plan: StagesPlan, tmp_path: Path) -> Non
 
 
 def test_what_does_not_fit_says_what_is_missing(shapes: Any) -> None:
-    with pytest.raises(InfeasibleError, match="nothing fits into 100 bytes a device: a stage of one layer needs"):
+    with pytest.raises(InfeasibleError, match=r"nothing fits into 100 bytes a device: state and kept .* least \d"):
         plan_step(step, shapes, replace(HOSTS, memory_bytes=100.0))
+    with pytest.raises(InfeasibleError, match=r"nothing fits into 2000 bytes a device: .* \d"):
+        plan_step(step, shapes, replace(HOSTS, memory_bytes=2000.0), space=Space(micro_batches=(16,)))
 
 
 def test_less_memory_takes_more_time(shapes: Any) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.compiler.sharding.graph import DecisionGraph, Node
+from meshwright.compiler.sharding.graph import DecisionGraph
+from meshwright.compiler.sharding.nodes import Node
 from meshwright.compiler.sharding.problem import ChoiceProblem, Solution
 from meshwright.compiler.sharding.solve import solve
 

@@ -12,9 +12,10 @@ from jax.extend import core
 
 from meshwright.compiler.cost import aval_bytes, eqn_flop
 from meshwright.compiler.sharding.cost import WHOLE, LogicalMesh, Placements
+from meshwright.compiler.sharding.nodes import Node, Site, Value
 from meshwright.compiler.sharding.problem import ChoiceProblem, Pair
 from meshwright.compiler.sharding.rules import Rule, rule_of
-from meshwright.compiler.sharding.strategies import Strategies, divides, equation_strategies, operand_placements, spread
+from meshwright.compiler.sharding.strategies import divides, equation_strategies, operand_placements, spread
 from meshwright.shapes import Bool, Float
 
 HEAVY = ("dot_general", "conv_general_dilated")
@@ -28,58 +29,6 @@ NOT_KEPT = (
     "neg", "add", "sub",
 )  # fmt: skip
 """Results that the backward does not read, or reads as what they were made of."""
-
-
-@dataclass(eq=False, slots=True)
-class Node:
-    """One decision."""
-
-    label: str
-    placements: Placements
-    """Of its first result, or of the operand."""
-    communication_s: Float[np.ndarray, " choices"]
-    compute_s: Float[np.ndarray, " choices"]
-    memory_bytes: Float[np.ndarray, " choices"]
-    state_bytes: Float[np.ndarray, " choices"]
-    """Part of the memory that is there once, whatever is in flight: parameters, gradients, optimizer state."""
-    forward_s: Float[np.ndarray, " choices"]
-    """Part of the seconds that is spent in the forward."""
-    strategies: Strategies | None = None
-    rule: Rule | None = None
-    shapes: tuple[tuple[int, ...], ...] = ()
-
-
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Value:
-    """How a variable lies for each choice of the node it belongs to."""
-
-    node: int
-    placements: Placements
-    size_bytes: int
-    differentiable: bool
-    depth: int
-    parameter: bool = False
-    dims: tuple[int, ...] | None = None
-    """Of a broadcast, which is never made: dimension of what is broadcast for each of its own, or -1."""
-
-    def seen(self) -> Placements:
-        """Placements in the dimensions of the variable itself."""
-        if self.dims is None:
-            return self.placements
-        found = [self.dims.index(dim) if dim in self.dims else WHOLE for dim in range(max(self.dims, default=-1) + 1)]
-        inner = np.where(self.placements < len(found), self.placements, WHOLE)
-        return np.array([*found, WHOLE])[inner]
-
-
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Site:
-    """An equation of the stage that may be given constraints."""
-
-    eqn: core.JaxprEqn
-    node: int
-    operands: tuple[Placements | None, ...]
-    """How it wants each operand for each choice of its node; None for those that are free."""
-    results: tuple[Placements, ...]
 
 
 @dataclass(eq=False, slots=True, kw_only=True)

@@ -134,8 +134,9 @@ class StagesPlan:
     def __str__(self) -> str:
         """A line about the step and one for each stage."""
         lines = [
-            f"{self.step_s:.4g} s a step: {len(self.stages)} stages, {self.micro_batches} micro-batches,"
-            f" {self.schedule}{', layers recomputed' if self.recompute else ''}"
+            f"{self.step_s:.4g} s a step: {_counted(len(self.stages), 'stage')},"
+            f" {_counted(self.micro_batches, 'micro-batch')}, {self.schedule}"
+            + (", layers recomputed" if self.recompute else "")
         ]
         for number, stage in enumerate(self.stages):
             low, high = stage.first_device, stage.first_device + stage.devices - 1
@@ -145,6 +146,10 @@ class StagesPlan:
                 f" backward {stage.backward_s:.3g} s, {stage.peak_bytes:.3g} bytes a device"
             )
         return "\n".join(lines)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}{'es' if what.endswith('h') else 's'}"
 
 
 def _unreadable(what: str, why: str) -> InputError:

@@ -178,7 +178,8 @@ class _Search:
         self.reader, self.hosts, self.space = reader, hosts, space
         self.submeshes = hosts.submeshes()
         self.best: StagesPlan | None = None
-        self.lacking_bytes = np.inf
+        self.layer_bytes = self.mean_bytes = np.inf
+        """Least that a device needs for the largest layer alone, and all devices on average, of what was tried."""
         self.sample_bytes, self.state_bytes = 0.0, 0.0
         """What a sample leaves behind in all layers at least, and what they hold without any."""
 
@@ -212,6 +213,8 @@ class _Search:
         self.state_bytes = sums[0]
         self.sample_bytes = sums[1] * micro_batches / self.reader.batch
         room = self.hosts.limit_bytes * self.hosts.devices - sums[0]
+        kept = min(sums[1 if again else 2] for again in self.space.recompute)
+        self.mean_bytes = min(self.mean_bytes, float(sums[0] + kept) / self.hosts.devices)
         return [again for again in self.space.recompute if sums[1 if again else 2] <= room]
 
     def may_fit(self, micro_batches: int) -> bool:
@@ -269,14 +272,20 @@ class _Search:
             held = ranges.state_bytes + ranges.kept_bytes + ranges.transient_bytes
             # Some stage holds each layer: the largest layer at its smallest.
             single = np.array([held[:, layer, layer].min() for layer in range(held.shape[1])])
-            self.lacking_bytes = min(self.lacking_bytes, float(single.max()))
+            self.layer_bytes = min(self.layer_bytes, float(single.max()))
 
     def why_nothing_fits(self) -> Problem:
         """What the least demanding plan lacks."""
         limit = self.hosts.limit_bytes
-        single = "a stage of one layer" if self.lacking_bytes > limit else "no partition into stages fits; one layer"
+        if limit < self.layer_bytes < np.inf:
+            lacks = f"a stage of one layer needs at least {self.layer_bytes:.4g}"
+        elif self.mean_bytes > limit:
+            lacks = f"state and kept activations alone need at least {self.mean_bytes:.4g} on every device"
+        else:
+            lacks = f"no partition into stages does; {self.mean_bytes:.4g} on every device is the least state and"
+            lacks += " kept activations take"
         return Problem(
-            what=f"nothing fits into {limit:.4g} bytes a device: {single} needs at least {self.lacking_bytes:.4g}",
+            what=f"nothing fits into {limit:.4g} bytes a device: {lacks}",
             why="parameters, their gradients and state, and the activations in flight must fit on every device",
             fix="more devices, a smaller batch, or more micro-batches",
             field="memory_bytes",
