@@ -18,8 +18,8 @@ TORCH := .venv/.torch
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /\1 - /'
 
-demo: $(CORE)  ## the main job, offline: the best plan for Llama-3.1-70B on 64 H100
-	$(BIN)/meshwright plan llama-3.1-70b --gpus 64xH100
+demo: $(CORE)  ## the main job, offline: the best plan for Llama-3.1-70B on 64 H100 and 64 A100-80 together
+	$(BIN)/meshwright plan llama-3.1-70b --gpus 64xH100,64xA100-80
 
 test: $(TEST)  ## every test but the long products of cases and those against PyTorch
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" --ignore=tests/torch
