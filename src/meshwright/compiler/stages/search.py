@@ -87,8 +87,8 @@ def plan_step(
 
     From shapes alone: nothing is run and no parameter is made. For every number of micro-batches and choice of
     recomputation, the best partitions of the dynamic program are run by the event simulator. Without given numbers of
-    micro-batches, powers of two are tried from 4 per device on, up and down as long as the step gets quicker, and from
-    the fewest that may fit on, up likewise.
+    micro-batches, powers of two are tried from 4 per device on, up and down as long as the step gets quicker, and up
+    from one where the whole batch may fit at once.
 
     Args:
         fun: of a state and a batch; it marks its loss.
@@ -166,9 +166,8 @@ def _climb(search: _Search, counts: Sequence[int], start: int) -> None:
     first = int(np.argmin([abs(np.log2(count / start)) for count in counts]))
     climb(first, 1)
     climb(first, -1)
-    least = next((place for place, count in enumerate(counts) if search.may_fit(count)), first)
-    if np.isfinite(step_s(least)):
-        climb(least, 1)
+    if search.may_fit(counts[0]):
+        climb(0, 1)
 
 
 class _Search:
