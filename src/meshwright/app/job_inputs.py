@@ -18,7 +18,7 @@ from meshwright.formats.cluster import assumptions as cluster_assumptions
 from meshwright.library import models
 from meshwright.library.calibration import calibration
 from meshwright.library.clusters import resolve_cluster_file, resolve_gpus
-from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.software import DEFAULT_SOFTWARE
@@ -134,8 +134,8 @@ def job_inputs(
     if price is not None:
         gathered.attempt(lambda: _check_price(price))
     if where is not None and policy is not None:
-        group, chosen = where.groups[0], policy
-        gathered.attempt(lambda: hardware_of(group, chosen))
+        groups, chosen = where.groups, policy
+        gathered.attempt(lambda: _computes(groups, chosen))
     # A first workload of one sequence, so that its problems come with the others.
     gathered.attempt(lambda: _workload(1, 1, policy, optimizer, attention_kernel, expert_imbalance, run_tokens))
     gathered.done()
@@ -280,6 +280,22 @@ def _both_batches() -> None:
         field="global_batch",
     )
     raise InputError(problem, code="MW203")
+
+
+def _computes(groups: tuple[NodeGroup, ...], precision: Precision) -> None:
+    """Whether any of the devices computes in a format; others are told what is left out.
+
+    Raises:
+        UnsupportedError: none does.
+    """
+    refused = []
+    for group in groups:
+        try:
+            hardware_of(group, precision)
+        except UnsupportedError as error:
+            refused.append(error)
+    if len(refused) == len(groups):
+        raise refused[0]
 
 
 def _check_price(price: object) -> None:

@@ -15,6 +15,7 @@ from meshwright.app.plan_islands import check_islands, plan_islands
 from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.app.rank_map import rank_map
 from meshwright.app.reserve import reserve_line
+from meshwright.app.usable_islands import usable_islands
 from meshwright.app.verdict import (
     OBJECTIVE_RULES,
     RunnerUp,
@@ -55,6 +56,7 @@ def plan(
     attention_kernel: str = "flash",
     expert_imbalance: float = 1.0,
     pareto: bool = False,
+    tolerance: float | None = None,
 ) -> PlanSet:
     """The best plans, one per layout of degrees, with verdict, runner-up and certificate.
 
@@ -81,6 +83,8 @@ def plan(
         expert_imbalance: tokens of the fullest expert rank over the mean.
         pareto: also find the front of time, memory, devices and cost: on all devices to plans 10% slower than the best,
             and the quickest plan of each halving of them; takes longer.
+        tolerance: of a cluster of several groups: those whose devices are alike within it, 0.1 for 10%, are planned as
+            one island, which counts as the weakest of them.
 
     Returns:
         The plans, best first.
@@ -112,12 +116,15 @@ def plan(
     )
     gathered.done()
     assert found_inputs is not None
-    inputs = found_inputs
+    inputs, left_out = found_inputs, tuple[str, ...]()
+    if not inputs.cluster.homogeneous:
+        inputs, left_out = usable_islands(inputs, tolerance)
     if not inputs.cluster.homogeneous:
         check_islands(pareto=pareto)
-        return plan_islands(
+        mixed = plan_islands(
             inputs, top=top, objective=objective, pin=pin, forbid=forbid, schedule=schedule, target=target
         )
+        return replace(mixed, warnings=(*left_out, *mixed.warnings))
     spec, workload = inputs.model, inputs.workload
 
     def space_for(part: ClusterSpec) -> Space:
@@ -141,7 +148,8 @@ def plan(
         found = _measured_again(found)
     front = device_front(spec, found.cluster, workload, space_for, found.result) if pareto else ()
     notes = _space_notes(space, target, objective)
-    return plan_set(inputs, found, top=top, objective=objective, notes=notes, front=front, space=space)
+    answer = plan_set(inputs, found, top=top, objective=objective, notes=notes, front=front, space=space)
+    return replace(answer, warnings=(*left_out, *answer.warnings))
 
 
 def plan_set(

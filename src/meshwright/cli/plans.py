@@ -58,6 +58,15 @@ def plan(
     pareto: Annotated[
         bool, typer.Option("--pareto", help="Also the front of time, memory, devices and cost; takes longer.")
     ] = False,
+    tolerance: Annotated[
+        str | None,
+        typer.Option(
+            "--tolerance",
+            metavar="X",
+            help="Groups whose devices are alike within it, 0.1 for 10%, are planned as one island.",
+            show_default=False,
+        ),
+    ] = None,
     tokens: options.Tokens = None,
     price: options.Price = None,
     profiles: options.Profiles = None,
@@ -92,7 +101,7 @@ def plan(
     if profiles is not None:
         unused = {"--seq": seq, "--tokens-per-step": tokens_per_step, "--dtype": dtype, "--optimizer": optimizer,
                   "--pin": pin, "--forbid": forbid, "--schedule": schedule, "--target": target,
-                  "--calibration": calibration}  # fmt: skip
+                  "--calibration": calibration, "--tolerance": tolerance}  # fmt: skip
         for name in (name for name, value in unused.items() if value is not None):
             why = "measured profiles are fp32 with Adam at one sequence length, in 1F1B"
             gather.problem(Problem(what=f"{name} with --profiles", why=why, fix=f"leave {name} out", field=name))
@@ -111,6 +120,7 @@ def plan(
         return
     count = gather.whole("--top", top, high=1000)
     rate = gather.number("--price", price, zero=True)
+    alike = gather.number("--tolerance", tolerance, zero=True, high=100)
     inputs = given(
         cluster=cluster,
         gpus=gpus,
@@ -136,7 +146,7 @@ def plan(
         gather.attempt(lambda: check_file(output))
     gather.with_inputs(model, inputs)
     out = Output(as_json=json, quiet=quiet, no_color=no_color)
-    limits = given(top=count, price=rate, pin=pin, forbid=forbid, schedule=schedule, target=target)
+    limits = given(top=count, price=rate, pin=pin, forbid=forbid, schedule=schedule, target=target, tolerance=alike)
     with calibrated_by(calibration), out.progress("searching"):
         found = search(model or "", objective=objective, pareto=pareto, **inputs, **limits)
     document = found.to_dict()
