@@ -14,12 +14,16 @@ import sys
 import time
 
 from benchmarks import ROOT, markdown_table
+from benchmarks.timing import Line
 from meshwright.app.island_search import IslandSearch
 from meshwright.app.job_inputs import job_inputs
 from meshwright.app.plan import plan
+from meshwright.app.replan import replan
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.units import GIB, KIB, significant
+
+MIB = 2**20
 
 JOBS = (
     ("deepseek-v3", "256xH100,256xA100-80,256xH800"),
@@ -31,12 +35,14 @@ JOBS = (
 """Mixtures of experts on three kinds of device."""
 FORBIDDEN = ("ep", "sharding", "cp")
 SPEED = (
-    ("llama-3-8b", "8xA100-80,8xV100-32", 64, "fp16"),
-    ("llama-3.1-70b", "48xH100,40xA100-80,40xL40S", 1024, "bf16"),
-    ("llama-3.1-70b", "256xH100,256xA100-80,256xH800,256xL40S", 1024, "bf16"),
-    ("llama-3.1-405b", "4096xH100,4096xA100-80,2048xH800,2048xH200,2048xB200,2048xL40S", 1024, "bf16"),
+    ("llama-3-8b", "8xA100-80,8xV100-32", 64, "fp16", 0.3),
+    ("llama-3.1-70b", "48xH100,40xA100-80,40xL40S", 1024, "bf16", 1.0),
+    ("llama-3.1-70b", "256xH100,256xA100-80,256xH800,256xL40S", 1024, "bf16", 5.0),
+    ("llama-3.1-405b", "4096xH100,4096xA100-80,2048xH800,2048xH200,2048xB200,2048xL40S", 1024, "bf16", 60.0),
 )
-"""Model, cluster, batch and format."""
+"""Model, cluster, batch, format, and the seconds that composing should take at most."""
+REPLANNED = ("llama-3.1-70b", "1024xH100", "8xH100", 1.0)
+"""Model, cluster, what it loses, and the seconds that planning again should take at most."""
 
 
 def main() -> None:
@@ -60,8 +66,36 @@ def main() -> None:
         print()
     if options.only != "features":
         print(
-            markdown_table(("model, cluster", "composing", "whole answer", "memory"), [_speed(*one) for one in SPEED])
+            markdown_table(
+                ("model, cluster", "composing", "whole answer", "memory"), [_speed(*one[:4]) for one in SPEED]
+            )
         )
+
+
+def mixed_lines() -> list[Line]:
+    """Planning over several kinds of device, and again after a loss, without the start of a process."""
+    lines = []
+    for model, gpus, batch, dtype, target in SPEED:
+        composed_s, whole_s, memory_bytes = _apart(model, gpus, batch, dtype)
+        note = (
+            f"processor time of the search over all islands; {significant(whole_s)} s with each kind alone, each left "
+            f"out, and what matters most; {significant(memory_bytes / MIB)} MiB"
+        )
+        lines.append(Line(f"`plan {model} --gpus {gpus}`, planning", composed_s, target, "s", note=note))
+    model, gpus, lost, target = REPLANNED
+    said = f"`plan --replan-from` {model} on {gpus}, {lost} lost, planning"
+    return [*lines, Line(said, _replanned_s(), target, "s", note="processor time, plan and state that has to move")]
+
+
+def _replanned_s() -> float:
+    """The second of two, as in a process that stays."""
+    model, gpus, lost, _ = REPLANNED
+    before = plan(model, gpus=gpus)[0]
+    for _ in range(2):
+        started = time.process_time()
+        replan(before.job, lost=lost)
+        seconds = time.process_time() - started
+    return seconds
 
 
 def _features(model: str, gpus: str) -> list[str]:
@@ -110,18 +144,21 @@ def _everything(part: ClusterSpec) -> Space:
 
 
 def _speed(model: str, gpus: str, batch: int, dtype: str) -> list[str]:
-    """In a process of its own, so that its memory is its own."""
-    command = [sys.executable, "-m", "benchmarks.mixed", "--one", model, gpus, str(batch), dtype]
-    composed_s, whole_s, memory_bytes = subprocess.run(
-        command, cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout.split()
+    composed_s, whole_s, memory_bytes = _apart(model, gpus, batch, dtype)
     said = gpus.replace("x", " ").replace(",", " + ")
     return [
         f"{model}, {said}",
-        f"{significant(float(composed_s))} s",
-        f"{significant(float(whole_s))} s",
-        f"{significant(float(memory_bytes) / GIB)} GiB",
+        f"{significant(composed_s)} s",
+        f"{significant(whole_s)} s",
+        f"{significant(memory_bytes / GIB)} GiB",
     ]
+
+
+def _apart(model: str, gpus: str, batch: int, dtype: str) -> list[float]:
+    """`_timed` in a process of its own, so that its memory is its own."""
+    command = [sys.executable, "-m", "benchmarks.mixed", "--one", model, gpus, str(batch), dtype]
+    printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [float(word) for word in printed.split()]
 
 
 def _timed(model: str, gpus: str, batch: str, dtype: str) -> tuple[float, float, float]:
