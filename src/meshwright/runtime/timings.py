@@ -176,8 +176,9 @@ def _attention(dtype: str, memory: float, *, backward: bool) -> Iterator[TimedAt
 def _streams(memory: float) -> Iterator[TimedStream]:
     """y = 2 x + 1 on larger and larger arrays: read once, written once."""
     scale = jax.jit(lambda x: 2.0 * x + 1.0)
-    size = FIRST_STREAM
-    while 8 * size < memory and size <= 1 << 30:
+    most = min(int(memory) // 8, 1 << 30)
+    size = min(FIRST_STREAM, most >> MIN_POINTS)
+    while size <= most:
         x = jnp.ones(size, jnp.float32)
         yield TimedStream(traffic_bytes=8.0 * size, seconds=_seconds(scale, x))
         size *= 2
