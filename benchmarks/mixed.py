@@ -23,8 +23,6 @@ from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.units import GIB, KIB, significant
 
-MIB = 2**20
-
 JOBS = (
     ("deepseek-v3", "256xH100,256xA100-80,256xH800"),
     ("deepseek-v3", "256xH100,256xA100-80,256xL40S"),
@@ -76,10 +74,10 @@ def mixed_lines() -> list[Line]:
     """Planning over several kinds of device, and again after a loss, without the start of a process."""
     lines = []
     for model, gpus, batch, dtype, target in SPEED:
-        composed_s, whole_s, memory_bytes = _apart(model, gpus, batch, dtype)
+        composed_s, whole_s, _ = _apart(model, gpus, batch, dtype)
         note = (
             f"processor time of the search over all islands; {significant(whole_s)} s with each kind alone, each left "
-            f"out, and what matters most; {significant(memory_bytes / MIB)} MiB"
+            f"out, and what matters most"
         )
         lines.append(Line(f"`plan {model} --gpus {gpus}`, planning", composed_s, target, "s", note=note))
     model, gpus, lost, target = REPLANNED
