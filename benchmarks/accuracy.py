@@ -292,7 +292,20 @@ def _goals(parts: list[Part]) -> str:
     if speed is None:
         return ""
     runs = speed.compared("source"), speed.rows("source"), single.compared("source") if single else None
-    return goals_text(*runs, calibration_data())
+    memory = found.get("memory.csv")
+    return goals_text(*runs, memory.compared("source") if memory else None, _verdicts(memory), calibration_data())
+
+
+def _verdicts(memory: Part | None) -> tuple[Counter[str], Counter[str]]:
+    """Verdicts on runs that ran, and on those that ran out of memory."""
+    ran: Counter[str] = Counter()
+    died: Counter[str] = Counter()
+    for record, prediction in zip(memory.records, memory.predictions, strict=True) if memory else ():
+        if record.get("usable") == "True" and prediction.verdict:
+            ran[prediction.verdict] += 1
+        elif record.get("mem_kind") == "OOM" and prediction.verdict:
+            died[prediction.verdict] += 1
+    return ran, died
 
 
 def page(parts: list[Part]) -> str:

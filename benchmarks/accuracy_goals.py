@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -32,7 +33,12 @@ What is known about what misses:
 
 
 def goals_text(
-    time: Sequence[Compared], rows: Sequence[Any], single: Sequence[Compared] | None, record: dict[str, Any]
+    time: Sequence[Compared],
+    rows: Sequence[Any],
+    single: Sequence[Compared] | None,
+    memory: Sequence[Compared] | None,
+    verdicts: tuple[Counter[str], Counter[str]],
+    record: dict[str, Any],
 ) -> str:
     """A table of goals, and what misses them.
 
@@ -40,9 +46,12 @@ def goals_text(
         time: scored runs of several nodes, by source.
         rows: the same with their records.
         single: of the sweep on one node, where it was read.
+        memory: runs with a memory figure, where they were read.
+        verdicts: on runs that ran, and on those that ran out of memory.
         record: the calibration file.
     """
-    table = markdown_table(("goal", "limit", "found", "holds"), list(_goals(time, rows, single, record)))
+    lines = [*_goals(time, rows, single, record), *_memory_goals(memory, *verdicts)]
+    table = markdown_table(("goal", "limit", "found", "holds"), lines)
     return f"## Goals\n\n{table.replace('|---:|', '|---|')}\n\n{MISSES}"
 
 
@@ -74,6 +83,21 @@ def _goals(
         inside, ratio = ranges["inside"], ranges["median_high_over_low"]
         yield _line("left-out runs inside their range", "87 to 93%", f"{inside:.0%}", 0.87 <= inside <= 0.93)
         yield _line("median of high / low", "at most 1.5", f"{ratio:.2f}", ratio <= 1.5)
+
+
+def _memory_goals(
+    memory: Sequence[Compared] | None, ran: Counter[str], died: Counter[str]
+) -> Iterator[tuple[str, str, str, str]]:
+    if not memory:
+        return
+    yield _errors("median and p90 error of memory", score("ALL", memory), 0.05, 0.12)
+    tight = ran["tight"] / max(1, ran.total())
+    said = f"{ran['no']} and {tight:.0%}"
+    yield _line("runs that ran called `no`, and `tight`", "none and 15%", said, not ran["no"] and tight <= 0.15)
+    if died:
+        caught = (died["no"] + died["tight"]) / died.total()
+        said = f"{caught:.0%} of {died.total()}"
+        yield _line("runs out of memory called `no` or `tight`", "at least 90%", said, caught >= 0.9)
 
 
 def _errors(name: str, found: Score, median: float, p90: float) -> tuple[str, str, str, str]:
