@@ -420,5 +420,5 @@ def test_nothing_is_written_for_a_bad_config_or_without_a_library(here: Path) ->
     assert sorted(path.name for path in here.iterdir()) == ["config.json"]
     (here / "config.json").write_text(json.dumps(LLAMA))
     (here / "file").write_text("")
-    with pytest.raises(InputError, match="cannot write"):
+    with pytest.raises(InputError, match="cannot be written"):
         add_model("config.json", here / "file", name="mine")

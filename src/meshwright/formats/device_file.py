@@ -16,8 +16,6 @@ default = { basis = "datasheet", source = "NVIDIA H100 data sheet", date = "2024
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +23,7 @@ from typing import Any
 
 from meshwright.errors import InputError, Problem
 from meshwright.formats.files import read_table, read_text
+from meshwright.formats.writing import write_file
 from meshwright.specs.device import DeviceSpec, KernelEfficiency, NodeDefaults, Provenance
 from meshwright.units import GIB, GIGA, MICRO, TERA
 
@@ -234,24 +233,7 @@ def copy_device_file(path: str | Path, folder: Path, name: str, *, replace_exist
             ),
             code="MW213",
         )
-    temporary = None
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".adding-", suffix=".tmp")
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        Path(temporary).replace(target)
-    except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-        raise InputError(
-            Problem(
-                what=f"device {name!r} cannot be written to {str(folder)!r}",
-                why=error.strerror or str(error),
-                fix="name a folder you can write to",
-            ),
-            code="MW213",
-        ) from None
+    write_file(target, text, make_folder=True)
     for other in present:
         if other != target:
             other.unlink()

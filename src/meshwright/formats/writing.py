@@ -93,18 +93,24 @@ def check_file(path: str | Path) -> None:
         raise _refused(target, _reason(error), "name a file in a folder you can write to") from None
 
 
-def write_file(path: str | Path, content: str | bytes) -> None:
+def write_file(path: str | Path, content: str | bytes, *, make_folder: bool = False) -> None:
     """Write a file, whole or not at all.
 
     Args:
         path: the file; written over if it exists.
         content: text, in UTF-8, or bytes.
+        make_folder: make the folder it goes into.
 
     Raises:
         InputError: the path cannot be written.
     """
-    check_file(path)
     target = Path(path)
+    if make_folder:
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:
+            raise _refused(target, _reason(error), "name a folder you can write to") from None
+    check_file(path)
     temporary = None
     try:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}-", suffix=".part")

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import IO
 
 from meshwright.errors import InputError, Problem, UnsupportedError, nearest
 from meshwright.formats.huggingface import read_config
+from meshwright.formats.writing import write_file
 from meshwright.specs.model import ModelSpec
 
 __all__ = ["LIBRARY_VARIABLE", "add_model", "aliases", "list_models", "names", "resolve", "spec"]
@@ -144,7 +144,7 @@ def add_model(
         raise _input(f"model {called!r} is in the library already", str(target), "choose another name or replace it")
     entry = {"source": f"added from {os.path.abspath(origin)}", "config": content}
     body = content if _is_entry(content) else entry
-    _write(target, json.dumps(body, indent=2) + "\n")
+    write_file(target, json.dumps(body, indent=2) + "\n", make_folder=True)
     return target
 
 
@@ -341,21 +341,6 @@ def _fitting(name: str) -> str:
             field="name",
         )
     return lower
-
-
-def _write(target: Path, text: str) -> None:
-    """Write all of it or nothing."""
-    temporary: str | None = None
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=".part")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, target)
-    except (OSError, ValueError) as error:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
-        raise _input(f"cannot write {target}", str(error), "check the folder and its permissions") from None
 
 
 def _input(what: str, why: str, fix: str, *, code: str = "MW202", field: str = "model") -> InputError:
