@@ -15,6 +15,7 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.hetero.blends import Blend, whole
 from meshwright.hetero.native_compose import Composer, Part
 from meshwright.hetero.native_execution import native_plan
+from meshwright.hetero.pipelines import SplitPipeline
 from meshwright.search.search import search
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
@@ -154,7 +155,7 @@ class IslandSearch:
         return price * candidate.step_time_s / HOUR_S
 
 
-def _groups_of(blend: Blend) -> frozenset[int]:
+def _groups_of(blend: Blend[SplitPipeline]) -> frozenset[int]:
     return frozenset(stage.island for pipeline in blend.pipelines for stage in pipeline.stages)
 
 

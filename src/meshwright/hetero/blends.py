@@ -9,30 +9,66 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-
-from meshwright.hetero.pipelines import SplitPipeline
+from typing import Generic, Protocol, TypeVar
 
 REACH = 4
 """Whole micro-batches tried around the exact share of a pipeline."""
 
 
+class Paced(Protocol):
+    """A pipeline as far as others beside it care."""
+
+    @property
+    def wave(self) -> int:
+        """Sequences of a micro-batch over all data ranks."""
+        ...
+
+    @property
+    def fill_s(self) -> float:
+        """Of one micro-batch, forward and backward through all stages."""
+        ...
+
+    @property
+    def period_s(self) -> float:
+        """Between micro-batches."""
+        ...
+
+    @property
+    def sync_s(self) -> float:
+        """After the last backward."""
+        ...
+
+    @property
+    def least_micro_batches(self) -> int:
+        """Of a step."""
+        ...
+
+    def step_s(self, micro_batches: float) -> float:
+        """Seconds of so many micro-batches and of what follows them."""
+        ...
+
+
+Piece = TypeVar("Piece")
+AnyPaced = TypeVar("AnyPaced", bound=Paced)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Member:
+class Member(Generic[AnyPaced]):
     """A pipeline and the islands it runs through."""
 
-    pipeline: SplitPipeline
+    pipeline: AnyPaced
     islands: frozenset[int]
     devices: int
     """Of all its stages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Blend:
+class Blend(Generic[AnyPaced]):
     """Pipelines in data parallel."""
 
-    members: tuple[Member, ...]
+    members: tuple[Member[AnyPaced], ...]
     shares: tuple[float, ...]
     """Micro-batches of each; whole numbers once `whole` made them so."""
     step_s: float
@@ -43,12 +79,12 @@ class Blend:
         return frozenset().union(*(member.islands for member in self.members))
 
     @property
-    def pipelines(self) -> tuple[SplitPipeline, ...]:
+    def pipelines(self) -> tuple[AnyPaced, ...]:
         """Without their islands."""
         return tuple(member.pipeline for member in self.members)
 
 
-def blended(members: Sequence[Member], global_batch: int, sync_s: float) -> Blend:
+def blended(members: Sequence[Member[AnyPaced]], global_batch: int, sync_s: float) -> Blend[AnyPaced]:
     """A blend with exact shares, fractions of micro-batches allowed.
 
     Args:
@@ -66,7 +102,7 @@ def blended(members: Sequence[Member], global_batch: int, sync_s: float) -> Blen
     return Blend(members=tuple(members), shares=shares, step_s=end_s + sync_s)
 
 
-def whole(blend: Blend, global_batch: int) -> Blend | None:
+def whole(blend: Blend[AnyPaced], global_batch: int) -> Blend[AnyPaced] | None:
     """The blend with whole micro-batches, as many sequences as the batch; None where the waves do not allow it."""
     exact_s = max(m.pipeline.step_s(share) for m, share in zip(blend.members, blend.shares, strict=True))
     sync_s = blend.step_s - exact_s
@@ -91,3 +127,43 @@ def whole(blend: Blend, global_batch: int) -> Blend | None:
     if best is None:
         return None
     return Blend(members=blend.members, shares=tuple(best[1]), step_s=best[0] + sync_s)
+
+
+def gradient_sum_s(
+    members: Sequence[Member[AnyPaced]], gradient_bytes: float, bandwidth: Callable[[int, int], float]
+) -> float:
+    """Gradients summed between pipelines, all devices of the smaller ones taking part, over the slowest link.
+
+        2 (D - 1) / D x bytes / bandwidth
+
+    Args:
+        members: pipelines on different devices.
+        gradient_bytes: of the whole model.
+        bandwidth: bytes per second and device between two islands.
+    """
+    if len(members) < 2:
+        return 0.0
+    count = len(members)
+    slowest = min(
+        bandwidth(a, b) * min(one.devices, other.devices)
+        for one, other in itertools.combinations(members, 2)
+        for a in one.islands
+        for b in other.islands
+    )
+    return 2 * (count - 1) / count * gradient_bytes / slowest
+
+
+def partitions(parts: tuple[Piece, ...]) -> Iterator[list[tuple[Piece, ...]]]:
+    """Every way to put some of the parts into groups, at least one of them."""
+
+    def grow(index: int, blocks: list[tuple[Piece, ...]]) -> Iterator[list[tuple[Piece, ...]]]:
+        if index == len(parts):
+            if blocks:
+                yield blocks
+            return
+        yield from grow(index + 1, blocks)
+        for place, block in enumerate(blocks):
+            yield from grow(index + 1, [*blocks[:place], (*block, parts[index]), *blocks[place + 1 :]])
+        yield from grow(index + 1, [*blocks, (parts[index],)])
+
+    return grow(0, [])

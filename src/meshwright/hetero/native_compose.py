@@ -22,7 +22,8 @@ import numpy as np
 from meshwright.estimate.hardware import Hardware, hardware_of
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.memory import TIGHT_SHARE
-from meshwright.hetero.blends import Blend, Member, blended
+from meshwright.hetero.blends import Blend, Member, blended, gradient_sum_s, partitions
+from meshwright.hetero.links import hop_s, link_between
 from meshwright.hetero.native_stages import StageOptions, stage_options
 from meshwright.hetero.pipelines import SplitPipeline, Stage, split_pipeline
 from meshwright.hetero.routes import MOST_CHUNKS, Routes, paced, promising
@@ -73,7 +74,7 @@ class Composer:
     _options: dict[object, StageOptions | None] = field(default_factory=dict)
     _fronts: dict[object, StageFront | None] = field(default_factory=dict)
     _pipelines: dict[object, list[SplitPipeline]] = field(default_factory=dict)
-    _blends: dict[object, list[Blend]] = field(default_factory=dict)
+    _blends: dict[object, list[Blend[SplitPipeline]]] = field(default_factory=dict)
 
     def hardware(self, group: int) -> Hardware:
         """Of a group."""
@@ -230,22 +231,14 @@ class Composer:
 
     def hop_s(self, here: Stage, there: Stage, wave: int) -> float:
         """One boundary tensor from a stage to the next: each device of the smaller side sends its part."""
-        tokens = wave * self.workload.seq_len / min(here.devices, there.devices)
-        payload = tokens * self.model.hidden * self.workload.precision.bytes_of("activations")
-        bandwidth, latency_s = self.link(here.island, there.island)
-        return latency_s + payload / bandwidth
+        part = wave * self.workload.seq_len / min(here.devices, there.devices) * self.model.hidden
+        return hop_s(part * self.workload.precision.bytes_of("activations"), self.link(here.island, there.island))
 
     def link(self, here: int, there: int) -> tuple[float, float]:
         """Bytes per second and device, and latency, between two groups, or of the outermost domain of one."""
-        if here == there:
-            outer = self.cluster.groups[here].domains[-1]
-            return outer.bandwidth_bytes_per_s * outer.efficiency, outer.latency_s
-        names = {self.cluster.groups[here].name, self.cluster.groups[there].name}
-        link = next(link for link in self.cluster.links if set(link.between) == names)
-        efficiency = min(self.cluster.groups[g].domains[-1].efficiency for g in (here, there))
-        return link.bandwidth_bytes_per_s * efficiency, link.latency_s
+        return link_between(self.cluster, here, there)
 
-    def blends(self, parts: Sequence[Part], most: int) -> list[Blend]:
+    def blends(self, parts: Sequence[Part], most: int) -> list[Blend[SplitPipeline]]:
         """The most promising ways to spread these parts, or some of them, over pipelines.
 
         Args:
@@ -254,7 +247,7 @@ class Composer:
         """
         key = tuple(parts)
         if key not in self._blends:
-            found = [blend for blocks in _partitions(key) for blend in self._of_blocks(blocks)]
+            found = [blend for blocks in partitions(key) for blend in self._of_blocks(blocks)]
             self.counts["blends"] += len(found)
             # Gradients between pipelines only add to the step: no blend behind the first few needs them.
             found.sort(key=lambda blend: blend.step_s)
@@ -262,7 +255,7 @@ class Composer:
             self._blends[key] = sorted(found, key=lambda blend: blend.step_s)
         return self._blends[key][:most]
 
-    def _of_blocks(self, blocks: Sequence[tuple[Part, ...]]) -> Iterator[Blend]:
+    def _of_blocks(self, blocks: Sequence[tuple[Part, ...]]) -> Iterator[Blend[SplitPipeline]]:
         kept = KEPT_OF.get(len(blocks), 1)
         choices = [
             [
@@ -274,22 +267,10 @@ class Composer:
         for chosen in itertools.product(*choices):
             yield blended(chosen, self.workload.global_batch, 0.0)
 
-    def _synchronised(self, blend: Blend) -> Blend:
+    def _synchronised(self, blend: Blend[SplitPipeline]) -> Blend[SplitPipeline]:
         gradient_bytes = self.model.parameters * self.workload.precision.bytes_of("reduce")
-        return replace(blend, step_s=blend.step_s + self._sync_s(blend.members, gradient_bytes))
-
-    def _sync_s(self, members: Sequence[Member], gradient_bytes: float) -> float:
-        """Gradients between pipelines, all devices of the smaller ones taking part, over the slowest link."""
-        if len(members) < 2:
-            return 0.0
-        count = len(members)
-        slowest = min(
-            self.link(a, b)[0] * min(one.devices, other.devices)
-            for one, other in itertools.combinations(members, 2)
-            for a in one.islands
-            for b in other.islands
-        )
-        return 2 * (count - 1) / count * gradient_bytes / slowest
+        sync_s = gradient_sum_s(blend.members, gradient_bytes, lambda a, b: self.link(a, b)[0])
+        return replace(blend, step_s=blend.step_s + sync_s)
 
 
 def _orders(count: int) -> list[tuple[int, ...]]:
@@ -312,19 +293,3 @@ def _distinct(pipelines: list[SplitPipeline]) -> list[SplitPipeline]:
         )
         seen.setdefault(outline, pipeline)
     return list(seen.values())
-
-
-def _partitions(parts: tuple[Part, ...]) -> Iterator[list[tuple[Part, ...]]]:
-    """Every way to put some of the parts into groups, at least one of them."""
-
-    def grow(index: int, blocks: list[tuple[Part, ...]]) -> Iterator[list[tuple[Part, ...]]]:
-        if index == len(parts):
-            if blocks:
-                yield blocks
-            return
-        yield from grow(index + 1, blocks)
-        for place, block in enumerate(blocks):
-            yield from grow(index + 1, [*blocks[:place], (*block, parts[index]), *blocks[place + 1 :]])
-        yield from grow(index + 1, [*blocks, (parts[index],)])
-
-    return grow(0, [])

@@ -14,7 +14,7 @@ from meshwright.specs.row_of import plan_of
 from meshwright.specs.strategy import LayerStrategy
 
 
-def native_plan(blend: Blend, cluster: ClusterSpec) -> ExecutionPlan:
+def native_plan(blend: Blend[SplitPipeline], cluster: ClusterSpec) -> ExecutionPlan:
     """The plan of a blend with whole micro-batches; devices of each group are handed out in order.
 
     Args:

@@ -1,0 +1,33 @@
+"""Links between stages: the outermost domain of a group, or what joins two groups."""
+
+from __future__ import annotations
+
+from meshwright.specs.cluster import ClusterSpec
+
+
+def link_between(cluster: ClusterSpec, here: int, there: int) -> tuple[float, float]:
+    """Bytes per second and device that transfers reach, and latency in seconds.
+
+    Args:
+        cluster: with a link between any two groups.
+        here: number of a group.
+        there: likewise; the same for the outermost domain of one group.
+    """
+    outer = cluster.groups[here].domains[-1]
+    if here == there:
+        return outer.bandwidth_bytes_per_s * outer.efficiency, outer.latency_s
+    names = {cluster.groups[here].name, cluster.groups[there].name}
+    link = next(link for link in cluster.links if set(link.between) == names)
+    efficiency = min(outer.efficiency, cluster.groups[there].domains[-1].efficiency)
+    return link.bandwidth_bytes_per_s * efficiency, link.latency_s
+
+
+def hop_s(part_bytes: float, link: tuple[float, float]) -> float:
+    """Seconds of one transfer.
+
+    Args:
+        part_bytes: that one device of the smaller side sends.
+        link: as `link_between`.
+    """
+    bandwidth, latency_s = link
+    return latency_s + part_bytes / bandwidth
