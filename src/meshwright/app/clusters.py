@@ -38,15 +38,6 @@ class ClusterCard:
             "schema": "meshwright.cluster/1",
             "kind": self.description.kind,
             **self.cluster.describe(),
-            "links": [
-                {
-                    "between": list(link.between),
-                    "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s,
-                    "latency_s": link.latency_s,
-                    "basis": link.basis,
-                }
-                for link in self.cluster.links
-            ],
             "notes": list(self.cluster.notes),
             "assumptions": [
                 {"name": one.name, "value": one.value, "basis": one.basis}

@@ -6,16 +6,18 @@ device = "H100"
 nodes = 8
 devices_per_node = 8
 zone = "a"
-[[link]]
+[[link]]                        # between two groups or two zones
 between = ["new", "old"]
 gb_s = 25
 latency_us = 20
+price_per_gb = 0.02
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Literal, Self, cast
 
@@ -53,6 +55,8 @@ def _find_device(name: object, info: ValidationInfo) -> DeviceSpec:
     return cast(DeviceLookup, info.context)(name)
 
 
+DEFAULT_LATENCY_US = 20.0
+"""Between groups, where a link says its speed and not its latency."""
 Stated = Literal["datasheet", "measured", "assumed"]
 """Where the speeds that a file states come from."""
 
@@ -94,9 +98,23 @@ class _Group(Table):
 
 class _Link(Table):
     between: list[Text] = key('["new", "old"]', required=True, min_length=2, max_length=2)
-    gb_s: PositiveFloat = key("25", required=True, le=1e6)
-    latency_us: NonNegativeFloat = key("20", default=20.0, le=1e9)
+    gb_s: PositiveFloat | None = key("25", le=1e6)
+    latency_us: NonNegativeFloat | None = key("20", le=1e9)
+    price_per_gb: NonNegativeFloat | None = key("0.02", le=1e6)
     basis: Stated = "datasheet"
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.gb_s is None and self.price_per_gb is None:
+            raise InputError(
+                Problem(
+                    what="gb_s is missing",
+                    why="a link says how fast it is, or what it costs",
+                    fix="for example gb_s = 25, price_per_gb = 0.02 or both",
+                    field="gb_s",
+                )
+            )
+        return self
 
 
 class _Cluster(Table):
@@ -152,14 +170,15 @@ def cluster_from_table(
         wrong.done()
     names = group_names([group.name or group.device.name for group in table.group])
     groups = [_node_group(group, name) for group, name in zip(table.group, names, strict=True)]
-    links = _links(table.link, groups, wrong)
+    fabrics = {name: _fabric(group) for group, name in zip(table.group, names, strict=True)}
+    usual = {frozenset(link.between): link for link in default_links(groups, fabrics)}
+    links = _links(table.link, groups, usual, wrong)
     if wrong:
         wrong.done()
-    fabrics = {name: _fabric(group) for group, name in zip(table.group, names, strict=True)}
     return ClusterSpec(
         name=table.name or name,
         groups=tuple(groups),
-        links=tuple(default_links(groups, fabrics, links)),
+        links=tuple(links.values()),
         notes=notes,
     )
 
@@ -204,8 +223,17 @@ def _fabric(group: _Group) -> tuple[float, float]:
     )
 
 
-def _links(tables: list[_Link], groups: list[NodeGroup], wrong: Refusals) -> dict[frozenset[str], LinkSpec]:
-    """Links by their two groups; one between zones holds for each pair of their groups that has none of its own."""
+def _links(
+    tables: list[_Link], groups: list[NodeGroup], usual: dict[frozenset[str], LinkSpec], wrong: Refusals
+) -> dict[frozenset[str], LinkSpec]:
+    """Links by their two groups; one between zones holds for each pair of their groups that has none of its own.
+
+    Args:
+        tables: of the file.
+        groups: of the cluster.
+        usual: what joins two groups where the file does not say it.
+        wrong: what is wrong goes here.
+    """
     between_groups: dict[frozenset[str], LinkSpec] = {}
     between_zones: dict[frozenset[str], LinkSpec] = {}
     for i, link in enumerate(tables):
@@ -232,14 +260,51 @@ def _links(tables: list[_Link], groups: list[NodeGroup], wrong: Refusals) -> dic
                     "keep one of them",
                     name=f"{where}.between",
                 )
-            ordered = [group.name for group in groups if group.name in pair]
-            target[pair] = LinkSpec(
-                between=(ordered[0], ordered[1]),
-                bandwidth_bytes_per_s=link.gb_s * GIGA,
-                latency_s=link.latency_us * MICRO,
-                basis=link.basis,
+            target[pair] = _link(link, usual[pair])
+    _check_zones(groups, between_zones, between_groups, wrong)
+    return usual | between_zones | between_groups
+
+
+def _link(table: _Link, usual: LinkSpec) -> LinkSpec:
+    """A link of the file; one that has only a price keeps the speed that is assumed without it."""
+    found = replace(usual, price_per_gb=table.price_per_gb or 0.0)
+    if table.gb_s is not None:
+        latency_us = DEFAULT_LATENCY_US if table.latency_us is None else table.latency_us
+        found = replace(
+            found, bandwidth_bytes_per_s=table.gb_s * GIGA, latency_s=latency_us * MICRO, basis=table.basis
+        )
+    elif table.latency_us is not None:
+        found = replace(found, latency_s=table.latency_us * MICRO)
+    return found
+
+
+def _check_zones(
+    groups: list[NodeGroup],
+    between_zones: dict[frozenset[str], LinkSpec],
+    between_groups: dict[frozenset[str], LinkSpec],
+    wrong: Refusals,
+) -> None:
+    """Where any two zones have a link, all have: a fabric's speed and no price across a hole would be a guess."""
+    zone = {group.name: group.zone for group in groups if group.zone is not None}
+    if not any(len({zone.get(name) for name in pair}) > 1 for pair in between_zones):
+        return
+    joined = between_zones.keys() | between_groups.keys()
+    apart = [(a, b) for a, b in combinations(zone, 2) if zone[a] != zone[b] and frozenset((a, b)) not in joined]
+    for one, other in sorted({tuple(sorted((zone[a], zone[b]))) for a, b in apart}):
+        wrong.add(
+            f"zones {one!r} and {other!r} have no link",
+            "other zones have one, and what joins these two cannot be told from it",
+            f'add [[link]] between = ["zone:{one}", "zone:{other}"] with gb_s, and price_per_gb where it is paid for',
+            name="link",
+        )
+    for name in (group.name for group in groups if group.name not in zone):
+        if any(frozenset((name, other)) not in joined for other in zone):
+            wrong.add(
+                f"group {name} has no zone",
+                "links between zones are given, and none of them says how it is joined to the others",
+                f'write zone = "{next(iter(zone.values()))}", or another one, in its [[group]]',
+                name="group.zone",
             )
-    return between_zones | between_groups
 
 
 def _resolve_end(end: str, groups: list[NodeGroup], where: str, wrong: Refusals) -> tuple[str, tuple[str, ...]] | None:

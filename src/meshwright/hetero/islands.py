@@ -100,7 +100,7 @@ def granularities(cluster: ClusterSpec) -> tuple[Granularity, ...]:
 
 
 def as_cluster(cluster: ClusterSpec, seen: tuple[AlikeDevices, ...]) -> ClusterSpec:
-    """The cluster of islands: one group each, joined by the slowest of their groups' links.
+    """The cluster of islands: one group each, joined by the slowest of their groups' links at the highest of their prices.
 
     Args:
         cluster: that the islands are of.
@@ -112,7 +112,14 @@ def as_cluster(cluster: ClusterSpec, seen: tuple[AlikeDevices, ...]) -> ClusterS
         between = [joined[frozenset((x, y))] for x in a.groups for y in b.groups]
         slowest = min(between, key=lambda link: link.bandwidth_bytes_per_s)
         names = (a.counts_as.name, b.counts_as.name)
-        links.append(replace(slowest, between=names, latency_s=max(link.latency_s for link in between)))
+        links.append(
+            replace(
+                slowest,
+                between=names,
+                latency_s=max(link.latency_s for link in between),
+                price_per_gb=max(link.price_per_gb for link in between),
+            )
+        )
     return replace(cluster, groups=tuple(island.counts_as for island in seen), links=tuple(links))
 
 
@@ -125,7 +132,7 @@ def _tree(cluster: ClusterSpec) -> Linkage:
 
 
 def _apart(groups: list[NodeGroup], links: tuple[LinkSpec, ...]) -> Float[np.ndarray, "groups groups"]:
-    """How far apart groups are; infinite where their nodes are of different shape or lie in different zones."""
+    """How far apart groups are; infinite across zones, priced links, and nodes of different shape."""
     fabric = np.array([_fabric(group) for group in groups])
     properties = [
         np.array([_compute(group.device) for group in groups]),
@@ -140,7 +147,7 @@ def _apart(groups: list[NodeGroup], links: tuple[LinkSpec, ...]) -> Float[np.nda
         a, b = (place[name] for name in link.between)
         # A link no slower than what leaves either group sets nothing apart.
         slower = max(fabric[a], fabric[b]) / link.bandwidth_bytes_per_s - 1
-        apart[a, b] = apart[b, a] = max(apart[a, b], slower)
+        apart[a, b] = apart[b, a] = math.inf if link.price_per_gb else max(apart[a, b], slower)
     for a, b in combinations(range(len(groups)), 2):
         if _shape(groups[a]) != _shape(groups[b]):
             apart[a, b] = apart[b, a] = math.inf

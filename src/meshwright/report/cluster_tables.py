@@ -51,9 +51,12 @@ def _groups(groups: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def _links(links: Sequence[Mapping[str, Any]]) -> RenderableType:
-    table = _table("between", "", "GB/s", "basis")
+    priced = any(link["price_per_gb"] for link in links)
+    table = _table("between", "", "GB/s", "basis", *(["USD per GB"] if priced else []))
     for link in links:
-        plain_row(table, *link["between"], significant(link["bandwidth_bytes_per_s"] / GIGA), link["basis"])
+        speed = significant(link["bandwidth_bytes_per_s"] / GIGA)
+        price = [f"{link['price_per_gb']:g}"] if priced else []
+        plain_row(table, *link["between"], speed, link["basis"], *price)
     return table
 
 
@@ -96,6 +99,6 @@ def _domains(domains: Sequence[Mapping[str, Any]]) -> str:
 def _table(*headings: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
-        right = heading in ("nodes", "per node", "GB/s", "devices", "islands", "apart")
+        right = heading in ("nodes", "per node", "GB/s", "devices", "islands", "apart", "USD per GB")
         table.add_column(heading, overflow="fold", justify="right" if right else "left")
     return table

@@ -91,6 +91,23 @@ class LinkSpec:
     """Per device of the smaller side and direction."""
     latency_s: float
     basis: Basis = "assumed"
+    price_per_gb: float = 0.0
+    """USD for 1e9 bytes that cross it, in either direction."""
+
+    def __post_init__(self) -> None:
+        check = Check(f"link {self.between[0]} - {self.between[1]}")
+        check.positive("price_per_gb", self.price_per_gb, zero=True)
+        check.done()
+
+    def to_dict(self) -> dict[str, object]:
+        """As data."""
+        return {
+            "between": list(self.between),
+            "bandwidth_bytes_per_s": self.bandwidth_bytes_per_s,
+            "latency_s": self.latency_s,
+            "basis": self.basis,
+            "price_per_gb": self.price_per_gb,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,11 +144,17 @@ class ClusterSpec:
         """One group: every device is like every other."""
         return len(self.groups) == 1
 
+    def link(self, one: str, other: str) -> LinkSpec | None:
+        """What joins two groups; None where nothing is said of it."""
+        names = {one, other}
+        return next((link for link in self.links if set(link.between) == names), None)
+
     def describe(self) -> dict[str, object]:
         """The `cluster` entry of a plan set."""
         return {
             "name": self.name,
             "devices": self.devices,
+            "links": [link.to_dict() for link in self.links],
             "groups": [
                 {
                     "name": group.name,
@@ -139,6 +162,8 @@ class ClusterSpec:
                     "nodes": group.nodes,
                     "devices_per_node": group.devices_per_node,
                     "memory_bytes": group.device.memory_bytes,
+                    "zone": group.zone,
+                    "price_per_device_hour": group.price_per_hour,
                     "domains": [
                         {
                             "name": domain.name,

@@ -32,8 +32,10 @@ def cluster_file(description: Description, cluster: ClusterSpec) -> str:
     for link in description.table.get("link", []):
         lines += ["", "[[link]]", *_keys(link)]
     stated = {frozenset(link["between"]) for link in description.table.get("link", [])}
+    zone = {group.name: group.zone for group in cluster.groups}
     for found in cluster.links:
-        if found.basis == "assumed" and frozenset(found.between) not in stated:
+        ends = frozenset(found.between)
+        if found.basis == "assumed" and ends not in stated and frozenset(map(zone.get, ends)) not in stated:
             keys = {"between": list(found.between), "gb_s": found.bandwidth_bytes_per_s / GIGA}
             lines += ["", "# [[link]]", *(f"# {line}" for line in _keys(keys)), "# # the slower of both fabrics"]
     return "\n".join(lines) + "\n"
