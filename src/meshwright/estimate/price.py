@@ -15,6 +15,7 @@ from meshwright.estimate.result import BASIS_ORDER, StageEstimate, StepEstimate
 from meshwright.estimate.site import Site, Sites
 from meshwright.estimate.stages import pipeline_schedule, recompute_problem, schedule_problems, strategies_of
 from meshwright.estimate.step import StepColumns, fits
+from meshwright.estimate.traffic import link_traffic
 from meshwright.estimate.unpack import strategy_columns as strategy_columns
 from meshwright.library.calibration import calibration
 from meshwright.ops.layers import layer_work
@@ -229,6 +230,8 @@ def _result(plan: ExecutionPlan, run: RunPlan, pricer: PlanPricer) -> StepEstima
     verdicts = [fits(stage.peak_memory_bytes, stage.capacity_bytes) for stage in stages]
     prices = [None if (p := site.hardware.price_per_hour) is None else p * site.devices for site in flat]
     known = [price for price in prices if price is not None]
+    traffic = link_traffic(plan, run.stages, model, pricer.cluster, workload)
+    traffic_price = sum(link.price_per_step for link in traffic)
     return StepEstimate(
         step_time_s=time_s,
         step_time_low_s=time_s * (1.0 - low),
@@ -240,7 +243,8 @@ def _result(plan: ExecutionPlan, run: RunPlan, pricer: PlanPricer) -> StepEstima
         stages=stages,
         fits="no" if "no" in verdicts else "tight" if "tight" in verdicts else "yes",
         basis=basis,
-        price_per_step=sum(known) * time_s / 3600.0 if len(known) == len(prices) else None,
+        price_per_step=sum(known) * time_s / 3600.0 + traffic_price if len(known) == len(prices) else None,
+        traffic=traffic,
     )
 
 

@@ -65,6 +65,33 @@ class StageEstimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinkTraffic:
+    """What one step sends over the link between two groups, both directions together."""
+
+    between: tuple[str, str]
+    activation_bytes: float
+    """Between stages, their gradients included."""
+    gradient_bytes: float
+    """Of parameters, between pipelines."""
+    price_per_step: float
+    """0 where the link is free."""
+
+    @property
+    def total_bytes(self) -> float:
+        """All of it."""
+        return self.activation_bytes + self.gradient_bytes
+
+    def to_dict(self) -> dict[str, object]:
+        """As data."""
+        return {
+            "between": list(self.between),
+            "activation_bytes": self.activation_bytes,
+            "gradient_bytes": self.gradient_bytes,
+            "price_per_step": self.price_per_step,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepEstimate:
     """One plan's step."""
 
@@ -84,6 +111,14 @@ class StepEstimate:
     basis: Basis
     """The weakest basis among the numbers used."""
     price_per_step: float | None = None
+    """USD of the devices that are used and of what crosses priced links; None where a price is not known."""
+    traffic: tuple[LinkTraffic, ...] = ()
+    """Over the links between groups."""
+
+    @property
+    def traffic_price_per_step(self) -> float:
+        """USD of what crosses priced links."""
+        return sum(link.price_per_step for link in self.traffic)
 
     @property
     def peak_memory_bytes(self) -> float:
@@ -119,7 +154,8 @@ class StepEstimate:
             "fits": self.fits,
             "basis": self.basis,
             "price_per_step": self.price_per_step,
+            "traffic": [link.to_dict() for link in self.traffic],
         }
 
 
-__all__ = ["BASIS_ORDER", "MEMORY_KINDS", "RANGE_BY_BASIS", "StageEstimate", "StepEstimate"]
+__all__ = ["BASIS_ORDER", "MEMORY_KINDS", "RANGE_BY_BASIS", "LinkTraffic", "StageEstimate", "StepEstimate"]

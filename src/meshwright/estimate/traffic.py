@@ -1,0 +1,111 @@
+"""Bytes of one step that cross the links between groups of nodes, and what they cost.
+
+    activations   sequences x length x hidden x bytes of an element, once forward and, in training, once backward,
+                  wherever two neighbouring layers stand on different groups
+    gradients     2 (n - 1) / n x bytes of a layer on each of the n links around the n groups that hold it: sums are made
+                  inside each group first; between two groups the one link is crossed both ways
+    tied table    as gradients, of the first and the last stage, by each of their data ranks
+
+Bytes count at both ends of a link once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from meshwright.estimate.layout import ModelLayout
+from meshwright.estimate.partners import holders, weights_of
+from meshwright.estimate.result import LinkTraffic
+from meshwright.estimate.site import Site
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.plan import ExecutionPlan, Pipeline
+from meshwright.specs.workload import Workload
+from meshwright.units import GIGA
+
+Pair = tuple[int, int]
+"""Two groups by their number, the lower one first."""
+
+
+def link_traffic(
+    plan: ExecutionPlan,
+    stages: Sequence[Sequence[Site]],
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    workload: Workload,
+) -> tuple[LinkTraffic, ...]:
+    """What one step sends over each link between groups that it crosses.
+
+    Args:
+        plan: the plan.
+        stages: sites of each pipeline's workers.
+        model: of the plan.
+        cluster: its links have the prices.
+        workload: sequences and formats.
+
+    Returns:
+        in the order of the cluster's groups; empty where the plan stands on one group.
+    """
+    if len({site.number for own in stages for site in own}) < 2:
+        return ()
+    groups = [
+        np.array([site.number for site in own])[holders(pipeline, model.num_layers)]
+        for pipeline, own in zip(plan.pipelines, stages, strict=True)
+    ]
+    activations: dict[Pair, float] = defaultdict(float)
+    gradients: dict[Pair, float] = defaultdict(float)
+    once_bytes = workload.seq_len * model.hidden * workload.precision.bytes_of("activations")
+    for pipeline, held in zip(plan.pipelines, groups, strict=True):
+        sequences = plan.data_degree(pipeline) * pipeline.micro_batch * pipeline.num_micro_batches
+        for here, there in pairwise(held.tolist()):
+            if here != there:
+                activations[_pair(here, there)] += sequences * once_bytes * (2 if workload.training else 1)
+    if workload.training:
+        reduced = workload.precision.bytes_of("reduce")
+        rings, which = np.unique(np.sort(np.stack(groups), axis=0), axis=1, return_inverse=True)
+        weights = np.bincount(which.reshape(-1), weights_of(ModelLayout.of(model, workload.seq_len)))
+        for ring, weight in zip(rings.T.tolist(), weights.tolist(), strict=True):
+            for edge, share in _around(sorted(set(ring))):
+                gradients[edge] += share * weight * reduced
+        if model.tied_embeddings:
+            for pipeline, own, held in zip(plan.pipelines, stages, groups, strict=True):
+                ranks = _data_ranks(plan, pipeline, own)
+                for edge, share in _around(sorted({int(held[0]), int(held[-1])})):
+                    gradients[edge] += share * ranks * model.vocab * model.hidden * reduced
+    return tuple(
+        _priced(cluster, pair, activations[pair], gradients[pair]) for pair in sorted(activations | gradients)
+    )
+
+
+def _pair(one: int, other: int) -> Pair:
+    return min(one, other), max(one, other)
+
+
+def _around(groups: Sequence[int]) -> Iterator[tuple[Pair, float]]:
+    """The links of a ring around groups, and how often the ring's payload crosses each."""
+    count = len(groups)
+    for here, there in pairwise((*groups, groups[0])):
+        if here != there:
+            yield _pair(here, there), 2 * (count - 1) / count
+
+
+def _data_ranks(plan: ExecutionPlan, pipeline: Pipeline, stages: Sequence[Site]) -> int:
+    """Ranks of the narrower end that each hold the whole table, tensor ranks together."""
+    ends = (pipeline.workers[0], stages[0]), (pipeline.workers[-1], stages[-1])
+    return min(site.devices // plan.strategies[plan.strategy_index(pipeline, worker)].tp for worker, site in ends)
+
+
+def _priced(cluster: ClusterSpec, pair: Pair, activation_bytes: float, gradient_bytes: float) -> LinkTraffic:
+    one, other = (cluster.groups[number].name for number in pair)
+    link = cluster.link(one, other)
+    price_per_gb = link.price_per_gb if link else 0.0
+    return LinkTraffic(
+        between=(one, other),
+        activation_bytes=activation_bytes,
+        gradient_bytes=gradient_bytes,
+        price_per_step=price_per_gb * (activation_bytes + gradient_bytes) / GIGA,
+    )
