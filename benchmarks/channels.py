@@ -71,8 +71,8 @@ def serve(mesh: int, folder: str, *, rings: bool, placed: bool) -> None:
     """
     import pickle
 
-    from meshwright.compiler.instructions import Buffer
     from meshwright.runtime import sockets
+    from meshwright.runtime.host_arrays import host_form
 
     if not rings:
         sockets.RING_FROM_BYTES = 1 << 62
@@ -89,8 +89,8 @@ def serve(mesh: int, folder: str, *, rings: bool, placed: bool) -> None:
     wires = listener.connect(mesh, addresses if mesh == 0 else addresses[::-1], b"benchmark")
     channel = wires.channel(1 - mesh)
     for size, _, rounds in SIZES:
-        like = [Buffer(mesh=mesh, shape=(size,), dtype="uint8", bytes=size, spec=None)]
-        found = hop_s(size, rounds, lambda value: channel.send([value]), lambda: channel.receive(like)[0],  # noqa: B023
+        form = [host_form((size,), "uint8")]
+        found = hop_s(size, rounds, lambda value: channel.send([value], form), lambda: channel.receive(form)[0],  # noqa: B023
                       first=mesh == 0, placed=placed)  # fmt: skip
         print(found, flush=True)
 
@@ -120,7 +120,12 @@ def in_process() -> list[float]:
     for size, _, rounds in SIZES:
         # Both ends take turns in one thread: what one sends the other has.
         taken = hop_s(
-            size, rounds, lambda value: one[1].send([value]), lambda: other[0].receive([])[0], first=True, placed=True
+            size,
+            rounds,
+            lambda value: one[1].send([value], []),
+            lambda: other[0].receive([])[0],
+            first=True,
+            placed=True,
         )
         found.append(2 * taken)
     return found

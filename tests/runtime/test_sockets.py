@@ -11,15 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from meshwright.compiler.instructions import Buffer
 from meshwright.runtime import sockets
+from meshwright.runtime.host_arrays import HostForm, host_form
 from meshwright.runtime.sockets import Listener, LostPeerError, SocketChannel, Wires
 
 MESSAGES, SECRET = 40, b"0123456789abcdef"
 
 
-def like(value: Any) -> Buffer:
-    return Buffer(mesh=0, shape=tuple(value.shape), dtype=str(value.dtype), bytes=0, spec=None)
+def form(value: Any) -> HostForm:
+    return host_form(tuple(value.shape), str(value.dtype))
 
 
 def together(*works: Any) -> list[Any]:
@@ -82,8 +82,8 @@ def test_both_may_send_all_before_they_receive(
 
     def exchange(number: int) -> list[list[Any]]:
         for values in messages(number):
-            channels[number].send(values)
-        return [channels[number].receive([like(value) for value in values]) for values in messages(1 - number)]
+            channels[number].send(values, [form(value) for value in values])
+        return [channels[number].receive([form(value) for value in values]) for values in messages(1 - number)]
 
     for number, received in enumerate(together(lambda: exchange(0), lambda: exchange(1))):
         for values, expected in zip(received, messages(1 - number), strict=True):
@@ -95,11 +95,11 @@ def test_both_may_send_all_before_they_receive(
 def test_a_peer_that_is_gone_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = connected(tmp_path, ("here", "here"), monkeypatch)
     value = np.arange(3)
-    other.channel(0).send([value])
+    other.channel(0).send([value], [form(value)])
     other.close()
-    assert same(one.channel(1).receive([like(value)])[0], value)
+    assert same(one.channel(1).receive([form(value)])[0], value)
     with pytest.raises(LostPeerError, match="mesh 1 is gone"):
-        one.channel(1).receive([like(value)])
+        one.channel(1).receive([form(value)])
     with pytest.raises(LostPeerError, match="mesh 1 is gone"):
-        one.channel(1).send([value])
+        one.channel(1).send([value], [form(value)])
     one.close()

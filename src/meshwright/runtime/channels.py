@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from meshwright.compiler.instructions import Buffer
+from meshwright.runtime.host_arrays import HostForm
 
 
 class Channel(Protocol):
     """Both directions between a mesh and another one; messages arrive in the order they were sent."""
 
-    def send(self, values: Sequence[Any]) -> None:
+    def send(self, values: Sequence[Any], forms: Sequence[HostForm]) -> None:
         """Send values; returns before the other side receives them, however many it has not yet received.
 
         Args:
             values: arrays of the own mesh.
+            forms: of each on the host.
         """
         ...
 
@@ -24,11 +25,11 @@ class Channel(Protocol):
         """Whether `receive` would return at once."""
         ...
 
-    def receive(self, like: Sequence[Buffer]) -> list[Any]:
+    def receive(self, forms: Sequence[HostForm]) -> list[Any]:
         """The next message, waited for.
 
         Args:
-            like: what it holds.
+            forms: on the host of what it holds.
 
         Returns:
             Arrays that may lie anywhere; the receiver places them.
@@ -48,7 +49,7 @@ class LocalChannel:
         """
         self._outgoing, self._incoming = outgoing, incoming
 
-    def send(self, values: Sequence[Any]) -> None:
+    def send(self, values: Sequence[Any], forms: Sequence[HostForm]) -> None:
         """See `Channel`."""
         self._outgoing.put(list(values))
 
@@ -56,7 +57,7 @@ class LocalChannel:
         """See `Channel`."""
         return not self._incoming.empty()
 
-    def receive(self, like: Sequence[Buffer]) -> list[Any]:
+    def receive(self, forms: Sequence[HostForm]) -> list[Any]:
         """See `Channel`."""
         return self._incoming.get()
 

@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from meshwright.compiler.instructions import Buffer, Instruction, Op
 from meshwright.runtime.channels import Channel
+from meshwright.runtime.host_arrays import HostForm, host_form
 from meshwright.runtime.moments import Moment
 
 SMALL_BYTES = 1 << 14
@@ -47,6 +48,7 @@ class MeshExecutor:
         """Where instructions are timed; each is then waited for."""
         self._functions, self._channels, self._watch = functions, channels, watch
         self._compiled: dict[str, Any] = {}
+        self._forms = [self._of_message(one) for one in instructions]
         self._default = mesh.size == 1 and mesh.devices.flat[0] == jax.devices()[0]
 
     @property
@@ -114,14 +116,20 @@ class MeshExecutor:
                 results = self.compiled(instruction)(*(self.values[buffer] for buffer in instruction.reads))
                 self.values.update(zip(instruction.writes, results, strict=True))
             case Op.SEND:
-                self._channel(instruction).send([self.values[buffer] for buffer in instruction.reads])
+                values = [self.values[buffer] for buffer in instruction.reads]
+                self._channel(instruction).send(values, self._forms[self.place])
             case Op.RECV:
-                sent = self._channel(instruction).receive([self.buffers[buffer] for buffer in instruction.writes])
+                sent = self._channel(instruction).receive(self._forms[self.place])
                 for buffer, value in zip(instruction.writes, sent, strict=True):
                     self.values[buffer] = value if self._takes(value) else self.placed(value, buffer)
             case Op.FREE:
                 for buffer in instruction.reads:
                     del self.values[buffer]
+
+    def _of_message(self, instruction: Instruction) -> tuple[HostForm, ...]:
+        """Of what SEND and RECV carry, on the host."""
+        moved = (*instruction.reads, *instruction.writes) if instruction.peer is not None else ()
+        return tuple(host_form(self.buffers[buffer].shape, self.buffers[buffer].dtype) for buffer in moved)
 
     def _takes(self, value: Any) -> bool:
         """Whether executables take a received value as it is.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -12,6 +13,9 @@ import numpy as np
 RANDOM = ("threefry2x32", "rbg", "unsafe_rbg")
 """Kinds of random key that JAX has; their arrays are sent as the numbers in them."""
 
+ALIGNED_BYTES = 64
+"""Arrays in messages start at multiples of this, as JAX and vector instructions like it."""
+
 
 @dataclass(frozen=True, slots=True)
 class HostForm:
@@ -19,21 +23,44 @@ class HostForm:
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    bytes: int
+    """Of the whole array."""
     keys: str = ""
     """Kind of random keys these are the numbers of."""
 
     @property
-    def bytes(self) -> int:
-        """Of the whole array."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+    def aligned_bytes(self) -> int:
+        """Of the whole array, and up to where another one may start behind it."""
+        return self.bytes + -self.bytes % ALIGNED_BYTES
 
-    def value(self, body: np.ndarray) -> Any:
-        """The array.
+    def value(self, body: np.ndarray, start: int = 0) -> Any:
+        """The array, in the memory of its bytes.
 
         Args:
-            body: its bytes.
+            body: bytes.
+            start: of the array's among them.
         """
-        return from_host(body.view(self.dtype).reshape(self.shape), self.keys)
+        array = np.ndarray(self.shape, self.dtype, body.data, start)
+        return jax.random.wrap_key_data(array, impl=self.keys) if self.keys else array
+
+    def numbers(self, value: Any) -> np.ndarray:
+        """An array of this form gathered on the host.
+
+        Args:
+            value: array of JAX or of the host.
+        """
+        return np.asarray(jax.random.key_data(value) if self.keys else value, order="C")
+
+
+def aligned(size: int) -> np.ndarray:
+    """Bytes to be filled. JAX uses aligned memory of the host as it is, and copies other memory.
+
+    Args:
+        size: in bytes.
+    """
+    room = np.empty(size + ALIGNED_BYTES, np.uint8)
+    start = -room.ctypes.data % ALIGNED_BYTES
+    return room[start : start + size]
 
 
 @lru_cache(maxsize=4096)
@@ -45,13 +72,17 @@ def host_form(shape: tuple[int, ...], dtype: str) -> HostForm:
         dtype: name; `key<...>` for random keys.
     """
     if not dtype.startswith("key<"):
-        return HostForm(shape, jax.numpy.dtype(dtype))
+        return _form(shape, jax.numpy.dtype(dtype))
     for keys in RANDOM:
         one = jax.random.key(0, impl=keys)
         if str(one.dtype) == dtype:
             numbers = jax.random.key_data(one)
-            return HostForm(shape + numbers.shape, np.dtype(numbers.dtype), keys)
+            return _form(shape + numbers.shape, np.dtype(numbers.dtype), keys)
     raise TypeError(f"random keys of kind {dtype} have no numbers to send")
+
+
+def _form(shape: tuple[int, ...], dtype: np.dtype[Any], keys: str = "") -> HostForm:
+    return HostForm(shape, dtype, math.prod(shape) * dtype.itemsize, keys)
 
 
 def from_host(array: np.ndarray, keys: str) -> Any:
@@ -73,13 +104,3 @@ def to_host(value: Any) -> np.ndarray:
     if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
     return np.asarray(value, order="C")
-
-
-def bytes_of(value: Any) -> memoryview:
-    """The bytes of an array, copied only where they are not in one piece.
-
-    Args:
-        value: any array.
-    """
-    host = to_host(value)
-    return host.reshape(-1).view(np.uint8).data

@@ -93,7 +93,8 @@ class HostedExecutor(MeshExecutor):
                         for piece in pieces
                     )
         for target, arrays in sorted(out.items()):
-            self._worker(self._part.worker_of(wanted[0].mesh, target)).send(arrays)
+            forms = [host_form(one.shape, str(one.dtype)) for one in arrays]
+            self._worker(self._part.worker_of(wanted[0].mesh, target)).send(arrays, forms)
 
     def receive(self, given: Sequence[Buffer], wanted: Sequence[Buffer]) -> list[Any]:
         """What another mesh sent, placed.
@@ -135,13 +136,13 @@ class HostedExecutor(MeshExecutor):
         wanted: Sequence[Buffer],
     ) -> list[Any]:
         """Pieces of all values that one host of another mesh sent this one, in order."""
-        like = []
+        forms = []
         for own, plan in zip(wanted, plans, strict=True):
             dtype = str(host_form(own.shape, own.dtype).dtype)
             for piece in plan.get((source, self._part.host), ()):
                 shape = tuple(stop - start for start, stop in piece.box)
-                like.append(Buffer(mesh=self._part.mesh, shape=shape, dtype=dtype, bytes=0, spec=None))
-        return self._worker(self._part.worker_of(given[0].mesh, source)).receive(like)
+                forms.append(host_form(shape, dtype))
+        return self._worker(self._part.worker_of(given[0].mesh, source)).receive(forms)
 
     def _assembled(
         self,

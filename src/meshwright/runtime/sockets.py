@@ -20,21 +20,22 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.compiler.instructions import Buffer
-from meshwright.runtime.host_arrays import bytes_of, host_form
+from meshwright.runtime.host_arrays import ALIGNED_BYTES, HostForm, aligned
+from meshwright.runtime.waiting import Waiter, processors
 
 RING_BYTES = 64 << 20
 """Shared memory of one direction; pages that no message has touched take no memory."""
 RING_FROM_BYTES = 64 << 10
 """Shorter messages are copied faster through the socket."""
-ALIGNED_BYTES = 64
-"""Every array starts at a multiple of this, as vector instructions like it."""
+SCRATCH_BYTES = 64 << 10
+"""Read from a socket at a time."""
 SETUP_S = 60.0
 """Time for the others to connect."""
 
 _HEAD = struct.Struct("<BxxxIQQ")
 _BODY, _SHARED, _READ = 0, 1, 2
 """Kinds of frame: bytes follow; bytes are in the ring; so far the ring has been read."""
+_ZEROS = bytes(ALIGNED_BYTES)
 
 
 class LostPeerError(Exception):
@@ -95,7 +96,8 @@ class Listener:
         incoming = {peer: _take_ring(sockets[peer]) for peer in sorted(sockets) if near[peer]}
         self._unix.close()
         self._tcp.close()
-        return Wires({peer: _Peer(peer, one, outgoing.get(peer), incoming.get(peer)) for peer, one in sockets.items()})
+        peers = {peer: _Peer(peer, one, outgoing.get(peer), incoming.get(peer)) for peer, one in sockets.items()}
+        return Wires(peers, Waiter(awake=1 + sum(near.values()) <= processors()))
 
     def _call(self, address: Address, secret: bytes, mesh: int) -> socket.socket:
         if address.machine == self.address.machine:
@@ -127,15 +129,16 @@ class Listener:
 class Wires:
     """All connections of one worker."""
 
-    def __init__(self, peers: dict[int, _Peer]) -> None:
+    def __init__(self, peers: dict[int, _Peer], waiter: Waiter) -> None:
         """Connected ones.
 
         Args:
             peers: by mesh.
+            waiter: for their messages.
         """
         self._peers = peers
         self._by_file = {peer.socket.fileno(): peer for peer in peers.values()}
-        self._poll = select.poll()
+        self._poll = waiter
         self._parent: int | None = None
         for number in self._by_file:
             self._poll.register(number, select.POLLIN)
@@ -165,10 +168,16 @@ class Wires:
     def send(self, peer: _Peer, pieces: list[Any], length: int) -> None:
         """Send one message; taking in what arrives while there is no room for it."""
         place = peer.write(pieces, length) if length >= RING_FROM_BYTES else None
-        if place is None:
-            rest = [memoryview(_HEAD.pack(_BODY, 0, length, 0)), *(memoryview(piece) for piece in pieces)]
+        if place is not None:
+            self._push(peer, [_HEAD.pack(_SHARED, 0, length, place)])
+        elif length < RING_FROM_BYTES:
+            self._push(peer, [b"".join([_HEAD.pack(_BODY, 0, length, 0), *pieces])])
         else:
-            rest = [memoryview(_HEAD.pack(_SHARED, 0, length, place))]
+            self._push(peer, [_HEAD.pack(_BODY, 0, length, 0), *pieces])
+        peer.tell_read()
+
+    def _push(self, peer: _Peer, frame: list[Any]) -> None:
+        rest = [memoryview(piece) for piece in frame]
         peer.in_frame = True
         while rest:
             if peer.lost:
@@ -185,14 +194,13 @@ class Wires:
             if sent:
                 rest[0] = rest[0][sent:]
         peer.in_frame = False
-        peer.tell_read()
 
     def take_in(self, until_room: _Peer | None = None) -> None:
         """Wait until a message arrives, or until there is room to send, and read what is there."""
         if until_room is not None:
             self._poll.modify(until_room.socket.fileno(), select.POLLIN | select.POLLOUT)
         try:
-            events = self._poll.poll()
+            events = self._poll.events()
         finally:
             if until_room is not None:
                 self._poll.modify(until_room.socket.fileno(), select.POLLIN)
@@ -218,15 +226,13 @@ class SocketChannel:
         """
         self._wires, self._peer = wires, peer
 
-    def send(self, values: Sequence[Any]) -> None:
+    def send(self, values: Sequence[Any], forms: Sequence[HostForm]) -> None:
         """See `Channel`; arrays that are split over devices are gathered on the host."""
         pieces: list[Any] = []
-        length = 0
-        for value in values:
-            piece = bytes_of(value)
-            pieces += [piece, bytes(-len(piece) % ALIGNED_BYTES)]
-            length += len(piece) + len(pieces[-1])
-        self._wires.send(self._peer, [piece for piece in pieces if len(piece)], length)
+        for value, form in zip(values, forms, strict=True):
+            if form.bytes:
+                pieces += [form.numbers(value).reshape(-1).view(np.uint8).data, _ZEROS[: -form.bytes % ALIGNED_BYTES]]
+        self._wires.send(self._peer, pieces, sum([form.aligned_bytes for form in forms]))
 
     def ready(self) -> bool:
         """See `Channel`."""
@@ -234,7 +240,7 @@ class SocketChannel:
             self._peer.read()
         return bool(self._peer.messages)
 
-    def receive(self, like: Sequence[Buffer]) -> list[Any]:
+    def receive(self, forms: Sequence[HostForm]) -> list[Any]:
         """See `Channel`.
 
         Raises:
@@ -246,10 +252,9 @@ class SocketChannel:
             self._wires.take_in()
         body = self._peer.messages.popleft()
         values, at = [], 0
-        for buffer in like:
-            form = host_form(buffer.shape, buffer.dtype)
-            values.append(form.value(body[at : at + form.bytes]))
-            at += form.bytes + -form.bytes % ALIGNED_BYTES
+        for form in forms:
+            values.append(form.value(body, at))
+            at += form.aligned_bytes
         return values
 
 
@@ -265,7 +270,8 @@ class _Peer:
         self._outgoing = None if outgoing is None else np.frombuffer(outgoing, np.uint8)
         self._incoming = None if incoming is None else np.frombuffer(incoming, np.uint8)
         self._written = self._read_by_other = self._read = self._told = 0
-        self._scratch = bytearray(1 << 16)
+        self._scratch = np.empty(SCRATCH_BYTES, np.uint8)
+        self._room = self._scratch.data
         self._have = 0
         self._body: np.ndarray | None = None
         self._filled = 0
@@ -277,7 +283,8 @@ class _Peer:
         self.read()
         size = len(self._outgoing)
         start = self._written
-        if start % size + length > size:
+        # When all has been read, back to the start, which caches hold.
+        if self._read_by_other == start or start % size + length > size:
             start += -start % size
         if start + length - self._read_by_other > size:
             return None
@@ -299,8 +306,8 @@ class _Peer:
                         self.messages.append(self._body)
                         self._body = None
                 else:
-                    room = len(self._scratch) - self._have
-                    count = self.socket.recv_into(memoryview(self._scratch)[self._have :])
+                    room = SCRATCH_BYTES - self._have
+                    count = self.socket.recv_into(self._room[self._have :])
                     self._have += count
                     self._split()
                     if 0 < count < room and self._body is None:
@@ -327,25 +334,28 @@ class _Peer:
         """Frames out of the scratch; a body that has not wholly arrived gets an array of its own."""
         at = 0
         while self._have - at >= _HEAD.size:
-            kind, _, length, place = _HEAD.unpack_from(self._scratch, at)
+            kind, _, length, place = _HEAD.unpack_from(self._room, at)
             at += _HEAD.size
             if kind == _READ:
                 self._read_by_other = place
             elif kind == _SHARED:
                 assert self._incoming is not None
                 start = place % len(self._incoming)
-                self.messages.append(self._incoming[start : start + length].copy())
+                body = aligned(length)
+                body[:] = self._incoming[start : start + length]
+                self.messages.append(body)
                 self._read = place + length
             else:
-                body = np.empty(length, np.uint8)
                 here = min(length, self._have - at)
-                body[:here] = np.frombuffer(self._scratch, np.uint8, here, at)
+                body = np.empty(length, np.uint8) if length < RING_FROM_BYTES else aligned(length)
+                body[:here] = self._scratch[at : at + here]
                 at += here
                 if here < length:
                     self._body, self._filled = body, here
                 else:
                     self.messages.append(body)
-        self._scratch[: self._have - at] = self._scratch[at : self._have]
+        if at < self._have:
+            self._scratch[: self._have - at] = self._scratch[at : self._have].copy()
         self._have -= at
 
 

@@ -195,18 +195,23 @@ class MeshWorker:
         )
 
     def _give(self, move: Move) -> None:
+        from meshwright.runtime.host_arrays import host_form
+
         value = self._kept[move.key]
         if self._part.hosts > 1:
             self._executor.send([value], [move.given], [self._executor.buffers[move.buffer]])  # type: ignore[attr-defined]
         else:
-            self._wires.channel(move.target).send([value])
+            self._wires.channel(move.target).send([value], [host_form(move.given.shape, move.given.dtype)])
 
     def _taken(self, move: Move) -> Any:
+        from meshwright.runtime.host_arrays import host_form
+
         if self._part.hosts > 1:
             wanted = self._executor.buffers[move.buffer]
             (value,) = self._executor.receive([move.given], [wanted])  # type: ignore[attr-defined]
         else:
-            (value,) = self._wires.channel(move.source).receive([self._executor.buffers[move.buffer]])
+            wanted = self._executor.buffers[move.buffer]
+            (value,) = self._wires.channel(move.source).receive([host_form(wanted.shape, wanted.dtype)])
         return value
 
     def fetch(self, key: Key) -> Any:
