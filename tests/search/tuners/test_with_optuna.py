@@ -59,3 +59,23 @@ def test_a_trial_left_running_is_closed_and_the_study_goes_on(tmp_path: Path) ->
     states = [trial.state for trial in optuna.load_study(study_name=name, storage=storage).trials]
     assert len(states) == 11
     assert all(state.is_finished() for state in states)
+
+
+def test_a_study_that_ended_between_a_constraint_and_its_value_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = f"sqlite:///{tmp_path / 'trials.db'}"
+    told = optuna.study.Study.tell
+
+    def dies(study: object, trial: object, *values: object, **options: object) -> object:
+        if getattr(trial, "number", trial) == 3 and values:
+            raise KeyboardInterrupt
+        return told(study, trial, *values, **options)
+
+    monkeypatch.setattr(optuna.study.Study, "tell", dies)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(Toy(raises=False), "optuna", trials=8, storage=storage)
+    monkeypatch.undo()
+    study = run_study(Toy(raises=False), "optuna", trials=8, storage=storage, resume=True)
+    assert study.resumed == 4
+    check_rows(Toy(raises=False), study.trials, 8)

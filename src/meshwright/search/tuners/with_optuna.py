@@ -178,7 +178,8 @@ def _tell(study: Any, trial: Any, outcome: Outcome) -> None:
     elif outcome.value is None or outcome.status in ("illegal", "error"):
         study.tell(trial, state=TrialState.FAIL)
     else:
-        trial.set_constraint(_LIMIT, outcome.excess)
+        if _LIMIT not in trial.constraints:  # else the study was killed between here and the next line
+            trial.set_constraint(_LIMIT, outcome.excess)
         study.tell(trial, outcome.value)
 
 
