@@ -170,6 +170,9 @@ class _Search:
             block = self.block(rows)
             if block is not None:
                 self._price_block(block, block.plans())
+                if np.isinf(self.queue.threshold_s):
+                    # Whatever time there is to beat spares the next blocks most of their plans.
+                    self.queue.simulate(rounds=1)
             # Tables of rows that nobody needs again make room for the next ones in the cache.
             if not self.in_order:
                 kept.append(rows)
@@ -179,9 +182,10 @@ class _Search:
             self._price_sketch(sketch)
 
     def rows(self, grid: Grid) -> Iterator[PricedRows]:
-        """The rows priced, those of each (pp, m) together."""
+        """The rows priced, those of each (pp, m) together, in the order of their first."""
         code = grid.pp * (1 << 32) + grid.m
-        for value in np.unique(code):
+        values, first = np.unique(code, return_index=True)
+        for value in values[np.argsort(first)]:
             yield PricedRows(grid.take(code == value), self.factory, self.model, self.hardware, self.workload)
 
     def block(self, rows: PricedRows) -> Block | None:
@@ -264,7 +268,19 @@ def _per_pair(
     left: Int[np.ndarray, "rows"], right: Int[np.ndarray, "rows"], count: Callable[[int, int], int]
 ) -> Int[np.ndarray, "rows"]:
     """A number that depends on two columns, computed once per distinct pair."""
-    code = left * (1 << 32) + right
-    values, inverse = np.unique(code, return_inverse=True)
-    counts = np.array([count(int(value) >> 32, int(value) & 0xFFFFFFFF) for value in values], dtype=np.int64)
-    return counts[inverse.reshape(-1)]
+    # Both columns have few and small values: tables find them without a sort of all rows.
+    lefts, place_left = _places(left)
+    rights, place_right = _places(right)
+    code = place_left * len(rights) + place_right
+    present = np.flatnonzero(np.bincount(code, minlength=len(lefts) * len(rights)))
+    counts = np.zeros(len(lefts) * len(rights), dtype=np.int64)
+    counts[present] = [count(int(lefts[pair // len(rights)]), int(rights[pair % len(rights)])) for pair in present]
+    return counts[code]
+
+
+def _places(values: Int[np.ndarray, "rows"]) -> tuple[Int[np.ndarray, "distinct"], Int[np.ndarray, "rows"]]:
+    """The distinct values of a column, ascending, and the place of each row's among them."""
+    distinct = np.flatnonzero(np.bincount(values))
+    place = np.zeros(int(distinct[-1]) + 1, dtype=np.int64)
+    place[distinct] = np.arange(len(distinct))
+    return distinct, place[values]
