@@ -89,6 +89,8 @@ class Program:
     buffers: tuple[Buffer, ...]
     feeds: tuple[Feed, ...]
     outcomes: tuple[Outcome, ...]
+    inexact: str = ""
+    """How the step differs from one update with the gradient of its batch at its weights; empty if it does not."""
 
     @property
     def meshes(self) -> int:
@@ -97,7 +99,7 @@ class Program:
 
     def __str__(self) -> str:
         """The lists as text, mesh after mesh."""
-        lines = []
+        lines = [f"inexact: {self.inexact}"] if self.inexact else []
         for mesh, instructions in enumerate(self.lists):
             lines += [f"mesh {mesh}", *(f"  {instruction}" for instruction in instructions)]
         return "\n".join(lines)

@@ -40,6 +40,10 @@ class Operands:
         self.feeds: list[Feed] = []
         self.place_of = {var: place for place, var in enumerate(step.jaxpr.invars)}
         self.made_before = {var: eqn for eqn in step.before for var in eqn.outvars}
+        self.version = 0
+        """Updates that the state has seen which is read next."""
+        self.renewed: set[tuple[int, int]] = set()
+        """Mesh and place of inputs that updates in the step renew; newer ones are ("state", place, version)."""
 
     def of_loss(self, mesh: int, operand: int, unit: int, role: Role) -> int:
         """Buffer of an operand of the loss.
@@ -51,7 +55,22 @@ class Operands:
             role: what it is for.
         """
         atom = self.step.mark.invars[operand]
-        return self.value(mesh, atom, unit, role)
+        held = self.value(mesh, atom, unit, role)
+        return self._gathered(mesh, atom, held) if role is Role.PARAMETER else held
+
+    def _gathered(self, mesh: int, atom: Any, held: int) -> int:
+        """A parameter as stages read it: as it lies, or gathered once."""
+        if isinstance(atom, core.Literal) or atom not in self.place_of:
+            return held
+        spec = self.shardings[mesh].spec(Role.READ, atom, self.devices[mesh])
+        if spec == self.out.buffers[held].spec:
+            return held
+        key = ("gathered", held)
+        if (mesh, key) not in self.out.ids:
+            name = f"gather{self.place_of[atom]}"
+            self.out.executables[name] = jax.make_jaxpr(lambda value: [value])(atom.aval)
+            self.out.run(mesh, name, name, [held], [self.out.new(mesh, key, atom.aval, spec)])
+        return self.out.at(mesh, key)
 
     def value(self, mesh: int, atom: Any, unit: int | None, role: Role) -> int:
         """Buffer of a value of the step that exists before the loss: fed, constant, or made from such.
@@ -69,6 +88,8 @@ class Operands:
             return self._constant(mesh, atom)
         if atom in self.place_of:
             place = self.place_of[atom]
+            if self.version and (mesh, place) in self.renewed:
+                return self.out.at(mesh, ("state", place, self.version))
             split = place in self.step.batch
             if split and unit is None:
                 raise InputError(_UPDATE_READS_BATCH)
@@ -98,7 +119,8 @@ class Operands:
         eqns = ancestors(var, self.made_before, self.step.before)
         inputs = free_variables(eqns)
         of_batch = any(self.place_of.get(one) in self.step.batch for one in inputs)
-        key = ("before", var, unit if of_batch else None)
+        newer = any((mesh, self.place_of.get(one)) in self.renewed for one in inputs)
+        key = ("before", var, unit if of_batch else None, self.version if newer else 0)
         if (mesh, key) not in self.out.ids:
             number = list(self.made_before).index(var)
             name = f"before{number}"

@@ -1,0 +1,284 @@
+"""Tasks of a schedule as instructions: what each stage runs, reads and makes for one micro-batch, and what it sends."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core
+from jax.sharding import PartitionSpec
+
+from meshwright.compiler.finish import counts_samples, shape_of
+from meshwright.compiler.halves import Halves, SplitBackward, split_backward
+from meshwright.compiler.lists import Lists
+from meshwright.compiler.operands import Operands
+from meshwright.compiler.shardings import Role, Sharding
+from meshwright.compiler.trace import TracedStep
+from meshwright.schedules.table import Kind, ScheduleTable
+from meshwright.shapes import Int
+
+
+class StageTasks:
+    """Writes the tasks of one table, one after the other."""
+
+    def __init__(
+        self,
+        step: TracedStep,
+        halves: Sequence[Halves],
+        table: ScheduleTable,
+        lists: Lists,
+        operands: Operands,
+        shardings: Sequence[Sharding],
+        devices: Sequence[int],
+    ) -> None:
+        """Declare what the stages run.
+
+        Args:
+            step: what is run.
+            halves: forward and backward programs of its stages, in order.
+            table: with communication.
+            lists: to which the tasks are added.
+            operands: of the loss.
+            shardings: of values, by mesh.
+            devices: of each mesh.
+        """
+        self.step, self.halves, self.table, self.out, self.operands = step, halves, table, lists, operands
+        self.shardings, self.devices = shardings, devices
+        self.depth = len(halves)
+        # Bidirectional schedules hold every stage twice: `copies` are the meshes of each stage, chain after chain.
+        self.copies: Int[np.ndarray, "chains stages"] = table.placement.worker.reshape(-1, self.depth)
+        self.first_of_chain = np.append(0, np.cumsum(table.micro_batches))
+        self.splits: dict[int, SplitBackward] = {}
+        self.counted: dict[tuple[int, int], int] = defaultdict(int)
+        """Backwards by mesh and stage that the sums of gradients hold."""
+        for one in halves:
+            self._declare(one)
+
+    @property
+    def chain_of(self) -> list[int]:
+        """Chain of each micro-batch."""
+        return np.repeat(range(len(self.table.micro_batches)), self.table.micro_batches).tolist()
+
+    def add(self, task: int) -> None:
+        """Add one task; what it needs has been added.
+
+        Args:
+            task: number in the table.
+        """
+        table = self.table
+        kind = Kind(table.kind[task])
+        chain, k = divmod(int(table.stage[task]), self.depth)
+        mesh = int(table.worker[task])
+        unit = int(self.first_of_chain[chain]) + int(table.micro_batch[task])
+        label = f"{kind.name}{k}.{unit}"
+        halves = self.halves[k]
+        self.operands.version = 0 if table.version is None else int(table.version[task])
+        match kind:
+            case Kind.F:
+                again = Kind.R in table.kinds and table.at[Kind.R, table.stage[task], table.micro_batch[task]] >= 0
+                self._forward(mesh, halves, unit, label, saves=not again)
+            case Kind.R:
+                self._recompute(mesh, halves, unit, label)
+            case Kind.B:
+                self._backward(mesh, halves, unit, label)
+            case Kind.I:
+                self._input_gradient(mesh, halves, unit, label)
+            case Kind.W:
+                self._weight_gradient(mesh, halves, unit, label)
+            case Kind.SEND_F:
+                keys = [("carried", k, i, unit) for i in range(len(halves.stage.carried_out))]
+                self.out.send(mesh, int(self.copies[chain, k + 1]), label, keys)
+            case Kind.RECV_F:
+                values = [
+                    (("carried", k - 1, i, unit), var.aval, self.carried(mesh, var))
+                    for i, var in enumerate(halves.stage.carried_in)
+                ]
+                self.out.receive(mesh, int(self.copies[chain, k - 1]), label, values)
+            case Kind.SEND_B:
+                keys = [("gradient", k - 1, i, unit) for i in halves.carried_in]
+                self.out.send(mesh, int(self.copies[chain, k - 1]), label, keys)
+            case Kind.RECV_B:
+                values = [
+                    (("gradient", k, i, unit), var.aval, self.carried(mesh, var))
+                    for i, var in enumerate(halves.stage.carried_out)
+                    if i in halves.carried_out
+                ]
+                self.out.receive(mesh, int(self.copies[chain, k + 1]), label, values)
+
+    def carried(self, mesh: int, var: core.Var) -> PartitionSpec:
+        """How a mesh shards a value that is handed on between stages.
+
+        Args:
+            mesh: that holds it.
+            var: of the loss.
+        """
+        role = Role.SAMPLES if counts_samples(self.step, var) else Role.OTHER
+        return self.shardings[mesh].spec(role, var, self.devices[mesh])
+
+    def gradient_spec(self, mesh: int, operand: int) -> PartitionSpec:
+        """How a mesh shards the gradient of an operand of the loss.
+
+        Args:
+            mesh: that holds it.
+            operand: its position.
+        """
+        return self.shardings[mesh].spec(Role.GRADIENT, self.step.loss.invars[operand], self.devices[mesh])
+
+    # ---- executables
+
+    def _declare(self, halves: Halves) -> None:
+        k, kinds = halves.stage.index, self.table.kinds
+        self.out.executables[f"F{k}"] = halves.forward
+        if Kind.R in kinds:
+            jaxpr = halves.forward.jaxpr
+            keeps = len(jaxpr.outvars) - halves.saved
+            self.out.executables[f"F{k}-"] = _returning(halves.forward, jaxpr.outvars[:keeps])
+            self.out.executables[f"R{k}"] = _returning(halves.forward, jaxpr.outvars[keeps:])
+        if Kind.I in kinds:
+            split = self.splits[k] = split_backward(halves)
+            self.out.executables[f"I{k}"] = split.inputs
+            self._accumulating(f"W{k}", split.weights, 0)
+        if Kind.B in kinds:
+            self._accumulating(f"B{k}", halves.backward, len(halves.carried_in))
+
+    def _accumulating(self, name: str, program: core.ClosedJaxpr, passed: int) -> None:
+        """A program, and the same that adds its gradients (outputs from `passed` on) to what it is given last."""
+        self.out.executables[name] = program
+        outputs = program.jaxpr.outvars[passed:]
+
+        def added(*operands: Any) -> list[Any]:
+            given = core.jaxpr_as_fun(program)(*operands[: len(program.jaxpr.invars)])
+            sums = operands[len(program.jaxpr.invars) :]
+            return [*given[:passed], *(a + b for a, b in zip(sums, given[passed:], strict=True))]
+
+        shapes = [shape_of(var) for var in [*program.jaxpr.invars, *outputs]]
+        self.out.executables[f"{name}+"] = jax.make_jaxpr(added)(*shapes)
+
+    # ---- tasks
+
+    def _operands(self, mesh: int, halves: Halves, unit: int) -> list[int]:
+        stage = halves.stage
+        return [
+            *(self.operands.of_loss(mesh, operand, unit, Role.PARAMETER) for operand in stage.parameters),
+            *(self.out.at(mesh, ("carried", stage.index - 1, i, unit)) for i in range(len(stage.carried_in))),
+            *(self.operands.of_loss(mesh, operand, unit, Role.OTHER) for operand in stage.others),
+        ]
+
+    def _forward(self, mesh: int, halves: Halves, unit: int, label: str, *, saves: bool) -> None:
+        stage, k = halves.stage, halves.stage.index
+        reads = self._operands(mesh, halves, unit)
+        outputs = halves.forward.jaxpr.outvars
+        handed = len(stage.carried_out)
+        writes = [
+            *(
+                self.out.new(mesh, ("carried", k, i, unit), var.aval, self.carried(mesh, var))
+                for i, var in enumerate(stage.carried_out)
+            ),
+            *(
+                self.out.new(mesh, ("result", place, unit), outputs[handed + i].aval)
+                for i, place in enumerate(stage.results)
+            ),
+            *(self._saved(mesh, halves, unit) if saves else ()),
+        ]
+        self.out.run(mesh, f"F{k}" if saves else f"F{k}-", label, reads, writes)
+
+    def _recompute(self, mesh: int, halves: Halves, unit: int, label: str) -> None:
+        """The forward again, for what the backward reads of it."""
+        reads = self._operands(mesh, halves, unit)
+        writes = self._saved(mesh, halves, unit)
+        if writes:
+            self.out.run(mesh, f"R{halves.stage.index}", label, reads, writes)
+
+    def _saved(self, mesh: int, halves: Halves, unit: int) -> list[int]:
+        outputs = halves.forward.jaxpr.outvars
+        saved = outputs[len(outputs) - halves.saved :]
+        return [self.out.new(mesh, ("saved", halves.stage.index, i, unit), var.aval) for i, var in enumerate(saved)]
+
+    def _backward_reads(self, mesh: int, halves: Halves, unit: int) -> list[int]:
+        k = halves.stage.index
+        operands = self._operands(mesh, halves, unit)
+        return [
+            *(operands[place] for place in halves.kept),
+            *(self.out.at(mesh, ("saved", k, i, unit)) for i in range(halves.saved)),
+            *(self.out.at(mesh, ("gradient", k, i, unit)) for i in halves.carried_out),
+        ]
+
+    def _input_writes(self, mesh: int, halves: Halves, unit: int) -> list[int]:
+        stage = halves.stage
+        return [
+            self.out.new(
+                mesh,
+                ("gradient", stage.index - 1, i, unit),
+                stage.carried_in[i].aval,
+                self.carried(mesh, stage.carried_in[i]),
+            )
+            for i in halves.carried_in
+        ]
+
+    def _backward(self, mesh: int, halves: Halves, unit: int, label: str) -> None:
+        reads = self._backward_reads(mesh, halves, unit)
+        inputs = self._input_writes(mesh, halves, unit)
+        self._accumulate(mesh, halves, f"B{halves.stage.index}", label, reads, inputs)
+
+    def _input_gradient(self, mesh: int, halves: Halves, unit: int, label: str) -> None:
+        k = halves.stage.index
+        split = self.splits[k]
+        reads = self._backward_reads(mesh, halves, unit)
+        writes = self._input_writes(mesh, halves, unit)
+        outputs = split.inputs.jaxpr.outvars[len(writes) :]
+        passed = [self.out.new(mesh, ("passed", k, i, unit), var.aval) for i, var in enumerate(outputs)]
+        self.out.run(mesh, f"I{k}", label, reads, [*writes, *passed])
+
+    def _weight_gradient(self, mesh: int, halves: Halves, unit: int, label: str) -> None:
+        k = halves.stage.index
+        split = self.splits[k]
+        whole = self._backward_reads(mesh, halves, unit)
+        reads = [whole[place] for place in split.kept]
+        reads += [self.out.at(mesh, ("passed", k, i, unit)) for i in range(split.passed)]
+        self._accumulate(mesh, halves, f"W{k}", label, reads, [])
+
+    def _accumulate(
+        self, mesh: int, halves: Halves, name: str, label: str, reads: list[int], writes: list[int]
+    ) -> None:
+        k = halves.stage.index
+        keys = [("sum", k, operand) for operand in halves.stage.parameters]
+        again = self.counted[mesh, k] > 0
+        self.counted[mesh, k] += 1
+        sums = [self.out.at(mesh, key) for key in keys] if again else []
+        made = [
+            self.out.new(mesh, key, self.step.loss.invars[key[2]].aval, self.gradient_spec(mesh, key[2]))
+            for key in keys
+        ]
+        if made or writes:
+            self.out.run(mesh, f"{name}+" if again else name, label, [*reads, *sums], [*writes, *made])
+
+
+def in_rounds(table: ScheduleTable) -> list[int]:
+    """All tasks, each worker's in the order of its list, and none before what it needs.
+
+    Args:
+        table: any.
+    """
+    needs = [[task for task in row if task >= 0] for row in table.needs.tolist()]
+    done = [False] * table.tasks
+    next_of = table.first[:-1].tolist()
+    ends = table.first[1:].tolist()
+    order: list[int] = []
+    while len(order) < table.tasks:
+        for worker, end in enumerate(ends):
+            while next_of[worker] < end and all(done[task] for task in needs[next_of[worker]]):
+                done[next_of[worker]] = True
+                order.append(next_of[worker])
+                next_of[worker] += 1
+    return order
+
+
+def _returning(closed: core.ClosedJaxpr, outputs: Sequence[Any]) -> core.ClosedJaxpr:
+    """The same program with some of its results."""
+    jaxpr = closed.jaxpr
+    return core.ClosedJaxpr(
+        jaxpr.replace(outvars=list(outputs), debug_info=jaxpr.debug_info.with_unknown_names()), closed.consts
+    )

@@ -1,0 +1,144 @@
+"""The update behind all micro-batches as instructions, and where each output of the step is then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jax.extend import core
+
+from meshwright.compiler.halves import Halves
+from meshwright.compiler.inline import free_variables
+from meshwright.compiler.instructions import Outcome
+from meshwright.compiler.lists import Lists
+from meshwright.compiler.operands import Operands, ancestors
+from meshwright.compiler.shardings import Role, Sharding
+from meshwright.compiler.trace import TracedStep
+from meshwright.compiler.update import Update, spread_update
+from meshwright.shapes import Int
+
+
+class Updating:
+    """Writes the one update of a step."""
+
+    def __init__(
+        self,
+        step: TracedStep,
+        halves: Sequence[Halves],
+        lists: Lists,
+        operands: Operands,
+        shardings: Sequence[Sharding],
+        devices: Sequence[int],
+    ) -> None:
+        """Nothing is written yet.
+
+        Args:
+            step: that is run.
+            halves: of its stages.
+            lists: that are written.
+            operands: of the loss and the update.
+            shardings: of values, by mesh.
+            devices: of each mesh.
+        """
+        self.step, self.halves, self.out, self.operands = step, halves, lists, operands
+        self.shardings, self.devices = shardings, devices
+
+    def outcomes(self, owner: Mapping[int, int], copies: Int[np.ndarray, "chains stages"]) -> list[Outcome]:
+        """Write the update; gradients and results of the loss are there.
+
+        Args:
+            owner: mesh of each differentiated operand of the loss.
+            copies: mesh of each stage, chain after chain.
+
+        Returns:
+            Where each output of the step is.
+        """
+        update = self._update(owner, copies)
+        return [self._outcome(atom, update) for atom in self.step.jaxpr.outvars]
+
+    def _update(self, owner: Mapping[int, int], copies: Int[np.ndarray, "chains stages"]) -> Update:
+        step = self.step
+        update = spread_update(step.jaxpr, step.after, self._homes(owner, copies))
+        inside = set(step.mark.outvars) | {var for eqn in step.after for var in eqn.outvars}
+        for number, part in enumerate(update.pieces):
+            reads = []
+            for var in part.inputs:
+                if var not in inside:
+                    role = Role.PARAMETER if is_parameter(step, var) else Role.STATE
+                    reads.append(self.operands.value(part.mesh, var, None, role))
+                    continue
+                key = ("value", var)
+                if (part.mesh, key) not in self.out.ids:
+                    home = update.home[var]
+                    self.out.send(home, part.mesh, f"value to update{number}", [key])
+                    spec = self.out.buffers[self.out.at(home, key)].spec
+                    self.out.receive(part.mesh, home, f"value to update{number}", [(key, var.aval, spec)])
+                reads.append(self.out.at(part.mesh, key))
+            name = f"update{number}"
+            self.out.executables[name] = part.program
+            writes = [
+                self.out.new(part.mesh, ("value", var), var.aval, self._state_spec(part.mesh, var))
+                for var in part.outputs
+            ]
+            self.out.run(part.mesh, name, name, reads, writes)
+        return update
+
+    def _homes(self, owner: Mapping[int, int], copies: Int[np.ndarray, "chains stages"]) -> dict[core.Var, int]:
+        """Mesh of each gradient, parameter and result of the loss."""
+        step = self.step
+        made, places = self.operands.made_before, self.operands.place_of
+        homes: dict[core.Var, int] = {}
+        for number, operand in enumerate(step.wrt):
+            homes[step.gradients[number]] = owner[operand]
+            atom = step.mark.invars[operand]
+            sources = [atom] if atom in places else []
+            if atom in made:
+                sources = free_variables(ancestors(atom, made, step.before))
+            homes.update((var, owner[operand]) for var in sources if var.aval.shape == atom.aval.shape)
+        for halves in self.halves:
+            for place in halves.stage.results:
+                homes[step.mark.outvars[place]] = int(copies[0, halves.stage.index])
+        return homes
+
+    def _state_spec(self, mesh: int, var: core.Var) -> Any:
+        """An output takes the sharding of the input it replaces, where there is one: same place, same shape."""
+        step = self.step
+        for place, atom in enumerate(step.jaxpr.outvars):
+            if atom is var and place < len(step.jaxpr.invars):
+                old = step.jaxpr.invars[place]
+                if old.aval.shape == var.aval.shape and place not in step.batch:
+                    return state_spec(step, old, self.shardings[mesh], self.devices[mesh])
+        return None
+
+    def _outcome(self, atom: Any, update: Update) -> Outcome:
+        if isinstance(atom, core.Var) and atom in self.operands.place_of:
+            return Outcome(input=self.operands.place_of[atom])
+        if isinstance(atom, core.Var) and atom in update.home:
+            home = update.home[atom]
+            if (home, ("value", atom)) in self.out.ids:
+                return Outcome(buffer=self.out.at(home, ("value", atom)))
+        return Outcome(buffer=self.operands.value(0, atom, None, Role.OTHER))
+
+
+def is_parameter(step: TracedStep, var: Any) -> bool:
+    """Whether a variable of the step is differentiated as it is.
+
+    Args:
+        step: any.
+        var: of it.
+    """
+    return any(var is step.mark.invars[operand] for operand in step.wrt)
+
+
+def state_spec(step: TracedStep, var: core.Var, sharding: Sharding, devices: int) -> Any:
+    """How a mesh shards an input of the step that lives from step to step.
+
+    Args:
+        step: any.
+        var: of its state.
+        sharding: of the mesh.
+        devices: of the mesh.
+    """
+    role = Role.PARAMETER if is_parameter(step, var) else Role.STATE
+    return sharding.spec(role, var, devices)

@@ -1,0 +1,281 @@
+"""Schedules that update behind some micro-batches of a step while others are under way on older weights.
+
+Every mesh updates what it holds by itself, as soon as its own gradients are there, and the newer state gets buffers of
+its own: a backward still finds the weights that its forward read. So an update that needs numbers of several stages
+(a norm over all gradients, a weight that two stages share) would make every update wait for the whole pipeline; it is
+refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+
+from meshwright.compiler.finish import shape_of
+from meshwright.compiler.halves import Halves
+from meshwright.compiler.inline import free_variables, piece
+from meshwright.compiler.instructions import Outcome
+from meshwright.compiler.lists import Lists
+from meshwright.compiler.operands import Operands, ancestors
+from meshwright.compiler.shardings import Role, Sharding
+from meshwright.compiler.trace import TracedStep
+from meshwright.compiler.updating import is_parameter, state_spec
+from meshwright.errors import InputError, Problem
+
+_FIX = "1f1b or another schedule with one version of the weights"
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class MeshUpdate:
+    """What one mesh does in each update."""
+
+    places: tuple[int, ...]
+    """Inputs of the step whose newer values it makes."""
+    inputs: tuple[core.Var, ...]
+    """Of the step, and gradients of its own stage."""
+    program: core.ClosedJaxpr
+
+
+class VersionedUpdates:
+    """Writes updates stage by stage, any number of them in a step."""
+
+    def __init__(
+        self,
+        step: TracedStep,
+        halves: Sequence[Halves],
+        meshes: Sequence[int],
+        lists: Lists,
+        operands: Operands,
+        shardings: Sequence[Sharding],
+        devices: Sequence[int],
+        micro_batches: int,
+    ) -> None:
+        """Find out what every mesh updates.
+
+        Args:
+            step: that is run.
+            halves: of its stages.
+            meshes: of the stages; each holds one.
+            lists: that are written.
+            operands: of the loss, told which inputs get newer versions.
+            shardings: of values, by mesh.
+            devices: of each mesh.
+            micro_batches: whose gradients are added up for an update.
+
+        Raises:
+            InputError: meshes cannot update by themselves, or the step does not return its state first.
+        """
+        self.step, self.halves, self.out, self.operands = step, halves, lists, operands
+        self.shardings, self.devices = shardings, devices
+        self.parts = micro_batches if step.mean else 1
+        self.stage_of = {mesh: k for k, mesh in enumerate(meshes)}
+        self.made: dict[int, int] = dict.fromkeys(self.stage_of, 0)
+        """Updates that each mesh has done."""
+        self._eqns = [*step.before, *step.after]
+        self._made_by = {var: eqn for eqn in self._eqns for var in eqn.outvars}
+        self._mesh_of_gradient = self._owners(meshes)
+        self.places_of, self.home = self._split()
+        self.updates = {mesh: self._program(mesh) for mesh in self.stage_of}
+        operands.renewed = {(mesh, place) for mesh, places in self.places_of.items() for place in places}
+
+    def add(self, mesh: int) -> None:
+        """Add the next update of a mesh.
+
+        Args:
+            mesh: whose stage has added up its gradients.
+        """
+        k, number = self.stage_of[mesh], self.made[mesh]
+        update, step = self.updates[mesh], self.step
+        self.operands.version = number
+        gradient_of = dict(zip(step.gradients, step.wrt, strict=True))
+        reads = [
+            self.out.at(mesh, ("sum", k, gradient_of[var]))
+            if var in gradient_of
+            else self.operands.value(mesh, var, None, Role.PARAMETER if is_parameter(step, var) else Role.STATE)
+            for var in update.inputs
+        ]
+        self.made[mesh] = number + 1
+        writes = []
+        for place in update.places:
+            old = step.jaxpr.invars[place]
+            spec = state_spec(step, old, self.shardings[mesh], self.devices[mesh])
+            writes.append(self.out.new(mesh, ("state", place, number + 1), old.aval, spec))
+        self.out.executables[f"update{mesh}"] = update.program
+        self.out.run(mesh, f"update{mesh}", f"update{mesh}.{number}", reads, writes)
+
+    def outcomes(self) -> list[Outcome]:
+        """Where each output of the step is, when all updates and all results of the loss are written."""
+        found = []
+        for place, atom in enumerate(self.step.jaxpr.outvars):
+            if place in self.home:
+                mesh = self.home[place]
+                found.append(Outcome(buffer=self.out.at(mesh, ("state", place, self.made[mesh]))))
+            elif isinstance(atom, core.Var) and atom in self.operands.place_of:
+                found.append(Outcome(input=self.operands.place_of[atom]))
+            elif isinstance(atom, core.Var) and atom in set(self.step.mark.outvars):
+                mesh = next(mesh for mesh in self.stage_of if (mesh, ("value", atom)) in self.out.ids)
+                found.append(Outcome(buffer=self.out.at(mesh, ("value", atom))))
+            else:
+                found.append(Outcome(buffer=self.operands.value(0, atom, None, Role.OTHER)))
+        return found
+
+    # ---- who updates what
+
+    def _owners(self, meshes: Sequence[int]) -> dict[core.Var, int]:
+        """Mesh of each gradient."""
+        step = self.step
+        readers: dict[int, list[int]] = {}
+        for one in self.halves:
+            for operand in one.stage.parameters:
+                readers.setdefault(operand, []).append(one.stage.index)
+        shared = {operand: stages for operand, stages in readers.items() if len(stages) > 1}
+        if shared:
+            operand, stages = min(shared.items())
+            raise InputError(Problem(
+                what=f"{self._name(operand)} is used by stages {' and '.join(map(str, stages))}",
+                why="its gradients of both would have to meet before each update, which waits for nobody here",
+                fix=_FIX, field="schedule",
+            ))  # fmt: skip
+        return {
+            var: meshes[readers[operand][0]] if operand in readers else meshes[0]
+            for operand, var in zip(step.wrt, step.gradients, strict=True)
+        }
+
+    def _name(self, operand: int) -> str:
+        atom = self.step.mark.invars[operand]
+        place = self.operands.place_of.get(atom)
+        if place is None:
+            return "a differentiated value"
+        paths = jax.tree_util.tree_leaves_with_path(
+            jax.tree.unflatten(self.step.in_tree, range(len(self.step.jaxpr.invars)))
+        )
+        return f"argument {jax.tree_util.keystr(paths[place][0])}"
+
+    def _split(self) -> tuple[dict[int, set[int]], dict[int, int]]:
+        """Inputs that each mesh renews, and the mesh whose newest value of each the step returns."""
+        step = self.step
+        self._check_outputs()
+        states = self._state_places()
+        home: dict[int, int] = {}
+        everywhere: set[int] = set()
+        for place in states:
+            meshes = {self._mesh_of_gradient[var] for var in self._gradients(place)}
+            if len(meshes) > 1:
+                raise InputError(Problem(
+                    what=f"the update adds up numbers of the stages on meshes {', '.join(map(str, sorted(meshes)))}",
+                    why="with several versions of the weights every stage updates by itself, as soon as its own"
+                    " gradients are there", fix=f"leave out the norm over all gradients, or take {_FIX}",
+                    field="schedule",
+                ))  # fmt: skip
+            if meshes:
+                home[place] = meshes.pop()
+            else:
+                everywhere.add(place)
+                home[place] = next(iter(self.stage_of))
+        renewed = {mesh: {place for place in states if home[place] == mesh} for mesh in self.stage_of}
+        for mesh, own in renewed.items():
+            k = self.stage_of[mesh]
+            stage = self.halves[k].stage
+            atoms = [step.mark.invars[operand] for operand in (*stage.parameters, *stage.others)]
+            atoms += [step.jaxpr.outvars[place] for place in own]
+            wanted = self._inputs(atoms) & set(states) - own
+            while wanted:
+                foreign = {place for place in wanted if place not in everywhere and home[place] != mesh}
+                if foreign:
+                    raise InputError(Problem(
+                        what=f"mesh {mesh} reads state that mesh {home[min(foreign)]} updates",
+                        why="with several versions of the weights every stage keeps and updates its own state",
+                        fix=_FIX, field="schedule",
+                    ))  # fmt: skip
+                own |= wanted
+                wanted = self._inputs([step.jaxpr.outvars[place] for place in own]) & set(states) - own
+        return renewed, home
+
+    def _state_places(self) -> list[int]:
+        """Inputs that the step returns renewed, at the same place."""
+        step = self.step
+        return [
+            place
+            for place, (old, new) in enumerate(zip(step.jaxpr.invars, step.jaxpr.outvars, strict=False))
+            if place not in step.batch and new is not old and place < self._state_leaves()
+        ]
+
+    def _state_leaves(self) -> int:
+        return jax.tree.structure(jax.tree.unflatten(self.step.in_tree, self.step.jaxpr.invars)[0]).num_leaves
+
+    def _check_outputs(self) -> None:
+        """The state comes first and back as it came; everything else is a result of the loss."""
+        step = self.step
+        given = jax.tree.unflatten(step.in_tree, step.jaxpr.invars)[0]
+        returned = jax.tree.unflatten(step.out_tree, step.jaxpr.outvars)
+        first = returned[0] if isinstance(returned, tuple) and returned else returned
+        same = jax.tree.structure(first) == jax.tree.structure(given) and all(
+            new.aval.shape == old.aval.shape and new.aval.dtype == old.aval.dtype
+            for new, old in zip(jax.tree.leaves(first), jax.tree.leaves(given), strict=True)
+        )
+        if not same:
+            raise InputError(Problem(
+                what="the step does not return the newer state first, as it took it", fix=_FIX, field="schedule",
+                why="one call does several updates, each on the state that the one before returned",
+            ))  # fmt: skip
+        results = set(step.mark.outvars[: len(step.loss.outvars)])
+        rest = step.jaxpr.outvars[self._state_leaves() :]
+        if any(isinstance(atom, core.Var) and atom in self._made_by for atom in rest):
+            raise InputError(Problem(
+                what="the step returns what the update computes, beside the state",
+                why="one call does several updates", fix="return results of the loss only", field="schedule",
+            ))  # fmt: skip
+        places = self._state_leaves()
+        reads = {var for place in range(places) for var in self._sources([step.jaxpr.outvars[place]])}
+        if reads & results:
+            raise InputError(Problem(
+                what="the update reads results of the loss",
+                why="with several versions of the weights every stage updates by itself, and the loss is known to the"
+                " last", fix=_FIX, field="schedule",
+            ))  # fmt: skip
+
+    def _sources(self, atoms: Sequence[Any]) -> set[core.Var]:
+        """Variables that some values are made of, none of which an equation around the loss makes."""
+        found: set[core.Var] = set()
+        for atom in atoms:
+            if isinstance(atom, core.Var):
+                eqns = ancestors(atom, self._made_by, self._eqns)
+                found.update(free_variables(eqns) if eqns else [atom])
+        return found
+
+    def _gradients(self, place: int) -> set[core.Var]:
+        return self._sources([self.step.jaxpr.outvars[place]]) & set(self.step.gradients)
+
+    def _inputs(self, atoms: Sequence[Any]) -> set[int]:
+        return {self.operands.place_of[var] for var in self._sources(atoms) if var in self.operands.place_of}
+
+    def _program(self, mesh: int) -> MeshUpdate:
+        """One executable: the mean of the added gradients, and the equations of the update that this mesh needs."""
+        step, places = self.step, tuple(sorted(self.places_of[mesh]))
+        outputs = [step.jaxpr.outvars[place] for place in places]
+        needed = {id(eqn) for atom in outputs if isinstance(atom, core.Var)
+                  for eqn in ancestors(atom, self._made_by, self._eqns)}  # fmt: skip
+        eqns = [eqn for eqn in self._eqns if id(eqn) in needed]
+        free = dict.fromkeys(free_variables(eqns))
+        free.update((atom, None) for atom in outputs if isinstance(atom, core.Var) and atom not in self._made_by)
+        alone = core.jaxpr_as_fun(piece(step.jaxpr, eqns, list(free), outputs))
+        summed = {
+            var for var, operand in zip(step.gradients, step.wrt, strict=True)
+            if any(operand in one.stage.parameters for one in self.halves)
+        }  # fmt: skip
+        inputs = [var for var in free if var in summed or var not in step.gradients]
+
+        def update(*given: Any) -> list[Any]:
+            values = dict(zip(inputs, given, strict=True))
+            # What no stage reads has no gradient.
+            whole = [values[var] if var in values else jnp.zeros(var.aval.shape, var.aval.dtype) for var in free]
+            return alone(*(one / self.parts if var in summed and self.parts > 1 else one
+                           for var, one in zip(free, whole, strict=True)))  # fmt: skip
+
+        program = jax.make_jaxpr(update)(*(shape_of(var) for var in inputs))
+        return MeshUpdate(places=places, inputs=tuple(inputs), program=program)

@@ -1,0 +1,158 @@
+"""What `parallelize` does with a step and a method: trace, cut, decide, lower, check, and place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from meshwright.compiler.cut import Stage
+from meshwright.compiler.halves import halves_of
+from meshwright.compiler.layers import layer_ends
+from meshwright.compiler.lower import lower
+from meshwright.compiler.methods import Auto, FromPlan, LocalPipeline, Method, PipeshardParallel, ShardParallel
+from meshwright.compiler.order import order_of
+from meshwright.compiler.sharding.apply import AXES, Setting, shard_stage
+from meshwright.compiler.sharding.cost import LogicalMesh, MeshAxis
+from meshwright.compiler.shardings import Sharding
+from meshwright.compiler.stages.apply import planned_stages
+from meshwright.compiler.stages.plan import StagesPlan
+from meshwright.compiler.stages.search import plan_step
+from meshwright.compiler.staging import staged
+from meshwright.compiler.trace import trace_step
+from meshwright.compiler.verify import verify
+from meshwright.errors import InputError, Problem
+from meshwright.runtime.backends import TIMEOUT_S, check_backend, runtime_of
+from meshwright.runtime.compiled import CompiledStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a step runs."""
+
+    backend: str = "local"
+    ray: str | None = None
+    timeout_s: float = TIMEOUT_S
+    hosts_per_mesh: int = 1
+
+    def __post_init__(self) -> None:
+        check_backend(self.backend, self.ray, self.timeout_s, self.hosts_per_mesh)
+
+
+def compile_step(
+    fun: Callable[..., Any],
+    arguments: Sequence[Any],
+    method: Method,
+    batch_argnums: Sequence[int],
+    loss: str | None,
+    place: Place,
+) -> CompiledStep:
+    """Trace, cut and lower a step, and place its meshes.
+
+    Args:
+        fun: the step.
+        arguments: arrays or shapes.
+        method: how to run it.
+        batch_argnums: arguments that are split on their first axis.
+        loss: "mean", "sum" or None.
+        place: where it runs.
+
+    Raises:
+        InputError: the step or the method cannot be compiled, with every reason.
+    """
+    plan = _plan(fun, arguments, method, batch_argnums)
+    name, workers, chunks = method.pipeline if plan is None else (plan.schedule, len(plan.stages), 1)
+    updates = method.updates if isinstance(method, PipeshardParallel) else None
+    micro_batches = method.num_micro_batches if plan is None else plan.micro_batches
+    step = trace_step(
+        fun,
+        arguments,
+        batch_argnums=batch_argnums,
+        micro_batches=micro_batches,
+        mean=None if loss is None else loss == "mean",
+    )
+    order = order_of(name, workers, micro_batches, chunks, updates)
+    table = order.table
+    stages: Sequence[Stage]
+    meshes: Sequence[Mesh]
+    shardings: Sequence[Sharding]
+    if plan is not None:
+        planned = planned_stages(step, plan, _devices(method))
+        step, stages, meshes, shardings, plan = (
+            planned.step,
+            planned.stages,
+            planned.meshes,
+            planned.shardings,
+            planned.plan,
+        )
+    else:
+        meshes = _meshes(method, workers)
+        depth = table.placement.stages // table.placement.chains
+        cut = staged(step, lambda body: layer_ends(body, depth))
+        step, stages = cut.step, cut.stages
+        shardings = [method.sharding_of(step)] * workers
+    if isinstance(method, ShardParallel):
+        setting = Setting(memory_bytes=method.memory_bytes)
+        stage, solved = shard_stage(step, stages[0], _logical_meshes(method, meshes[0]), setting)
+        stages, meshes, shardings = (stage,), [solved.mesh], [solved]
+    halves = [halves_of(stage, last=stage is stages[-1]) for stage in stages]
+    program = lower(step, halves, table, shardings, [mesh.size for mesh in meshes], order.inexact)
+    return CompiledStep(
+        step=step,
+        table=table,
+        program=program,
+        verified=verify(program),
+        shardings=tuple(shardings),
+        runtime=runtime_of(program, meshes, place.backend, place.ray, place.timeout_s, place.hosts_per_mesh),
+        plan=plan,
+    )
+
+
+def _plan(
+    fun: Callable[..., Any], arguments: Sequence[Any], method: Method, batch_argnums: Sequence[int]
+) -> StagesPlan | None:
+    """What a method plans or replays; None for those that are plans themselves."""
+    if isinstance(method, FromPlan):
+        return method.plan
+    if isinstance(method, Auto):
+        hosts = method.on(len(_devices(method)))
+        return plan_step(fun, arguments, hosts, batch_argnums=batch_argnums, space=method.space)
+    return None
+
+
+def _devices(method: Method) -> list[Any]:
+    return list(method.devices) if method.devices is not None else jax.devices()
+
+
+def _meshes(method: Method, workers: int) -> list[Mesh]:
+    """A row of devices for every worker."""
+    devices = _devices(method)
+    if isinstance(method, LocalPipeline):
+        return [Mesh(np.array(devices[:1]), ("data",))] * workers
+    if len(devices) % workers:
+        raise InputError(
+            Problem(
+                what=f"{workers} stages on {len(devices)} devices",
+                why="every stage takes as many devices",
+                fix=f"num_stages={max(n for n in range(1, workers + 1) if len(devices) % n == 0)}, or other devices",
+                field="num_stages",
+            )
+        )
+    axes = method.axes(len(devices) // workers)
+    return [Mesh(row, tuple(axes)) for row in np.array(devices).reshape(workers, *axes.values())]
+
+
+def _logical_meshes(method: ShardParallel, mesh: Mesh) -> list[tuple[LogicalMesh, Mesh]]:
+    """Views of a row of devices as rows and grids, with the price of their links."""
+    found = []
+    for shape in method.shapes(mesh.size):
+        axes = tuple(
+            MeshAxis(size=size, latency_s=method.link_latency_s, bytes_per_s=method.link_bytes_per_s) for size in shape
+        )
+        view = LogicalMesh(axes=axes, flop_per_s=method.flop_per_s)
+        found.append((view, Mesh(mesh.devices.reshape(shape), AXES[: len(shape)])))
+    return found

@@ -1,0 +1,117 @@
+"""A training step compiled for arguments of certain shapes, ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+
+from meshwright.compiler.creation import creation
+from meshwright.compiler.instructions import Program
+from meshwright.compiler.sharding.apply import SolvedSharding
+from meshwright.compiler.shardings import Sharding
+from meshwright.compiler.stages.plan import StagesPlan
+from meshwright.compiler.trace import TracedStep
+from meshwright.compiler.verify import Verified
+from meshwright.errors import InputError, Problem
+from meshwright.runtime.local import LocalRuntime
+from meshwright.runtime.moments import Moments
+from meshwright.runtime.remote import RemoteRuntime
+from meshwright.runtime.stacked import StackedArray, in_parts
+from meshwright.schedules.table import ScheduleTable
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class CompiledStep:
+    """A step compiled for arguments of certain shapes."""
+
+    step: TracedStep
+    table: ScheduleTable
+    program: Program
+    verified: Verified
+    shardings: tuple[Sharding, ...]
+    """How values lie, by mesh; those that were decided operator by operator say why: `explain()`."""
+    runtime: LocalRuntime | RemoteRuntime
+    plan: StagesPlan | None = None
+    """Of `Auto` and `FromPlan`, every decision in it: `plan.save(path)`, `FromPlan(plan=StagesPlan.load(path))`."""
+
+    @property
+    def sharding(self) -> Sharding:
+        """How values lie on the first mesh."""
+        return self.shardings[0]
+
+    def explain(self) -> str:
+        """Why each operator is split so, and what its next best way costs, mesh after mesh.
+
+        Raises:
+            InputError: the method does not decide about operators.
+        """
+        decided = [sharding for sharding in self.shardings if isinstance(sharding, SolvedSharding)]
+        if not decided:
+            raise InputError(
+                Problem(
+                    what="nothing was decided about single operators",
+                    why="data parallel and ZeRO split samples and weights alike everywhere",
+                    fix="method=Auto() or ShardParallel()",
+                    field="method",
+                )
+            )
+        return "\n".join(f"mesh {number}\n{sharding.explain()}" for number, sharding in enumerate(decided))
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the step.
+
+        Args:
+            arguments: as the step takes them.
+        """
+        return self._returned(self.runtime.step(self._given(arguments), self.step.micro_batches))
+
+    def create(self, init: Callable[..., Any], *arguments: Any) -> Any:
+        """The state of the step, made where the step reads it: no device holds more than its own part.
+
+        Args:
+            init: makes what the step takes as its first argument.
+            arguments: of `init`.
+
+        Raises:
+            InputError: `init` makes something else.
+        """
+        step, stacking = self.step, self.step.stacking
+        state = jax.tree.unflatten(step.in_tree, step.jaxpr.invars)[0]
+        wanted = jax.tree.map(lambda var: jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype), state)
+        parted = None
+        if stacking is not None:
+            whole = stacking.joined_inputs(
+                jax.tree.leaves(wanted),
+                lambda parts, bounds: jax.ShapeDtypeStruct((bounds[-1], *parts[0].shape[1:]), parts[0].dtype),
+            )
+            wanted = jax.tree.unflatten(stacking.in_tree, [*whole, *range(len(stacking.inputs) - len(whole))])[0]
+            parted = partial(stacking.parted, part=in_parts)
+        program = creation(self.program, init, arguments, wanted, parted)
+        made = self.runtime.sharing(program).step(jax.tree.leaves(tuple(arguments)), 1)
+        if stacking is not None:
+            made = stacking.joined_inputs(made, StackedArray)
+        return jax.tree.unflatten(jax.tree.structure(wanted), made)
+
+    def recorded(self, *arguments: Any) -> tuple[Any, Moments]:
+        """Run the step and say when each instruction ran; each is waited for, so the step takes longer.
+
+        Args:
+            arguments: as the step takes them.
+        """
+        outputs, moments = self.runtime.recorded(self._given(arguments), self.step.micro_batches)
+        return self._returned(outputs), moments
+
+    def _given(self, arguments: Sequence[Any]) -> list[Any]:
+        """Inputs of the step; of what its user sees stacked, the parts."""
+        leaves, stacking = jax.tree.leaves(tuple(arguments)), self.step.stacking
+        return leaves if stacking is None else stacking.parted(leaves, in_parts)
+
+    def _returned(self, outputs: Sequence[Any]) -> Any:
+        stacking = self.step.stacking
+        if stacking is None:
+            return jax.tree.unflatten(self.step.out_tree, outputs)
+        return jax.tree.unflatten(stacking.out_tree, stacking.joined(outputs, StackedArray))
