@@ -15,20 +15,29 @@ from meshwright.compiler.instructions import Buffer, Feed, Instruction, Op, Outc
 from meshwright.errors import InputError, Problem
 
 
-def creation(program: Program, init: Callable[..., Any], arguments: Sequence[Any], wanted: Any) -> Program:
+def creation(
+    program: Program,
+    init: Callable[..., Any],
+    arguments: Sequence[Any],
+    wanted: Any,
+    parted: Callable[[Sequence[Any]], Sequence[Any]] | None = None,
+) -> Program:
     """The program that makes the state of a step, every value on the mesh that reads it first, sharded as it reads it.
 
     Args:
         program: of the step; its first inputs are the state.
         init: makes the state.
         arguments: of `init`, arrays or shapes.
-        wanted: the state's shapes, as the step was compiled for them.
+        wanted: the state's shapes, as its user sees them.
+        parted: of the state's leaves, the inputs of the step; the leaves themselves without it.
 
     Raises:
         InputError: `init` makes something else than the step takes.
     """
     closed, made = jax.make_jaxpr(init, return_shape=True)(*arguments)
     _same(made, wanted)
+    if parted is not None:
+        closed = jax.make_jaxpr(lambda *given: parted(jax.tree.leaves(init(*given))))(*arguments)
     places: dict[int, tuple[int, PartitionSpec | None]] = {}
     for feed in program.feeds:
         read = program.buffers[feed.buffer]

@@ -37,7 +37,7 @@ class Body:
 
     jaxpr: core.Jaxpr
     spine: tuple[core.JaxprEqn, ...]
-    """Equations that stand in one stage, in program order; cuts go between them."""
+    """Equations that stand in one stage, each behind what it reads; cuts go between them."""
     light: tuple[core.JaxprEqn, ...]
     """Masks, positions, casts and transposes of operands: repeated in every stage that reads them."""
 
@@ -65,7 +65,43 @@ def body_of(loss: core.Jaxpr, wrt: Sequence[int]) -> Body:
             light.append(eqn)
         else:
             spine.append(eqn)
-    return Body(jaxpr=loss, spine=tuple(spine), light=tuple(light))
+    return Body(jaxpr=loss, spine=_beside_operands(spine, light, operands), light=tuple(light))
+
+
+def _beside_operands(
+    spine: Sequence[core.JaxprEqn], light: Sequence[core.JaxprEqn], operands: set[core.Var]
+) -> tuple[core.JaxprEqn, ...]:
+    """Sums over weights alone (a penalty on their size) put behind what else reads these weights.
+
+    Where the program has them, before or behind all layers, one stage would hold every weight.
+    """
+    reads_of: dict[core.Var, set[core.Var]] = {var: {var} for var in operands}
+    for eqn in light:
+        read = set().union(*(reads_of.get(atom, set()) for atom in eqn.invars if isinstance(atom, core.Var)))
+        reads_of.update((var, read) for var in eqn.outvars)
+    of_operands = [
+        set().union(*(reads_of.get(atom, set()) for atom in eqn.invars if isinstance(atom, core.Var))) for eqn in spine
+    ]
+    made = {var for eqn in spine for var in eqn.outvars}
+    alone = [eqn.primitive.name.startswith("reduce") and not made.intersection(_variables(eqn)) for eqn in spine]
+    if not any(alone):
+        return tuple(spine)
+    reader: dict[core.Var, int] = {}
+    for place, (read, by_itself) in enumerate(zip(of_operands, alone, strict=True)):
+        if not by_itself:
+            for var in read:
+                reader.setdefault(var, place)
+    place_of: dict[core.Var, int] = {}
+    places = []
+    for place, (eqn, read, by_itself) in enumerate(zip(spine, of_operands, alone, strict=True)):
+        own = min((reader[var] for var in read if var in reader), default=place) if by_itself else place
+        places.append(max([own, *(place_of[var] for var in _variables(eqn) if var in place_of)]))
+        place_of.update((var, places[-1]) for var in eqn.outvars)
+    return tuple(spine[place] for place in sorted(range(len(spine)), key=lambda place: places[place]))
+
+
+def _variables(eqn: core.JaxprEqn) -> list[core.Var]:
+    return [atom for atom in eqn.invars if isinstance(atom, core.Var)]
 
 
 def cut(body: Body, wrt: Sequence[int], ends: Sequence[int]) -> tuple[Stage, ...]:

@@ -12,6 +12,7 @@ from jax.extend import core
 
 from meshwright.compiler.cost import aval_bytes
 from meshwright.compiler.inline import flat_jaxpr, opened
+from meshwright.compiler.leading import Stacking
 from meshwright.compiler.marking import gradient_p, read_loss
 from meshwright.errors import InputError, Problem
 
@@ -39,6 +40,8 @@ class TracedStep:
     out_tree: Any
     mean: bool
     """Whether the loss is a mean over the batch (else a sum)."""
+    stacking: Stacking | None = None
+    """Leaves of the user that lie in parts here, as tuples in `in_tree` and `out_tree`."""
 
     @property
     def gradients(self) -> list[core.Var]:
@@ -87,7 +90,7 @@ def trace_step(
     loss = _flat_loss(mark)
     if mean is None:
         mean = micro_batches == 1 or _is_mean(loss, _flat_loss(_mark_of(traced_with(1), fun)), micro_batches)
-    before, after = _around(closed.jaxpr, mark)
+    before, after = around(closed.jaxpr, mark)
     return TracedStep(
         jaxpr=closed.jaxpr,
         consts=tuple(closed.consts),
@@ -212,8 +215,13 @@ def _flat_loss(mark: core.JaxprEqn) -> core.ClosedJaxpr:
     return flat
 
 
-def _around(jaxpr: core.Jaxpr, mark: core.JaxprEqn) -> tuple[tuple[core.JaxprEqn, ...], tuple[core.JaxprEqn, ...]]:
-    """Equations that the mark waits for, and all others that some output needs."""
+def around(jaxpr: core.Jaxpr, mark: core.JaxprEqn) -> tuple[tuple[core.JaxprEqn, ...], tuple[core.JaxprEqn, ...]]:
+    """Equations that the mark waits for, and all others that some output needs.
+
+    Args:
+        jaxpr: of a step.
+        mark: its mark.
+    """
     wanted = {atom for atom in mark.invars if isinstance(atom, core.Var)}
     before, rest = [], []
     for eqn in reversed(jaxpr.eqns):

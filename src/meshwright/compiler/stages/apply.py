@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from meshwright.compiler.cut import Stage, cut
+from meshwright.compiler.cut import Stage
 from meshwright.compiler.sharding.apply import AXES, Setting, SolvedSharding, shard_stage
 from meshwright.compiler.stages.plan import StagePlan, StagesPlan
 from meshwright.compiler.stages.search import Layers
+from meshwright.compiler.staging import staged
 from meshwright.compiler.trace import TracedStep
 from meshwright.errors import InputError, Problem
 
@@ -21,6 +22,8 @@ from meshwright.errors import InputError, Problem
 class PlannedStages:
     """Stages with their shardings, and the meshes they run on."""
 
+    step: TracedStep
+    """With stacked layers in the parts of their stages."""
     stages: tuple[Stage, ...]
     shardings: tuple[SolvedSharding, ...]
     meshes: tuple[Mesh, ...]
@@ -43,18 +46,18 @@ def planned_stages(step: TracedStep, plan: StagesPlan, devices: Sequence[Any]) -
     layers = Layers.of(step.loss, step.wrt)
     _check(layers, plan, devices)
     stages, shardings, meshes, decided = [], [], [], []
-    for stage, own in zip(cut(layers.body, step.wrt, plan.stage_ends()), plan.stages, strict=True):
-        parts = layers.parts[own.layers[0] : own.layers[1] + 1]
+    cut = staged(step, lambda body: plan.stage_ends(), plan.layer_ends)
+    for stage, parts, own in zip(cut.stages, cut.layers, plan.stages, strict=True):
         row = np.array(devices[own.first_device : own.first_device + own.devices], dtype=object)
         mesh = Mesh(row.reshape(own.mesh_shape), AXES[: len(own.mesh_shape)])
         view = plan.hosts.mesh(own.mesh_shape)
-        held, sharding = shard_stage(step, stage, [(view, mesh)], _setting(plan, own), parts)
+        held, sharding = shard_stage(cut.step, stage, [(view, mesh)], _setting(plan, own), parts)
         stages.append(held)
         shardings.append(sharding)
         meshes.append(mesh)
         decided.append(replace(own, choice=sharding.solution.choice))
     return PlannedStages(
-        stages=tuple(stages), shardings=tuple(shardings), meshes=tuple(meshes),
+        step=cut.step, stages=tuple(stages), shardings=tuple(shardings), meshes=tuple(meshes),
         plan=replace(plan, stages=tuple(decided)),
     )  # fmt: skip
 

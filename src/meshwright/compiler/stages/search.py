@@ -12,6 +12,7 @@ from jax.extend import core
 
 from meshwright.compiler.cost import bytes_of
 from meshwright.compiler.cut import Body, Stage, body_of, cut
+from meshwright.compiler.stacks import by_layer
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.layers import Content, content_of, find_layers
 from meshwright.compiler.stages.partition import MOST_STAGES, Choice, partitions, stage_costs
@@ -44,12 +45,13 @@ class Layers:
         """Find the layers of a loss.
 
         Args:
-            loss: a flat program.
+            loss: a flat program; a loop over stacked layers counts as its layers.
             wrt: positions of its differentiated operands.
         """
-        body = body_of(loss, wrt)
+        fine = by_layer(loss, wrt)
+        body = body_of(fine.jaxpr, fine.wrt)
         ends = find_layers(body)
-        parts = cut(body, wrt, ends)
+        parts = cut(body, fine.wrt, ends)
         return cls(body=body, ends=ends, parts=parts, contents=tuple(content_of(part) for part in parts))
 
     def crossing_bytes(self) -> np.ndarray:

@@ -1,0 +1,78 @@
+"""Stacked layers that lie on the meshes of their stages: one array for its user, a part for each stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshwright.compiler.leading import Bounds, spans
+from meshwright.runtime.remote import RemoteArray
+
+
+class StackedArray:
+    """An array whose rows lie in parts on several meshes; `numpy.asarray` gathers it."""
+
+    def __init__(self, parts: Sequence[Any], bounds: Bounds) -> None:
+        """Refer to parts.
+
+        Args:
+            parts: arrays of one type, one behind the other along their first axis.
+            bounds: where each part begins, and the number of rows.
+        """
+        self.parts, self.bounds = tuple(parts), bounds
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the whole array."""
+        return (self.bounds[-1], *self.parts[0].shape[1:])
+
+    @property
+    def dtype(self) -> Any:
+        """Of its entries."""
+        return self.parts[0].dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def block_until_ready(self) -> StackedArray:
+        """Wait for all parts."""
+        jax.block_until_ready(self.parts)
+        return self
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.concatenate([np.asarray(part, dtype=dtype) for part in self.parts])
+
+    def __jax_array__(self) -> jax.Array:
+        return jax.numpy.asarray(np.asarray(self))
+
+    def __getitem__(self, index: Any) -> Any:
+        return np.asarray(self)[index]
+
+    def __repr__(self) -> str:
+        return f"StackedArray({self.dtype}{list(self.shape)} in parts of {np.diff(self.bounds).tolist()} rows)"
+
+
+def in_parts(value: Any, bounds: Bounds) -> list[Any]:
+    """Parts of an array; those that it has, where they are the same.
+
+    Args:
+        value: any array.
+        bounds: of the parts.
+    """
+    if isinstance(value, StackedArray):
+        if value.bounds == bounds:
+            return list(value.parts)
+        value = np.asarray(value)
+    elif isinstance(value, RemoteArray):
+        value = value.gather()
+    return [value[low:high] for low, high in spans(bounds)]
