@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from meshwright.compiler.grid import GridSharding, GridSplit
 from meshwright.compiler.shardings import DataSharding, Sharding
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.compiler.stages.search import Space
-from meshwright.compiler.tensor import TENSOR, TensorSharding, TensorSplit
 from meshwright.compiler.trace import TracedStep
 from meshwright.errors import InputError, Problem
 
@@ -53,7 +53,7 @@ class Method:
         Args:
             devices: of the mesh.
         """
-        return {self.sharding.axis: devices}
+        return {"data": devices}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,9 @@ class PipeshardParallel(Method):
     """Virtual stages per mesh; the fewest the schedule allows without it."""
     zero: int = 0
     """ZeRO stage within each mesh."""
-    tensor: TensorSplit | None = None
+    keep_gathered: bool = False
+    """With ZeRO stage 3, whether parameters are gathered once a step instead of by every task."""
+    grid: GridSplit | None = None
     """What is split over devices of a mesh beside its samples; without it, nothing."""
     updates: int | None = None
     """Updates of the weights in one call, of schedules that keep several versions of them: `pipedream` does one with
@@ -178,7 +180,7 @@ class PipeshardParallel(Method):
     @property
     def sharding(self) -> DataSharding:
         """Data parallel within each mesh."""
-        return DataSharding(stage=self.zero)
+        return DataSharding(stage=self.zero, keep=self.keep_gathered)
 
     @property
     def pipeline(self) -> tuple[str, int, int]:
@@ -187,22 +189,22 @@ class PipeshardParallel(Method):
 
     def sharding_of(self, step: TracedStep) -> Sharding:
         """Data parallel, and weights split where it is asked."""
-        return self.sharding if self.tensor is None else TensorSharding.of(step, self.tensor, self.sharding)
+        return self.sharding if self.grid is None else GridSharding.of(step, self.grid, self.sharding)
 
     def axes(self, devices: int) -> dict[str, int]:
-        """Data ranks, and tensor ranks where there are any.
+        """Data ranks, or the axes of the grid.
 
         Raises:
-            InputError: the devices are no whole number of tensor groups.
+            InputError: the grid is for another number of devices.
         """
-        if self.tensor is None:
-            return {self.sharding.axis: devices}
-        degree = self.tensor.degree
-        if degree < 1 or devices % degree:
-            raise InputError(Problem(what=f"tensor groups of {degree} on {devices} devices of a stage",
-                                     why="every device is in one group", fix=f"a degree that divides {devices}",
-                                     field="tensor"))  # fmt: skip
-        return {self.sharding.axis: devices // degree, TENSOR: degree}
+        if self.grid is None:
+            return {"data": devices}
+        grid = self.grid.grid
+        if grid.devices != devices:
+            raise InputError(Problem(what=f"a grid of {grid.devices} devices on {devices} devices of a stage",
+                                     why="every device has its place in the grid", fix="a grid of the stage's devices",
+                                     field="grid"))  # fmt: skip
+        return dict(grid.sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

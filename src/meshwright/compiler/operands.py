@@ -55,7 +55,22 @@ class Operands:
             role: what it is for.
         """
         atom = self.step.mark.invars[operand]
-        return self.value(mesh, atom, unit, role)
+        held = self.value(mesh, atom, unit, role)
+        return self._gathered(mesh, atom, held) if role is Role.PARAMETER else held
+
+    def _gathered(self, mesh: int, atom: Any, held: int) -> int:
+        """A parameter as stages read it: as it lies, or gathered once."""
+        if isinstance(atom, core.Literal) or atom not in self.place_of:
+            return held
+        spec = self.shardings[mesh].spec(Role.READ, atom, self.devices[mesh])
+        if spec == self.out.buffers[held].spec:
+            return held
+        key = ("gathered", held)
+        if (mesh, key) not in self.out.ids:
+            name = f"gather{self.place_of[atom]}"
+            self.out.executables[name] = jax.make_jaxpr(lambda value: [value])(atom.aval)
+            self.out.run(mesh, name, name, [held], [self.out.new(mesh, key, atom.aval, spec)])
+        return self.out.at(mesh, key)
 
     def value(self, mesh: int, atom: Any, unit: int | None, role: Role) -> int:
         """Buffer of a value of the step that exists before the loss: fed, constant, or made from such.

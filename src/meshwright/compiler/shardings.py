@@ -15,6 +15,8 @@ class Role(Enum):
     """What a value is for."""
 
     PARAMETER = "parameter"
+    READ = "read"
+    """A parameter as the stages of a step read it."""
     GRADIENT = "gradient"
     STATE = "state"
     """Optimizer state and everything else that lives from step to step."""
@@ -38,9 +40,11 @@ class DataSharding:
     Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (SC 2020).
     """
 
-    axis: str = "data"
+    axis: str | tuple[str, ...] = "data"
     stage: int = 0
     """ZeRO stage: 0 nothing, 1 state, 2 state and gradients, 3 parameters too."""
+    keep: bool = False
+    """Whether split parameters are gathered once a step and kept until their last backward, not by every stage."""
 
     def spec(self, role: Role, var: core.Var, devices: int) -> PartitionSpec:
         """How a value is sharded.
@@ -64,11 +68,12 @@ class DataSharding:
             shape: of the value.
             devices: along the axis.
         """
-        sharded = {Role.STATE: 1, Role.GRADIENT: 2, Role.PARAMETER: 3}.get(role, 4)
+        read = 4 if self.keep else 3
+        sharded = {Role.STATE: 1, Role.GRADIENT: 2, Role.PARAMETER: 3, Role.READ: read}.get(role, 4)
         return _largest_split(shape, devices, self.axis) if self.stage >= sharded else PartitionSpec()
 
 
-def _largest_split(shape: Sequence[int], devices: int, axis: str) -> PartitionSpec:
+def _largest_split(shape: Sequence[int], devices: int, axis: str | tuple[str, ...]) -> PartitionSpec:
     """Split the largest dimension that divides; small or odd values stay whole."""
     fitting = [(size, -place) for place, size in enumerate(shape) if size % devices == 0 and size >= devices]
     if not fitting or devices == 1:

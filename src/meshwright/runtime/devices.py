@@ -55,8 +55,13 @@ def _settings(count: int) -> dict[str, str]:
     flags = os.environ.get("XLA_FLAGS", "")
     if COUNT_FLAG not in flags:
         flags = f"{flags} {COUNT_FLAG}={count}".strip()
-    # Devices of one computation wait for each other: with fewer threads than devices they would for ever.
-    return {"XLA_FLAGS": flags, "NPROC": os.environ.get("NPROC", str(max(64, 2 * count)))}
+    return {
+        "XLA_FLAGS": flags,
+        # Devices of one computation wait for each other: with fewer threads than devices they would for ever.
+        "NPROC": os.environ.get("NPROC", str(max(64, 2 * count))),
+        # Errors only: its partitioner warns of every gather that it finds no better way for.
+        "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"),
+    }
 
 
 @contextmanager

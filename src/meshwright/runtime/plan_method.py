@@ -10,11 +10,12 @@ from meshwright.schedules import schedule_named
 from meshwright.specs.row import PlanRow
 
 if TYPE_CHECKING:
+    from meshwright.compiler.grid import Grid
     from meshwright.compiler.methods import PipeshardParallel
     from meshwright.zoo.decoder import Recompute
 
-ZERO = {"z0": 0, "z1": 1, "z2": 2, "z3": 3, "fsdp": 3}
-"""ZeRO stage of each sharding that runs."""
+ZERO = {"z0": 0, "z1": 1, "z2": 2, "z3": 3, "fsdp": 3, "fsdp-keep": 3, "hsdp": 3}
+"""ZeRO stage of each sharding."""
 
 
 def check_runs(row: PlanRow) -> None:
@@ -31,20 +32,38 @@ def check_runs(row: PlanRow) -> None:
         raise UnsupportedError(problems, code="MW411")
 
 
-def method_of(row: PlanRow, devices: Sequence[Any]) -> PipeshardParallel:
-    """How `parallelize` runs a plan: stages on meshes of dp x tp devices, dp x mbs samples in a micro-batch.
+def grid_of(row: PlanRow) -> Grid | None:
+    """The axes of a stage's devices; None where data ranks are all there is.
+
+    Args:
+        row: the plan.
+
+    Raises:
+        InputError: dense layers and experts share the devices in ways that do not go together.
+    """
+    from meshwright.compiler.grid import Grid
+
+    if (row.tp, row.cp, row.ep, row.etp, row.shard_group) == (1, (), 1, 1, 0):
+        return None
+    return Grid.of(data=row.dp, context=row.cp, tensor=row.tp, expert=row.ep, expert_tensor=row.etp,
+                   shard_group=row.shard_group)  # fmt: skip
+
+
+def method_of(row: PlanRow, devices: Sequence[Any], seq_len: int) -> PipeshardParallel:
+    """How `parallelize` runs a plan: stages on grids of dp x cp x tp devices, dp x mbs samples in a micro-batch.
 
     Args:
         row: the plan.
         devices: at least as many as it needs; it takes the first.
+        seq_len: tokens of a sample.
 
     Raises:
         InputError: too few devices.
         UnsupportedError: the plan says something that does not run here.
     """
+    from meshwright.compiler.grid import GridSplit
     from meshwright.compiler.methods import PipeshardParallel
-    from meshwright.compiler.tensor import TensorSplit
-    from meshwright.zoo.tensor import tensor_axis
+    from meshwright.zoo.splits import ranks_of
 
     check_runs(row)
     if row.devices > len(devices):
@@ -54,6 +73,7 @@ def method_of(row: PlanRow, devices: Sequence[Any]) -> PipeshardParallel:
                     field="devices"),
             code="MW251",
         )  # fmt: skip
+    grid = grid_of(row)
     return PipeshardParallel(
         devices=list(devices[: row.devices]),
         num_micro_batches=row.micro_batches,
@@ -61,7 +81,8 @@ def method_of(row: PlanRow, devices: Sequence[Any]) -> PipeshardParallel:
         schedule=row.schedule,
         chunks=row.vpp if row.vpp > 1 else None,
         zero=ZERO[row.sharding],
-        tensor=TensorSplit(degree=row.tp, axis_of=tensor_axis) if row.tp > 1 else None,
+        keep_gathered=row.sharding == "fsdp-keep",
+        grid=None if grid is None else GridSplit(grid=grid, ranks_of=ranks_of, length=seq_len),
     )
 
 
@@ -89,14 +110,6 @@ def recompute_runs(row: PlanRow, layers: Sequence[int]) -> tuple[tuple[int, Reco
 
 
 def _refused(row: PlanRow) -> Iterator[Problem]:
-    why = "this runtime has data, ZeRO, tensor and pipeline parallelism"
-    for name, degree in (("cp", row.cp_degree), ("ep", row.ep), ("etp", row.etp)):
-        if degree > 1:
-            yield Problem(what=f"{name}{degree} does not run here", why=why, field="plan",
-                          fix=f"leave {name} out: its devices go to dp")  # fmt: skip
-    if row.sharding not in ZERO:
-        yield Problem(what=f"{row.sharding} does not run here", why="states are split over all data ranks of a stage or"
-                      " over none", fix="z1, z2, z3 or fsdp", field="plan")  # fmt: skip
     if not schedule_named(row.schedule).exact_semantics:
         yield Problem(what=f"{row.schedule} does not run here", why="it trains on weights of several versions, and what"
                       " runs here has one", fix="1f1b, interleaved or zb-h1", field="plan")  # fmt: skip

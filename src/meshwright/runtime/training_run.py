@@ -9,10 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshwright.compiler.grid import Grid
 from meshwright.runtime.backends import TIMEOUT_S
 from meshwright.runtime.local import LocalRuntime
 from meshwright.runtime.parallelize import CompiledStep, ParallelizedStep, parallelize
-from meshwright.runtime.plan_method import method_of, recompute_runs
+from meshwright.runtime.plan_method import grid_of, method_of, recompute_runs
 from meshwright.runtime.profile import Prediction, predict
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
@@ -40,10 +41,15 @@ class Training:
     ray: str | None = None
     timeout_s: float = TIMEOUT_S
 
-    def model(self) -> Model:
-        """The model with the plan's recomputation."""
+    def model(self, grid: Grid | None = None) -> Model:
+        """The model with the plan's recomputation.
+
+        Args:
+            grid: of a stage's devices; None for one device.
+        """
         return model_of(self.spec, seq_len=self.seq_len, layers=sum(self.stage_layers), hidden=self.hidden,
-                        compute=self.compute, recompute=recompute_runs(self.row, self.stage_layers))  # fmt: skip
+                        compute=self.compute, recompute=recompute_runs(self.row, self.stage_layers),
+                        grid=grid)  # fmt: skip
 
     def step(self, devices: Sequence[Any], *, gradients_too: bool = False) -> ParallelizedStep:
         """The step under the plan.
@@ -53,8 +59,8 @@ class Training:
             gradients_too: whether it returns the gradients behind state and loss.
         """
         made: ParallelizedStep = parallelize(
-            train_step(self.model(), Adam(), self.seed, gradients_too=gradients_too),
-            method=method_of(self.row, devices),
+            train_step(self.model(grid_of(self.row)), Adam(), self.seed, gradients_too=gradients_too),
+            method=method_of(self.row, devices, self.seq_len),
             loss="mean",
             backend=self.backend,
             ray=self.ray,

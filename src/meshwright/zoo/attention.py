@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
+from meshwright.compiler.grid import Grid
 from meshwright.specs.model import Attention
+from meshwright.zoo.attention_core import mixed
 from meshwright.zoo.parts import EPSILON, drawn
 
 ROTARY_BASE = 10_000.0
@@ -38,7 +42,9 @@ def attention_weights(spec: Attention, hidden: int, key: jax.Array, scale: float
     return weights
 
 
-def attention(spec: Attention, weights: Weights, x: jax.Array, *, rotary: bool, core_again: bool) -> jax.Array:
+def attention(
+    spec: Attention, weights: Weights, x: jax.Array, *, rotary: bool, core_again: bool, grid: Grid | None = None
+) -> jax.Array:
     """Attention of every sample to itself.
 
     Args:
@@ -47,21 +53,15 @@ def attention(spec: Attention, weights: Weights, x: jax.Array, *, rotary: bool, 
         x: [samples, length, hidden].
         rotary: whether positions turn queries and keys.
         core_again: whether the backward computes scores again instead of keeping them.
+        grid: of the devices that share the work; its context ranks split the tokens of a sample.
     """
     q, k, v = (_projected(weights, name, x) for name in "qkv")
     if spec.qk_norm:
         q, k = (_unit(one) * weights[f"{name}_norm"] for name, one in (("q", q), ("k", k)))
     if rotary:
         q, k = _turned(q), _turned(k)
-    grouped = q.reshape(*q.shape[:2], spec.kv_heads, spec.heads // spec.kv_heads, spec.head_dim)
-
-    def core(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        scores = jnp.einsum("bqngd,bknd->bngqk", q, k) / spec.head_dim**0.5
-        shares = jax.nn.softmax(jnp.where(_seen(spec, x.shape[1]), scores, _least(scores.dtype)), axis=-1)
-        return jnp.einsum("bngqk,bknd->bqngd", shares, v)
-
-    mixed = (jax.checkpoint(core) if core_again else core)(grouped, k, v).reshape(q.shape)
-    out = jnp.einsum("bqnd,ndh->bqh", mixed, weights["out"])
+    core = partial(mixed, spec, grid)
+    out = jnp.einsum("bqnd,ndh->bqh", (jax.checkpoint(core) if core_again else core)(q, k, v), weights["out"])
     return out + weights["out_bias"] if spec.out_bias else out
 
 
@@ -83,14 +83,3 @@ def _turned(x: jax.Array) -> jax.Array:
     first, second = x[..., :half], x[..., half : 2 * half]
     turned = [first * cosine - second * sine, second * cosine + first * sine]
     return jnp.concatenate([*turned, x[..., 2 * half :]], axis=-1)
-
-
-def _seen(spec: Attention, length: int) -> jax.Array:
-    """Which keys a query sees: those before it, and no further back than the window."""
-    back = jnp.arange(length)[:, None] - jnp.arange(length)[None, :]
-    seen = back >= 0 if spec.causal else jnp.full(back.shape, True)
-    return seen if spec.window is None else seen & (jnp.abs(back) < spec.window)
-
-
-def _least(dtype: jnp.dtype) -> float:
-    return float(jnp.finfo(dtype).min) / 2

@@ -12,6 +12,7 @@ from meshwright.specs.model import ModelSpec
 from meshwright.zoo.tiny import TINY, scaled
 
 if TYPE_CHECKING:
+    from meshwright.compiler.grid import Grid
     from meshwright.zoo.decoder import Recompute
     from meshwright.zoo.model import Model
 
@@ -71,7 +72,7 @@ def _of_library(text: str | os.PathLike[str]) -> ModelSpec:
 
 def model_of(
     spec: ModelSpec | None, *, seq_len: int, layers: int | None = None, hidden: int | None = None,
-    compute: str | None = None, recompute: tuple[tuple[int, Recompute], ...] = (),
+    compute: str | None = None, recompute: tuple[tuple[int, Recompute], ...] = (), grid: Grid | None = None,
 ) -> Model:  # fmt: skip
     """A model that can be trained.
 
@@ -82,6 +83,7 @@ def model_of(
         hidden: of the perceptron.
         compute: format of products; None for the weights'.
         recompute: runs of layers, as `Decoder.recompute`.
+        grid: of the devices that share its work; the perceptron needs none.
     """
     if spec is None:
         from meshwright.zoo.perceptron import Perceptron
@@ -90,4 +92,4 @@ def model_of(
         return replace(plain, num_layers=layers or plain.num_layers, hidden=hidden or plain.hidden)
     from meshwright.zoo.decoder import Decoder
 
-    return Decoder(spec=spec, seq_len=seq_len, compute=compute, recompute=recompute)
+    return Decoder(spec=spec, seq_len=seq_len, compute=compute, recompute=recompute, grid=grid)

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from meshwright.compiler.grid import Grid
 from meshwright.specs.model import Attention, DenseMlp, LayerSpec, ModelSpec, MoeMlp
 from meshwright.zoo.attention import attention, attention_weights
 from meshwright.zoo.experts import CAPACITY_FACTOR, expert_weights, experts
@@ -39,6 +40,8 @@ class Decoder:
     recompute: tuple[tuple[int, Recompute], ...] = ()
     """Runs of layers, from the first, and what their backward computes again: nothing, scores of the attention
     (selective), or all but what enters the run (full); layers behind the runs keep everything."""
+    grid: Grid | None = None
+    """Of the devices that share its work; None for one device."""
 
     def __post_init__(self) -> None:
         check_supported(self.spec, self.seq_len)
@@ -99,6 +102,8 @@ class Decoder:
         """
         weights = cast(weights, self.compute)
         x = self._embedded(weights["embedding"], tokens)
+        if self.grid is not None and self.grid.tokens:
+            x = self.grid.held(x, self.grid.data, self.grid.tokens)
         balance: Any = 0.0
         numbered = list(enumerate(zip(self.spec.layers(), weights["layers"], strict=True)))
         for first, end, kind in self._runs():
@@ -167,13 +172,17 @@ class Decoder:
         rotary = not self.spec.learned_positions
         assert isinstance(layer.attention, Attention)
         entering = norm(weights["attention_norm"], x)
-        seen = attention(layer.attention, weights["attention"], entering, rotary=rotary, core_again=core_again)
+        seen = attention(
+            layer.attention, weights["attention"], entering, rotary=rotary, core_again=core_again, grid=self.grid
+        )
         after = x + dropout(keys, 2 * number, rate, seen)
         given = x if layer.parallel_block else after
         shared = entering if layer.norms == 1 else norm(weights["mlp_norm"], given)
         balance: Any = 0.0
         if isinstance(layer.mlp, MoeMlp):
-            made, balance = experts(layer.mlp, weights["experts"], shared, capacity_factor=self.capacity_factor)
+            made, balance = experts(
+                layer.mlp, weights["experts"], shared, capacity_factor=self.capacity_factor, grid=self.grid
+            )
         else:
             made = mlp(weights["mlp"], shared)
         return after + dropout(keys, 2 * number + 1, rate, made), balance

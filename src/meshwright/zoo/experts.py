@@ -11,12 +11,17 @@ import math
 import jax
 import jax.numpy as jnp
 
+from meshwright.compiler.grid import Grid
 from meshwright.specs.model import DenseMlp, MoeMlp
+from meshwright.zoo.expert_core import through_experts
 from meshwright.zoo.feed_forward import mlp, mlp_weights
 from meshwright.zoo.parts import drawn
 
 CAPACITY_FACTOR = 1.25
 """Room of an expert over its share of balanced tokens."""
+
+OF_EACH = ("up", "down", "gate", "up_bias", "down_bias", "gate_bias")
+"""Weights with a first axis for experts."""
 
 Weights = dict[str, jax.Array]
 
@@ -53,7 +58,7 @@ def expert_weights(spec: MoeMlp, hidden: int, key: jax.Array, scale: float) -> W
 
 
 def experts(
-    spec: MoeMlp, weights: Weights, x: jax.Array, *, capacity_factor: float | None
+    spec: MoeMlp, weights: Weights, x: jax.Array, *, capacity_factor: float | None, grid: Grid | None = None
 ) -> tuple[jax.Array, jax.Array]:
     """What the experts make of tokens, and how unbalanced their routing is.
 
@@ -62,6 +67,7 @@ def experts(
         weights: of `expert_weights`.
         x: [samples, length, hidden].
         capacity_factor: room of an expert over its balanced share, per sample; None makes room for every token.
+        grid: of the devices that share the work; tokens then go to the devices of their experts and back.
 
     Returns:
         The values, and the mean over samples of experts x sum(share of tokens x mean router probability), 1 when
@@ -71,7 +77,7 @@ def experts(
     shares = jax.nn.softmax(logits.astype(jnp.promote_types(x.dtype, jnp.float32)), axis=-1)
     send, take = _routes(spec, shares, _room(spec, x.shape[1], capacity_factor))
     arrived = jnp.einsum("bsec,bsh->ebch", send.astype(x.dtype), x)
-    made = _each(weights, arrived)
+    made = through_experts(grid, {name: weights[name] for name in weights if name in OF_EACH}, arrived)
     y = jnp.einsum("bsec,ebch->bsh", take.astype(x.dtype), made)
     if spec.shared_ffn_hidden:
         own = {name.removeprefix("shared_"): matrix for name, matrix in weights.items() if name.startswith("shared_")}
@@ -97,15 +103,3 @@ def _routes(spec: MoeMlp, shares: jax.Array, room: int) -> tuple[jax.Array, jax.
     seat = (jnp.cumsum(order, axis=1) - order).reshape(chosen.shape)
     seated = chosen[..., None] * jax.nn.one_hot(seat, room, dtype=jnp.int32)
     return seated.sum(2), (seated * weight[..., None, None]).sum(2)
-
-
-def _each(weights: Weights, x: jax.Array) -> jax.Array:
-    """Every expert's MLP on its own tokens [experts, samples, room, hidden]."""
-
-    def through(name: str, values: jax.Array) -> jax.Array:
-        product = jnp.einsum("ebch,ehf->ebcf", values, weights[name])
-        bias = weights.get(f"{name}_bias")
-        return product if bias is None else product + bias[:, None, None, :]
-
-    wide = jax.nn.silu(through("gate", x)) * through("up", x) if "gate" in weights else jax.nn.gelu(through("up", x))
-    return through("down", wide)
