@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -47,3 +50,12 @@ def test_gradients_of_each_sample_by_vmap() -> None:
 def test_a_loss_that_is_no_scalar_is_refused() -> None:
     with pytest.raises(InputError, match=r"float32\[4\]"):
         value_and_grad(lambda weights, x: (x @ weights["w"]).sum(1))(WEIGHTS, X)
+
+
+def test_a_loss_closes_over_values_of_the_step() -> None:
+    def step(weights: dict[str, jax.Array], x: jax.Array, of: Any) -> Any:
+        scaled = 2 * x
+        return of(lambda inner: plain(inner, scaled))(weights)
+
+    ours, theirs = (jax.jit(partial(step, of=of))(WEIGHTS, X) for of in (value_and_grad, jax.value_and_grad))
+    assert largest_difference(ours, theirs) < 1e-6

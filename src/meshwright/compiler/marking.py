@@ -46,11 +46,7 @@ def read_loss(fun: Callable[..., Any], shapes: Sequence[Any]) -> tuple[core.Clos
         jax.make_jaxpr(fun)(*shapes)
     except _LossReadError as read:
         closed, wrt = read.args
-        jaxpr = closed.jaxpr
-        whole = jaxpr.replace(
-            constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars], debug_info=jaxpr.debug_info.with_unknown_names()
-        )
-        return core.ClosedJaxpr(whole, ()), wrt
+        return core.ClosedJaxpr(_with_constants_given(closed), ()), wrt
     finally:
         _READING_LOSS.reset(token)
     return None
@@ -97,8 +93,9 @@ def value_and_grad(
         if _READING_LOSS.get():
             raise _LossReadError(loss, tuple(len(loss.consts) + i for i in wrt))
         outputs = gradient_p.bind(
-            *loss.consts, *flat, loss=loss.jaxpr, consts=len(loss.consts), wrt=tuple(len(loss.consts) + i for i in wrt)
-        )
+            *loss.consts, *flat, loss=_with_constants_given(loss), consts=len(loss.consts),
+            wrt=tuple(len(loss.consts) + i for i in wrt),
+        )  # fmt: skip
         values = jax.tree.unflatten(jax.tree.structure(shapes), outputs[: len(loss.jaxpr.outvars)])
         rest = list(outputs[len(loss.jaxpr.outvars) :])
         gradients = []
@@ -152,6 +149,14 @@ def evaluate_gradient(*operands: Any, loss: core.Jaxpr, consts: int, wrt: tuple[
         *(operands[place] for place in wrt)
     )
     return [first, *others, *gradients]
+
+
+def _with_constants_given(closed: core.ClosedJaxpr) -> core.Jaxpr:
+    """A program that takes its constants as its first arguments."""
+    jaxpr = closed.jaxpr
+    return jaxpr.replace(
+        constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars], debug_info=jaxpr.debug_info.with_unknown_names()
+    )
 
 
 def _evaluate(*operands: Any, **parameters: Any) -> list[Any]:

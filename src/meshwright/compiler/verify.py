@@ -17,6 +17,8 @@ class Verified:
     """Most bytes of live buffers at once, per mesh and over all of its devices; replicated values count once."""
     messages: int
     message_bytes: int
+    exact: bool = True
+    """Whether the step is one update with the gradient of its batch at its weights."""
 
 
 def verify(program: Program) -> Verified:
@@ -57,7 +59,12 @@ class _Walk:
             self._check_end(places)
         if self.problems:
             raise InputError(self.problems)
-        return Verified(peak_bytes=tuple(self.peak), messages=self.messages, message_bytes=self.message_bytes)
+        return Verified(
+            peak_bytes=tuple(self.peak),
+            messages=self.messages,
+            message_bytes=self.message_bytes,
+            exact=not self.program.inexact,
+        )
 
     def _step(self, mesh: int, instruction: Instruction) -> bool:
         """Do one instruction; False where it has to wait."""

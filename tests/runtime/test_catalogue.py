@@ -1,0 +1,52 @@
+"""Every named schedule runs as it is listed, or says why it does not."""
+
+from __future__ import annotations
+
+import jax
+import pytest
+
+import meshwright as mw
+from meshwright.compiler.instructions import Op
+from meshwright.errors import InputError
+from meshwright.schedules import SCHEDULES
+from meshwright.schedules.table import Kind
+from tests.runtime.test_versions import batch, initial, largest_difference, step
+
+MICRO_BATCHES = 16
+REFUSED = {"seq1f1b", "bamboo", "ftpipe"}
+INEXACT = {"pipedream", "pipedream-2bw"}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_is_compiled_and_checked_or_refused(name: str) -> None:
+    run = mw.parallelize(
+        step, method=mw.LocalPipeline(num_stages=4, num_micro_batches=MICRO_BATCHES, schedule=name, chunks=None)
+    )
+    shapes = jax.eval_shape(initial), jax.eval_shape(batch)
+    if name in REFUSED:
+        with pytest.raises(InputError, match="schedule"):
+            run.lower(*shapes)
+        return
+    compiled = run.lower(*shapes)
+    assert compiled.verified.exact == (name not in INEXACT)
+    tasks = sum(one.op is Op.RUN and one.label[0] in "FBIWR" for own in compiled.program.lists for one in own)
+    assert tasks >= 2 * 4 * MICRO_BATCHES
+
+
+@pytest.mark.parametrize("name", ["varuna", "avgpipe"])
+def test_recomputation_and_forwards_that_run_ahead_change_no_number(name: str) -> None:
+    reached = []
+    for schedule in ("1f1b", name):
+        run = mw.parallelize(step, method=mw.LocalPipeline(num_stages=4, num_micro_batches=8, schedule=schedule))
+        reached.append(run(initial(), batch()))
+    assert largest_difference(*reached) < 1e-7
+
+
+def test_forwards_that_are_run_again_keep_nothing() -> None:
+    run = mw.parallelize(step, method=mw.LocalPipeline(num_stages=4, num_micro_batches=16, schedule="varuna"))
+    compiled = run.lower(jax.eval_shape(initial), jax.eval_shape(batch))
+    program, table = compiled.program, compiled.table
+    for mesh, own in enumerate(program.lists):
+        forwards = [one.executable for one in own if one.label.startswith("F")]
+        again = (table.kind == Kind.R) & (table.worker == mesh)
+        assert forwards.count(f"F{mesh}-") == again.sum()

@@ -1,0 +1,217 @@
+"""Schedules whose updates lie in the midst of a step compute what one device computes on equally old weights."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import meshwright as mw
+from meshwright.compiler.instructions import Op, Program
+from meshwright.errors import InputError
+from tests.compiler.models import largest_difference
+
+WIDTH, SAMPLES, STAGES = 4, 16, 4
+ADAM = optax.adam(optax.linear_schedule(1e-1, 1e-2, 20))
+"""Far enough with each step that a weight of another version shows."""
+
+
+def loss(layers: Any, batch: Any) -> jax.Array:
+    x, wanted = batch
+    for layer in layers:
+        x = jnp.tanh(x @ layer["w"] + layer["b"])
+    return ((x - wanted) ** 2).mean()
+
+
+def update(state: Any, gradients: Any) -> Any:
+    layers, optimizer = state
+    changes, optimizer = ADAM.update(gradients, optimizer, layers)
+    return optax.apply_updates(layers, changes), optimizer
+
+
+def step(state: Any, batch: Any) -> tuple[Any, jax.Array]:
+    value, gradients = mw.value_and_grad(loss)(state[0], batch)
+    return update(state, gradients), value
+
+
+def initial() -> Any:
+    drawn = np.random.RandomState(0)
+    layers = [{"w": jnp.asarray(drawn.randn(WIDTH, WIDTH), jnp.float32), "b": jnp.zeros(WIDTH)} for _ in range(STAGES)]
+    return layers, ADAM.init(layers)
+
+
+def batch(samples: int = SAMPLES) -> Any:
+    drawn = np.random.RandomState(1)
+    return tuple(jnp.asarray(drawn.randn(samples, WIDTH), jnp.float32) for _ in range(2))
+
+
+def stages_of(run: Any) -> Any:
+    """Stage that holds each weight."""
+    compiled = run.lower(jax.eval_shape(initial), jax.eval_shape(batch))
+    leaves = [compiled.program.buffers[outcome.buffer].mesh for outcome in compiled.program.outcomes]
+    return jax.tree.unflatten(compiled.step.out_tree, leaves)[0][0]
+
+
+def delayed(
+    state: Any, batch: Any, stages: Any, micro_batches: int, each: int, version_of: Any
+) -> tuple[Any, jax.Array]:
+    """One device: weights of stage k for micro-batch i are of version `version_of(k, i)`, forward and backward."""
+    gradient = jax.jit(jax.value_and_grad(loss))
+    states, values, total = [state], [], None
+    for i in range(micro_batches):
+        part = jax.tree.map(lambda array: jnp.split(array, micro_batches)[i], batch)  # noqa: B023
+        weights = jax.tree.map(lambda k, *versions: versions[version_of(k, i)], stages, *(one[0] for one in states))  # noqa: B023
+        value, gradients = gradient(weights, part)
+        values.append(value)
+        total = gradients if total is None else jax.tree.map(jnp.add, total, gradients)
+        if i % each == each - 1:
+            states.append(jax.jit(update)(states[-1], jax.tree.map(lambda array: array / each, total)))
+            total = None
+    return states[-1], sum(values) / micro_batches
+
+
+def pipedream(k: int, i: int) -> int:
+    return max(0, i - (STAGES - 1 - k))
+
+
+def two_versions(k: int, i: int, each: int) -> int:
+    return max(i // each - 1, 0)
+
+
+CASES = [
+    (mw.LocalPipeline(num_stages=STAGES, num_micro_batches=8, schedule="pipedream"), 1, pipedream),
+    (mw.LocalPipeline(num_stages=STAGES, num_micro_batches=16, schedule="pipedream-2bw"), 4,
+     partial(two_versions, each=4)),
+    (mw.LocalPipeline(num_stages=STAGES, num_micro_batches=16, schedule="pipedream-2bw", updates=2), 8,
+     partial(two_versions, each=8)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "each", "version_of"), CASES)
+def test_gradients_are_of_weights_as_old_as_the_papers_say(method: Any, each: int, version_of: Any) -> None:
+    run = mw.parallelize(step, method=method)
+    stages = stages_of(run)
+    there = here = initial()
+    for _ in range(2):
+        there, value = run(there, batch())
+        here, expected = delayed(here, batch(), stages, method.num_micro_batches, each, version_of)
+        assert abs(float(value) - float(expected)) < 1e-6
+    assert largest_difference(there, here) < 1e-5
+    newest, _ = delayed(initial(), batch(), stages, method.num_micro_batches, each, lambda k, i: i // each)
+    first, _ = run(initial(), batch())
+    assert largest_difference(first, newest) > 1e-3
+
+
+@pytest.mark.parametrize("backend", ["local", "processes"])
+def test_versions_on_meshes_of_their_own(backend: str) -> None:
+    method = mw.PipeshardParallel(
+        devices=jax.devices()[:4], num_stages=2, num_micro_batches=4, schedule="pipedream", zero=1
+    )
+    alone = mw.LocalPipeline(num_stages=2, num_micro_batches=4, schedule="pipedream")
+    run = mw.parallelize(step, method=method, backend=backend, timeout_s=60.0)
+    try:
+        there, value = run(initial(), batch())
+        there, value = run(there, batch())
+        here = initial()
+        for _ in range(2):
+            here, expected = mw.parallelize(step, method=alone)(here, batch())
+        assert float(value) == pytest.approx(float(expected), abs=1e-6)
+        assert largest_difference(jax.tree.map(np.asarray, there), here) < 1e-5
+    finally:
+        run.close()
+
+
+def most_versions(program: Program, mesh: int, shape: tuple[int, ...]) -> int:
+    """Weights or moments of a shape that are alive at once on a mesh, from the lists alone."""
+    live = {feed.buffer for feed in program.feeds if program.buffers[feed.buffer].mesh == mesh}
+    most = 0
+    for instruction in program.lists[mesh]:
+        if instruction.op is Op.FREE:
+            live -= set(instruction.reads)
+        elif instruction.label.startswith("update"):
+            live |= set(instruction.writes)
+        most = max(most, sum(program.buffers[buffer].shape == shape for buffer in live))
+    return most
+
+
+def test_a_worker_keeps_as_many_versions_as_micro_batches_are_under_way() -> None:
+    shapes = jax.eval_shape(initial), jax.eval_shape(batch)
+    versioned = mw.parallelize(step, method=CASES[0][0]).lower(*shapes)
+    plain = mw.parallelize(step, method=mw.LocalPipeline(num_stages=STAGES, num_micro_batches=8)).lower(*shapes)
+    # Each stage has one matrix. Its gradient needs no weights in stage 0; in an update, older moments are read while
+    # newer ones are made, and so is the newest weight even where nothing is under way.
+    for mesh in range(1, STAGES):
+        weights, moments = max(STAGES - mesh, 2), 4
+        assert most_versions(versioned.program, mesh, (WIDTH, WIDTH)) == weights + moments
+        assert most_versions(plain.program, mesh, (WIDTH, WIDTH)) == 2 + moments
+    assert versioned.verified.peak_bytes[1] >= plain.verified.peak_bytes[1] + 4 * WIDTH * WIDTH
+    assert versioned.program.inexact in str(versioned.program)
+    assert "lack up to 3" in versioned.program.inexact
+    assert not versioned.verified.exact
+    assert plain.verified.exact
+    assert plain.program.inexact == ""
+
+
+def clipped(state: Any, batch: Any) -> Any:
+    value, gradients = mw.value_and_grad(loss)(state[0], batch)
+    norm = jnp.sqrt(sum((leaf**2).sum() for leaf in jax.tree.leaves(gradients)))
+    return update(state, jax.tree.map(lambda array: array / norm, gradients)), value
+
+
+def scaled_by_loss(state: Any, batch: Any) -> Any:
+    value, gradients = mw.value_and_grad(loss)(state[0], batch)
+    return update(state, jax.tree.map(lambda array: array * value, gradients)), value
+
+
+def returns_norm(state: Any, batch: Any) -> Any:
+    value, gradients = mw.value_and_grad(loss)(state[0], batch)
+    return update(state, gradients), jnp.abs(gradients[0]["b"]).max()
+
+
+def returns_loss_first(state: Any, batch: Any) -> Any:
+    state, value = step(state, batch)
+    return value, state
+
+
+def tied(state: Any, batch: Any) -> Any:
+    layers = [state[0][0], *state[0][1:-1], state[0][0]]
+    value, gradients = mw.value_and_grad(lambda layers: loss([*layers[:-1], layers[0]], batch))(layers)
+    return update(state, gradients), value
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (clipped, "norm over all gradients"),
+        (scaled_by_loss, "reads results of the loss"),
+        (returns_norm, "results of the loss only"),
+        (returns_loss_first, "newer state first"),
+        (tied, r"is used by stages \d and 3"),
+    ],
+)
+def test_updates_that_wait_for_other_stages_are_refused(step: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        mw.parallelize(step, method=CASES[0][0]).lower(jax.eval_shape(initial), jax.eval_shape(batch))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"schedule": "ftpipe"}, 'schedule="pipedream"'),
+        ({"schedule": "bamboo"}, "X tasks"),
+        ({"schedule": "seq1f1b"}, "sequence segments"),
+        ({"schedule": "pipedream", "updates": 2}, "updates=8"),
+        ({"schedule": "1f1b", "updates": 2}, "updates=1"),
+        ({"schedule": "pipedream-2bw", "updates": 4}, "m = 4"),
+        ({"schedule": "pipedream-2bw", "updates": 3}, "every update has as many"),
+    ],
+)
+def test_what_does_not_run_says_why(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        method = mw.LocalPipeline(num_stages=STAGES, num_micro_batches=8, **options)
+        mw.parallelize(step, method=method).lower(jax.eval_shape(initial), jax.eval_shape(batch))
