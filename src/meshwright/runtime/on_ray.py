@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import threading
 import time
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from meshwright.calculon.on_ray import HERE, connect, ray_module
 from meshwright.errors import LostError, Problem
@@ -19,6 +22,8 @@ from meshwright.runtime.worker import BETWEEN
 
 PLACED_S = 60.0
 """Time for the cluster to find room for all workers."""
+APART_BYTES = 1 << 16
+"""Smaller arrays are copied with what surrounds them."""
 ASK_S = 1.0
 """Time between two questions where workers are."""
 
@@ -82,17 +87,19 @@ class RayCrew:
 
     def call(self, mesh: int, name: str, *arguments: Any) -> None:
         """See `Crew`."""
-        self._calls[mesh] = self._actors[mesh].call.remote(name, *arguments)
+        self._calls[mesh] = self._actors[mesh].call.remote(_packed((name, arguments)))
 
     def answers(self, meshes: Sequence[int], limit_s: float) -> list[tuple[int, Answer]]:
         """See `Crew`."""
         by_call = {self._calls[mesh]: mesh for mesh in meshes}
-        ended, _ = self._ray.wait(list(by_call), num_returns=1, timeout=limit_s)
+        # Every question to Ray takes about as long as the rest of a call: one for all, and what has ended counts.
+        ended, _ = self._ray.wait(list(by_call), num_returns=len(by_call), timeout=limit_s)
         return [(by_call[one], self._get(one)) for one in ended]
 
     def _get(self, reference: Any) -> Answer:
         try:
-            return self._ray.get(reference)
+            found = self._ray.get(reference)
+            return _unpacked(found) if isinstance(found, list) else found
         except self._ray.exceptions.RayError as error:
             first = (str(error).splitlines() or [type(error).__name__])[0][:200]
             return Gone(f"{first} (where it was is known to about {ASK_S:g} s)")
@@ -124,6 +131,23 @@ class RayCrew:
             self._ray.shutdown()
 
 
+def _packed(value: Any) -> list[Any]:
+    """A value as bytes and, for Ray to share between processes, large arrays; Ray takes longer over everything else."""
+    apart: list[Any] = []
+
+    def within(one: pickle.PickleBuffer) -> bool:
+        large = one.raw().nbytes >= APART_BYTES
+        if large:
+            apart.append(np.frombuffer(one.raw(), np.uint8))
+        return not large
+
+    return [pickle.dumps(value, 5, buffer_callback=within), *apart]
+
+
+def _unpacked(packed: list[Any]) -> Any:
+    return pickle.loads(packed[0], buffers=packed[1:])
+
+
 def _actor_class(ray: Any) -> type:
     class RayWorker:
         """A `MeshWorker` in an actor."""
@@ -139,8 +163,11 @@ def _actor_class(ray: Any) -> type:
         def _watch(self, place: int) -> None:
             self._place = place
 
-        def call(self, name: str, *arguments: Any) -> Answer:
+        def call(self, asked: list[Any]) -> list[Any]:
             """A method of the worker."""
+            return _packed(self._answer(*_unpacked(asked)))
+
+        def _answer(self, name: str, arguments: Sequence[Any]) -> Answer:
             if name in ("listen", "coordinator"):
                 arguments = (ray.util.get_node_ip_address(),)
             try:

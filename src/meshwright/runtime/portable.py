@@ -27,6 +27,8 @@ class Part:
     """Axes and sizes of all meshes."""
     matched: Mapping[int, tuple[int, ...]]
     """By place of a SEND or RECV, the buffers on its other side."""
+    kept: tuple[int, ...] = ()
+    """Buffers of this mesh that outputs of the step are in when the list ends."""
     host: int = 0
     """Of the mesh's hosts."""
     hosts: int = 1
@@ -70,6 +72,7 @@ def parts_of(program: Program, meshes: list[Mesh]) -> list[Part]:
         UnsupportedError: the library that writes StableHLO is not installed.
     """
     grids = tuple((tuple(str(axis) for axis in one.axis_names), tuple(one.devices.shape)) for one in meshes)
+    made = {one.buffer for one in program.outcomes if one.buffer is not None}
     serialised = {name: _serialised(name, closed) for name, closed in program.executables.items()}
     return [
         Part(
@@ -80,6 +83,7 @@ def parts_of(program: Program, meshes: list[Mesh]) -> list[Part]:
                          if one.op is Op.RUN and one.executable is not None},
             grids=grids,
             matched=_matched(program, mesh),
+            kept=tuple(sorted(on_mesh for on_mesh in made if program.buffers[on_mesh].mesh == mesh)),
         )
         for mesh, own in enumerate(program.lists)
     ]  # fmt: skip

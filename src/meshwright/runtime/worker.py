@@ -54,8 +54,8 @@ class Orders:
     """Of all workers, in one order, before the list."""
     drop: Sequence[Key] = ()
     """Kept values that nobody refers to any more."""
-    keep: Mapping[int, Key] = field(default_factory=dict)
-    """Buffers whose values the worker keeps when the list ends."""
+    step: int = 0
+    """Under which the worker keeps what it makes."""
     timed: bool = False
     """Whether instructions are timed, and waited for."""
     program: int = 0
@@ -90,6 +90,7 @@ class MeshWorker:
         self._part: Part
         self._executor: MeshExecutor
         self._executors: list[MeshExecutor] = []
+        self._parts: list[Part] = []
 
     def listen(self, host: str) -> Address:
         """Open what the other workers connect to.
@@ -138,6 +139,7 @@ class MeshWorker:
         from meshwright.runtime.executor import MeshExecutor
 
         self._part = part
+        self._parts.append(part)
         if part.hosts > 1 and not self._executors:
             jax.distributed.initialize(part.coordinator, part.hosts, part.host)
         count = int(np.prod(part.sizes))
@@ -186,7 +188,8 @@ class MeshWorker:
         self._executor.moments = [] if orders.timed else None
         self._executor.advance(wait=True)
         self._watch(BETWEEN)
-        made = {key: self._executor.values[buffer] for buffer, key in orders.keep.items()}
+        kept = self._parts[orders.program].kept
+        made = {(orders.step, buffer): self._executor.values[buffer] for buffer in kept}
         self._executor.values = {}
         self._kept.update(made)
         return Done(
