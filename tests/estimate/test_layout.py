@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from meshwright.errors import InfeasibleError
 from meshwright.estimate.layout import ModelLayout, expand, token_flop
 from meshwright.library.models import spec
-from meshwright.ops.layers import edge_work, layer_work
+from meshwright.ops.edges import edge_work
+from meshwright.ops.layers import layer_work
 from meshwright.specs import ModelSpec, PlanRow
 from tests.estimate.cases import DENSE, LATENT, MIXED, MODELS
 

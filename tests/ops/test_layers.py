@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from meshwright.library.models import names, spec
-from meshwright.ops.layers import edge_work, layer_work
+from meshwright.ops.edges import edge_work
+from meshwright.ops.layers import layer_work
 from meshwright.ops.op import CoreAttention, Exchange, LayerWork, Linear, Vector
 from meshwright.specs import Attention, DenseMlp, LayerRun, LayerSpec, ModelSpec, MoeMlp
 from meshwright.specs.model import LatentAttention

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.library.models import spec
-from meshwright.ops.layers import edge_work, layer_work
+from meshwright.ops.edges import edge_work
+from meshwright.ops.layers import layer_work
 from meshwright.ops.op import LayerWork, Linear, Vector
 from meshwright.strategies.base import Call
 from meshwright.strategies.tensor_1d import region_scale, shard_linear, vector_calls

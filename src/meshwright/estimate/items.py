@@ -11,7 +11,8 @@ import numpy as np
 
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.work import ModuleSeconds, WorkSeconds, price_work
-from meshwright.ops.layers import edge_work, layer_work
+from meshwright.ops.edges import edge_work
+from meshwright.ops.layers import layer_work
 from meshwright.ops.op import LayerWork
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import LayerSpec, ModelSpec

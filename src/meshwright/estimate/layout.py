@@ -10,7 +10,8 @@ import numpy as np
 from meshwright.errors import InfeasibleError, Problem
 from meshwright.kernels.compute import score_pairs
 from meshwright.kernels.partition import balanced_partition
-from meshwright.ops.layers import edge_work, layer_work
+from meshwright.ops.edges import edge_work
+from meshwright.ops.layers import layer_work
 from meshwright.ops.op import CoreAttention, LayerWork, Linear
 from meshwright.schedules import Placement
 from meshwright.shapes import Float, Int

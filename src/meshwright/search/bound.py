@@ -13,7 +13,8 @@ import numpy as np
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.work import price_work
-from meshwright.ops.layers import edge_work, layer_work
+from meshwright.ops.edges import edge_work
+from meshwright.ops.layers import layer_work
 from meshwright.ops.op import LayerWork
 from meshwright.search.grid import Grid
 from meshwright.shapes import Float, Int

@@ -1,0 +1,86 @@
+"""What stands before and behind the layers: embedding, head with loss, multi-token-prediction modules."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal
+
+from meshwright.ops.op import Kept, LayerWork, Linear, Vector
+from meshwright.specs.model import ModelSpec
+
+
+@lru_cache(maxsize=64)
+def edge_work(model: ModelSpec, part: Literal["embedding", "head", "mtp"]) -> LayerWork:
+    """Embedding, head with loss, or the projection of one multi-token-prediction module, in the same form as a layer.
+
+    Args:
+        model: the model.
+        part: `head` is final norm, projection and cross-entropy; `mtp` is what a module adds to its layer and its loss.
+
+    Returns:
+        Operators and kept tensors; the head keeps its logits in fp32 until backward.
+    """
+    hidden, vocab = model.hidden, model.vocab
+    norm_width = hidden * (2 if model.final_norm == "layernorm" else 1)
+    if part == "embedding":
+        lookup = Vector(
+            name="embedding lookup",
+            module="",
+            region="sequence",
+            forward_elements=3 * hidden,
+            backward_elements=3 * hidden,
+            parameters=model.learned_positions * hidden + (2 * hidden if model.embedding_norm else 0),
+            reduce=hidden,
+            table=(vocab, hidden),
+        )
+        return LayerWork(ops=(lookup,), kept=(), input_width=0)
+    norm = Vector(
+        name="final norm",
+        module="layernorm",
+        region="sequence",
+        forward_elements=2 * hidden,
+        backward_elements=4 * hidden,
+        parameters=norm_width if model.final_norm else 0,
+    )
+    if part == "mtp":
+        project = Linear(
+            name="mtp projection",
+            module="",
+            inputs=((1, 2 * hidden),),
+            outputs=((1, hidden),),
+            split="replicated",
+        )
+        norms = Vector(
+            name="mtp norms",
+            module="",
+            region="sequence",
+            forward_elements=4 * hidden,
+            backward_elements=8 * hidden,
+            parameters=2 * norm_width,
+        )
+        inputs = Kept(name="mtp inputs", elements=4 * hidden, role="activation", region="sequence")
+        return LayerWork(ops=(norms, project), kept=(inputs,), input_width=2 * hidden)
+    logits = Linear(
+        name="logits",
+        module="",
+        inputs=((1, hidden),),
+        outputs=((vocab, 1),),
+        split="column",
+        gather=hidden,
+        bias=vocab if model.head_bias else 0,
+    )
+    # Cross-entropy over the local vocabulary: read logits, write fp32, reduce, exponentiate; backward writes gradients.
+    loss = Vector(
+        name="cross-entropy",
+        module="",
+        region="tensor",
+        forward_elements=3 * vocab,
+        backward_elements=2 * vocab,
+        fp32=True,
+    )
+    kept = (
+        Kept(name="final norm input", elements=hidden, role="activation", region="sequence"),
+        Kept(name="logits input", elements=hidden, role="activation", region="sequence"),
+        Kept(name="logits", elements=vocab, role="fp32", region="tensor"),
+    )
+    return LayerWork(ops=(norm, logits, loss), kept=kept, input_width=hidden)
