@@ -71,9 +71,9 @@ def trace_step(
             sum over the batch.
     """
     leaves, in_tree = jax.tree.flatten(tuple(arguments))
-    batch = _batch_places(arguments, batch_argnums)
+    batch = batch_places(arguments, batch_argnums)
     shapes = [jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.result_type(leaf)) for leaf in leaves]
-    _check_batch([shapes[place] for place in batch], micro_batches)
+    check_batch([shapes[place] for place in batch], micro_batches)
     out_tree: list[Any] = []
 
     def flat(*given: Any) -> list[Any]:
@@ -82,14 +82,14 @@ def trace_step(
         return outputs
 
     def traced_with(parts: int) -> core.ClosedJaxpr:
-        cut = [_part(shape, parts) if place in batch else shape for place, shape in enumerate(shapes)]
+        cut = [batch_part(shape, parts) if place in batch else shape for place, shape in enumerate(shapes)]
         return flat_jaxpr(flat, cut)
 
     closed = traced_with(micro_batches)
     mark = _mark_of(closed, fun)
-    loss = _flat_loss(mark)
+    loss = flat_loss(mark)
     if mean is None:
-        mean = micro_batches == 1 or _is_mean(loss, _flat_loss(_mark_of(traced_with(1), fun)), micro_batches)
+        mean = micro_batches == 1 or is_mean(loss, flat_loss(_mark_of(traced_with(1), fun)), micro_batches)
     before, after = around(closed.jaxpr, mark)
     return TracedStep(
         jaxpr=closed.jaxpr,
@@ -120,9 +120,9 @@ class LossReader:
         """
         leaves, self._in_tree = jax.tree.flatten(tuple(arguments))
         self._shapes = [jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.result_type(leaf)) for leaf in leaves]
-        self._places = _batch_places(arguments, batch_argnums)
+        self._places = batch_places(arguments, batch_argnums)
         self._fun = fun
-        _check_batch([self._shapes[place] for place in self._places], 1)
+        check_batch([self._shapes[place] for place in self._places], 1)
         self.batch = min(self._shapes[place].shape[0] for place in self._places)
         """Samples."""
         self.parameter_copies = 2.0
@@ -137,8 +137,8 @@ class LossReader:
         Raises:
             InputError: the batch cannot be divided, or no loss is marked.
         """
-        _check_batch([self._shapes[place] for place in self._places], micro_batches)
-        cut = [_part(shape, micro_batches) if place in self._places else shape
+        check_batch([self._shapes[place] for place in self._places], micro_batches)
+        cut = [batch_part(shape, micro_batches) if place in self._places else shape
                for place, shape in enumerate(self._shapes)]  # fmt: skip
         read = read_loss(lambda *given: self._fun(*jax.tree.unflatten(self._in_tree, given)), cut)
         if read is None:
@@ -155,14 +155,28 @@ class LossReader:
         return jaxpr, wrt
 
 
-def _batch_places(arguments: Sequence[Any], batch_argnums: Sequence[int]) -> tuple[int, ...]:
-    """Leaves of the arguments that are split."""
+def batch_places(arguments: Sequence[Any], batch_argnums: Sequence[int]) -> tuple[int, ...]:
+    """Leaves of the arguments that are split.
+
+    Args:
+        arguments: of a step.
+        batch_argnums: those that hold samples.
+    """
     sizes = [jax.tree.structure(argument).num_leaves for argument in arguments]
     ends = np.cumsum(sizes)
     return tuple(leaf for place in batch_argnums for leaf in range(ends[place] - sizes[place], ends[place]))
 
 
-def _check_batch(shapes: Sequence[jax.ShapeDtypeStruct], micro_batches: int) -> None:
+def check_batch(shapes: Sequence[jax.ShapeDtypeStruct], micro_batches: int) -> None:
+    """Whether samples can be shared out evenly.
+
+    Args:
+        shapes: of what holds samples.
+        micro_batches: parts.
+
+    Raises:
+        InputError: they cannot.
+    """
     problems = []
     for shape in shapes:
         if not shape.shape:
@@ -182,7 +196,13 @@ def _check_batch(shapes: Sequence[jax.ShapeDtypeStruct], micro_batches: int) -> 
         raise InputError(problems[:1] if len({p.what for p in problems}) == 1 else problems)
 
 
-def _part(shape: jax.ShapeDtypeStruct, parts: int) -> jax.ShapeDtypeStruct:
+def batch_part(shape: jax.ShapeDtypeStruct, parts: int) -> jax.ShapeDtypeStruct:
+    """Shape of one of equal parts of some samples.
+
+    Args:
+        shape: of all.
+        parts: how many.
+    """
     return jax.ShapeDtypeStruct((shape.shape[0] // parts, *shape.shape[1:]), shape.dtype)
 
 
@@ -205,7 +225,12 @@ def _marks_problem(fun: Callable[..., Any], marks: int) -> InputError:
     )
 
 
-def _flat_loss(mark: core.JaxprEqn) -> core.ClosedJaxpr:
+def flat_loss(mark: core.JaxprEqn) -> core.ClosedJaxpr:
+    """What a mark differentiates, its calls opened.
+
+    Args:
+        mark: of a step.
+    """
     closed = core.ClosedJaxpr(mark.params["loss"], ())
     shapes = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in closed.jaxpr.invars]
     flat = flat_jaxpr(core.jaxpr_as_fun(closed), shapes)
@@ -241,11 +266,19 @@ def around(jaxpr: core.Jaxpr, mark: core.JaxprEqn) -> tuple[tuple[core.JaxprEqn,
     return tuple(reversed(before)), tuple(reversed(after))
 
 
-def _is_mean(part: core.ClosedJaxpr, whole: core.ClosedJaxpr, parts: int) -> bool:
+def is_mean(part: core.ClosedJaxpr, whole: core.ClosedJaxpr, parts: int) -> bool:
     """Whether the loss is a mean over the batch: all that grows with the batch on its way is a division by its size.
 
     The same loss is read with a micro-batch and with the whole batch. A mean divides by a number that is `parts` times
     as large (or multiplies with one as much smaller); a sum reads the same with both.
+
+    Args:
+        part: the loss, its first output, of a micro-batch.
+        whole: likewise of the batch.
+        parts: micro-batches.
+
+    Raises:
+        InputError: it is neither a mean nor a sum.
     """
     divided_by = 1.0
     unclear = _divides_by_data(part.jaxpr)
