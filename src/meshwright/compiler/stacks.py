@@ -7,10 +7,11 @@ one operand per part; so do the inputs of the step, their gradients and the stat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import numpy as np
 from jax.extend import core
 
@@ -228,3 +229,24 @@ def _write_loop(writing: Parting, eqn: core.JaxprEqn, place: int, bounds: Bounds
     for var, own in zip(eqn.outvars[carried:], made, strict=True):
         if not is_dropped(var):
             writing.parts[var] = tuple(reversed(own)) if reverse else tuple(own)
+
+
+def run_again(program: core.ClosedJaxpr) -> Callable[..., Any]:
+    """A layer whose forward runs again in its backward; of a loop over layers every round for itself.
+
+    Args:
+        program: of a layer, or of several in one loop.
+    """
+    loops = [eqn for eqn in program.jaxpr.eqns if eqn.primitive.name == "scan" and is_heavy(eqn)]
+    if not loops:
+        return jax.checkpoint(core.jaxpr_as_fun(program))
+    eqns = [_rounds_again(eqn) if eqn in loops else eqn for eqn in program.jaxpr.eqns]
+    return core.jaxpr_as_fun(core.ClosedJaxpr(program.jaxpr.replace(eqns=eqns), program.consts))
+
+
+def _rounds_again(eqn: core.JaxprEqn) -> core.JaxprEqn:
+    body = eqn.params["jaxpr"]
+    if all(one.primitive.name in ("remat2", "checkpoint") for one in body.jaxpr.eqns if is_heavy(one)):
+        return eqn
+    shapes = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in body.jaxpr.invars]
+    return eqn.replace(params={**eqn.params, "jaxpr": jax.make_jaxpr(jax.checkpoint(core.jaxpr_as_fun(body)))(*shapes)})

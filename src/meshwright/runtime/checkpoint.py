@@ -14,6 +14,7 @@ import numpy as np
 from meshwright.errors import InputError, Problem, nearest
 from meshwright.runtime.host_arrays import HostForm, from_host, host_form, to_host
 from meshwright.runtime.remote import RemoteArray
+from meshwright.runtime.stacked import StackedArray
 
 TABLE = "checkpoint.json"
 SCHEMA = "meshwright.checkpoint/1"
@@ -69,7 +70,7 @@ def restore_checkpoint(path: str | Path, like: Any) -> Any:
     if problems:
         raise InputError(problems)
     return jax.tree_util.tree_map_with_path(
-        lambda key, leaf: _restored(folder, table[jax.tree_util.keystr(key)], getattr(leaf, "sharding", None)), like
+        lambda key, leaf: _restored(folder, table[jax.tree_util.keystr(key)], leaf), like
     )
 
 
@@ -79,6 +80,11 @@ def _dtype(leaf: Any) -> str:
 
 def _shards(leaf: Any) -> Iterator[tuple[list[int], np.ndarray]]:
     """Every part of an array once, with the index of its first entry."""
+    if isinstance(leaf, StackedArray):
+        for first, rows in zip(leaf.bounds, leaf.parts, strict=False):
+            for corner, value in _shards(rows):
+                yield [first + corner[0], *corner[1:]], value
+        return
     if not isinstance(leaf, jax.Array) or jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         whole = np.asarray(leaf) if isinstance(leaf, RemoteArray) else to_host(leaf)
         yield [0] * whole.ndim, whole
@@ -88,12 +94,34 @@ def _shards(leaf: Any) -> Iterator[tuple[list[int], np.ndarray]]:
             yield [one.start or 0 for one in shard.index], np.asarray(shard.data)
 
 
-def _restored(folder: Path, entry: dict[str, Any], sharding: Any) -> Any:
+def _restored(folder: Path, entry: dict[str, Any], like: Any) -> Any:
     form = host_form(tuple(entry["shape"]), entry["dtype"])
+    if isinstance(like, StackedArray) and not form.keys:
+        return StackedArray(
+            [
+                _restored_rows(folder, entry, form, first, rows)
+                for first, rows in zip(like.bounds, like.parts, strict=False)
+            ],
+            like.bounds,
+        )
+    sharding = getattr(like, "sharding", None)
     if form.keys or sharding is None:
         value = from_host(_part(folder, entry, form, tuple(slice(0, size) for size in form.shape)), form.keys)
         return value if sharding is None else jax.device_put(value, sharding)
     return jax.make_array_from_callback(form.shape, sharding, lambda index: _part(folder, entry, form, index))
+
+
+def _restored_rows(folder: Path, entry: dict[str, Any], form: HostForm, first: int, like: Any) -> Any:
+    """Rows of an array from one on, placed like an array of as many."""
+
+    def box(index: tuple[slice, ...]) -> np.ndarray:
+        low, high, _ = index[0].indices(like.shape[0])
+        return _part(folder, entry, form, (slice(first + low, first + high), *index[1:]))
+
+    sharding = getattr(like, "sharding", None)
+    if sharding is None:
+        return box(tuple(slice(0, size) for size in like.shape))
+    return jax.make_array_from_callback(like.shape, sharding, box)
 
 
 def _part(folder: Path, entry: dict[str, Any], form: HostForm, index: tuple[slice, ...]) -> np.ndarray:

@@ -22,6 +22,7 @@ from meshwright.compiler.sharding.rules import POINTWISE
 from meshwright.compiler.sharding.solve import solve
 from meshwright.compiler.sharding.strategies import spread
 from meshwright.compiler.shardings import Role
+from meshwright.compiler.stacks import run_again
 from meshwright.compiler.trace import TracedStep
 from meshwright.errors import InputError, Problem
 
@@ -208,7 +209,7 @@ def recomputed(stage: Stage, layers: Sequence[Stage]) -> Stage:
         handed: dict[Any, Any] = dict(zip(stage.carried_in, given[start : start + len(stage.carried_in)], strict=True))
         results: dict[int, Any] = {}
         for layer in layers:
-            outputs = jax.checkpoint(core.jaxpr_as_fun(layer.program))(
+            outputs = run_again(layer.program)(
                 *(of_loss[place] for place in layer.parameters),
                 *(handed[var] for var in layer.carried_in),
                 *(of_loss[place] for place in layer.others),
