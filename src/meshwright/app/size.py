@@ -4,87 +4,22 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from meshwright.app.axes import space_of
-from meshwright.app.finding import find_plans, is_round
-from meshwright.app.job_inputs import Count, JobInputs, job_inputs, parse_count
-from meshwright.app.plan import plan_set
+from meshwright.app.job_inputs import Count, job_inputs, parse_count
 from meshwright.app.plan_set import PlanSet
-from meshwright.app.verdict import percent, whole_run
+from meshwright.app.sizing import MOST_DEVICES, CurvePoint, Goal, Sizing, nodes_of
+from meshwright.app.verdict import percent
 from meshwright.errors import InfeasibleError, InputError, Problem
-from meshwright.estimate.hardware import hardware_of
-from meshwright.estimate.price import model_flop_per_token
-from meshwright.formats.cluster import node_group
 from meshwright.library.devices import device as library_device
-from meshwright.search.bound import row_bounds
-from meshwright.search.grid import build_grid
-from meshwright.search.space import Space
-from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.device import DeviceSpec
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.workload import Workload
-from meshwright.units import DAY_S, seconds, significant
+from meshwright.units import seconds, significant
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-MOST_DEVICES = 65_536
-MOST_SEARCHES = 24
-"""Counts searched one after the other; from then on the devices are doubled."""
-GIVING_UP = 3
-"""Counts on either side that it takes to say that more devices no longer help."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurvePoint:
-    """The best plan of one number of devices."""
-
-    devices: int
-    name: str | None
-    """None where nothing fits."""
-    step_time_s: float | None
-    mfu: float | None
-    days: float | None
-    price: float | None
-    meets: bool
-
-    def to_dict(self) -> dict[str, object]:
-        """As data."""
-        return {
-            "devices": self.devices,
-            "name": self.name,
-            "step_time_s": self.step_time_s,
-            "mfu": self.mfu,
-            "days": self.days,
-            "price": self.price,
-            "meets": self.meets,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
-    """What the devices must be enough for; None is no limit."""
-
-    days: float | None = None
-    step_time_s: float | None = None
-    max_price: float | None = None
-
-    def met(self, point: CurvePoint) -> bool:
-        """Whether a plan is good enough."""
-        limits = ((self.days, point.days), (self.step_time_s, point.step_time_s), (self.max_price, point.price))
-        return all(limit is None or (value is not None and value <= limit) for limit, value in limits)
-
-    def text(self) -> str:
-        """In words."""
-        parts = [
-            f"{significant(self.days)} days" if self.days is not None else "",
-            f"{seconds(self.step_time_s)} per step" if self.step_time_s is not None else "",
-            f"a price of {self.max_price:,.0f}" if self.max_price is not None else "",
-        ]
-        return " and ".join(part for part in parts if part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -174,7 +109,7 @@ def size(
     spec = device if isinstance(device, DeviceSpec) else library_device(device)
     base = job_inputs(
         model,
-        cluster=_cluster(spec, 1),
+        cluster=nodes_of(spec, 1),
         seq_len=seq_len,
         global_batch=global_batch,
         tokens_per_step=tokens_per_step,
@@ -186,7 +121,7 @@ def size(
     if goal.max_price is not None and base.cluster.groups[0].price_per_hour is None:
         fix = "say what a device costs in an hour with --price"
         raise InputError(Problem(what=f"no price of {spec.name} is known", why="--max-price needs one", fix=fix))
-    sizing = _Sizing(
+    sizing = Sizing(
         base,
         goal,
         tuple([pin] if isinstance(pin, str) else pin),
@@ -236,181 +171,7 @@ def _goal(days: object, step_time: object, max_price: object, tokens: Count | No
     return Goal(days=numbers["days"], step_time_s=numbers["step_time"], max_price=numbers["max_price"])
 
 
-def _cluster(device: DeviceSpec, nodes: int, per_node: int | None = None) -> ClusterSpec:
-    usual = device.node.devices_per_node if device.node else 8
-    per_node = per_node or usual
-    group = node_group(name=device.name, device=device, nodes=nodes, devices_per_node=per_node)
-    return ClusterSpec(name=f"{nodes * per_node}x{device.name}", groups=(group,))
-
-
-class _Sizing:
-    """Counts of devices from few to many: bounded first, and searched only where the bound leaves the goal open."""
-
-    def __init__(self, base: JobInputs, goal: Goal, pin: tuple[str, ...], forbid: tuple[str, ...]) -> None:
-        self.base, self.goal, self.pin, self.forbid = base, goal, pin, forbid
-        self.group = base.cluster.groups[0]
-        self.bounds: dict[int, CurvePoint] = {}
-        """What no plan of a count can beat, for every count that was looked at and can hold the model."""
-        self.tried: dict[int, CurvePoint] = {}
-        self.considered = 0
-        self.skipped = 0
-        """Counts left out because too many had been searched already."""
-        self.unusable: InputError | None = None
-        """Why the pins leave a count no plan."""
-        usual = self.group.devices_per_node
-        within = [n for n in range(1, usual) if usual % n == 0]
-        nodes = (n for n in range(1, MOST_DEVICES // usual + 1) if is_round(n))
-        self.counts = [*within, *(n * usual for n in nodes)]
-
-    def first(self) -> CurvePoint | None:
-        """The lowest count that meets the goal. More devices may be slower than fewer, so none is passed over."""
-        wait = 0
-        for devices in self.counts:
-            if devices < self.fewest():
-                continue
-            self.considered += 1
-            bound = self._bound(devices)
-            if bound is None or not self.goal.met(bound):
-                if self._stalled(devices):
-                    return None
-                continue
-            if devices < wait:
-                self.skipped += 1
-                continue
-            point = self._search(devices, top=1).point
-            self.tried[devices] = point
-            if point.meets:
-                return point
-            if self._stalled(devices):
-                return None
-            wait = 2 * devices if len(self.tried) >= MOST_SEARCHES else 0
-        return None
-
-    def plans(self, devices: int) -> PlanSet:
-        """The best plan of a count and its runner-up."""
-        answer = self._search(devices, top=2).plans
-        assert answer is not None, "the count was found to have a plan"
-        return answer
-
-    def text(self) -> str:
-        """Which counts were looked at, and what became of them."""
-        usual = self.group.devices_per_node
-        ruled_out = self.considered - len(self.tried) - self.skipped
-        kinds = f"parts of a node and whole nodes of {usual} in numbers made of 2, 3, 5 and 7"
-        line = (
-            f"{self.considered:,} counts from {self.fewest():,} devices on ({kinds}): {ruled_out:,} ruled out by the "
-            f"least time and memory any plan takes, {len(self.tried):,} searched"
-        )
-        return line + (f", {self.skipped:,} passed over after so many searches" if self.skipped else "")
-
-    def fewest(self) -> int:
-        """Devices that would be enough at peak speed."""
-        wanted = _step_limit_s(self.goal, self.base.workload)
-        if wanted is None:
-            return 1
-        workload = self.base.workload
-        flop = model_flop_per_token(self.base.model, workload.seq_len, training=True) * workload.tokens_per_step
-        peak = max(rate for _, rate in self.group.device.peak_flop_per_s)
-        return max(1, math.floor(flop / peak / wanted))
-
-    def _on(self, devices: int) -> ClusterSpec:
-        per_node = min(devices, self.group.devices_per_node)
-        where = _cluster(self.group.device, devices // per_node, per_node)
-        priced = replace(where.groups[0], price_per_device_hour=self.group.price_per_device_hour)
-        return replace(where, groups=(priced,))
-
-    def _space(self, part: ClusterSpec) -> Space:
-        return space_of(self.base.model, self.base.workload, part.devices, pin=self.pin, forbid=self.forbid)
-
-    def _bound(self, devices: int) -> CurvePoint | None:
-        """A plan as quick as the quickest could be at best; None where nothing can fit."""
-        model, workload = self.base.model, self.base.workload
-        where = self._on(devices)
-        try:
-            space = self._space(where)
-        except InputError as error:
-            self.unusable = self.unusable or error
-            return None
-        hardware = hardware_of(where.groups[0], workload.precision, workload.software)
-        grid = build_grid(model, workload, devices, space)
-        if not grid.rows:
-            return None
-        bounds = row_bounds(grid, model, hardware, workload)
-        possible = bounds.peak_bytes <= hardware.memory_bytes
-        if not possible.any():
-            return None
-        time_s = float(bounds.time_s[possible].min())
-        days = price = None
-        if workload.tokens is not None:
-            days = workload.tokens / workload.tokens_per_step * time_s / DAY_S
-            rate = self.group.price_per_hour
-            price = None if rate is None else days * 24.0 * devices * rate
-        self.bounds[devices] = CurvePoint(
-            devices=devices, name=None, step_time_s=time_s, mfu=None, days=days, price=price, meets=False
-        )
-        return self.bounds[devices]
-
-    def _stalled(self, devices: int) -> bool:
-        """Whether four times the devices bring a limit that is still missed no nearer."""
-        known = (self.bounds, {n: point for n, point in self.tried.items() if point.step_time_s is not None})
-        limits: tuple[tuple[float | None, Callable[[CurvePoint], float]], ...] = (
-            (self.goal.step_time_s, lambda point: point.step_time_s or 0.0),
-            (self.goal.days, lambda point: point.days or 0.0),
-            (self.goal.max_price, lambda point: point.price or 0.0),
-        )
-        for points in known:
-            early = [point for n, point in points.items() if 4 * n <= devices]
-            late = [point for n, point in points.items() if 4 * n > devices]
-            if len(early) < GIVING_UP or len(late) < GIVING_UP:
-                continue
-            for limit, value in limits:
-                if limit is None:
-                    continue
-                nearest = min(value(point) for point in late)
-                if nearest > limit and nearest > 0.98 * min(value(point) for point in early):
-                    return True
-        return False
-
-    def _search(self, devices: int, *, top: int) -> _Searched:
-        where = self._on(devices)
-        inputs = replace(self.base, cluster=where)
-        found = find_plans(inputs.model, where, inputs.workload, self._space, top=top)
-        if not found.result.plans:
-            nothing = CurvePoint(
-                devices=devices, name=None, step_time_s=None, mfu=None, days=None, price=None, meets=False
-            )
-            return _Searched(point=nothing, plans=None)
-        answer = plan_set(inputs, found, top=1)
-        best = answer.best
-        run = whole_run(best.job, best.estimate)
-        point = CurvePoint(
-            devices=devices,
-            name=best.title,
-            step_time_s=best.estimate.step_time_s,
-            mfu=best.estimate.mfu,
-            days=run.days if run else None,
-            price=run.price if run else None,
-            meets=False,
-        )
-        return _Searched(point=replace(point, meets=self.goal.met(point)), plans=answer)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Searched:
-    """The best plan of a count as a point and as an answer."""
-
-    point: CurvePoint
-    plans: PlanSet | None
-
-
-def _step_limit_s(goal: Goal, workload: Workload) -> float | None:
-    limits = [goal.step_time_s] if goal.step_time_s is not None else []
-    if goal.days is not None and workload.tokens is not None:
-        limits.append(goal.days * DAY_S / (workload.tokens / workload.tokens_per_step))
-    return min(limits) if limits else None
-
-
-def _impossible(device: DeviceSpec, goal: Goal, curve: tuple[CurvePoint, ...], sizing: _Sizing) -> Problem:
+def _impossible(device: DeviceSpec, goal: Goal, curve: tuple[CurvePoint, ...], sizing: Sizing) -> Problem:
     what = f"no number of {device.name} meets {goal.text()}"
     fitting = [point for point in curve if point.step_time_s is not None]
     points = fitting or list(sizing.bounds.values())

@@ -1,0 +1,142 @@
+"""The plans of a space that need the least memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshwright.estimate.hardware import hardware_of
+from meshwright.estimate.layout import expand
+from meshwright.estimate.legality import row_problems
+from meshwright.estimate.price import estimate_plan
+from meshwright.estimate.result import StepEstimate
+from meshwright.schedules import Schedule
+from meshwright.search.block import Sharding, shardings_for
+from meshwright.search.bound import row_bounds
+from meshwright.search.geometry import ShapeFactory
+from meshwright.search.grid import Grid, build_grid
+from meshwright.search.space import Space
+from meshwright.shapes import Int
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.row import PlanRow
+from meshwright.specs.workload import Workload
+
+LEANEST_ROWS = 48
+"""Rows of the lowest memory bounds that are priced to find the plan that needs the least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leanest:
+    """The plan that needs the least memory."""
+
+    row: PlanRow
+    estimate: StepEstimate
+
+    @property
+    def over_bytes(self) -> float:
+        """Missing on the fullest stage; negative if it fits."""
+        return self.estimate.fullest.peak_memory_bytes - self.estimate.fullest.capacity_bytes
+
+    @property
+    def length_bytes(self) -> float:
+        """What shorter sequences could save at most on the fullest stage."""
+        kinds = dict(self.estimate.fullest.memory_bytes)
+        return kinds["activations"] + kinds["transient"]
+
+
+def leanest(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: Space) -> list[Leanest]:
+    """The plans of a space with the lowest memory bounds, the one that needs the least memory first.
+
+    Args:
+        model: the model.
+        cluster: decides the degrees.
+        workload: the step.
+        space: pinned axes hold here too.
+    """
+    grid = build_grid(model, workload, cluster.devices, space)
+    grid = grid.take(grid.mbs == grid.mbs.min()) if grid.rows else grid
+    if not grid.rows:
+        return []
+    bounds = row_bounds(grid, model, hardware_of(cluster.groups[0], workload.precision, workload.software), workload)
+    factory = ShapeFactory.of(model, workload.seq_len, space)
+    found: list[Leanest] = []
+    order = np.lexsort((grid.overlap, -grid.cp, bounds.peak_bytes))
+    names = space.pinned("schedule")
+    by_count = names is not None and not {"1f1b", "interleaved"} & set(names)
+    for index in _one_a_shape(grid, order, by_count=by_count)[:LEANEST_ROWS]:
+        levels = (("a2a", grid.cp_a2a[index]), ("p2p", grid.cp_p2p[index]), ("ag", grid.cp_ag[index]))
+        plain = PlanRow(
+            tp=int(grid.tp[index]),
+            tp_overlap="ring" if grid.overlap[index] else "bulk",
+            cp=tuple((kind, int(degree)) for kind, degree in levels if degree > 1),
+            pp=int(grid.pp[index]),
+            ep=int(grid.ep[index]),
+            etp=int(grid.etp[index]),
+            dp=int(grid.dp[index]),
+            mbs=int(grid.mbs[index]),
+            gbs=workload.global_batch,
+        )
+        for row in _lean_settings(plain, space, factory):
+            lean = priced(row, model, cluster, workload)
+            if lean:
+                found.append(lean)
+    return sorted(found, key=lambda lean: lean.over_bytes)
+
+
+def _one_a_shape(grid: Grid, order: Int[np.ndarray, "rows"], *, by_count: bool) -> list[int]:
+    """The first row of each (tp, pp): within one, context and expert degrees change little.
+
+    `by_count` keeps one of each number of micro-batches too, for schedules that keep them all alive.
+    """
+    first: dict[tuple[int, int, int], int] = {}
+    for index in order:
+        first.setdefault((int(grid.tp[index]), int(grid.pp[index]), int(grid.m[index]) if by_count else 0), int(index))
+    return list(first.values())
+
+
+def _lean_settings(row: PlanRow, space: Space, factory: ShapeFactory) -> Iterator[PlanRow]:
+    """The settings of the space that may need the least memory."""
+    for schedule, chunks in _lean_pipelines(factory.pipelines(row.pp, row.micro_batches)):
+        for recompute, layers in _lean_recomputes(factory.recomputes(row.pp, chunks)):
+            for sharding in _lean_shardings(shardings_for(row.dp, row.cp_degree, space)):
+                yield replace(
+                    row,
+                    schedule=schedule.name,
+                    vpp=chunks,
+                    recompute=recompute,
+                    recompute_layers=layers,
+                    sharding=sharding.name,
+                    shard_group=sharding.shard * row.cp_degree if sharding.name == "hsdp" else 0,
+                )
+
+
+def _lean_pipelines(found: list[tuple[Schedule, int]]) -> list[tuple[Schedule, int]]:
+    """1F1B, which of all keeps the least alive; else the fewest and the most chunks of each schedule."""
+    if any(schedule.name == "1f1b" for schedule, _ in found):
+        return [pair for pair in found if pair[0].name == "1f1b"]
+    chunks: dict[str, list[tuple[Schedule, int]]] = {}
+    for schedule, count in sorted(found, key=lambda pair: pair[1]):
+        chunks.setdefault(schedule.name, []).append((schedule, count))
+    return [pair for pairs in chunks.values() for pair in dict.fromkeys((pairs[0], pairs[-1]))]
+
+
+def _lean_recomputes(found: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """All recomputed, else whatever there is."""
+    return [option for option in found if option[0] == "full"] or found[-2:]
+
+
+def _lean_shardings(found: list[Sharding]) -> list[Sharding]:
+    """Everything sharded over all ranks, else whatever there is with the largest groups."""
+    whole = [sharding for sharding in found if sharding.name in ("fsdp", "z3")]
+    return whole or [*(sharding for sharding in found if sharding.name != "hsdp"), *found[-1:]]
+
+
+def priced(row: PlanRow, model: ModelSpec, cluster: ClusterSpec, workload: Workload) -> Leanest | None:
+    """A row with its estimate; None if it is not legal."""
+    if row_problems(row, model, workload.seq_len, cluster.devices):
+        return None
+    plan = expand(row, model, workload.seq_len)
+    return Leanest(row=row, estimate=estimate_plan(plan, model, cluster, workload))
