@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from meshwright.app.finding import is_round, parts, resized
 from meshwright.app.infeasible import NoPlanError
+from meshwright.app.objectives import Aim
 from meshwright.app.plan import plan
 from meshwright.app.title import bare_row
 from meshwright.app.verdict import OBJECTIVE_RULES
@@ -362,4 +363,4 @@ def test_plans_that_cannot_be_told_apart_are_a_tie() -> None:
     ]
 
     assert found.to_dict()["tie"] == {"within": calibration().tie, "ranks": near if len(near) > 1 else []}
-    assert replace(found, objective="memory").tied_ranks == ()
+    assert replace(found, aim=Aim(objective="memory")).tied_ranks == ()

@@ -130,20 +130,56 @@ def test_the_text_says_who_holds_what(mixed: MixedPlan) -> None:
     assert "slowest stage" in text
 
 
+@pytest.fixture
+def priced(tmp_path: Path) -> Path:
+    file = cluster_file(tmp_path)
+    link = '[[link]]\nbetween = ["new", "old"]\nprice_per_gb = 0.5\n'
+    file.write_text(file.read_text().replace("devices_per_node", "price_per_device_hour = 3\ndevices_per_node") + link)
+    return file
+
+
 def test_the_cheapest_plan_rents_what_pays_and_says_what_it_costs(tmp_path: Path) -> None:
     file = cluster_file(tmp_path)
     text = file.read_text()
     file.write_text(text.replace("nodes = 2\n", "nodes = 2\nprice_per_device_hour = 3\n", 1))
-    with pytest.raises(InputError, match="price of old is not known"):
+    with pytest.raises(InputError, match="no price is known for old"):
         plan_measured("tiny", profiles=PROFILES, global_batch=48, cluster=file, objective="cost")
     quick = plan_measured("tiny", profiles=PROFILES, global_batch=48, cluster=file, price=3.0)
     cheap = plan_measured("tiny", profiles=PROFILES, global_batch=48, cluster=file, price=3.0, objective="cost")
-    assert quick.rent is not None
-    assert cheap.rent is not None
-    assert cheap.rent.per_step < quick.rent.per_step == cheap.rent.whole_per_step
+    assert cheap.offer.price_per_step < quick.offer.price_per_step == cheap.quickest.price_per_step
     assert cheap.step_time_s > quick.step_time_s
-    assert any("USD per step" in line for line in cheap.verdict())
-    under = plan_measured(
-        "tiny", profiles=PROFILES, global_batch=48, cluster=file, price=3.0, max_step_time_s=quick.step_time_s * 1.001
-    )
-    assert under.step_time_s <= quick.step_time_s * 1.001
+    assert any("at 3 USD an hour" in line for line in cheap.verdict())
+    assert any("not rented" in line for line in cheap.verdict())
+
+
+def test_limits_are_kept_or_the_nearest_that_can_be_had_is_named(priced: Path) -> None:
+    def planned_with(**limits: float | str) -> MixedPlan:
+        return plan_measured("tiny", profiles=PROFILES, global_batch=48, cluster=priced, **limits)  # type: ignore[arg-type]
+
+    quick = planned_with()
+    cheap = planned_with(objective="cost")
+    between_s = 0.5 * (quick.step_time_s + cheap.step_time_s)
+    timely = planned_with(max_step_time=f"{1e3 * between_s}ms")
+    assert timely.aim.objective == "cost"
+    assert timely.step_time_s <= between_s * (1 + 1e-9)
+    assert cheap.offer.price_per_step <= timely.offer.price_per_step <= quick.offer.price_per_step * (1 + 1e-9)
+    budget = planned_with(max_price_per_step=timely.offer.price_per_step)
+    assert budget.offer.price_per_step <= timely.offer.price_per_step * (1 + 1e-9)
+    assert budget.step_time_s <= timely.step_time_s
+    with pytest.raises(InfeasibleError, match="the quickest found takes") as late:
+        planned_with(max_step_time=quick.step_time_s / 10)
+    assert "allow --max-step-time" in str(late.value)
+    with pytest.raises(InfeasibleError, match="the cheapest found takes"):
+        planned_with(max_price_per_step=cheap.offer.price_per_step / 10)
+
+
+def test_what_crosses_a_priced_link_is_paid_for(priced: Path) -> None:
+    plan = plan_measured("tiny", profiles=PROFILES, global_batch=48, cluster=priced)
+    estimate = plan.to_dict()["plans"][0]["estimate"]
+    (link,) = estimate["traffic"]
+    assert link["between"] == ["new", "old"]
+    assert link["price_per_step"] == pytest.approx(0.5e-9 * (link["activation_bytes"] + link["gradient_bytes"]))
+    used = sum(row["devices"] for row in plan.stages())
+    devices = 3 * used * plan.step_time_s / 3600
+    assert estimate["price_per_step"] == pytest.approx(devices + link["price_per_step"])
+    assert any("USD per GB" in line for line in plan.verdict())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
+from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.layout import expand
 from meshwright.schedules import DEFAULT_SCHEDULES
 from meshwright.search.grid import divisors
@@ -18,7 +18,6 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
 from meshwright.specs.workload import Workload
 
-OBJECTIVES = ("time", "cost", "memory")
 ROUND_PRIMES = (2, 3, 5, 7)
 """Counts of devices made of these primes are the ones degrees divide well."""
 MOST_SUBSETS = 6
@@ -75,11 +74,10 @@ def find_plans(
     space_for: SpaceFor,
     *,
     top: int = 5,
-    objective: str = "time",
     refuses: Refusals | None = None,
     pareto: bool = False,
 ) -> Found:
-    """The best plans on a cluster or, where not all devices can be used well, on the largest part that can.
+    """The quickest plans on a cluster or, where not all devices can be used well, on the largest part that can.
 
     Args:
         model: the model.
@@ -87,8 +85,6 @@ def find_plans(
         workload: the step.
         space_for: the search space for a number of devices.
         top: how many layouts.
-        objective: time; cost (the cheapest step on the whole cluster or a half, quarter, ... of its nodes); or memory
-            (the least peak among plans at most 10% slower than the quickest).
         refuses: what a target refuses of a job.
         pareto: also find the front of time and memory.
 
@@ -97,12 +93,10 @@ def find_plans(
     """
 
     def on(part: ClusterSpec) -> SearchResult:
-        return _accepted(model, part, workload, space_for(part), top, refuses, pareto=pareto or objective == "memory")
+        return _accepted(model, part, workload, space_for(part), top, refuses, pareto=pareto)
 
     whole = on(cluster)
     found = Found(result=whole, cluster=cluster)
-    if objective == "cost":
-        return _cheapest(found, on)
     if not whole.plans or not is_round(cluster.devices):
         found = _part(found, on, model, workload)
     if found.result.pareto:
@@ -110,10 +104,6 @@ def find_plans(
         slowest_s = found.result.plans[0].estimate.step_time_s * FRONT_SLACK
         front = tuple(plan for plan in found.result.pareto if plan.estimate.step_time_s <= slowest_s)
         found = replace(found, result=replace(found.result, pareto=front))
-    if objective == "memory" and found.result.plans:
-        front = found.result.pareto or found.result.plans
-        front = tuple(sorted(front, key=lambda plan: plan.estimate.peak_memory_bytes))
-        found = replace(found, result=replace(found.result, plans=front[:top]))
     return found
 
 
@@ -214,28 +204,6 @@ def _why_not(devices: int, model: ModelSpec, workload: Workload, result: SearchR
     return f"{devices} has the factor {factor}, which some degree must hold, and none can: {shown}"
 
 
-def _cheapest(whole: Found, on: Callable[[ClusterSpec], SearchResult]) -> Found:
-    """The cluster or a half, quarter, ... of its nodes, whichever runs a step for the fewest device-seconds."""
-    group, best = whole.cluster.groups[0], whole
-
-    def cost(found: Found) -> float:
-        plans = found.result.plans
-        return plans[0].estimate.step_time_s * plans[0].plan.devices if plans else float("inf")
-
-    nodes = group.nodes // 2
-    while nodes >= 1:
-        part = resized(whole.cluster, nodes=nodes, per_node=group.devices_per_node)
-        found = Found(result=on(part), cluster=part)
-        if cost(found) < cost(best) * (1 - CLEARLY_FASTER / 2):
-            saved = 1 - cost(found) / cost(whole) if whole.result.plans else 1.0
-            used = f"{part.devices} of {whole.cluster.devices} devices used, the others idle"
-            best = replace(found, warnings=(f"{used}: a step costs {100 * saved:.0f}% fewer device-hours",))
-        elif not found.result.plans:
-            break
-        nodes //= 2
-    return best
-
-
 def _accepted(
     model: ModelSpec,
     cluster: ClusterSpec,
@@ -321,17 +289,12 @@ _EVERY: dict[str, tuple[object, ...]] = {
 }
 
 
-def check_options(top: object, objective: str) -> None:
-    """Refuse counts and objectives that are none.
+def check_options(top: object) -> None:
+    """Refuse counts that are none.
 
     Raises:
-        InputError: all problems together.
+        InputError: it is no whole number from 1 to 1,000.
     """
-    problems = []
     if not isinstance(top, int) or isinstance(top, bool) or not 1 <= top <= 1000:
         why = "must be a whole number from 1 to 1,000"
-        problems.append(Problem(what=f"top is {top!r}", why=why, fix="use --top 5", field="top"))
-    if objective not in OBJECTIVES:
-        problems.append(unknown_name("objective", str(objective)[:60], OBJECTIVES))
-    if problems:
-        raise InputError(problems, code="MW206")
+        raise InputError(Problem(what=f"top is {top!r}", why=why, fix="use --top 5", field="top"), code="MW206")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from meshwright.app.finding import find_plans
+from meshwright.app.finding import find_plans, resized
 from meshwright.app.job_inputs import JobInputs
 from meshwright.errors import InputError
 from meshwright.estimate.price import check_plan, estimate_of
@@ -24,7 +24,6 @@ from meshwright.specs.row import PlanRow
 
 NEAR = 8
 """Pipelines of one kind of device whose degrees its search keeps to."""
-HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,21 +83,22 @@ class IslandSearch:
             made = whole(blend, self.workload.global_batch)
             if made is None:
                 continue
-            candidate = self._candidate(native_plan(made, self.cluster), _groups_of(made))
+            candidate = self.candidate(native_plan(made, self.cluster), _groups_of(made))
             if candidate is not None:
                 found.append(candidate)
             if len(found) == most:
                 break
         return sorted(found, key=lambda one: one.step_time_s)
 
-    def alone(self, number: int, *, exhaustive: bool = False) -> Candidate | None:
+    def alone(self, number: int, devices: int | None = None, *, exhaustive: bool = False) -> Candidate | None:
         """The best plan of one group without the others.
 
         Args:
             number: of the group.
+            devices: of its first nodes that may be used; all by default.
             exhaustive: search its whole space, not only around the best strategies that compositions know.
         """
-        part = self._part(number)
+        part = self._part(number, devices)
         try:
             space = self.space_for(part)
         except InputError:
@@ -106,22 +106,25 @@ class IslandSearch:
         if exhaustive:
             result = find_plans(self.model, part, self.workload, self.space_for, top=1).result
         else:
-            near = self._near(number, space)
+            near = self._near(number, part.devices, space)
             if near is None:
                 return None
             result = search(self.model, part, self.workload, near, top=1)
         if not result.plans or result.relaxed:
             return None
         best = result.plans[0]
-        return self._candidate(_moved(best.plan, self.first_device[number]), frozenset([number]), best.row)
+        return self.candidate(_moved(best.plan, self.first_device[number]), frozenset([number]), best.row)
 
-    def _part(self, number: int) -> ClusterSpec:
+    def _part(self, number: int, devices: int | None = None) -> ClusterSpec:
         group = self.cluster.groups[number]
-        return ClusterSpec(name=f"{group.devices}x{group.device.name}", groups=(group,))
+        whole = ClusterSpec(name=f"{group.devices}x{group.device.name}", groups=(group,))
+        if devices is None or devices == group.devices:
+            return whole
+        return resized(whole, nodes=devices // group.devices_per_node, per_node=group.devices_per_node)
 
-    def _near(self, number: int, space: Space) -> Space | None:
+    def _near(self, number: int, devices: int, space: Space) -> Space | None:
         """The degrees of the best pipelines on one group, every schedule, sharding and recompute with them."""
-        pipelines = self.composer.pipelines([Part(number, self.cluster.groups[number].devices)])[:NEAR]
+        pipelines = self.composer.pipelines([Part(number, devices)])[:NEAR]
         rows = [p.stages[0].options.plan_row(p.stages[0].row, 1) for p in pipelines]
         if not rows:
             return None
@@ -136,7 +139,7 @@ class IslandSearch:
         }
         return replace(space, pins=tuple(pins.items()))
 
-    def _candidate(self, plan: ExecutionPlan, groups: frozenset[int], row: PlanRow | None = None) -> Candidate | None:
+    def candidate(self, plan: ExecutionPlan, groups: frozenset[int], row: PlanRow | None = None) -> Candidate | None:
         """The plan priced in full; None where it does not fit."""
         check_plan(plan, self.model, self.cluster, self.workload)
         estimate = estimate_of(plan, self.pricer)
@@ -145,14 +148,6 @@ class IslandSearch:
             self.too_large += 1
             return None
         return Candidate(plan=plan, estimate=estimate, groups=groups, row=row)
-
-    def per_step(self, candidate: Candidate) -> float:
-        """Price of a step of the devices that are used."""
-        price = 0.0
-        for stage in candidate.estimate.stages:
-            group = next(g for g in self.cluster.groups if g.name == stage.group)
-            price += stage.devices * (group.price_per_hour or 0.0)
-        return price * candidate.step_time_s / HOUR_S
 
 
 def _groups_of(blend: Blend[SplitPipeline]) -> frozenset[int]:

@@ -1,84 +1,71 @@
-"""What the devices of a plan over measured profiles cost, and which plan is wanted where cost counts."""
+"""What the devices of a plan over measured profiles cost, and the plans on parts of a cluster."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
-from meshwright.errors import InputError, Problem
-from meshwright.hetero.compose import Composed
-from meshwright.hetero.costing import SECONDS_PER_HOUR, Rank, cheapest, quickest
+from meshwright.app.objectives import Aim
+from meshwright.hetero.compose import Composed, Composer
+from meshwright.hetero.composition_traffic import composition_traffic
+from meshwright.hetero.costing import SECONDS_PER_HOUR, Counts, Offer, rented
+from meshwright.hetero.shares import shares
 from meshwright.specs.cluster import ClusterSpec
-from meshwright.units import seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rent:
-    """Price of the devices in use."""
-
-    per_hour: float
-    per_step: float
-    whole_per_step: float
-    """Of the quickest plan on the whole cluster."""
-    whole_step_time_s: float
+def priced_cluster(cluster: ClusterSpec, price: float | None) -> ClusterSpec:
+    """The cluster with one price of a device and hour, where one is given for all."""
+    if price is None:
+        return cluster
+    return replace(cluster, groups=tuple(replace(group, price_per_device_hour=price) for group in cluster.groups))
 
 
-def device_prices(cluster: ClusterSpec, price: float | None) -> dict[str, float | None]:
-    """Of one device and hour of each kind."""
-    return {group.name: group.price_per_hour if price is None else price for group in cluster.groups}
+def composed_offer(composer: Composer, composed: Composed, cluster: ClusterSpec) -> Offer[Composed]:
+    """A composition with its price: of the devices in use and of what crosses priced links; 0 where one is not known.
 
-
-def known_prices(prices: Mapping[str, float | None]) -> dict[str, float]:
-    """The same, all of them known.
-
-    Raises:
-        InputError: a price is not known.
+    Args:
+        composer: that made it.
+        composed: the composition.
+        cluster: its groups are the composer's kinds.
     """
-    missing = [name for name, price in prices.items() if price is None]
-    if missing:
-        raise InputError(
-            [
-                Problem(
-                    what=f"the price of {name} is not known",
-                    why="a cost needs what each device costs per hour",
-                    fix="write price_per_device_hour in its group of the cluster file, or give one price for all",
-                    field="price",
-                )
-                for name in missing
-            ],
-            code="MW212",
-        )
-    return {name: price for name, price in prices.items() if price is not None}
-
-
-def rank_of(objective: str, max_step_time_s: float | None, max_price_per_step: float | None) -> Rank:
-    """What makes a plan better: its price, under a time if one is given, or its time under a budget."""
-    if objective == "cost" or max_step_time_s is not None:
-        return cheapest(math.inf if max_step_time_s is None else max_step_time_s)
-    return quickest(math.inf if max_price_per_step is None else max_price_per_step)
-
-
-def rent_of(composed: Composed, whole: Composed, prices: Mapping[str, float | None]) -> Rent | None:
-    """What a composition costs beside the quickest one; None where a price is not known."""
-    known = {name: price for name, price in prices.items() if price is not None}
-    if len(known) < len(prices):
-        return None
-
-    def per_hour(one: Composed) -> float:
-        return sum(price * one.composition.devices(name) for name, price in known.items())
-
-    return Rent(
-        per_hour=per_hour(composed),
-        per_step=per_hour(composed) * composed.time.step_time_s / SECONDS_PER_HOUR,
-        whole_per_step=per_hour(whole) * whole.time.step_time_s / SECONDS_PER_HOUR,
-        whole_step_time_s=whole.time.step_time_s,
+    composition, costs = composed.composition, composer.costs
+    used = {group.name: composition.devices(group.name) for group in cluster.groups}
+    rates = [group.price_per_hour for group in cluster.groups]
+    price = 0.0
+    if None not in rates:
+        hour = sum((group.price_per_hour or 0.0) * used[group.name] for group in cluster.groups)
+        counts = shares(composition, composed.time, composer.pricer)
+        sent = composition_traffic(costs, composition, counts, cluster)
+        price = hour * composed.time.step_time_s / SECONDS_PER_HOUR + sum(link.price_per_step for link in sent)
+    stages = [
+        bytes_
+        for part in composition.parts
+        if (pace := composer.pricer.pace(part.shape)) is not None
+        for bytes_ in pace.stage_bytes
+    ]
+    return Offer(
+        plan=composed,
+        step_time_s=composed.time.step_time_s,
+        price_per_step=price,
+        peak_memory_bytes=max(stages),
+        on=" + ".join(f"{count} {name}" for name, count in used.items() if count),
     )
 
 
-def rent_said(rent: Rent) -> str:
-    """The price in a sentence."""
-    said = f"{rent.per_hour:.4g} USD per hour for the devices in use, {rent.per_step:.4g} USD per step"
-    if rent.per_step < rent.whole_per_step * (1 - 1e-9):
-        return f"{said}; the quickest plan takes {seconds(rent.whole_step_time_s)} for {rent.whole_per_step:.4g} USD"
-    return said
+def rented_part(composer: Composer, cluster: ClusterSpec, aim: Aim, quickest: Offer[Composed]) -> list[Offer[Composed]]:
+    """Compositions on parts of the cluster, the best by the aim first.
+
+    Args:
+        composer: of the job.
+        cluster: its groups are the composer's kinds.
+        aim: what makes one better.
+        quickest: of the whole cluster.
+    """
+    kinds = composer.costs.kinds.values()
+
+    def offers_on(counts: Counts) -> list[Offer[Composed]]:
+        composed = composer.best(counts)
+        return [] if composed is None else [composed_offer(composer, composed, cluster)]
+
+    node = {kind.name: kind.devices_per_node for kind in kinds}
+    offers = rented({kind.name: kind.count for kind in kinds}, node, offers_on, aim.rank)
+    return sorted([quickest, *offers], key=aim.rank)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshwright.app.verdict import percent
-from meshwright.units import seconds, significant
+from meshwright.units import seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +114,6 @@ class Mixing:
         for one in self.alone:
             said = "does not fit" if one.step_time_s is None else seconds(one.step_time_s)
             found.append(f"{one.said} alone: {said}")
-        if self.per_step is not None:
-            found.append(f"price of a step: {significant(self.per_step)}, every used device at its own price")
         found += [self.sensitive, *self.frameworks]
         looked = ", ".join(f"{count:,} {name}" for name, count in self.counts.items() if ":" not in name)
         found.append(f"search: {looked}; the best found, not proved the best")

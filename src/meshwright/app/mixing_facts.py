@@ -32,7 +32,7 @@ def mixing_of(
     alone: tuple[Subset, ...],
     without: tuple[tuple[str, Subset], ...],
     counts: Mapping[str, int],
-    per_step: float | None,
+    rented: bool,
 ) -> Mixing:
     """What there is to say about the best plan.
 
@@ -42,7 +42,7 @@ def mixing_of(
         alone: each kind of device without the others.
         without: all kinds but one, by the name of that one.
         counts: what the search looked at, by rule.
-        per_step: price of a step where that was the objective.
+        rented: whether fewer devices were looked for because they cost less.
     """
     return Mixing(
         step_time_s=estimate.step_time_s,
@@ -53,10 +53,10 @@ def mixing_of(
         slowest=_slowest(estimate),
         sensitive=_sensitive(job, estimate),
         frameworks=tuple(_frameworks(job, estimate)),
-        idle=tuple(_idle(job, estimate, better="quicker" if per_step is None else "cheaper")),
+        idle=tuple(_idle(job, estimate, rented=rented)),
         places=tuple(_places(job, estimate)),
         counts=counts,
-        per_step=per_step,
+        per_step=estimate.price_per_step if rented else None,
     )
 
 
@@ -169,9 +169,11 @@ def _frameworks(job: Job, estimate: StepEstimate) -> Iterator[str]:
             yield f"{name} can run it: export --to {name}"
 
 
-def _idle(job: Job, estimate: StepEstimate, *, better: str) -> Iterator[str]:
+def _idle(job: Job, estimate: StepEstimate, *, rented: bool) -> Iterator[str]:
     for group in job.cluster.groups:
         used = sum(stage.devices for stage in estimate.stages if stage.group == group.name)
         if used < group.devices:
-            why = f"no plan found that uses them is {better}"
+            why = "no plan found that uses them is quicker"
+            if rented:
+                why = "not rented, since no plan found that uses them is better for its price"
             yield f"{group.devices - used} of {group.devices} {group.name} stay idle: {why}"

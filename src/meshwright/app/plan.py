@@ -8,11 +8,14 @@ from dataclasses import replace
 from functools import partial
 
 from meshwright.app.axes import check_axes, inexact, space_of, target_rule
-from meshwright.app.finding import Found, check_options, find_plans, restricted
+from meshwright.app.finding import Found, check_options, restricted
 from meshwright.app.infeasible import no_plan
 from meshwright.app.job_inputs import Count, Gathered, JobInputs, job_inputs
+from meshwright.app.node_rent import find_best
+from meshwright.app.objectives import QUICKEST, Aim, Duration, aim_of
 from meshwright.app.plan_islands import check_islands, plan_islands
 from meshwright.app.plan_set import PlanSet, RankedPlan
+from meshwright.app.price_words import price_lines
 from meshwright.app.rank_map import rank_map
 from meshwright.app.reserve import reserve_line
 from meshwright.app.usable_islands import usable_islands
@@ -46,7 +49,11 @@ def plan(
     dtype: str = "bf16",
     optimizer: str = "adam",
     top: int = 5,
-    objective: str = "time",
+    objective: str | None = None,
+    max_step_time: Duration | None = None,
+    max_price_per_step: Count | None = None,
+    days: Count | None = None,
+    max_price: Count | None = None,
     pin: str | Iterable[str] = (),
     forbid: str | Iterable[str] = (),
     schedule: str | Iterable[str] | None = None,
@@ -70,8 +77,12 @@ def plan(
         dtype: bf16, fp16, fp8 or fp32.
         optimizer: adam, sgd, ...
         top: how many plans.
-        objective: time; memory, the least among plans at most 10% slower than the quickest; or cost, the cheapest step
-            on the whole cluster or on halves of its nodes.
+        objective: time, the default; memory, the least among plans at most 10% slower than the quickest; or cost, the
+            cheapest step on any part of the cluster that is looked at, where links with a price count too.
+        max_step_time: that a step may take, in seconds or as `40s`; alone it asks for the cheapest such step.
+        max_price_per_step: USD that a step may cost.
+        days: that the run may take; needs `tokens`.
+        max_price: USD that the run may cost; needs `tokens`.
         pin: axes held to values: `tp=8`, `sharding=z1`.
         forbid: axes left at their plain value, `vpp`, or values left out, `pp=4`, `fsdp`.
         schedule: pipeline schedules that may be used, `all` for the whole catalogue; 1f1b, gpipe and interleaved by
@@ -92,10 +103,19 @@ def plan(
     Raises:
         InputError: malformed or contradictory input, all problems together.
         UnsupportedError: an unknown model, device, dtype, optimizer or target.
-        InfeasibleError: no plan fits; says which constraint binds and what would mend it.
+        InfeasibleError: no plan fits, or none keeps to the limits; says which constraint binds and what would mend it.
     """
     gathered = Gathered([])
-    gathered.attempt(lambda: check_options(top, objective))
+    gathered.attempt(lambda: check_options(top))
+    found_aim = gathered.attempt(
+        lambda: aim_of(
+            objective,
+            max_step_time=max_step_time,
+            max_price_per_step=max_price_per_step,
+            days=days,
+            max_price=max_price,
+        )
+    )
     refuses = gathered.attempt(lambda: target_rule(target))
     gathered.attempt(lambda: check_axes(pin=pin, forbid=forbid, schedule=schedule))
     found_inputs = gathered.attempt(
@@ -114,16 +134,18 @@ def plan(
             price=price,
         )
     )
+    if found_inputs is not None and found_aim is not None:
+        asked, workload = found_aim, found_inputs.workload
+        found_aim = gathered.attempt(lambda: asked.of_run(workload))
     gathered.done()
     assert found_inputs is not None
-    inputs, left_out = found_inputs, tuple[str, ...]()
+    assert found_aim is not None
+    aim, inputs, left_out = found_aim, found_inputs, tuple[str, ...]()
     if not inputs.cluster.homogeneous:
         inputs, left_out = usable_islands(inputs, tolerance)
     if not inputs.cluster.homogeneous:
         check_islands(pareto=pareto)
-        mixed = plan_islands(
-            inputs, top=top, objective=objective, pin=pin, forbid=forbid, schedule=schedule, target=target
-        )
+        mixed = plan_islands(inputs, top=top, aim=aim, pin=pin, forbid=forbid, schedule=schedule, target=target)
         return replace(mixed, warnings=(*left_out, *mixed.warnings))
     spec, workload = inputs.model, inputs.workload
 
@@ -132,23 +154,14 @@ def plan(
         return restricted(space, spec, part, workload, refuses) if refuses else space
 
     space = space_for(inputs.cluster)
-    found = find_plans(
-        spec,
-        inputs.cluster,
-        workload,
-        space_for,
-        top=max(top, 2),
-        objective=objective,
-        refuses=refuses,
-        pareto=pareto,
-    )
+    found = find_best(spec, inputs.cluster, workload, space_for, aim, top=max(top, 2), refuses=refuses, pareto=pareto)
     if not found.result.plans:
         raise no_plan(spec, inputs.cluster, workload, space_for, found)
-    if calibration().run is not None and objective == "time":
+    if calibration().run is not None and aim.objective == "time":
         found = _measured_again(found)
     front = device_front(spec, found.cluster, workload, space_for, found.result) if pareto else ()
-    notes = _space_notes(space, target, objective)
-    answer = plan_set(inputs, found, top=top, objective=objective, notes=notes, front=front, space=space)
+    notes = _space_notes(space, target, aim)
+    answer = plan_set(inputs, found, top=top, aim=aim, notes=notes, front=front, space=space)
     return replace(answer, warnings=(*left_out, *answer.warnings))
 
 
@@ -157,7 +170,7 @@ def plan_set(
     found: Found,
     *,
     top: int,
-    objective: str = "time",
+    aim: Aim = QUICKEST,
     notes: tuple[Assumption, ...] = (),
     front: tuple[FrontPlan, ...] = (),
     space: Space | None = None,
@@ -168,7 +181,7 @@ def plan_set(
         inputs: the question.
         found: at least one plan; the second is the runner-up.
         top: how many plans to keep.
-        objective: what they were ordered by.
+        aim: what they were ordered by.
         notes: further assumptions.
         front: plans that no other beats in time, memory, devices and cost, if asked for.
         space: what was searched; with it the reasons say what the memory reserve keeps out.
@@ -185,17 +198,18 @@ def plan_set(
         warnings.insert(0, "no plan leaves 8% of the memory free; these leave less")
     warnings += inexact(plan.row.schedule for plan in plans if plan.row is not None and plan.row.pp > 1)
     run = whole_run(best.job, best.estimate)
-    searched = space is not None and objective == "time" and not found.result.relaxed
+    searched = space is not None and aim.objective == "time" and not found.result.relaxed
     line = reserve_line(best.job, best.row, best.estimate, space) if searched and space is not None else ""
     kept_out = (line,) if line else ()
     verdict = Verdict(
         text=sentence(best.job, best.estimate) + (f" {run.text()}." if run else ""),
         why=(
             *(f"it is: {line}" for line in best.identities()[:1]),
-            *reasons(best.job, best.estimate, certificate, objective),
+            *reasons(best.job, best.estimate, certificate, aim.objective),
+            *price_lines(best.job, best.estimate, aim),
             *kept_out,
         ),
-        runner_up=_runner_up(plans, objective),
+        runner_up=_runner_up(plans, aim.objective),
     )
     return PlanSet(
         model=inputs.model,
@@ -206,7 +220,7 @@ def plan_set(
         plans=plans[:top],
         certificate=certificate,
         pareto=front,
-        objective=objective,
+        aim=aim,
         warnings=tuple(warnings),
         run=run,
     )
@@ -234,15 +248,16 @@ def _runner_up(plans: tuple[RankedPlan, ...], objective: str) -> RunnerUp | None
     return RunnerUp(name=other.name, title=other.title, step_time_s=time_s, loses_because=because)
 
 
-def _space_notes(space: Space, target: str | None, objective: str) -> tuple[Assumption, ...]:
+def _space_notes(space: Space, target: str | None, aim: Aim) -> tuple[Assumption, ...]:
     """What narrows the search."""
     notes = [
         Assumption(name=f"only {axis}", value=", ".join(map(str, values)), basis="assumed")
         for axis, values in space.pins
         if len(values) <= 8
     ]
-    if objective in OBJECTIVE_RULES:
-        notes.append(Assumption(name="objective", value=f"{objective}: {OBJECTIVE_RULES[objective]}", basis="assumed"))
+    if aim.objective in OBJECTIVE_RULES:
+        rule = f"{aim.objective}: {OBJECTIVE_RULES[aim.objective]}"
+        notes.append(Assumption(name="objective", value=rule, basis="assumed"))
     if target:
         notes.append(Assumption(name="target", value=f"plans that {target} can run", basis="assumed"))
     return tuple(notes)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from meshwright.app.axes import space_of, target_rule
 from meshwright.app.finding import CLEARLY_FASTER, restricted
+from meshwright.app.island_rent import offer_of, rent_islands
 from meshwright.app.island_search import Candidate, IslandSearch
 from meshwright.app.job_inputs import JobInputs
 from meshwright.app.mixing import Subset
 from meshwright.app.mixing_facts import mixing_of
+from meshwright.app.objectives import QUICKEST, Aim, admitted, require_prices, usd
 from meshwright.app.plan_set import PlanSet, RankedPlan
+from meshwright.app.price_words import price_lines
 from meshwright.app.verdict import RunnerUp, Verdict, against, percent, reasons, sentence, whole_run
-from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem, UnsupportedError
+from meshwright.errors import InfeasibleError, MeshwrightError, Problem, UnsupportedError
 from meshwright.formats.cluster import Assumption
+from meshwright.search.search import FRONT_SLACK
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
-from meshwright.units import gib, significant
+from meshwright.units import gib
 
 COMPOSED = 12
 """Compositions that are priced in full for an answer."""
@@ -49,7 +53,7 @@ def plan_islands(
     inputs: JobInputs,
     *,
     top: int = 5,
-    objective: str = "time",
+    aim: Aim = QUICKEST,
     pin: str | Iterable[str] = (),
     forbid: str | Iterable[str] = (),
     schedule: str | Iterable[str] | None = None,
@@ -60,7 +64,7 @@ def plan_islands(
     Args:
         inputs: model, cluster and workload.
         top: how many plans.
-        objective: time, memory or cost, as `plan` has them; cost counts every used device at its own price.
+        aim: time, memory or cost, and their limits, as `plan` has them; every used device counts at its own price.
         pin: axes held to values, wherever a stage stands.
         forbid: axes left at their plain value.
         schedule: pipeline schedules that may be used.
@@ -71,7 +75,7 @@ def plan_islands(
 
     Raises:
         InputError: malformed or contradictory input, or a price that is missing.
-        InfeasibleError: no plan fits.
+        InfeasibleError: no plan fits, or none keeps to the limits.
     """
     refuses = target_rule(target)
     spec, workload = inputs.model, inputs.workload
@@ -80,7 +84,8 @@ def plan_islands(
         space = space_of(spec, workload, part.devices, pin=pin, forbid=forbid, schedule=schedule)
         return restricted(space, spec, part, workload, refuses) if refuses and part.homogeneous else space
 
-    _require_prices(inputs.cluster, objective)
+    if aim.rents:
+        require_prices(group.device.name for group in inputs.cluster.groups if group.price_per_hour is None)
     run = IslandSearch(inputs, space_for)
     every = range(len(inputs.cluster.groups))
     alone = {number: run.alone(number) for number in every}
@@ -89,12 +94,16 @@ def plan_islands(
     without = {}
     if len(alone) > 2 and refuses is None:
         without = {number: _without(run, number, alone) for number in every}
-    candidates = _ordered(run, [*mixed, *alone.values(), *without.values()], objective)
+    candidates = _ordered(run, [*mixed, *alone.values(), *without.values()], aim)
     if refuses is not None:
         candidates = [one for one in candidates if not refuses(_job(run, one))]
     if not candidates:
         raise _nothing_fits(inputs)
-    return _answer(run, candidates, alone, without, top, objective, target)
+    if aim.limited:
+        offers = [offer_of(run, one) for one in candidates]
+        admitted(aim, offers, f"{spec.name} on {inputs.cluster.name}")
+        candidates = [offer.plan for offer in offers if aim.excess(offer) == 0]
+    return _answer(run, candidates, alone, without, top, aim, target)
 
 
 def _searched_where_close(
@@ -120,16 +129,15 @@ def _without(run: IslandSearch, number: int, alone: dict[int, Candidate | None])
     return min(able, key=lambda one: one.step_time_s, default=None)
 
 
-def _ordered(run: IslandSearch, found: Sequence[Candidate | None], objective: str) -> list[Candidate]:
-    """Distinct candidates, the best by the objective first."""
+def _ordered(run: IslandSearch, found: Sequence[Candidate | None], aim: Aim) -> list[Candidate]:
+    """Distinct candidates, the best by the aim first; with those on fewer devices where they may be better."""
     distinct = {one.plan: one for one in found if one is not None}
     quick = sorted(distinct.values(), key=lambda one: one.step_time_s)
-    if objective == "cost":
-        return sorted(quick, key=run.per_step)
-    if objective == "memory" and quick:
-        able = [one for one in quick if one.step_time_s <= 1.1 * quick[0].step_time_s]
-        return sorted(able, key=lambda one: one.estimate.peak_memory_bytes)
-    return quick
+    if aim.rents and aim.objective != "memory":
+        distinct |= {offer.plan.plan: offer.plan for offer in rent_islands(run, aim, quick)}
+    if aim.objective == "memory" and quick:
+        distinct = {one.plan: one for one in quick if one.step_time_s <= FRONT_SLACK * quick[0].step_time_s}
+    return sorted(distinct.values(), key=lambda one: aim.rank(offer_of(run, one)))
 
 
 def _answer(
@@ -138,7 +146,7 @@ def _answer(
     alone: dict[int, Candidate | None],
     without: dict[int, Candidate | None],
     top: int,
-    objective: str,
+    aim: Aim,
     target: str | None,
 ) -> PlanSet:
     inputs, groups = run.inputs, run.cluster.groups
@@ -158,7 +166,7 @@ def _answer(
         alone=tuple(subset([n], one) for n, one in alone.items()),
         without=tuple((groups[n].name, subset([k for k in alone if k != n], one)) for n, one in without.items()),
         counts=dict(run.composer.counts) | {"priced in full": run.priced, "priced in full: too large": run.too_large},
-        per_step=run.per_step(candidates[0]) if objective == "cost" else None,
+        rented=aim.rents,
     )
     spent = whole_run(best.job, best.estimate)
     notes = tuple(
@@ -178,28 +186,27 @@ def _answer(
             why=(
                 *(f"it is: {line}" for line in best.identities()[:1]),
                 *reasons(best.job, best.estimate, None, "time"),
+                *price_lines(best.job, best.estimate, aim),
                 *mixing.lines(),
             ),
-            runner_up=_runner_up(plans, run.per_step if objective == "cost" else None, candidates),
+            runner_up=_runner_up(plans, aim),
         ),
         plans=plans[:top],
-        objective=objective,
+        aim=aim,
         warnings=mixing.idle,
         run=spent,
         mixing=mixing,
     )
 
 
-def _runner_up(
-    plans: Sequence[RankedPlan], price: Callable[[Candidate], float] | None, candidates: Sequence[Candidate]
-) -> RunnerUp | None:
+def _runner_up(plans: Sequence[RankedPlan], aim: Aim) -> RunnerUp | None:
     if len(plans) < 2:
         return None
     best, other = plans[0], plans[1]
     because = against(best.estimate, other.estimate)
-    if price is not None:
-        more = price(candidates[1]) / price(candidates[0]) - 1.0
-        because = f"costs {percent(more)} more a step: {significant(price(candidates[1]))}"
+    prices = best.estimate.price_per_step, other.estimate.price_per_step
+    if aim.objective == "cost" and prices[0] and prices[1]:
+        because = f"costs {percent(prices[1] / prices[0] - 1.0)} more a step: {usd(prices[1])}"
     return RunnerUp(
         name=other.name,
         title=other.title,
@@ -211,28 +218,6 @@ def _runner_up(
 def _job(run: IslandSearch, one: Candidate) -> Job:
     """A plan on one group alone keeps its one-line form in its row only: it says nothing of where it stands."""
     return Job(model=run.model, cluster=run.cluster, workload=run.workload, plan=one.plan)
-
-
-def _require_prices(cluster: ClusterSpec, objective: str) -> None:
-    """Cost compares kinds of device by their prices.
-
-    Raises:
-        InputError: a group has none.
-    """
-    unknown = [group for group in cluster.groups if group.price_per_hour is None]
-    if objective == "cost" and unknown:
-        raise InputError(
-            [
-                Problem(
-                    what=f"no price is known for {group.device.name}",
-                    why="the cheapest step is that of the devices it uses, each at its own price",
-                    fix="give price_per_device_hour of the group in a cluster file",
-                    field="price_per_device_hour",
-                )
-                for group in unknown
-            ],
-            code="MW212",
-        )
 
 
 def _nothing_fits(inputs: JobInputs) -> MeshwrightError:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from meshwright.app.measured_cluster import measured_cluster, measured_kinds
-from meshwright.app.mixed_rent import Rent, device_prices, known_prices, rank_of, rent_of, rent_said
-from meshwright.errors import InfeasibleError, Problem, UnsupportedError, unknown_name
+from meshwright.app.mixed_rent import composed_offer, priced_cluster, rented_part
+from meshwright.app.objectives import Aim, Duration, admitted, aim_of, require_prices, usd
+from meshwright.app.price_words import price_said, traffic_lines
+from meshwright.errors import InfeasibleError, InputError, Problem, UnsupportedError, unknown_name
+from meshwright.estimate.result import LinkTraffic
 from meshwright.formats.plan_json import PLAN_SET_SCHEMA, plan_content
 from meshwright.formats.profiles import ProfileSet, read_profiles
 from meshwright.hetero.bounds import compute_bound_s
 from meshwright.hetero.compose import Composed, Composer
 from meshwright.hetero.composition import PipelineShape
 from meshwright.hetero.composition_price import CompositionPricer
-from meshwright.hetero.costing import rented
+from meshwright.hetero.composition_traffic import composition_traffic
+from meshwright.hetero.costing import Offer
 from meshwright.hetero.execution import block_range, execution_plan
 from meshwright.hetero.kinds import DeviceKind
 from meshwright.hetero.profile_costs import ProfileCosts
@@ -62,10 +67,23 @@ class MixedPlan:
     """All kinds but one."""
     shapes_bound_s: float
     """No composition of the shapes looked at takes less."""
-    part: bool
-    """Whether it was chosen for its price among plans on parts of the cluster."""
-    rent: Rent | None
-    """What the plan costs; None where a price is not known."""
+    aim: Aim
+    offer: Offer[Composed]
+    """The composition with its price; 0 where a price is not known."""
+    quickest: Offer[Composed]
+    """Of the whole cluster."""
+    traffic: tuple[LinkTraffic, ...]
+    """Over the links between groups."""
+
+    @property
+    def priced(self) -> bool:
+        """Whether every group has a price."""
+        return all(group.price_per_hour is not None for group in self.cluster.groups)
+
+    @property
+    def part(self) -> bool:
+        """Whether it was chosen for its price among plans on parts of the cluster."""
+        return self.aim.rents
 
     @property
     def step_time_s(self) -> float:
@@ -86,22 +104,34 @@ class MixedPlan:
                 loss = subset.step_time_s / self.step_time_s - 1
                 lines.append(f"{subset.said}: {seconds(subset.step_time_s)}, {loss:.1%} slower")
         lines.append(self._slowest_stage())
-        better = "cheaper" if self.part else "quicker"
+        why = "no plan found that uses them is quicker"
+        if self.part:
+            why = "not rented, since no plan found that uses them is better for its price"
         for kind in self.pricer.costs.kinds.values():
             idle = kind.count - self.composed.composition.devices(kind.name)
             if idle:
-                lines.append(f"{idle} of {kind.count} {kind.name} stay idle: no plan found that uses them is {better}")
-        if self.rent is not None:
-            lines.append(rent_said(self.rent))
+                lines.append(f"{idle} of {kind.count} {kind.name} stay idle: {why}")
+        lines += self._price()
         lines.append(f"no plan can take less than {seconds(self.bound_s)}: compute alone, shared out in any fractions")
         lines.append(f"with transfers and gradients, no composition of the shapes looked at {self._least()}")
         return lines
 
+    def _price(self) -> Iterator[str]:
+        """The limits that are kept, what a step costs, and what the quickest one would."""
+        if self.aim.limited:
+            yield f"it is the {self.aim.rule()}"
+        if self.priced:
+            names = self.pricer.costs.kinds
+            used = Counter({name: n for name in names if (n := self.composed.composition.devices(name))})
+            yield price_said(self.offer.price_per_step, self.step_time_s, used, self.cluster)
+            if self.offer.price_per_step < self.quickest.price_per_step * (1 - 1e-9):
+                time_s, price = self.quickest.step_time_s, self.quickest.price_per_step
+                yield f"the quickest plan takes {seconds(time_s)} for {usd(price)}"
+        yield from traffic_lines(self.traffic, self.cluster)
+
     def _headline(self) -> str:
-        if self.part and self.rent is not None:
-            used = [(self.composed.composition.devices(name), name) for name in self.pricer.costs.kinds]
-            said = " + ".join(f"{number} {name}" for number, name in used if number)
-            return f"{self.rent.per_step:.4g} USD per step of {seconds(self.step_time_s)}, on {said}"
+        if self.part:
+            return f"{usd(self.offer.price_per_step)} per step of {seconds(self.step_time_s)}, on {self.offer.on}"
         return _worth(self.step_time_s, self.best_alone)
 
     def _least(self) -> str:
@@ -197,6 +227,8 @@ class MixedPlan:
                 "model": {"name": self.model, "layers": self.pricer.costs.num_layers - 2, "source": "measured profile"},
                 "cluster": self.cluster.describe(),
                 "workload": {"global_batch": self.global_batch, "dtype": "fp32", "sequence": "as profiled"},
+                "objective": self.aim.objective,
+                "limits": self.aim.to_dict(),
                 "assumptions": [
                     {"name": "layer times", "value": f"profiles of {self.profiles.source}", "basis": "measured"},
                     {"name": "interpolated points", "value": str(len(points)), "basis": "extrapolated"},
@@ -227,7 +259,8 @@ class MixedPlan:
                         "breakdown_s": self.breakdown_s(),
                         "stages": list(self.stages()),
                         "fits": self.fits(),
-                        **({} if self.rent is None else {"price_per_step": self.rent.per_step}),
+                        "price_per_step": self.offer.price_per_step if self.priced else None,
+                        "traffic": [link.to_dict() for link in self.traffic],
                     },
                 }
             ],
@@ -250,9 +283,9 @@ def plan_measured(
     cluster: str | os.PathLike[str] | None = None,
     gpus: str | None = None,
     interpolate: bool = True,
-    objective: Literal["time", "cost"] = "time",
+    objective: str | None = None,
     price: float | None = None,
-    max_step_time_s: float | None = None,
+    max_step_time: Duration | None = None,
     max_price_per_step: float | None = None,
 ) -> MixedPlan:
     """The best plan of a model of a folder of profiles.
@@ -264,29 +297,35 @@ def plan_measured(
         cluster: path of a cluster file.
         gpus: `8xA100-40,8xV100-16`, instead of `cluster`.
         interpolate: fill micro-batches missing between two measured ones.
-        objective: the quickest step, or the cheapest one on any part of the cluster.
+        objective: time, the quickest step, or cost, the cheapest one on any part of the cluster; without it time, or
+            cost where only the time is limited.
         price: of one device and hour, instead of each group's.
-        max_step_time_s: the step is to take no longer, if any can; the objective is then the cost.
-        max_price_per_step: the step is to cost no more, if any can.
+        max_step_time: that a step may take, in seconds or as `40s`.
+        max_price_per_step: USD that a step may cost.
 
     Raises:
         InputError: any input cannot be used; all problems together.
         UnsupportedError: the profiles know the model or a device not.
-        InfeasibleError: nothing fits.
+        InfeasibleError: nothing fits, or nothing keeps to the limits.
     """
+    aim = aim_of(objective, max_step_time=max_step_time, max_price_per_step=max_price_per_step)
+    if aim.objective == "memory":
+        why = "plans of measured profiles are compared by their time or their cost"
+        raise InputError(Problem(what="objective is 'memory'", why=why, fix="time or cost", field="objective"))
     found = read_profiles(os.fspath(profiles), interpolate=interpolate)
-    spec = measured_cluster(cluster, gpus, found)
+    spec = priced_cluster(measured_cluster(cluster, gpus, found), price)
+    if aim.rents:
+        require_prices(group.name for group in spec.groups if group.price_per_hour is None)
     if model not in found.models:
         raise UnsupportedError(unknown_name("model of the profiles", model, found.models), code="MW401")
     kinds = measured_kinds(spec, found, model)
     costs = ProfileCosts(found, model, kinds)
     composer = Composer(costs, global_batch)
     composed, alone, without = composed_with_parts(composer)
-    prices = device_prices(spec, price)
-    whole, part = composed, None
-    if objective == "cost" or max_step_time_s is not None or max_price_per_step is not None:
-        part = rented(composer, known_prices(prices), rank_of(objective, max_step_time_s, max_price_per_step))
-        composed = part.composed if part else composed
+    quickest = composed_offer(composer, composed, spec)
+    offers = rented_part(composer, spec, aim, quickest) if aim.rents else [quickest]
+    offer = admitted(aim, offers, f"{model} on {spec.name}")
+    composed = offer.plan
     counts = shares(composed.composition, composed.time, composer.pricer)
     first = dict(zip((kind.name for kind in kinds), accumulate((k.count for k in kinds), initial=0), strict=False))
     return MixedPlan(
@@ -302,8 +341,10 @@ def plan_measured(
         alone=alone,
         without=without,
         shapes_bound_s=composer.bound_s(),
-        part=part is not None,
-        rent=rent_of(composed, whole, prices),
+        aim=aim,
+        offer=offer,
+        quickest=quickest,
+        traffic=composition_traffic(costs, composed.composition, counts, spec),
     )
 
 

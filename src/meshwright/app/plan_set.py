@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from meshwright.app.objectives import QUICKEST, Aim
 from meshwright.app.rank_map import RankMap, rank_map
 from meshwright.app.title import bare_row, title, title_of
 from meshwright.app.verdict import Verdict, WholeRun, tied
@@ -150,7 +151,8 @@ class PlanSet(Sequence[RankedPlan]):
     """None where nothing was searched."""
     pareto: tuple[FrontPlan, ...] = ()
     """Plans no other beats in time and memory at once, to 10% slower than the best; empty unless asked for."""
-    objective: str = "time"
+    aim: Aim = QUICKEST
+    """What the plans are ordered by, and what they keep to."""
     warnings: tuple[str, ...] = ()
     """Idle devices, groups that leave their domain, tight memory, settings of a plan file that were changed."""
     run: WholeRun | None = None
@@ -168,7 +170,7 @@ class PlanSet(Sequence[RankedPlan]):
         """Ranks of the plans that cannot be told apart from the best by their time, the best first; empty for none."""
         best_s = self.best.estimate.step_time_s
         ranks = tuple(plan.rank for plan in self.plans if tied(plan.estimate.step_time_s / best_s - 1.0))
-        return ranks if len(ranks) > 1 and self.objective == "time" else ()
+        return ranks if len(ranks) > 1 and self.aim.objective == "time" else ()
 
     def explain(self) -> Explanation:
         """The best plan explained."""
@@ -186,7 +188,8 @@ class PlanSet(Sequence[RankedPlan]):
                 "model": self.model.describe(),
                 "cluster": self.cluster.describe(),
                 "workload": self.workload.describe(),
-                "objective": self.objective,
+                "objective": self.aim.objective,
+                "limits": self.aim.to_dict(),
                 "assumptions": [{"name": a.name, "value": a.value, "basis": a.basis} for a in self.assumptions],
             },
             "verdict": self.verdict.to_dict(),

@@ -26,7 +26,7 @@ PART_WORDS: dict[str, str] = {
 }
 OBJECTIVE_RULES = {
     "memory": "least memory among plans at most 10% slower than the quickest",
-    "cost": "cheapest step on the whole cluster or on halves of its nodes",
+    "cost": "cheapest step on the whole cluster, or on halves and three quarters of its nodes",
 }
 """What is minimised where it is not time, and among which plans."""
 FITS_WORDS = {"yes": "fits", "tight": "fits tightly", "no": "does not fit"}
@@ -86,7 +86,9 @@ class WholeRun:
         line = f"{_scaled(self.tokens)} tokens: {significant(self.days)} days ({span}), {hours}"
         if self.price is None:
             return f"{line}; no price known, give --price"
-        return f"{line}, {_thousands(self.price)} at {self.price_per_device_hour:.2f} per device-hour"
+        links = self.price - self.device_hours * (self.price_per_device_hour or 0.0)
+        paid = f" and {_thousands(links)} for links" if links > 1e-6 * self.price else ""
+        return f"{line}, {_thousands(self.price)} at {self.price_per_device_hour:.2f} per device-hour{paid}"
 
     def to_dict(self) -> dict[str, object]:
         """As data."""
@@ -117,7 +119,7 @@ def whole_run(job: Job, estimate: StepEstimate, tokens: float | None = None) -> 
         days_low=steps * estimate.step_time_low_s / DAY_S,
         days_high=steps * estimate.step_time_high_s / DAY_S,
         device_hours=hours,
-        price=None if rate is None else rate * hours,
+        price=None if rate is None else rate * hours + steps * estimate.traffic_price_per_step,
         price_per_device_hour=rate,
     )
 

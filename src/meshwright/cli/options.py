@@ -111,6 +111,27 @@ Price = Annotated[
     str | None,
     typer.Option("--price", metavar="USD", help="Price per device and hour.", show_default=False),
 ]
+MaxStepTime = Annotated[
+    str | None,
+    typer.Option(
+        "--max-step-time", metavar="S", help="A step may take so long: 40, 40s, 2min. Alone: the cheapest such step.",
+        show_default=False,
+    ),
+]  # fmt: skip
+MaxPricePerStep = Annotated[
+    str | None,
+    typer.Option(
+        "--max-price-per-step", metavar="USD", help="A step may cost so much. Alone: the quickest such step.",
+        show_default=False,
+    ),
+]  # fmt: skip
+Days = Annotated[
+    str | None, typer.Option("--days", metavar="N", help="The run may take; needs --tokens.", show_default=False)
+]
+MaxPrice = Annotated[
+    str | None,
+    typer.Option("--max-price", metavar="USD", help="The run may cost; needs --tokens.", show_default=False),
+]
 Pin = Annotated[
     list[str] | None,
     typer.Option("--pin", metavar="AXIS=V", help="Hold an axis: tp=8. Repeatable.", show_default=False),

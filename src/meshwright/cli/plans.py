@@ -32,14 +32,19 @@ def plan(
     expert_imbalance: options.ExpertImbalance = None,
     top: Annotated[str, typer.Option("--top", metavar="K", help="How many plans.")] = "5",
     objective: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--objective",
             metavar="NAME",
             help="time; memory: the least among plans at most 10% slower than the quickest; cost: the cheapest step on "
-            "the whole cluster or on halves of its nodes.",
+            "any part of the cluster that is looked at.  [default: time]",
+            show_default=False,
         ),
-    ] = "time",
+    ] = None,
+    max_step_time: options.MaxStepTime = None,
+    max_price_per_step: options.MaxPricePerStep = None,
+    days: options.Days = None,
+    max_price: options.MaxPrice = None,
     pin: options.Pin = None,
     forbid: options.Forbid = None,
     schedule: Annotated[
@@ -85,6 +90,7 @@ def plan(
       meshwright plan llama-3.1-70b --gpus 64xH100
       meshwright plan ./config.json --cluster cluster.toml --seq 8192 --gbs 1024 -o plans.json
       meshwright plan deepseek-v3 --gpus 2048xH800 --pin ep=64 --target megatron --tokens 15T
+      meshwright plan llama-3.1-70b --cluster regions.toml --max-step-time 40s
       meshwright plan OPT-350 --gpus 8xA100-40,8xV100-16 --profiles DIR --gbs 256
       meshwright plan --replan-from plans.json#1 --lost 8xH100
     """
@@ -101,15 +107,18 @@ def plan(
     if profiles is not None:
         unused = {"--seq": seq, "--tokens-per-step": tokens_per_step, "--dtype": dtype, "--optimizer": optimizer,
                   "--pin": pin, "--forbid": forbid, "--schedule": schedule, "--target": target,
-                  "--calibration": calibration, "--tolerance": tolerance}  # fmt: skip
+                  "--calibration": calibration, "--tolerance": tolerance, "--days": days,
+                  "--max-price": max_price}  # fmt: skip
         for name in (name for name, value in unused.items() if value is not None):
             why = "measured profiles are fp32 with Adam at one sequence length, in 1F1B"
             gather.problem(Problem(what=f"{name} with --profiles", why=why, fix=f"leave {name} out", field=name))
-        if objective not in ("time", "cost"):
+        if objective == "memory":
             why = "measured plans are compared by their time or their cost"
-            gather.problem(Problem(what=f"--objective {objective} with --profiles", why=why, fix="--objective time"))
+            gather.problem(Problem(what="--objective memory with --profiles", why=why, fix="--objective time"))
         batch, rate = gather.whole("--gbs", gbs, high=2**20), gather.number("--price", price, zero=True)
-        aims = given(objective=objective, price=rate)
+        limits = given(objective=objective, max_step_time=max_step_time, max_price_per_step=max_price_per_step)
+        gather.attempt(lambda: _checked_aim(limits))
+        aims = given(price=rate, **limits)
         measured = plan_with_profiles(gather, model, profiles, batch, {"gpus": gpus, "cluster": cluster, **aims})
         document = measured.to_dict()
         if output is not None:
@@ -139,7 +148,15 @@ def plan(
     from meshwright.formats.writing import check_file, write_file
     from meshwright.library.calibration import calibrated_by
 
-    gather.attempt(lambda: check_options(count or 1, objective))
+    wanted = given(
+        objective=objective,
+        max_step_time=max_step_time,
+        max_price_per_step=max_price_per_step,
+        days=days,
+        max_price=max_price,
+    )
+    gather.attempt(lambda: check_options(count or 1))
+    gather.attempt(lambda: _checked_aim(wanted))
     gather.attempt(lambda: target_rule(target))
     gather.attempt(lambda: check_axes(pin=pin or (), forbid=forbid or (), schedule=schedule))
     if output is not None:
@@ -148,12 +165,19 @@ def plan(
     out = Output(as_json=json, quiet=quiet, no_color=no_color)
     limits = given(top=count, price=rate, pin=pin, forbid=forbid, schedule=schedule, target=target, tolerance=alike)
     with calibrated_by(calibration), out.progress("searching"):
-        found = search(model or "", objective=objective, pareto=pareto, **inputs, **limits)
+        found = search(model or "", pareto=pareto, **inputs, **limits, **wanted)
     document = found.to_dict()
     if output is not None:
         write_file(output, as_json(document))
         out.note(f"{len(found)} plan{'s' if len(found) != 1 else ''} written to {output}")
     out.show(document, lambda _: found)
+
+
+def _checked_aim(wanted: Mapping[str, Any]) -> None:
+    """What the objective and the limits say, so that their problems come with all others."""
+    from meshwright.app.objectives import aim_of
+
+    aim_of(**wanted)
 
 
 def plan_with_profiles(

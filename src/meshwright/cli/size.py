@@ -16,16 +16,11 @@ def size(
     device: Annotated[
         str | None, typer.Option("--device", metavar="D", help="A name of `gpus list`.", show_default=False)
     ] = None,
-    days: Annotated[
-        str | None, typer.Option("--days", metavar="N", help="The run may take; needs --tokens.", show_default=False)
-    ] = None,
+    days: options.Days = None,
     step_time: Annotated[
         str | None, typer.Option("--step-time", metavar="S", help="Seconds a step may take.", show_default=False)
     ] = None,
-    max_price: Annotated[
-        str | None,
-        typer.Option("--max-price", metavar="USD", help="The run may cost; needs --tokens.", show_default=False),
-    ] = None,
+    max_price: options.MaxPrice = None,
     tokens: options.Tokens = None,
     seq: options.Seq = None,
     gbs: options.Gbs = None,

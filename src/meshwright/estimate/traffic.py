@@ -2,8 +2,8 @@
 
     activations   sequences x length x hidden x bytes of an element, once forward and, in training, once backward,
                   wherever two neighbouring layers stand on different groups
-    gradients     2 (n - 1) / n x bytes of a layer on each of the n links around the n groups that hold it: sums are made
-                  inside each group first; between two groups the one link is crossed both ways
+    gradients     2 (n - 1) / n x bytes of a layer on each of the n links around the n groups that hold it: sums are
+                  made inside each group first; between two groups the one link is crossed both ways
     tied table    as gradients, of the first and the last stage, by each of their data ranks
 
 Bytes count at both ends of a link once.
@@ -69,25 +69,28 @@ def link_traffic(
         rings, which = np.unique(np.sort(np.stack(groups), axis=0), axis=1, return_inverse=True)
         weights = np.bincount(which.reshape(-1), weights_of(ModelLayout.of(model, workload.seq_len)))
         for ring, weight in zip(rings.T.tolist(), weights.tolist(), strict=True):
-            for edge, share in _around(sorted(set(ring))):
+            for edge, share in ring_edges(sorted(set(ring))):
                 gradients[edge] += share * weight * reduced
         if model.tied_embeddings:
             for pipeline, own, held in zip(plan.pipelines, stages, groups, strict=True):
                 ranks = _data_ranks(plan, pipeline, own)
-                for edge, share in _around(sorted({int(held[0]), int(held[-1])})):
+                for edge, share in ring_edges(sorted({int(held[0]), int(held[-1])})):
                     gradients[edge] += share * ranks * model.vocab * model.hidden * reduced
-    return tuple(
-        _priced(cluster, pair, activations[pair], gradients[pair]) for pair in sorted(activations | gradients)
-    )
+    return tuple(_priced(cluster, pair, activations[pair], gradients[pair]) for pair in sorted(activations | gradients))
 
 
 def _pair(one: int, other: int) -> Pair:
     return min(one, other), max(one, other)
 
 
-def _around(groups: Sequence[int]) -> Iterator[tuple[Pair, float]]:
-    """The links of a ring around groups, and how often the ring's payload crosses each."""
-    count = len(groups)
+def ring_edges(groups: Sequence[int], members: int | None = None) -> Iterator[tuple[Pair, float]]:
+    """The links of a ring around groups, and how often the ring's payload crosses each: 2 (D - 1) / D.
+
+    Args:
+        groups: in order, each once.
+        members: D, of the ring; as many as groups where sums are made inside each group first.
+    """
+    count = len(groups) if members is None else members
     for here, there in pairwise((*groups, groups[0])):
         if here != there:
             yield _pair(here, there), 2 * (count - 1) / count

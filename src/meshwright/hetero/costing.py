@@ -1,96 +1,85 @@
-"""Which part of a cluster to rent: the cheapest step, the quickest under a budget, the cheapest under a time.
+"""Which part of a cluster to rent: what each part can do, looked for where it gets better.
 
     price of a step   sum over kinds of  price per device and hour x devices in use x step / 3600
+                      + sum over links of  price per GB x GB that a step sends over it
 
-Devices that a composition leaves idle are not rented. Parts are searched by halving, doubling, dropping and adding the
-devices of one kind at a time, from the whole cluster and from each kind by itself, as long as the answer gets better.
+Devices that a plan leaves idle are not rented. Parts are searched by halving, doubling, dropping and adding the devices
+of one kind at a time, from the whole cluster and from each kind by itself, as long as the answer gets better.
 
 Source: own design; local search, so that the answer is the best of the parts looked at.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-from meshwright.hetero.compose import Composed, Composer
+from typing import Generic, TypeVar
 
 SECONDS_PER_HOUR = 3600.0
+MOST_PARTS = 48
+"""Of a cluster that are planned."""
+
+Planned = TypeVar("Planned")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Priced:
-    """A composition and what its devices cost."""
+class Offer(Generic[Planned]):
+    """A plan, what it takes and what it costs."""
 
-    composed: Composed
-    price_per_hour: float
-
-    @property
-    def step_time_s(self) -> float:
-        """The step."""
-        return self.composed.time.step_time_s
-
-    @property
-    def price_per_step(self) -> float:
-        """Of the devices in use."""
-        return self.price_per_hour * self.step_time_s / SECONDS_PER_HOUR
+    plan: Planned
+    step_time_s: float
+    price_per_step: float
+    """0 where prices are not known and not asked for."""
+    peak_memory_bytes: float
+    on: str
+    """The devices it uses, in words."""
 
 
-Rank = Callable[[Priced], tuple[float, float]]
-"""What makes a composition better: lower."""
+Rank = Callable[[Offer[Planned]], tuple[float, ...]]
+"""What makes an offer better: lower."""
+Counts = Mapping[str, int]
+"""Devices of each kind."""
 
 
-def cheapest(most_step_time_s: float = math.inf) -> Rank:
-    """The least price of a step that takes no longer than a time; else the least time."""
-    return lambda one: (max(0.0, one.step_time_s - most_step_time_s), one.price_per_step)
-
-
-def quickest(most_price_per_step: float = math.inf) -> Rank:
-    """The least time of a step that costs no more than a budget; else the least price."""
-    return lambda one: (max(0.0, one.price_per_step - most_price_per_step), one.step_time_s)
-
-
-def rented(composer: Composer, price_per_device_hour: Mapping[str, float], rank: Rank) -> Priced | None:
-    """The best part of a cluster and its composition; None where nothing fits.
+def rented(
+    most: Counts, node: Counts, offers_on: Callable[[Counts], Sequence[Offer[Planned]]], rank: Rank[Planned]
+) -> list[Offer[Planned]]:
+    """The offers of all parts of a cluster that were looked at, the best first.
 
     Args:
-        composer: of the job.
-        price_per_device_hour: of each kind.
-        rank: `cheapest` or `quickest`.
+        most: devices there are of each kind.
+        node: devices of a node of each kind.
+        offers_on: plans on a part, any number of them.
+        rank: what makes one better.
     """
-    most = {name: kind.count for name, kind in composer.costs.kinds.items()}
-    known: dict[tuple[int, ...], Priced | None] = {}
+    known: dict[tuple[int, ...], list[Offer[Planned]]] = {}
 
-    def best(counts: Mapping[str, int]) -> Priced | None:
+    def best(counts: Counts) -> Offer[Planned] | None:
         key = tuple(counts.values())
         if key not in known:
-            composed = composer.best(counts)
-            known[key] = None
-            if composed is not None:
-                used = {name: composed.composition.devices(name) for name in counts}
-                per_hour = sum(price_per_device_hour[name] * number for name, number in used.items())
-                known[key] = Priced(composed=composed, price_per_hour=per_hour)
-        return known[key]
+            known[key] = sorted(offers_on(counts), key=rank) if len(known) < MOST_PARTS else []
+        return known[key][0] if known[key] else None
 
-    starts = [most, *({other: most[other] * (other == name) for other in most} for name in most)]
+    starts = [dict(most), *({other: most[other] * (other == name) for other in most} for name in most)]
     for start in starts:
         here, found = start, best(start)
         changed = True
         while changed:
             changed = False
-            for there in _changed(here, composer):
+            for there in _changed(here, most, node):
                 other = best(there)
                 if other is not None and (found is None or rank(other) < rank(found)):
                     here, found, changed = there, other, True
                     break
-    able = [one for one in known.values() if one is not None]
-    return min(able, key=rank, default=None)
+    return sorted((offer for offers in known.values() for offer in offers), key=rank)
 
 
-def _changed(counts: Mapping[str, int], composer: Composer) -> Iterator[dict[str, int]]:
-    for name, kind in composer.costs.kinds.items():
-        now, node = counts[name], min(kind.devices_per_node, kind.count)
-        for other in {0, now // 2, now - node, now + node, min(2 * now, kind.count), kind.count} - {now}:
-            if 0 <= other <= kind.count and (other or any(n for k, n in counts.items() if k != name)):
-                yield {**counts, name: other}
+def _changed(counts: Counts, most: Counts, node: Counts) -> Iterator[dict[str, int]]:
+    for name, there in most.items():
+        now, one = counts[name], min(node[name], there)
+        whole = now // one * one
+        smaller = now // 2 // one * one if now > one else now // 2
+        for other in dict.fromkeys((0, smaller, now - one, whole + one, min(2 * now, there), there)):
+            changed = {**counts, name: other}
+            if other != now and 0 <= other <= there and any(changed.values()):
+                yield changed

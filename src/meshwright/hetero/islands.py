@@ -100,7 +100,7 @@ def granularities(cluster: ClusterSpec) -> tuple[Granularity, ...]:
 
 
 def as_cluster(cluster: ClusterSpec, seen: tuple[AlikeDevices, ...]) -> ClusterSpec:
-    """The cluster of islands: one group each, joined by the slowest of their groups' links at the highest of their prices.
+    """The cluster of islands: one group each, joined by the slowest of their links at the highest price.
 
     Args:
         cluster: that the islands are of.
