@@ -256,6 +256,75 @@ def test_a_link_of_zones_holds_for_all_their_groups_and_a_link_of_groups_is_stro
     assert links == {("third", "new"): 1e9, ("third", "old"): 6.25e9, ("new", "old"): 12.5e9}
 
 
+ZONES = """
+[[group]]
+device = "H100"
+nodes = 2
+zone = "east"
+[[group]]
+device = "A100-80"
+nodes = 2
+zone = "west"
+[[group]]
+device = "L40S"
+nodes = 2
+zone = "west"
+[[link]]
+between = ["east", "west"]
+gb_s = 1.5
+latency_us = 30000
+price_per_gb = 0.02
+"""
+
+
+def test_a_link_of_zones_has_a_price_for_all_their_groups(tmp_path: Path) -> None:
+    links = {link.between: link for link in read(tmp_path, ZONES).links}
+    for other in ("A100-80", "L40S"):
+        link = links["H100", other]
+        assert (link.bandwidth_bytes_per_s, link.latency_s, link.price_per_gb) == (1.5e9, pytest.approx(0.03), 0.02)
+    assert links["A100-80", "L40S"].price_per_gb == 0
+    assert links["A100-80", "L40S"].basis == "assumed"
+
+
+def test_a_link_with_a_price_alone_keeps_the_speed_it_had(tmp_path: Path) -> None:
+    priced = read(tmp_path, ZONES.replace("gb_s = 1.5\nlatency_us = 30000\n", "")).links[0]
+    free = read(tmp_path, ZONES[: ZONES.index("[[link]]")]).links[0]
+    assert priced == dataclasses.replace(free, price_per_gb=0.02)
+
+
+def test_zones_without_a_link_and_groups_without_a_zone_are_told_together(tmp_path: Path) -> None:
+    north = '[[group]]\ndevice = "H200"\nnodes = 1\nzone = "north"\n[[group]]\ndevice = "B200"\nnodes = 1\n'
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, north + ZONES + '[[link]]\nbetween = ["west", "south"]\ngb_s = 1\n')
+    said = str(caught.value)
+    for words in (
+        "zones 'east' and 'north' have no link",
+        "zones 'north' and 'west' have no link",
+        "group B200 has no zone",
+        "link[1].between names 'south'",
+    ):
+        assert words in said
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("price_per_gb = -0.02", "price_per_gb is -0.02"),
+        ('price_per_gb = "cheap"', "price_per_gb is 'cheap'"),
+        ("price_per_gb = inf", "price_per_gb is inf"),
+    ],
+)
+def test_prices_that_are_none(tmp_path: Path, change: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, ZONES.replace("price_per_gb = 0.02", change))
+    assert message in str(caught.value)
+
+
+def test_a_link_says_its_speed_or_its_price(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="gb_s is missing"):
+        read(tmp_path, ZONES.replace("gb_s = 1.5\n", "").replace("price_per_gb = 0.02\n", ""))
+
+
 def test_nvlink_domain_and_intra_speed(tmp_path: Path) -> None:
     def group(device: str, rest: str) -> list[tuple[int, float]]:
         text = f'[[group]]\ndevice = "{device}"\nnodes = 36\n{rest}'
@@ -377,7 +446,7 @@ def test_files_that_are_no_files(tmp_path: Path) -> None:
 keys = st.sampled_from(
     [
         "name device nodes devices_per_node zone intra_gb_s inter_gb_s latency_us nvlink_domain memory_gib",
-        "price_per_device_hour between gb_s group link",
+        "price_per_device_hour price_per_gb between gb_s group link",
     ]
 ).flatmap(lambda words: st.sampled_from(words.split()))
 tables = st.dictionaries(keys, junk, max_size=4).map(lambda extra: {"device": "H100", "nodes": 2, **extra})
