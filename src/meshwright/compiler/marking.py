@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from jax.extend import core
 from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
+from jax.interpreters import ad, batching, mlir
 
 from meshwright.errors import InputError, Problem
 
@@ -22,6 +22,26 @@ Operands: the constants of `loss`, then its arguments, flat. Parameters: `loss` 
 Results: all outputs of `loss`, then one gradient per position of `wrt`.
 """
 gradient_p.multiple_results = True
+
+
+boundary_p = Primitive("layer_boundary")
+"""The value itself: what is in front of it and what is behind it may be cut apart."""
+
+
+def layer_boundary(values: Any) -> Any:
+    """The values, and the end of a layer: a loss that has such ends is cut at them and nowhere else.
+
+    Args:
+        values: arrays that the next layer takes, in any tree. Ends inside `jax.checkpoint` and loops count for nothing.
+    """
+    return jax.tree.map(boundary_p.bind, values)
+
+
+boundary_p.def_impl(lambda value: value)
+boundary_p.def_abstract_eval(lambda value: value)
+mlir.register_lowering(boundary_p, mlir.lower_fun(lambda value: value, multiple_results=False))
+batching.defvectorized(boundary_p)
+ad.deflinear2(boundary_p, lambda cotangent, _: [cotangent])
 
 
 _READING_LOSS: ContextVar[bool] = ContextVar("reading_loss", default=False)
@@ -123,6 +143,22 @@ def grad(
     def marked(*args: Any, **kwargs: Any) -> Any:
         values, gradients = both(*args, **kwargs)
         return (gradients, values[1]) if has_aux else gradients
+
+    return marked
+
+
+def marked_forward(fun: Callable[..., Any]) -> Callable[..., list[Any]]:
+    """A function of flat arguments as one marked equation that differentiates nothing.
+
+    Args:
+        fun: returns a list of arrays.
+    """
+
+    def marked(*flat: Any) -> list[Any]:
+        closed = jax.make_jaxpr(fun)(*flat)
+        return gradient_p.bind(
+            *closed.consts, *flat, loss=_with_constants_given(closed), consts=len(closed.consts), wrt=()
+        )
 
     return marked
 

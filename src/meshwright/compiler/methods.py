@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -259,6 +259,24 @@ class Auto(Method):
             recompute=(True, False) if self.recompute is None else (self.recompute,),
             reductions="micro-batch", most_stages=self.most_stages,
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowParallel(Method):
+    """Where the state of a training step lies, for a function without gradients of parts of it: `mw.FollowParallel(
+    train_step)`. Parameters stay where they are; micro-batches go through their meshes as a pipeline."""
+
+    step: Any = field(kw_only=False)
+    """What `parallelize` made of the training step."""
+    reads: Callable[..., Any] | None = None
+    """From arguments like those of the step, what the function is given beside its batch:
+    `lambda state, batch: state.params`; without it, found by structure and shapes."""
+
+    def __post_init__(self) -> None:
+        Method.__post_init__(self)
+        if self.devices is not None:
+            raise InputError(Problem(what="devices of a function that follows a step", why="it runs where the step's"
+                                     " state lies", fix="leave devices out", field="devices"))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

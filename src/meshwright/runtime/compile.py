@@ -28,6 +28,8 @@ from meshwright.compiler.verify import verify
 from meshwright.errors import InputError, Problem
 from meshwright.runtime.backends import TIMEOUT_S, check_backend, runtime_of
 from meshwright.runtime.compiled import CompiledStep
+from meshwright.runtime.local import LocalRuntime
+from meshwright.runtime.remote import RemoteRuntime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,7 @@ def compile_step(
     batch_argnums: Sequence[int],
     loss: str | None,
     place: Place,
+    beside: LocalRuntime | RemoteRuntime | None = None,
 ) -> CompiledStep:
     """Trace, cut and lower a step, and place its meshes.
 
@@ -60,6 +63,7 @@ def compile_step(
         batch_argnums: arguments that are split on their first axis.
         loss: "mean", "sum" or None.
         place: where it runs.
+        beside: runtime of the same step for arguments of other shapes, whose workers keep its state.
 
     Raises:
         InputError: the step or the method cannot be compiled, with every reason.
@@ -107,7 +111,9 @@ def compile_step(
         program=program,
         verified=verify(program),
         shardings=tuple(shardings),
-        runtime=runtime_of(program, meshes, place.backend, place.ray, place.timeout_s, place.hosts_per_mesh),
+        runtime=beside.sharing(program)
+        if beside is not None and beside.meshes == tuple(meshes)
+        else runtime_of(program, meshes, place.backend, place.ray, place.timeout_s, place.hosts_per_mesh),
         plan=plan,
     )
 

@@ -9,11 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshwright.compiler.methods import DataParallel, Method
+from meshwright.compiler.methods import DataParallel, FollowParallel, Method
 from meshwright.errors import InputError, Problem
 from meshwright.runtime.backends import TIMEOUT_S
 from meshwright.runtime.compile import Place, compile_step
 from meshwright.runtime.compiled import CompiledStep
+from meshwright.runtime.follow import CompiledFunction, compile_following
 from meshwright.runtime.remote import RemoteArray, RemoteRuntime
 from meshwright.runtime.stacked import StackedArray
 
@@ -39,22 +40,34 @@ class ParallelizedStep:
         update_wrapper(self, fun)
         self.fun, self.method, self.batch_argnums, self.loss = fun, method, tuple(batch_argnums), loss
         self.place = place
-        self._compiled: dict[Any, CompiledStep] = {}
+        self._compiled: dict[Any, CompiledStep | CompiledFunction] = {}
 
-    def lower(self, *arguments: Any) -> CompiledStep:
+    def compiled(self) -> CompiledStep | CompiledFunction | None:
+        """As it was compiled last; None before."""
+        return next(reversed(self._compiled.values()), None)
+
+    def lower(self, *arguments: Any) -> Any:
         """Compile for arguments, or for their shapes (`jax.ShapeDtypeStruct`), without running.
 
         Args:
             arguments: as the step takes them.
+
+        Returns:
+            `CompiledStep`, or of a function that follows a step `CompiledFunction`.
         """
         arguments = jax.tree.map(_shape_of_remote, tuple(arguments))
         leaves, tree = jax.tree.flatten(arguments)
         key = tree, tuple((np.shape(leaf), str(jax.dtypes.result_type(leaf))) for leaf in leaves)
         if key not in self._compiled:
-            self._compiled[key] = compile_step(
-                self.fun, arguments, self.method, self.batch_argnums, self.loss, self.place
-            )
+            self._compiled[key] = self._compile(arguments)
         return self._compiled[key]
+
+    def _compile(self, arguments: Sequence[Any]) -> CompiledStep | CompiledFunction:
+        if isinstance(self.method, FollowParallel):
+            return compile_following(self.fun, arguments, self.method, self.batch_argnums, self.loss)
+        before = self.compiled()
+        beside = before.runtime if before is not None else None
+        return compile_step(self.fun, arguments, self.method, self.batch_argnums, self.loss, self.place, beside)
 
     def create(self, init: Callable[..., Any], *arguments: Any, batch: Any) -> Any:
         """The first state, made where the step reads it: `state = train_step.create(init, key, batch=batch)`.

@@ -1,0 +1,118 @@
+"""Parts of a function and the meshes that run them -> instruction lists that only run forward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+
+from meshwright.compiler.evaluation import Gather, TracedFunction
+from meshwright.compiler.following import Followed
+from meshwright.compiler.instructions import Outcome, Program
+from meshwright.compiler.lists import Lists, with_frees
+from meshwright.compiler.operands import Operands
+from meshwright.compiler.shardings import Role, Sharding, counts_samples, shape_of
+
+
+def lower_forward(
+    function: TracedFunction, followed: Followed, shardings: Sequence[Sharding], devices: Sequence[int]
+) -> Program:
+    """Write the lists: micro-batches go through the parts one behind the other.
+
+    Where a mesh runs several parts, as many micro-batches as there are meshes go through one of them in a row.
+
+    Args:
+        function: what is run.
+        followed: its parts, and their meshes.
+        shardings: of values, by mesh.
+        devices: of each mesh.
+    """
+    return _Forward(function, followed, shardings, devices).program()
+
+
+class _Forward:
+    def __init__(
+        self, function: TracedFunction, followed: Followed, shardings: Sequence[Sharding], devices: Sequence[int]
+    ) -> None:
+        self.step, self.gathers = function.step, function.gathers
+        self.stages, self.meshes = followed.stages, followed.meshes
+        self.shardings, self.devices = shardings, devices
+        self.out = Lists(len(devices))
+        self.operands = Operands(self.step, self.out, shardings, devices)
+
+    def program(self) -> Program:
+        for stage in self.stages:
+            self.out.executables[f"F{stage.index}"] = stage.program
+        units, row = self.step.micro_batches, len(set(self.meshes))
+        for first in range(0, units, row):
+            for k in range(len(self.stages)):
+                for unit in range(first, min(first + row, units)):
+                    self._forward(k, unit)
+        for k, stage in enumerate(self.stages):
+            for place in stage.results:
+                self._result(self.meshes[k], place)
+        outcomes = [self._outcome(atom) for atom in self.step.jaxpr.outvars]
+        kept = {outcome.buffer for outcome in outcomes}
+        return Program(
+            lists=tuple(tuple(with_frees(instructions, kept)) for instructions in self.out.lists),
+            executables=self.out.executables,
+            buffers=tuple(self.out.buffers),
+            feeds=tuple(self.operands.feeds),
+            outcomes=tuple(outcomes),
+        )
+
+    def _forward(self, k: int, unit: int) -> None:
+        stage, mesh = self.stages[k], self.meshes[k]
+        if k:
+            values = [(("carried", k - 1, i, unit), var.aval, self._carried(mesh, var))
+                      for i, var in enumerate(stage.carried_in)]  # fmt: skip
+            self.out.receive(mesh, self.meshes[k - 1], f"RECV_F{k}.{unit}", values)
+        reads = [
+            *(self.operands.of_loss(mesh, operand, unit, Role.PARAMETER) for operand in stage.parameters),
+            *(self.out.at(mesh, ("carried", k - 1, i, unit)) for i in range(len(stage.carried_in))),
+            *(self.operands.of_loss(mesh, operand, unit, Role.OTHER) for operand in stage.others),
+        ]
+        outputs = stage.program.jaxpr.outvars[len(stage.carried_out) :]
+        writes = [
+            *(self.out.new(mesh, ("carried", k, i, unit), var.aval, self._carried(mesh, var))
+              for i, var in enumerate(stage.carried_out)),
+            *(self.out.new(mesh, ("result", place, unit), outputs[i].aval) for i, place in enumerate(stage.results)),
+        ]  # fmt: skip
+        self.out.run(mesh, f"F{k}", f"F{k}.{unit}", reads, writes)
+        if k + 1 < len(self.stages):
+            keys = [("carried", k, i, unit) for i in range(len(stage.carried_out))]
+            self.out.send(mesh, self.meshes[k + 1], f"SEND_F{k}.{unit}", keys)
+
+    def _result(self, mesh: int, place: int) -> None:
+        """What became of a result in all micro-batches, as one."""
+        gather, var = self.gathers[place], self.step.mark.outvars[place]
+        units = range(self.step.micro_batches) if gather is not Gather.ANY else range(1)
+        reads = [self.out.at(mesh, ("result", place, unit)) for unit in units]
+        if len(reads) == 1:
+            self.out.ids[mesh, ("value", var)] = reads[0]
+            return
+        program = jax.make_jaxpr(_together(gather))(*[shape_of(var)] * len(reads))
+        name = f"result{place}"
+        self.out.executables[name] = program
+        self.out.run(mesh, name, name, reads, [self.out.new(mesh, ("value", var), program.out_avals[0])])
+
+    def _outcome(self, atom: Any) -> Outcome:
+        for mesh in range(len(self.devices)):
+            if isinstance(atom, core.Var) and (mesh, ("value", atom)) in self.out.ids:
+                return Outcome(buffer=self.out.at(mesh, ("value", atom)))
+        return Outcome(buffer=self.operands.value(0, atom, None, Role.OTHER))
+
+    def _carried(self, mesh: int, var: core.Var) -> Any:
+        role = Role.SAMPLES if counts_samples(self.step, var) else Role.OTHER
+        return self.shardings[mesh].spec(role, var, self.devices[mesh])
+
+
+def _together(gather: Gather) -> Callable[..., list[Any]]:
+    if gather is Gather.JOIN:
+        return lambda *given: [jnp.concatenate(given)]
+    if gather is Gather.SUM:
+        return lambda *given: [sum(given[1:], given[0])]
+    return lambda *given: [sum(given[1:], given[0]) / len(given)]

@@ -1,0 +1,120 @@
+"""A function that follows a training step: compiled for its meshes, run by its workers on the state they keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from meshwright.compiler.evaluation import trace_function
+from meshwright.compiler.following import FollowedSharding, follow, followed_places, lying
+from meshwright.compiler.forward import lower_forward
+from meshwright.compiler.instructions import Program
+from meshwright.compiler.methods import FollowParallel
+from meshwright.compiler.trace import TracedStep
+from meshwright.compiler.verify import Verified, verify
+from meshwright.errors import InputError, Problem
+from meshwright.runtime.compiled import CompiledStep
+from meshwright.runtime.local import LocalRuntime
+from meshwright.runtime.moments import Moments
+from meshwright.runtime.remote import RemoteRuntime
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class CompiledFunction:
+    """A function compiled for arguments of certain shapes."""
+
+    step: TracedStep
+    program: Program
+    verified: Verified
+    meshes: tuple[int, ...]
+    """That its parts run on, in order."""
+    runtime: LocalRuntime | RemoteRuntime
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run it.
+
+        Args:
+            arguments: as the function takes them.
+        """
+        outputs = self.runtime.step(jax.tree.leaves(tuple(arguments)), self.step.micro_batches)
+        return jax.tree.unflatten(self.step.out_tree, outputs)
+
+    def recorded(self, *arguments: Any) -> tuple[Any, Moments]:
+        """Run it and say when each instruction ran; each is waited for, so it takes longer.
+
+        Args:
+            arguments: as the function takes them.
+        """
+        outputs, moments = self.runtime.recorded(jax.tree.leaves(tuple(arguments)), self.step.micro_batches)
+        return jax.tree.unflatten(self.step.out_tree, outputs), moments
+
+
+def compile_following(
+    fun: Callable[..., Any],
+    arguments: Sequence[Any],
+    method: FollowParallel,
+    batch_argnums: Sequence[int],
+    loss: str | None,
+) -> CompiledFunction:
+    """Trace a function, cut it where parameters lie, and lower it.
+
+    Args:
+        fun: of parts of a state, batches and anything else.
+        arguments: arrays or shapes.
+        method: which step it follows.
+        batch_argnums: arguments that are split on their first axis.
+        loss: "mean", "sum" or None.
+
+    Raises:
+        InputError: the step is not compiled yet, or the function cannot follow it, with the reason.
+    """
+    source = _source(method)
+    name = getattr(fun, "__name__", "the function")
+    places = followed_places(arguments, batch_argnums, source.step, method.reads, name)
+    function = trace_function(
+        fun, arguments, batch_argnums=batch_argnums, micro_batches=method.num_micro_batches,
+        mean=None if loss is None else loss == "mean",
+    )  # fmt: skip
+    where = {own: lying(source.program, other) for own, other in places.items()}
+    followed = follow(function.step, {own: found.mesh for own, found in where.items()})
+    invars = function.step.jaxpr.invars
+    shardings = [
+        FollowedSharding.on(
+            source.program, number, mesh,
+            {invars[own]: one.spec for own, one in where.items() if one.mesh == number and one.spec is not None},
+        )
+        for number, mesh in enumerate(source.runtime.meshes)
+    ]  # fmt: skip
+    program = lower_forward(function, followed, shardings, [mesh.size for mesh in source.runtime.meshes])
+    return CompiledFunction(
+        step=function.step, program=program, verified=verify(program), meshes=followed.meshes,
+        runtime=source.runtime.sharing(program),
+    )  # fmt: skip
+
+
+def _source(method: FollowParallel) -> CompiledStep:
+    """The step as it was compiled last."""
+    compiled = getattr(method.step, "compiled", None)
+    if compiled is None:
+        raise InputError(Problem(
+            what=f"{getattr(method.step, '__name__', method.step)} is no step of parallelize",
+            why="where its state lies is decided when it is compiled", fix="FollowParallel(train_step)", field="step",
+        ))  # fmt: skip
+    found = compiled()
+    if not isinstance(found, CompiledStep):
+        raise InputError(Problem(
+            what=f"{getattr(method.step, '__name__', 'the step')} has not been compiled",
+            why="where its state lies is decided then", fix="call it once, or its lower(state, batch), before",
+            field="step",
+        ))  # fmt: skip
+    if getattr(found.step, "stacking", None) is not None:
+        raise InputError(Problem(
+            what=f"{getattr(method.step, '__name__', 'the step')} loops over stacked layers",
+            why="their rows lie in parts on the meshes of their stages, and a loop over all of them cannot follow",
+            fix="write the layers out, or gather the parameters (numpy.asarray) for a function of its own",
+            field="step",
+        ))  # fmt: skip
+    return found
