@@ -13,8 +13,9 @@ from meshwright.app.job_inputs import JobInputs, job_inputs
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.price import estimate_plan
 from meshwright.hetero.blends import Member, blended, whole
-from meshwright.hetero.native_compose import Composer, Part
+from meshwright.hetero.native_compose import Composer
 from meshwright.hetero.native_execution import native_plan
+from meshwright.hetero.native_islands import Part
 from meshwright.hetero.pipelines import SplitPipeline, Stage, group_of, split_pipeline
 from meshwright.search.space import Space
 
@@ -52,9 +53,10 @@ def asked(gpus: str, batch: int, layers: int) -> JobInputs:
 def every_pipeline(composer: Composer, order: tuple[Part, ...]) -> list[SplitPipeline]:
     """All stage counts, waves and strategies, dominated ones too."""
     found = []
-    options = [composer._priced(part) for part in order]
+    islands = composer.islands
+    options = [islands.options(part) for part in order]
     kinds_before = ModelLayout.of(composer.model, composer.workload.seq_len).kinds_before
-    for wave in composer.waves:
+    for wave in islands.waves:
         choices = []
         for part, own in zip(order, options, strict=True):
             assert own is not None
@@ -64,7 +66,7 @@ def every_pipeline(composer: Composer, order: tuple[Part, ...]) -> list[SplitPip
             stages: list[Stage] = []
             for part, own, row in chosen:
                 size = int(own.devices[row])
-                limit = composer.limit_bytes(part.group)
+                limit = islands.limit_bytes(part.group)
                 one = Stage(island=part.group, devices=size, options=own, row=row, limit_bytes=limit)
                 stages += [one] * (part.devices // size)
             if len(stages) > composer.model.num_layers:
@@ -74,7 +76,7 @@ def every_pipeline(composer: Composer, order: tuple[Part, ...]) -> list[SplitPip
                 kinds_before,
                 wave=wave,
                 micro_batches=composer.workload.global_batch // wave,
-                hops_s=[composer.hop_s(a, b, wave) for a, b in itertools.pairwise(stages)],
+                hops_s=[islands.hop_s(a, b, wave) for a, b in itertools.pairwise(stages)],
             )
             if made is not None:
                 found.append(made)

@@ -10,8 +10,8 @@ from meshwright.app.island_search import Candidate, IslandSearch
 from meshwright.app.objectives import Aim
 from meshwright.hetero.blends import Blend, whole
 from meshwright.hetero.costing import SECONDS_PER_HOUR, Counts, Offer, rented
-from meshwright.hetero.native_compose import Part
 from meshwright.hetero.native_execution import native_plan
+from meshwright.hetero.native_islands import Part
 from meshwright.hetero.pipelines import SplitPipeline
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.units import GIGA

@@ -13,8 +13,9 @@ from meshwright.estimate.price import check_plan, estimate_of
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.estimate.result import StepEstimate
 from meshwright.hetero.blends import Blend, whole
-from meshwright.hetero.native_compose import Composer, Part
+from meshwright.hetero.native_compose import Composer
 from meshwright.hetero.native_execution import native_plan
+from meshwright.hetero.native_islands import Part
 from meshwright.hetero.pipelines import SplitPipeline
 from meshwright.search.search import search
 from meshwright.search.space import Space
@@ -22,6 +23,8 @@ from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 
+FARTHEST = 1.12
+"""Times the step of the first composition that others promise at most: closed forms are within that of `estimate`."""
 NEAR = 8
 """Pipelines of one kind of device whose degrees its search keeps to."""
 
@@ -78,8 +81,10 @@ class IslandSearch:
     def composed(self, groups: Iterable[int], most: int) -> list[Candidate]:
         """Compositions over these groups, or some of them, the quickest first."""
         parts = [Part(number, self.cluster.groups[number].devices) for number in groups]
-        found = []
+        found: list[Candidate] = []
         for blend in self.composer.blends(parts, 3 * most):
+            if len(found) > 1 and blend.step_s > FARTHEST * found[0].step_time_s:
+                break
             made = whole(blend, self.workload.global_batch)
             if made is None:
                 continue

@@ -15,19 +15,35 @@ from meshwright.specs.strategy import LayerStrategy
 
 
 def native_plan(blend: Blend[SplitPipeline], cluster: ClusterSpec) -> ExecutionPlan:
-    """The plan of a blend with whole micro-batches; devices of each group are handed out in order.
+    """The plan of a blend with whole micro-batches; devices of each group are handed out by falling size of stage.
+
+    A stage that starts at a multiple of its size has whole nodes and domains; smaller ones behind it do too.
 
     Args:
         blend: pipelines and their micro-batches.
         cluster: whose groups the islands are.
     """
-    free = dict(enumerate(accumulate((group.devices for group in cluster.groups[:-1]), initial=0)))
+    starts = _starts(blend.pipelines, cluster)
     strategies: dict[LayerStrategy, int] = {}
     pipelines = tuple(
-        _pipeline(pipeline, round(share), free, strategies)
-        for pipeline, share in zip(blend.pipelines, blend.shares, strict=True)
+        _pipeline(pipeline, round(share), own, strategies)
+        for pipeline, share, own in zip(blend.pipelines, blend.shares, starts, strict=True)
     )
     return ExecutionPlan(strategies=tuple(strategies), pipelines=pipelines)
+
+
+def _starts(pipelines: Sequence[SplitPipeline], cluster: ClusterSpec) -> list[dict[int, int]]:
+    """First device of each pipeline on each of its islands."""
+    free = dict(enumerate(accumulate((group.devices for group in cluster.groups[:-1]), initial=0)))
+    starts: list[dict[int, int]] = [{} for _ in pipelines]
+    sizes = sorted(
+        {(-stage.devices, number, stage.island) for number, one in enumerate(pipelines) for stage in one.stages}
+    )
+    for _, number, island in sizes:
+        if island not in starts[number]:
+            starts[number][island] = free[island]
+            free[island] += pipelines[number].devices_on(island)
+    return starts
 
 
 def _pipeline(

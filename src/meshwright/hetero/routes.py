@@ -1,41 +1,57 @@
 """Pipelines through islands: how many stages on each, under which strategies, so that the slowest stage is as quick as
 it can be.
 
-    a route      islands in an order, s_g equal stages on each, one strategy per island, a wave, v chunks per stage
+    a route      islands in an order, s_g equal stages of d_g devices on each, which may be less than the island has,
+                 one strategy per island, a wave, v chunks per stage
     its pace     the least tau for which the layers that all stages can hold within tau and their memory suffice
     its step     (m + (S - 1) / v) tau
 
-Stage i of S keeps S - i micro-batches in flight under 1F1B and (2 (S - 1 - i) + (v - 1) S + 1) / v under interleaved
-1F1B. All routes through the same islands are bisected together.
+All routes through the same islands are bisected together.
 Restrictions made for speed: a pipeline enters an island once, and all its stages there are equal but for their layers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import pairwise
 
 import numpy as np
 
 from meshwright.hetero.stage_fronts import StageFront
+from meshwright.hetero.stage_runs import StageRun
 from meshwright.shapes import Bool, Float, Int
 
-HALVINGS = 14
-"""Of the interval of the pace: 2e-4 of it."""
+HALVINGS = 4
+"""Of the interval of the pace of every route: 2% of it."""
+MORE_HALVINGS = 7
+"""Of the best ones: 2e-4 of it."""
+USUAL = 1.3
+"""Times its bound that the pace of most routes stays below."""
+FARTHEST = 64.0
 MOST_TUPLES = 20_000
 """Combinations of stage counts that are bounded at once; with more islands, counts are thinned to powers of two."""
-ROUNDING = 1e-9
 MOST_CHUNKS = 4
 """Of a stage."""
+MOST_STAGES = 64
+"""Of a pipeline on one island."""
 BISECTED = 96
 """Routes of one order of islands whose pace is searched: those with the least bounds, with chunks and without."""
+REFINED = 48
+"""Of them, those whose pace is searched to the end, likewise."""
+SLOTS = (4, 10, 24)
+"""Stages on one island up to which routes share a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Routes:
     """One row per route through the same islands in the same order."""
 
+    block: Int[np.ndarray, "routes"]
+    """Which of the uses of the islands it is."""
     stages: Int[np.ndarray, "routes islands"]
+    devices: Int[np.ndarray, "routes islands"]
+    """Of a stage."""
     wave: Int[np.ndarray, "routes"]
     pace_s: Float[np.ndarray, "routes"]
     """Of the slowest stage, per micro-batch."""
@@ -48,97 +64,153 @@ class Routes:
     def __len__(self) -> int:
         return len(self.wave)
 
+    def take(self, index: Int[np.ndarray, "taken"]) -> Routes:
+        """Some of them."""
+        return Routes(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Picks:
     """Routes whose pace is worth searching, by number; the bound they were picked by knows no order of islands."""
 
-    counts: Int[np.ndarray, "picks islands"]
-    """Of the stage counts of each island."""
+    block: Int[np.ndarray, "picks"]
+    """Which of the uses of the islands it is."""
+    size: Int[np.ndarray, "picks islands"]
+    """Of the sizes of a stage on each island."""
+    stages: Int[np.ndarray, "picks islands"]
     wave: Int[np.ndarray, "picks"]
     chunks: Int[np.ndarray, "picks"]
+    micro_batches: Float[np.ndarray, "picks"]
+    """Of a step, by which they are compared."""
+    least_s: Float[np.ndarray, "picks"]
+    """Bound of the pace: all stages full, no memory limit."""
     bounded: int
     """Routes that were bounded, before the least bounds were taken."""
 
-    def take(self, index: Int[np.ndarray, "taken"], order: Sequence[int]) -> Picks:
-        """Some of them, through the islands in another order."""
-        counts = self.counts[index][:, list(order)]
-        return Picks(counts=counts, wave=self.wave[index], chunks=self.chunks[index], bounded=self.bounded)
+    def __len__(self) -> int:
+        return len(self.wave)
+
+    def take(self, index: Int[np.ndarray, "taken"], order: Sequence[int] | None = None) -> Picks:
+        """Some of them, through the islands in this order."""
+        along = slice(None) if order is None else list(order)
+        return Picks(
+            block=self.block[index],
+            size=self.size[index][:, along],
+            stages=self.stages[index][:, along],
+            wave=self.wave[index],
+            chunks=self.chunks[index],
+            micro_batches=self.micro_batches[index],
+            least_s=self.least_s[index],
+            bounded=self.bounded,
+        )
+
+
+def joined(picks: Sequence[Picks]) -> Picks:
+    """Picks of several uses of the same islands, numbered in this order."""
+    names = ("size", "stages", "wave", "chunks", "micro_batches", "least_s")
+    return Picks(
+        block=np.repeat(np.arange(len(picks)), [len(one) for one in picks]),
+        bounded=sum(one.bounded for one in picks),
+        **{name: np.concatenate([getattr(one, name) for one in picks]) for name in names},
+    )
 
 
 def promising(
     fronts: Sequence[StageFront],
+    devices: Sequence[int],
     *,
     layers: float,
     micro_batches: Float[np.ndarray, "waves"],
     stage_counts: Sequence[int] | None = None,
     chunk_counts: Sequence[int] = (1,),
     bisected: int = BISECTED,
+    most_tuples: int = MOST_TUPLES,
 ) -> Picks | None:
     """The routes with the least bounds, whatever the order of the islands.
 
     Args:
         fronts: of the islands.
+        devices: that the pipeline takes of each.
         layers: of the model.
         micro_batches: of a step at each wave.
         stage_counts: allowed numbers of stages in all, any by default.
         chunk_counts: allowed numbers of chunks of a stage.
         bisected: how many at most, of 1F1B and of its interleaved form.
+        most_tuples: combinations of stage counts that are bounded.
 
     Returns:
         The routes; None where none can hold the model.
     """
-    counts = _stage_counts(fronts, layers, stage_counts)
-    if not len(counts):
+    size, stages = _stage_counts(fronts, devices, layers, stage_counts, most_tuples)
+    if not len(size):
         return None
-    quickest = [1.0 / front.layer_s.min(axis=2) for front in fronts]
-    rate = sum(
-        front.stages[counts[:, g], None] * quickest[g][counts[:, g]] for g, front in enumerate(fronts)
-    )  # layers per second, routes x waves
-    total = sum(front.stages[counts[:, g]] for g, front in enumerate(fronts))
-    usable = np.all([quickest[g][counts[:, g]] > 0 for g in range(len(fronts))], axis=0)
+    with np.errstate(divide="ignore"):
+        each = [1.0 / front.quickest_s[size[:, g]] for g, front in enumerate(fronts)]
+    rate = sum(stages[:, g, None] * own for g, own in enumerate(each))  # layers per second, routes x waves
+    most = sum(stages[:, g, None] * front.most_layers[size[:, g]] for g, front in enumerate(fronts))
+    usable = np.all([own > 0 for own in each], axis=0) & (most >= layers)
+    total = stages.sum(axis=1)
     v = np.array(chunk_counts, dtype=np.int64)
     with np.errstate(divide="ignore"):
         pace_s = np.where(usable, layers / rate, np.inf)
     fill = (total[:, None] - 1) / v
-    least_s = pace_s[:, :, None] * (micro_batches[:, None] + fill[:, None, :])
+    bound_s = pace_s[:, :, None] * (micro_batches[:, None] + fill[:, None, :])
     # Chunks shorten what fills a pipeline of several stages whose micro-batches come in groups.
-    grouped = (total[:, None] > 1) & (micro_batches >= total[:, None]) & (np.floor(micro_batches) == micro_batches)
+    grouped = (total[:, None] > 1) & (micro_batches >= total[:, None])
     enough_layers = total[:, None] * v <= layers
-    least_s = np.where((v == 1) | (grouped[:, :, None] & enough_layers[:, None, :]), least_s, np.inf)
-    picked = np.concatenate([_least(np.where(plain, least_s, np.inf), bisected) for plain in (v == 1, v > 1)], axis=1)
+    bound_s = np.where((v == 1) | (grouped[:, :, None] & enough_layers[:, None, :]), bound_s, np.inf)
+    picked = np.concatenate([_least(np.where(plain, bound_s, np.inf), bisected) for plain in (v == 1, v > 1)], axis=1)
     if not picked.shape[1]:
         return None
     which, wave, chunk = picked
-    return Picks(counts=counts[which], wave=wave, chunks=v[chunk], bounded=int(np.isfinite(least_s).sum()))
+    return Picks(
+        block=np.zeros(len(which), dtype=np.int64),
+        size=size[which],
+        stages=stages[which],
+        wave=wave,
+        chunks=v[chunk],
+        micro_batches=micro_batches[wave],
+        least_s=pace_s[which, wave],
+        bounded=int(np.isfinite(bound_s).sum()),
+    )
 
 
 def _least(values: Float[np.ndarray, "tuples waves chunks"], most: int) -> Int[np.ndarray, "axes picked"]:
-    """Where the smallest finite values stand."""
-    order = np.argsort(values, axis=None, kind="stable")[: min(most, int(np.isfinite(values).sum()))]
+    """Where the smallest finite values stand, the least first."""
+    flat = values.ravel()
+    known = np.flatnonzero(np.isfinite(flat))
+    if len(known) > 4 * most:
+        known = known[np.argpartition(flat[known], most)[:most]]
+    order = known[np.argsort(flat[known], kind="stable")[:most]]
     return np.stack(np.unravel_index(order, values.shape)).astype(np.int64)
 
 
 def _stage_counts(
-    fronts: Sequence[StageFront], layers: float, allowed: Sequence[int] | None
-) -> Int[np.ndarray, "tuples islands"]:
-    """Every combination of indices into the stage counts of the islands that has layers for all its stages."""
-    choices = [np.arange(len(front.stages)) for front in fronts]
-    if np.prod([float(len(c)) for c in choices]) > MOST_TUPLES:
-        choices = [c[(front.stages & (front.stages - 1)) == 0] for c, front in zip(choices, fronts, strict=True)]
-    while np.prod([float(len(c)) for c in choices]) > MOST_TUPLES:
+    fronts: Sequence[StageFront],
+    devices: Sequence[int],
+    layers: float,
+    allowed: Sequence[int] | None,
+    most: int,
+) -> tuple[Int[np.ndarray, "tuples islands"], Int[np.ndarray, "tuples islands"]]:
+    """Every combination of sizes of stage, and numbers of stages, that has layers for all its stages."""
+    choices = [front.sizes_of(count, MOST_STAGES) for front, count in zip(fronts, devices, strict=True)]
+    if np.prod([float(len(c)) for c in choices]) > most:
+        counts = [count // front.sizes[c] for front, count, c in zip(fronts, devices, choices, strict=True)]
+        choices = [c[(s & (s - 1)) == 0] for c, s in zip(choices, counts, strict=True)]
+    while np.prod([float(len(c)) for c in choices]) > most:
         longest = max(range(len(choices)), key=lambda g: len(choices[g]))
         choices[longest] = choices[longest][:-1]
-    table = np.stack([axis.ravel() for axis in np.meshgrid(*choices, indexing="ij")], axis=1)
-    total = sum(front.stages[table[:, g]] for g, front in enumerate(fronts))
-    good = np.asarray(total <= layers)
+    size = np.stack([axis.ravel() for axis in np.meshgrid(*choices, indexing="ij")], axis=1)
+    stages = np.stack([devices[g] // front.sizes[size[:, g]] for g, front in enumerate(fronts)], axis=1)
+    total = stages.sum(axis=1)
+    good = total <= layers
     if allowed is not None:
         good &= np.isin(total, np.array(list(allowed)))
-    return table[good]
+    return size[good], stages[good]
 
 
 def paced(
-    fronts: Sequence[StageFront], picks: Picks, *, layers: float, micro_batches: Float[np.ndarray, "waves"]
+    fronts: Sequence[StageFront], picks: Picks, *, layers: float, refined: int = REFINED, halvings: int = MORE_HALVINGS
 ) -> tuple[Routes, Int[np.ndarray, "routes"]]:
     """The pace of every route, and the strategies that reach it.
 
@@ -146,130 +218,114 @@ def paced(
         fronts: of the islands, in the order of the pipeline.
         picks: routes through them in that order.
         layers: of the model.
-        micro_batches: of a step at each wave.
+        refined: routes of each use, with chunks and without, whose pace is searched to the end.
+        halvings: of what is left of the interval of their pace.
 
     Returns:
         Routes that can hold the model, the quickest first, and which of the picks they are.
     """
-    counts, wave, chunks = picks.counts, picks.wave, picks.chunks
-    stages = np.stack([front.stages[counts[:, g]] for g, front in enumerate(fronts)], axis=1)
+    most = picks.stages.max(axis=1)
+    edges = (0, *SLOTS, MOST_STAGES)
+    found = [
+        _paced(fronts, picks.take(index), index, layers, refined, halvings)
+        for low, high in pairwise(edges)
+        if len(index := np.flatnonzero((most > low) & (most <= high)))
+    ]
+    names = [f.name for f in fields(Routes)]
+    whole = Routes(**{name: np.concatenate([getattr(one, name) for one, _ in found]) for name in names})
+    order = np.argsort(whole.step_s, kind="stable")
+    return whole.take(order), np.concatenate([which for _, which in found])[order]
+
+
+def _paced(
+    fronts: Sequence[StageFront],
+    picks: Picks,
+    which: Int[np.ndarray, "picks"],
+    layers: float,
+    refined: int,
+    halvings: int,
+) -> tuple[Routes, Int[np.ndarray, "routes"]]:
+    """Likewise for routes of about as many stages."""
+    blocks = _blocks(fronts, picks)
+    steps = picks.micro_batches + (picks.stages.sum(axis=1) - 1) / picks.chunks
+    rate = sum(picks.stages[:, g] / block.layer_s.min(axis=1) for g, block in enumerate(blocks))
+    low = layers / rate * (1 - 1e-9)
+    high, ready = low.copy(), np.zeros(len(low), dtype=bool)
+    for times in (USUAL, 4.0, FARTHEST):
+        now = ~ready & _enough(blocks, low * times, layers)
+        high = np.where(now, low * times, high)
+        ready |= now
+        if ready.all():
+            break
+    low, high = _halved(blocks, low, high, layers, HALVINGS)
+    kept = _first_of_each(np.where(ready, high * steps, np.inf), picks, refined)
+    if not len(kept):
+        kept = np.flatnonzero(ready)
+    picks, blocks, low, high = picks.take(kept), [block.take(kept) for block in blocks], low[kept], high[kept]
+    low, high = _halved(blocks, low, high, layers, halvings)
+    place = [block.held(high).argmax(axis=1) for block in blocks]
+    routes = Routes(
+        block=picks.block,
+        stages=picks.stages,
+        devices=np.stack([front.sizes[picks.size[:, g]] for g, front in enumerate(fronts)], axis=1),
+        wave=fronts[0].waves[picks.wave],
+        pace_s=high,
+        row=np.stack([front.row[picks.size[:, g], picks.wave, place[g]] for g, front in enumerate(fronts)], axis=1),
+        chunks=picks.chunks,
+        step_s=high * steps[kept],
+    )
+    return routes, which[kept]
+
+
+def _first_of_each(step_s: Float[np.ndarray, "picks"], picks: Picks, most: int) -> Int[np.ndarray, "kept"]:
+    """The quickest picks of each use of the islands, with chunks and without; none that cannot hold the model."""
+    group = 2 * picks.block + (picks.chunks > 1)
+    order = np.lexsort((step_s, group))
+    first = np.searchsorted(group[order], group[order])
+    kept = order[(np.arange(len(order)) - first < most) & np.isfinite(step_s[order])]
+    return np.sort(kept)
+
+
+def _enough(
+    blocks: Sequence[StageRun], pace_s: Float[np.ndarray, "routes"], layers: float
+) -> Bool[np.ndarray, "routes"]:
+    """Whether the stages of each route hold all layers within its pace."""
+    return np.asarray(sum(block.held(pace_s).max(axis=1) for block in blocks) >= layers)
+
+
+def _halved(
+    blocks: Sequence[StageRun],
+    low: Float[np.ndarray, "routes"],
+    high: Float[np.ndarray, "routes"],
+    layers: float,
+    times: int,
+) -> tuple[Float[np.ndarray, "routes"], Float[np.ndarray, "routes"]]:
+    for _ in range(times):
+        middle = (low + high) / 2
+        good = _enough(blocks, middle, layers)
+        high, low = np.where(good, middle, high), np.where(good, low, middle)
+    return low, high
+
+
+def _blocks(fronts: Sequence[StageFront], picks: Picks) -> list[StageRun]:
+    """The stages on each island, in the order of the pipeline."""
+    stages = picks.stages
     before = stages.cumsum(axis=1) - stages
     behind = stages.sum(axis=1)[:, None] - stages - before
-    alive = np.maximum(micro_batches[wave], 1.0)
-    ends = [(g == 0, g == len(fronts) - 1) for g in range(len(fronts))]
-    blocks = [
-        _Block.of(front, counts[:, g], wave, chunks, stages[:, g], behind[:, g], before[:, g], alive, *ends[g])
+    alive = np.maximum(picks.micro_batches, 1.0)
+    last = len(fronts) - 1
+    return [
+        StageRun.of(
+            front,
+            size=picks.size[:, g],
+            wave=picks.wave,
+            chunks=picks.chunks,
+            stages=stages[:, g],
+            behind=behind[:, g],
+            before=before[:, g],
+            alive=alive,
+            first=g == 0,
+            last=g == last,
+        )
         for g, front in enumerate(fronts)
     ]
-
-    def held(pace_s: Float[np.ndarray, "routes"]) -> list[Float[np.ndarray, "routes places"]]:
-        return [block.held(pace_s) for block in blocks]
-
-    def enough(pace_s: Float[np.ndarray, "routes"]) -> Bool[np.ndarray, "routes"]:
-        return np.asarray(sum(part.max(axis=1) for part in held(pace_s)) >= layers)
-
-    high = max(block.slowest_s for block in blocks) * layers * np.ones(len(wave))
-    possible = enough(high)
-    rate = sum(stages[:, g] / blocks[g].layer_s.min(axis=1) for g in range(len(fronts)))
-    low = layers / rate * (1 - 1e-9)
-    high = np.minimum(high, low * 4.0)
-    high = np.where(enough(high), high, low * 64.0)
-    possible &= enough(high)
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        good = enough(middle)
-        high, low = np.where(good, middle, high), np.where(good, low, middle)
-    best = held(high)
-    row = np.stack(
-        [fronts[g].row[counts[:, g], wave, best[g].argmax(axis=1)] for g in range(len(fronts))],
-        axis=1,
-    )
-    step_s = high * (micro_batches[wave] + (stages.sum(axis=1) - 1) / chunks)
-    kept = np.flatnonzero(possible)
-    kept = kept[np.argsort(step_s[kept], kind="stable")]
-    routes = Routes(
-        stages=stages[kept],
-        wave=fronts[0].waves[wave[kept]],
-        pace_s=high[kept],
-        row=row[kept],
-        chunks=chunks[kept],
-        step_s=step_s[kept],
-    )
-    return routes, kept
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Block:
-    """The stages of all routes on one island."""
-
-    layer_s: Float[np.ndarray, "routes places"]
-    first_s: Float[np.ndarray, "routes places"]
-    last_s: Float[np.ndarray, "routes places"]
-    by_memory: Float[np.ndarray, "routes places slots"]
-    """Layers that fit each stage; -1 behind the last one."""
-    fewest: Float[np.ndarray, "routes places"]
-    """Layers that fit the fullest stage."""
-    slots: Int[np.ndarray, "routes"]
-    chunks: Float[np.ndarray, "routes one"]
-    slowest_s: float
-
-    @classmethod
-    def of(
-        cls,
-        front: StageFront,
-        count: Int[np.ndarray, "routes"],
-        wave: Int[np.ndarray, "routes"],
-        chunks: Int[np.ndarray, "routes"],
-        stages: Int[np.ndarray, "routes"],
-        behind: Int[np.ndarray, "routes"],
-        before: Int[np.ndarray, "routes"],
-        alive: Float[np.ndarray, "routes"],
-        first: bool,
-        last: bool,
-    ) -> _Block:
-        slot = np.arange(stages.max())
-        ahead = np.maximum(stages[:, None] - slot + behind[:, None], 1)
-        v = chunks[:, None].astype(float)
-        interleaved = (2 * (ahead - 1) + (v - 1) * (stages + behind + before)[:, None] + 1) / v
-        in_flight = np.minimum(np.where(v > 1, interleaved, ahead), alive[:, None])[:, None, :]
-        state, kept = front.state[count, wave][..., None], front.kept[count, wave][..., None]
-        used = np.zeros_like(state + kept * in_flight)
-        edge_state, edge_kept = front.edge_state[count, wave], front.edge_kept[count, wave]
-        here = slot < stages[:, None]
-        if first:
-            used[..., 0] += edge_state[..., 0] + edge_kept[..., 0] * in_flight[..., 0]
-        if last:
-            end = (slot == stages[:, None] - 1)[:, None, :]
-            used += np.where(end, edge_state[..., 1:] + edge_kept[..., 1:] * in_flight, 0.0)
-        fits = np.maximum(np.floor((1.0 - used) / (state + kept * in_flight) + ROUNDING), 0.0)
-        fits = v[..., None] * np.floor(fits / v[..., None])
-        layer_s = front.layer_s[count, wave]
-        edge_s = front.edge_s[count, wave]
-        nothing = np.zeros_like(layer_s)
-        known = layer_s[np.isfinite(layer_s)]
-        return cls(
-            layer_s=layer_s,
-            first_s=edge_s[..., 0] if first else nothing,
-            last_s=edge_s[..., 1] if last else nothing,
-            by_memory=np.where(here[:, None, :], fits, 0.0),
-            fewest=np.where(here[:, None, :], fits, np.inf).min(axis=2),
-            slots=stages,
-            chunks=v,
-            slowest_s=float(known.max()) if len(known) else 1.0,
-        )
-
-    def held(self, pace_s: Float[np.ndarray, "routes"]) -> Float[np.ndarray, "routes places"]:
-        """Layers that all stages together hold within a pace."""
-        v, chunk_s = self.chunks, pace_s[:, None] / self.chunks
-        each = np.floor(chunk_s / self.layer_s + ROUNDING)
-        total = np.minimum((v * each)[..., None], self.by_memory).sum(axis=2)
-        least = np.minimum(v * each, self.fewest)
-        # Embedding and head take their part of one chunk of the first and of the last stage.
-        for edge_s, slot in ((self.first_s, np.zeros_like(self.slots)), (self.last_s, self.slots - 1)):
-            if edge_s.any():
-                own = np.take_along_axis(self.by_memory, slot[:, None, None], axis=2)[..., 0]
-                edge = np.floor((chunk_s - edge_s) / self.layer_s + ROUNDING)
-                left = np.where(edge >= 1, np.minimum(edge + (v - 1) * each, own), 0.0)
-                total += left - np.minimum(v * each, own)
-                least = np.minimum(least, left)
-        return np.where(least >= v, total, -np.inf)
