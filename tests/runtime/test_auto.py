@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from meshwright.compiler.marking import value_and_grad
-from meshwright.compiler.methods import Auto, FromPlan
+from meshwright.compiler.methods import Auto, FromPlan, PipeshardParallel
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.plan import StagePlan, StagesPlan
 from meshwright.compiler.stages.search import Space, plan_step
@@ -116,6 +116,32 @@ def test_everything_chosen_and_replayed_from_a_saved_plan(tmp_path: Any) -> None
     assert abs(float(value) - float(loss)) < 1e-5
     assert largest_difference(found, expected) < 1e-5
     assert int(extra["right"]) == int(expected_extra["right"])
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_stages_may_be_found_alone(schedule: str) -> None:
+    state, batch = network()
+    hosts = replace(SLOW, hosts=4, devices_per_host=2, between_latency_s=1e-4)
+    method = PipeshardParallel(num_stages="auto", num_micro_batches=4, zero=2, schedule=schedule, hosts=hosts)
+    run = parallelize(network_step, method=method)
+    compiled = run.lower(state, batch)
+    assert compiled.program.meshes > 1
+    assert compiled.plan is None
+    assert compiled.table.micro_batches == (4,)
+    there, value = run(state, batch)
+    here, expected = jax.jit(network_step)(state, batch)
+    assert abs(float(value) - float(expected)) < 1e-5
+    assert largest_difference(there, here) < 1e-5
+
+
+def test_what_auto_stages_exclude() -> None:
+    with pytest.raises(InputError, match="chunks = 2") as raised:
+        PipeshardParallel(num_stages="auto", chunks=2, hosts=SLOW, devices=jax.devices()[:2])
+    assert "hosts of 8 devices, and 2 devices" in str(raised.value)
+    with pytest.raises(InputError, match='num_stages = "all"'):
+        PipeshardParallel(num_stages="all")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="hosts with num_stages = 2"):
+        PipeshardParallel(hosts=SLOW)
 
 
 def test_a_plan_of_another_step_is_refused() -> None:

@@ -27,6 +27,7 @@ FREE = frozenset(
         "rev",
         "gather",
         "stop_gradient",
+        "layer_boundary",
         "optimization_barrier",
         "split",
         "random_wrap",

@@ -9,6 +9,7 @@ from jax.extend import core
 
 from meshwright.compiler.cost import is_heavy
 from meshwright.compiler.inline import is_dropped, piece
+from meshwright.compiler.marking import boundary_p
 
 MOVES_DATA = ("gather", "scatter", "sort", "scan", "while", "cond", "conv_", "dot")
 """Beginnings of primitives that are never repeated in every stage that reads their result."""
@@ -83,7 +84,13 @@ def _beside_operands(
         set().union(*(reads_of.get(atom, set()) for atom in eqn.invars if isinstance(atom, core.Var))) for eqn in spine
     ]
     made = {var for eqn in spine for var in eqn.outvars}
-    alone = [eqn.primitive.name.startswith("reduce") and not made.intersection(_variables(eqn)) for eqn in spine]
+    of_sums: set[core.Var] = set()
+    alone = []
+    for eqn in spine:
+        read = made.intersection(_variables(eqn))
+        alone.append(read <= of_sums and (bool(read) or eqn.primitive.name.startswith("reduce")) and not is_heavy(eqn))
+        if alone[-1]:
+            of_sums.update(eqn.outvars)
     if not any(alone):
         return tuple(spine)
     reader: dict[core.Var, int] = {}
@@ -94,14 +101,29 @@ def _beside_operands(
     place_of: dict[core.Var, int] = {}
     places = []
     for place, (eqn, read, by_itself) in enumerate(zip(spine, of_operands, alone, strict=True)):
-        own = min((reader[var] for var in read if var in reader), default=place) if by_itself else place
-        places.append(max([own, *(place_of[var] for var in _variables(eqn) if var in place_of)]))
+        before = [place_of[var] for var in _variables(eqn) if var in place_of]
+        if by_itself:
+            own = min((reader[var] for var in read if var in reader), default=0 if before else place)
+        else:
+            own = place
+        places.append(max([own, *before]))
         place_of.update((var, places[-1]) for var in eqn.outvars)
     return tuple(spine[place] for place in sorted(range(len(spine)), key=lambda place: places[place]))
 
 
 def _variables(eqn: core.JaxprEqn) -> list[core.Var]:
     return [atom for atom in eqn.invars if isinstance(atom, core.Var)]
+
+
+def marked_ends(body: Body) -> tuple[int, ...]:
+    """Position behind the last spine equation of each layer that ends by hand (`layer_boundary`); none for none.
+
+    Args:
+        body: of a loss.
+    """
+    marks = [place for place, eqn in enumerate(body.spine) if eqn.primitive is boundary_p]
+    ends = [place + 1 for place in marks if place + 1 < len(body.spine) and place + 1 not in marks]
+    return (*ends, len(body.spine)) if ends else ()
 
 
 def cut(body: Body, wrt: Sequence[int], ends: Sequence[int]) -> tuple[Stage, ...]:

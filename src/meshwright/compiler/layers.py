@@ -8,7 +8,7 @@ import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.cost import bytes_of, eqn_flop
-from meshwright.compiler.cut import Body
+from meshwright.compiler.cut import Body, marked_ends
 from meshwright.compiler.inline import is_dropped
 from meshwright.errors import InputError, Problem
 from meshwright.shapes import Float, Int
@@ -39,8 +39,9 @@ def crossing_bytes(body: Body) -> Float[np.ndarray, " cuts"]:
 def layer_ends(body: Body, layers: int, shares: Sequence[float] | None = None) -> tuple[int, ...]:
     """Position behind the last spine equation of each layer.
 
-    Among the cuts that give every layer at most (1 + slack) of its share of the work, those with the least bytes across
-    the widest cut, then with the least bytes in total; by dynamic programming over the cuts.
+    Cuts go where layers end by hand, and anywhere where none does. Among those that give every layer at most (1 +
+    slack) of its share of the work, those with the least bytes across the widest cut, then with the least bytes in
+    total; by dynamic programming over the cuts.
 
     Args:
         body: of a loss.
@@ -64,6 +65,16 @@ def layer_ends(body: Body, layers: int, shares: Sequence[float] | None = None) -
     done = np.append(0.0, np.cumsum(flop))
     wanted = np.full(layers, 1.0 / layers) if shares is None else np.asarray(shares) / np.sum(shares)
     crossing = crossing_bytes(body)
+    by_hand = marked_ends(body)
+    if by_hand:
+        if layers > len(by_hand):
+            raise InputError(Problem(
+                what=f"{layers} stages for a loss of {len(by_hand)} layers",
+                why="layer_boundary says where it may be cut",
+                fix=f"at most {len(by_hand)} stages, or more ends of layers", field="num_stages",
+            ))  # fmt: skip
+        allowed = np.isin(np.arange(1, count), by_hand)
+        crossing = np.where(allowed, crossing, np.inf)
     slack = SLACK
     while True:
         ends = _least_bytes(done, crossing, wanted * done[-1] * (1.0 + slack))
@@ -77,7 +88,7 @@ def _least_bytes(
 ) -> tuple[int, ...] | None:
     """Ends of layers with bounded work and the least (widest, total) bytes; None where the bound cannot be met."""
     count, layers = len(done) - 1, len(most)
-    scale = 1.0 + crossing.sum()
+    scale = 1.0 + crossing[np.isfinite(crossing)].sum()
     # One number orders by the widest cut first and by the sum second.
     widest = np.full((layers + 1, count + 1), np.inf)
     total = np.full((layers + 1, count + 1), np.inf)

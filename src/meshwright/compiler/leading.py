@@ -47,7 +47,8 @@ def tie_of(eqn: core.JaxprEqn) -> Tie | None:
     read = [atom.aval.shape for atom in eqn.invars]
     here = (True,) * len(eqn.outvars)
     if name in POINTWISE:
-        return Tie(tuple(shape == made for shape in read), here) if made else None
+        alike = made and all(shape in ((), made) for shape in read)
+        return Tie(tuple(shape == made for shape in read), here) if alike else None
     match name:
         case "broadcast_in_dim" if made:
             places = params["broadcast_dimensions"]
@@ -310,9 +311,9 @@ class Parting:
         together = COMBINED[eqn.primitive.name]
         (result,), (sums,) = eqn.outvars, made
         so_far = sums[0]
-        for number, part in enumerate(sums[1:], 2):
-            after = result if number == len(sums) else core.Var(result.aval)
-            self.add(_helper(eqn, together, [so_far, part], after), (place, 1.0))
+        for number, part in enumerate(sums[1:], 1):
+            after = result if number + 1 == len(sums) else core.Var(result.aval)
+            self.add(_helper(eqn, together, [so_far, part], after), (place, bounds[number] / bounds[-1]))
             so_far = after
 
 

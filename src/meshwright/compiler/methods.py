@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 from meshwright.compiler.grid import GridSharding, GridSplit
 from meshwright.compiler.shardings import DataSharding, Sharding
@@ -144,8 +144,11 @@ class ShardParallel(Method):
 class PipeshardParallel(Method):
     """Stages of the model on meshes of devices in a row, micro-batches in a pipeline schedule."""
 
-    num_stages: int = 2
-    """Meshes; each takes an equal part of the devices."""
+    num_stages: int | Literal["auto"] = 2
+    """Meshes; each takes an equal part of the devices. "auto" leaves their number, their layers and the devices of each
+    to the inter-operator pass."""
+    hosts: Hosts | None = None
+    """With "auto", what the devices and their links are like; without it, one host as `Auto` takes it."""
     schedule: str = "1f1b"
     """A name of `meshwright schedule list` with forward and backward tasks."""
     chunks: int | None = None
@@ -165,8 +168,20 @@ class PipeshardParallel(Method):
         wrong = [
             _at_least_one(name, value)
             for name, value in (("num_stages", self.num_stages), ("chunks", self.chunks or 1))
-            if value < 1
+            if not isinstance(value, str) and value < 1
         ]
+        if isinstance(self.num_stages, str):
+            if str(self.num_stages) != "auto":
+                wrong.append(Problem(what=f'num_stages = "{self.num_stages}"', why='it is a number or "auto"',
+                                     fix='num_stages="auto"', field="num_stages"))  # fmt: skip
+            if (self.chunks or 1) > 1:
+                wrong.append(Problem(what=f'chunks = {self.chunks} with num_stages = "auto"',
+                                     why="stages are sought for meshes that hold one each",
+                                     fix="chunks=1, or a number of stages", field="chunks"))  # fmt: skip
+            wrong += _too_many(self.hosts, self.devices)
+        elif self.hosts is not None:
+            wrong.append(Problem(what=f"hosts with num_stages = {self.num_stages}", why="stages of given number take"
+                                 " equal parts of the devices", fix='num_stages="auto"', field="hosts"))  # fmt: skip
         if self.updates is not None and (self.updates < 1 or self.num_micro_batches % self.updates):
             wrong.append(Problem(
                 what=f"updates = {self.updates} with num_micro_batches = {self.num_micro_batches}",
@@ -185,6 +200,8 @@ class PipeshardParallel(Method):
     @property
     def pipeline(self) -> tuple[str, int, int]:
         """As asked."""
+        if isinstance(self.num_stages, str):
+            return self.schedule, 0, 1
         return self.schedule, self.num_stages, self.chunks or 0
 
     def sharding_of(self, step: TracedStep) -> Sharding:
@@ -228,11 +245,7 @@ class Auto(Method):
         wrong = [_at_least_one("most_stages", self.most_stages)] if self.most_stages < 1 else []
         if self.num_micro_batches < 0:
             wrong.append(_at_least_one("num_micro_batches", self.num_micro_batches))
-        if self.hosts is not None and self.devices is not None and self.hosts.devices > len(self.devices):
-            wrong.append(Problem(
-                what=f"hosts of {self.hosts.devices} devices, and {len(self.devices)} devices",
-                why="all devices of the hosts are used", fix=f"{self.hosts.devices} devices", field="hosts",
-            ))  # fmt: skip
+        wrong += _too_many(self.hosts, self.devices)
         if wrong:
             raise InputError(wrong)
 
@@ -242,14 +255,7 @@ class Auto(Method):
         Args:
             devices: that are there.
         """
-        if self.hosts is not None:
-            return self.hosts
-        like = ShardParallel()
-        return Hosts(
-            hosts=1, devices_per_host=devices, flop_per_s=like.flop_per_s, inside_bytes_per_s=like.link_bytes_per_s,
-            between_bytes_per_s=like.link_bytes_per_s, inside_latency_s=like.link_latency_s,
-            between_latency_s=like.link_latency_s,
-        )  # fmt: skip
+        return self.hosts or one_host(devices)
 
     @property
     def space(self) -> Space:
@@ -284,6 +290,33 @@ class FromPlan(Method):
     """What a saved plan says (`train_step.lower(...).plan`), decision by decision."""
 
     plan: StagesPlan
+
+
+def one_host(devices: int) -> Hosts:
+    """A host with the numbers of `ShardParallel`.
+
+    Args:
+        devices: of it.
+    """
+    like = ShardParallel()
+    return Hosts(
+        hosts=1, devices_per_host=devices, flop_per_s=like.flop_per_s, inside_bytes_per_s=like.link_bytes_per_s,
+        between_bytes_per_s=like.link_bytes_per_s, inside_latency_s=like.link_latency_s,
+        between_latency_s=like.link_latency_s,
+    )  # fmt: skip
+
+
+def _too_many(hosts: Hosts | None, devices: Sequence[Any] | None) -> list[Problem]:
+    if hosts is None or devices is None or hosts.devices <= len(devices):
+        return []
+    return [
+        Problem(
+            what=f"hosts of {hosts.devices} devices, and {len(devices)} devices",
+            why="all devices of the hosts are used",
+            fix=f"{hosts.devices} devices",
+            field="hosts",
+        )
+    ]
 
 
 def _at_least_one(name: str, value: int) -> Problem:

@@ -14,14 +14,23 @@ from meshwright.compiler.cut import Stage
 from meshwright.compiler.halves import halves_of
 from meshwright.compiler.layers import layer_ends
 from meshwright.compiler.lower import lower
-from meshwright.compiler.methods import Auto, FromPlan, LocalPipeline, Method, PipeshardParallel, ShardParallel
+from meshwright.compiler.methods import (
+    Auto,
+    FromPlan,
+    LocalPipeline,
+    Method,
+    PipeshardParallel,
+    ShardParallel,
+    one_host,
+)
 from meshwright.compiler.order import order_of
+from meshwright.compiler.ranks.form import form_of
 from meshwright.compiler.sharding.apply import AXES, Setting, shard_stage
 from meshwright.compiler.sharding.cost import LogicalMesh, MeshAxis
 from meshwright.compiler.shardings import Sharding
 from meshwright.compiler.stages.apply import planned_stages
 from meshwright.compiler.stages.plan import StagesPlan
-from meshwright.compiler.stages.search import plan_step
+from meshwright.compiler.stages.search import Space, plan_step
 from meshwright.compiler.staging import staged
 from meshwright.compiler.trace import trace_step
 from meshwright.compiler.verify import verify
@@ -69,7 +78,9 @@ def compile_step(
         InputError: the step or the method cannot be compiled, with every reason.
     """
     plan = _plan(fun, arguments, method, batch_argnums)
+    found = _stages_found(fun, arguments, method, batch_argnums)
     name, workers, chunks = method.pipeline if plan is None else (plan.schedule, len(plan.stages), 1)
+    workers = workers if found is None else len(found.stages)
     updates = method.updates if isinstance(method, PipeshardParallel) else None
     micro_batches = method.num_micro_batches if plan is None else plan.micro_batches
     step = trace_step(
@@ -94,23 +105,26 @@ def compile_step(
             planned.plan,
         )
     else:
-        meshes = _meshes(method, workers)
+        meshes = _meshes(method, workers) if found is None else _meshes_found(method, found)
         depth = table.placement.stages // table.placement.chains
-        cut = staged(step, lambda body: layer_ends(body, depth))
+        cut = staged(step, lambda body: layer_ends(body, depth) if found is None else found.stage_ends())
         step, stages = cut.step, cut.stages
         shardings = [method.sharding_of(step)] * workers
     if isinstance(method, ShardParallel):
         setting = Setting(memory_bytes=method.memory_bytes)
         stage, solved = shard_stage(step, stages[0], _logical_meshes(method, meshes[0]), setting)
         stages, meshes, shardings = (stage,), [solved.mesh], [solved]
-    halves = [halves_of(stage, last=stage is stages[-1]) for stage in stages]
-    program = lower(step, halves, table, shardings, [mesh.size for mesh in meshes], order.inexact)
+    form = form_of(step, stages, shardings, meshes, versions=table.version is not None)
+    step, stages = form.step, form.stages
+    halves = [halves_of(stage, last=stage is stages[-1], axes=form.axes) for stage in stages]
+    program = lower(step, halves, table, shardings, [mesh.size for mesh in meshes], form.layouts, order.inexact)
     return CompiledStep(
         step=step,
         table=table,
         program=program,
         verified=verify(program),
         shardings=tuple(shardings),
+        reductions=form.reductions,
         runtime=beside.sharing(program)
         if beside is not None and beside.meshes == tuple(meshes)
         else runtime_of(program, meshes, place.backend, place.ray, place.timeout_s, place.hosts_per_mesh),
@@ -128,6 +142,31 @@ def _plan(
         hosts = method.on(len(_devices(method)))
         return plan_step(fun, arguments, hosts, batch_argnums=batch_argnums, space=method.space)
     return None
+
+
+def _stages_found(
+    fun: Callable[..., Any], arguments: Sequence[Any], method: Method, batch_argnums: Sequence[int]
+) -> StagesPlan | None:
+    """Stages and their devices, where a method leaves these and nothing else open."""
+    if not isinstance(method, PipeshardParallel) or method.num_stages != "auto":
+        return None
+    hosts = method.hosts or one_host(len(_devices(method)))
+    space = Space(micro_batches=(method.num_micro_batches,), recompute=(False,), reductions="micro-batch",
+                  split_state=method.zero > 0)  # fmt: skip
+    return plan_step(fun, arguments, hosts, batch_argnums=batch_argnums, space=space)
+
+
+def _meshes_found(method: Method, found: StagesPlan) -> list[Mesh]:
+    """The devices of each stage as the method lays them out."""
+    devices = _devices(method)
+    if isinstance(method, LocalPipeline):
+        return _meshes(method, len(found.stages))
+    meshes = []
+    for stage in found.stages:
+        axes = method.axes(stage.devices)
+        row = np.array(devices[stage.first_device : stage.first_device + stage.devices], dtype=object)
+        meshes.append(Mesh(row.reshape(tuple(axes.values())), tuple(axes)))
+    return meshes
 
 
 def _devices(method: Method) -> list[Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.cost import eqn_flop
-from meshwright.compiler.cut import Body, Stage
+from meshwright.compiler.cut import Body, Stage, marked_ends
 from meshwright.compiler.layers import crossing_bytes, layer_ends
 from meshwright.shapes import Float, Int
 
@@ -25,12 +25,16 @@ REPEATED_SHARE = 0.5
 def find_layers(body: Body) -> tuple[int, ...]:
     """Position behind the last spine equation of each layer.
 
-    Repeated layers are cut once per period, where the fewest bytes cross; what stands before and behind them is a layer
-    of its own. A loss without them is cut into layers of equal work.
+    Where layers end by hand (`layer_boundary`), these are the ends. Else repeated layers are cut once per period, where
+    the fewest bytes cross; what stands before and behind them is a layer of its own. A loss without them is cut into
+    layers of equal work.
 
     Args:
         body: of a loss.
     """
+    by_hand = marked_ends(body)
+    if by_hand:
+        return by_hand
     flop = np.array([eqn_flop(eqn) for eqn in body.spine])
     period = _period(_labels(body.spine), flop)
     if period is None:
