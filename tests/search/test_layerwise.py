@@ -19,13 +19,14 @@ from meshwright.specs.workload import Workload
 @pytest.mark.parametrize("seed", range(5))
 def test_the_dynamic_program_finds_the_quickest_of_all_ways(seed: int) -> None:
     rng, count, layers = np.random.default_rng(seed), 5, 4
-    options = layerwise._Options(
-        strategies=(LayerStrategy(),) * count, time_s=rng.random(count), edge_s=rng.random((count, 2)),
+    options = layerwise.LayerOptions(
+        strategies=(LayerStrategy(),) * count, time_s=rng.random(count), forward_s=np.zeros(count), sync_s=np.zeros(count),
+        edge_s=rng.random((count, 2)), edge_forward_s=np.zeros((count, 2)),
         state_bytes=UNIT_BYTES * rng.integers(1, 6, count).astype(float), kept_bytes=UNIT_BYTES * np.ones(count),
         transient_bytes=np.zeros(count), edge_bytes=UNIT_BYTES * rng.integers(0, 3, (count, 2)).astype(float),
-        group=np.array([0, 0, 1, 1, 2]), move_s=0.3,
+        group=np.array([0, 0, 1, 1, 2]), move_s=0.3, micro_batches=4,
     )  # fmt: skip
-    edges, room, in_flight = np.array([True, True]), 24.0 * UNIT_BYTES, 2
+    room, in_flight = 24.0 * UNIT_BYTES, 2
 
     def cost(way: tuple[int, ...]) -> float:
         held = sum(options.state_bytes[n] + in_flight * options.kept_bytes[n] for n in way)
@@ -40,7 +41,9 @@ def test_the_dynamic_program_finds_the_quickest_of_all_ways(seed: int) -> None:
         return float(seconds) if held <= room else np.inf
 
     best = min(product(range(count), repeat=layers), key=cost)
-    found = layerwise._stage(options, layers, in_flight, edges, room)
+    programs = layerwise.StagePrograms(options, room)
+    programs.best(2, in_flight, True, False)  # what it leaves behind must not change the answer for more layers
+    found = programs.best(layers, in_flight, True, True)
     if not np.isfinite(cost(best)):
         assert found is None
         return

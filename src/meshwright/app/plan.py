@@ -13,6 +13,7 @@ from meshwright.app.infeasible import no_plan
 from meshwright.app.job_inputs import Count, Gathered, JobInputs, job_inputs
 from meshwright.app.node_rent import find_best
 from meshwright.app.objectives import QUICKEST, Aim, Duration, aim_of
+from meshwright.app.plan_composed import Names, check_composed, plan_composed
 from meshwright.app.plan_islands import check_islands, plan_islands
 from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.app.price_words import price_lines
@@ -31,6 +32,7 @@ from meshwright.app.verdict import (
     whole_run,
 )
 from meshwright.formats.cluster import Assumption
+from meshwright.hetero.parallelizers.registry import parallelizers_named
 from meshwright.library.calibration import calibration
 from meshwright.search.front import FrontPlan, device_front
 from meshwright.search.space import Space
@@ -64,6 +66,7 @@ def plan(
     expert_imbalance: float = 1.0,
     pareto: bool = False,
     tolerance: float | None = None,
+    parallelizer: Names | None = None,
 ) -> PlanSet:
     """The best plans, one per layout of degrees, with verdict, runner-up and certificate.
 
@@ -96,6 +99,8 @@ def plan(
             and the quickest plan of each halving of them; takes longer.
         tolerance: of a cluster of several groups: those whose devices are alike within it, 0.1 for 10%, are planned as
             one island, which counts as the weakest of them.
+        parallelizer: who plans slices of the model on equal devices, `native,calculon`, `module:Class` or objects;
+            plans are composed of what they answer. Our own search by default.
 
     Returns:
         The plans, best first.
@@ -118,6 +123,17 @@ def plan(
     )
     refuses = gathered.attempt(lambda: target_rule(target))
     gathered.attempt(lambda: check_axes(pin=pin, forbid=forbid, schedule=schedule))
+    named = None
+    if parallelizer is not None:
+        asked_for = parallelizer
+        named = gathered.attempt(lambda: parallelizers_named(asked_for))
+        other_aims = {"max_step_time": max_step_time, "max_price_per_step": max_price_per_step, "days": days,
+                      "max_price": max_price, "objective": None if objective == "time" else objective}  # fmt: skip
+        gathered.attempt(
+            lambda: check_composed(
+                pin=pin, forbid=forbid, schedule=schedule, target=target, pareto=pareto, **other_aims
+            )
+        )
     found_inputs = gathered.attempt(
         lambda: job_inputs(
             model,
@@ -143,6 +159,9 @@ def plan(
     aim, inputs, left_out = found_aim, found_inputs, tuple[str, ...]()
     if not inputs.cluster.homogeneous:
         inputs, left_out = usable_islands(inputs, tolerance)
+    if named:
+        composed = plan_composed(inputs, named, top=top)
+        return replace(composed, warnings=(*left_out, *composed.warnings))
     if not inputs.cluster.homogeneous:
         check_islands(pareto=pareto)
         mixed = plan_islands(inputs, top=top, aim=aim, pin=pin, forbid=forbid, schedule=schedule, target=target)

@@ -29,6 +29,7 @@ from meshwright.units import seconds
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from meshwright.app.composition import Composition
     from meshwright.app.explanation import Explanation
     from meshwright.app.export import Exported
     from meshwright.app.mixing import Mixing
@@ -159,6 +160,8 @@ class PlanSet(Sequence[RankedPlan]):
     """Days and cost of the best plan, where the tokens of the run are known."""
     mixing: Mixing | None = None
     """What several kinds of device are worth together; None where there is one."""
+    composition: Composition | None = None
+    """Who planned which slice; None where our own search planned all."""
 
     @property
     def best(self) -> RankedPlan:
@@ -206,6 +209,9 @@ class PlanSet(Sequence[RankedPlan]):
         if self.mixing is not None:
             document["mixing"] = self.mixing.to_dict()
             document["search"] = self.mixing.search()
+        if self.composition is not None:
+            document["composition"] = self.composition.to_dict()
+            document["search"] = self.composition.search()
         if self.run is not None:
             document["run"] = self.run.to_dict() | {"text": self.run.text()}
         return document

@@ -72,6 +72,16 @@ def plan(
             show_default=False,
         ),
     ] = None,
+    parallelizer: Annotated[
+        str | None,
+        typer.Option(
+            "--parallelizer",
+            metavar="NAME,...",
+            help="Who plans slices of the model on equal devices, and plans are composed of: native, layerwise, "
+            "calculon, galvatron, compiler, or module:Class of your own.",
+            show_default=False,
+        ),
+    ] = None,
     tokens: options.Tokens = None,
     price: options.Price = None,
     profiles: options.Profiles = None,
@@ -91,6 +101,7 @@ def plan(
       meshwright plan ./config.json --cluster cluster.toml --seq 8192 --gbs 1024 -o plans.json
       meshwright plan deepseek-v3 --gpus 2048xH800 --pin ep=64 --target megatron --tokens 15T
       meshwright plan llama-3.1-70b --cluster regions.toml --max-step-time 40s
+      meshwright plan llama-3-8b --gpus 16xH100,8xA100-80 --parallelizer native,calculon
       meshwright plan OPT-350 --gpus 8xA100-40,8xV100-16 --profiles DIR --gbs 256
       meshwright plan --replan-from plans.json#1 --lost 8xH100
     """
@@ -100,14 +111,16 @@ def plan(
 
         given_too = {"MODEL": model, "--gpus": gpus, "--cluster": cluster, "--seq": seq, "--gbs": gbs,
                      "--tokens-per-step": tokens_per_step, "--dtype": dtype, "--optimizer": optimizer,
-                     "--profiles": profiles, "--schedule": schedule, "--target": target}  # fmt: skip
+                     "--profiles": profiles, "--schedule": schedule, "--target": target,
+                     "--parallelizer": parallelizer}  # fmt: skip
         out = Output(as_json=json, quiet=quiet, no_color=no_color)
         replan_after(gather, out, replan_from, lost, added, top, pin, forbid, output, given_too)
         return
     if profiles is not None:
         unused = {"--seq": seq, "--tokens-per-step": tokens_per_step, "--dtype": dtype, "--optimizer": optimizer,
                   "--pin": pin, "--forbid": forbid, "--schedule": schedule, "--target": target,
-                  "--calibration": calibration, "--tolerance": tolerance, "--days": days,
+                  "--calibration": calibration, "--tolerance": tolerance, "--parallelizer": parallelizer,
+                  "--days": days,
                   "--max-price": max_price}  # fmt: skip
         for name in (name for name, value in unused.items() if value is not None):
             why = "measured profiles are fp32 with Adam at one sequence length, in 1F1B"
@@ -161,9 +174,23 @@ def plan(
     gather.attempt(lambda: check_axes(pin=pin or (), forbid=forbid or (), schedule=schedule))
     if output is not None:
         gather.attempt(lambda: check_file(output))
+    named = None
+    if parallelizer is not None:
+        from meshwright.hetero.parallelizers.registry import parallelizers_named
+
+        named = gather.attempt(lambda: parallelizers_named(parallelizer))
     gather.with_inputs(model, inputs)
     out = Output(as_json=json, quiet=quiet, no_color=no_color)
-    limits = given(top=count, price=rate, pin=pin, forbid=forbid, schedule=schedule, target=target, tolerance=alike)
+    limits = given(
+        top=count,
+        price=rate,
+        pin=pin,
+        forbid=forbid,
+        schedule=schedule,
+        target=target,
+        tolerance=alike,
+        parallelizer=named,
+    )
     with calibrated_by(calibration), out.progress("searching"):
         found = search(model or "", pareto=pareto, **inputs, **limits, **wanted)
     document = found.to_dict()

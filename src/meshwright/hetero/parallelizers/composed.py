@@ -1,276 +1,251 @@
-"""One pipeline through the islands of a cluster, composed of what any parallelizers answer for its slices.
+"""Whole plans composed of what any parallelizers answer for slices: pipelines through islands, side by side.
 
-    step = sum of stages + (m - 1) slowest stage + transfers of one micro-batch + longest synchronisation
+    questions   every slice that the pipelines may need, each once            `questions`
+    pipelines   for every order of every set of islands, the undominated ones  `slice_pipelines`
+    blends      islands spread over pipelines, micro-batches shared so that all end together   `hetero.blends`
 
-For each number of equal stages on each island, the split of the layers with the least slowest stage, exactly over the
-slices that were asked for. Restrictions, so that few questions are asked: islands stand in the order of their memory,
-largest first, as early stages keep more micro-batches; an island holds 1, 2, 4, ... stages of equal devices; a slice
-has between half and twice the layers that its devices' share of the peak would give it, in `grain` steps.
-
-Own design, after the idea of Tao et al., "Tangram", arXiv 2606.16907, to compose partial plans of slices on islands.
+Restrictions, so that few questions are asked (`Effort` says how many): layers are cut at a grid first, and one by one
+around the best blends; stages of an island are equal but for their layers where it has many devices; a slice has
+between half and twice the layers that its devices' share of the peak would give it; a pipeline enters an island once.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from meshwright.estimate.memory import TIGHT_SHARE
-from meshwright.hetero.parallelizers.guard import Guarded
-from meshwright.specs.cluster import ClusterSpec, Island, NodeGroup
-from meshwright.specs.model import LayerSpec, ModelSpec
-from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, StrategyRun, Worker
-from meshwright.specs.seam import ModelSlice, Parallelizer, PartialPlan
-from meshwright.specs.strategy import LayerStrategy
+import numpy as np
+
+from meshwright.hetero.blends import Blend, Member, blended, gradient_sum_s, partitions, whole
+from meshwright.hetero.links import link_between
+from meshwright.hetero.parallelizers.guard import TIME_LIMIT_S, Guarded
+from meshwright.hetero.parallelizers.questions import Questions, kind_of
+from meshwright.hetero.parallelizers.slice_pipelines import Allowed, IslandPart, SlicePipeline, SlicePipelines
+from meshwright.search.grid import divisors
+from meshwright.specs.cluster import ClusterSpec, NodeGroup
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.seam import Parallelizer
 from meshwright.specs.workload import Workload
 
-MOST_STAGES = 16
-NEAR = 2.0
-"""How many times more or fewer layers than its devices' share of the peak a slice may have."""
+ALL_ORDERS = 4
+"""Islands of a pipeline up to which all their orders are tried; of more, that of their memory."""
+KEPT_OF = {1: 64, 2: 8, 3: 4, 4: 3}
+"""Pipelines through the same islands that are blended, by the number of pipelines in the blend; two of more."""
+SliceBlend = Blend[SlicePipeline]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedStage:
-    """A slice with the partial plan that was chosen for it."""
+class Effort:
+    """How much is asked; more takes longer and never finds worse."""
 
-    group: int
-    """Of the cluster."""
-    first: int
-    last: int
-    """Layers, from 0, inclusive."""
-    plan: PartialPlan
-    parallelizer: str
+    waves: int = 6
+    """Sequences of a micro-batch that are tried: divisors of the batch, evenly spread."""
+    lengths: int = 12
+    """Parts into which the layers are cut before the best blends are refined."""
+    refined: int = 3
+    """Blends whose layers are then moved one by one."""
+    stages: int = 8
+    """Of a pipeline on one island."""
+    sizes: int = 6
+    """Of stages on one island."""
+    uneven_devices: int = 8
+    """Devices of an island up to which its stages may differ in size."""
+    near: float = 2.0
+    prune: bool = True
+    kept_of: tuple[tuple[int, int], ...] = tuple(KEPT_OF.items())
 
     @property
-    def micro_batch_s(self) -> float:
-        """Forward and backward."""
-        return self.plan.forward_s + self.plan.backward_s
+    def of_equal(self) -> Effort:
+        """Where all devices are equal: so are stages, but for their layers."""
+        return replace(self, lengths=8, uneven_devices=0)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComposedPipeline:
-    """The quickest pipeline that was found."""
-
-    stages: tuple[PlannedStage, ...]
-    micro_batch: int
-    """Sequences of one, over all data ranks of a stage."""
-    num_micro_batches: int
-    step_s: float
-    execution: ExecutionPlan
+    @property
+    def of_slow(self) -> Effort:
+        """For parallelizers that take seconds for a slice."""
+        return replace(self, waves=2, lengths=4, refined=0, stages=4, sizes=4, uneven_devices=0)
 
 
 @dataclass(slots=True, kw_only=True)
 class SliceComposer:
-    """Asks parallelizers for slices, each question once, and composes their answers."""
+    """Composes pipelines of what parallelizers answer; every question is asked once."""
 
-    model: ModelSpec
-    cluster: ClusterSpec
-    workload: Workload
-    parallelizers: Sequence[Guarded]
-    grain: int = 1
-    """Layers by which slices grow."""
-    counts: Counter[str] = field(default_factory=Counter)
-    """Questions, answers, and what was left out, by rule."""
-    _answers: dict[object, list[tuple[str, PartialPlan]]] = field(default_factory=dict)
+    questions: Questions
+    effort: Effort
+    waves: tuple[int, ...] = ()
+    """Instead of those that the effort spreads."""
+    _pipelines: dict[object, list[SlicePipeline]] = field(default_factory=dict)
+    _blends: dict[object, list[SliceBlend]] = field(default_factory=dict)
 
-    def best(self, micro_batches: Sequence[int]) -> ComposedPipeline | None:
-        """The quickest pipeline over these micro-batches; None where nothing fits.
+    @property
+    def counts(self) -> Counter[str]:
+        """What was asked and looked at, and what was known or dropped, by rule."""
+        return self.questions.counts
 
-        Args:
-            micro_batches: sequences of a micro-batch that are tried; each divides the batch.
-        """
-        found = [
-            pipeline
-            for micro_batch in micro_batches
-            for shape in self._shapes()
-            if (pipeline := self._split(shape, micro_batch)) is not None
-        ]
-        return min(found, key=lambda pipeline: pipeline.step_s, default=None)
+    def weighed(self, weights: Mapping[str, float]) -> SliceComposer:
+        """A composer that asks some of the parallelizers, whose seconds count by weights; see `Questions.weighed`."""
+        return SliceComposer(questions=self.questions.weighed(weights), effort=self.effort, waves=self.waves)
 
     def skips(self) -> list[str]:
         """What parallelizers did not answer, or answered and was not taken."""
-        return [line for one in self.parallelizers for line in one.report()]
+        return [line for one in self.questions.parallelizers for line in one.report()]
 
-    def _shapes(self) -> Iterator[tuple[tuple[int, int], ...]]:
-        """(group, devices) of each stage, for every number of stages on every island, none included."""
-        groups = self.cluster.groups
-        order = sorted(range(len(groups)), key=lambda g: (-groups[g].device.memory_bytes, g))
-        each = [
-            [0, *(1 << k for k in range(groups[g].devices.bit_length()) if groups[g].devices % (1 << k) == 0)]
-            for g in order
-        ]
-        for counts in itertools.product(*each):
-            if 0 < sum(counts) <= min(MOST_STAGES, self.model.num_layers):
-                yield tuple(
-                    (g, groups[g].devices // count)
-                    for g, count in zip(order, counts, strict=True)
-                    for _ in range(count)
-                )
+    def blends(self, groups: Sequence[int], most: int) -> list[SliceBlend]:
+        """The most promising blends through these groups, or some of them, the quickest first.
 
-    def _split(self, shape: tuple[tuple[int, int], ...], micro_batch: int) -> ComposedPipeline | None:
-        """The split with the least slowest stage: by dynamic programming over stages and layers."""
-        layers, stages = self.model.num_layers, len(shape)
-        rates = [devices * _peak(self.cluster.groups[g]) for g, devices in shape]
-        reached: dict[int, tuple[float, list[PlannedStage]]] = {0: (0.0, [])}
-        for place, (group, devices) in enumerate(shape):
-            share = layers * rates[place] / sum(rates)
-            ahead: dict[int, tuple[float, list[PlannedStage]]] = {}
-            for start, (slowest_s, before) in reached.items():
-                for end in self._ends(start, share, last=place == stages - 1):
-                    stage = self._stage(start, end, group, devices, micro_batch, stages - place)
-                    if stage is None:
-                        continue
-                    bound_s = max(slowest_s, stage.micro_batch_s)
-                    if end not in ahead or bound_s < ahead[end][0]:
-                        ahead[end] = bound_s, [*before, stage]
-            reached = ahead
-        if layers not in reached:
-            self.counts["shapes that hold no split"] += 1
-            return None
-        self.counts["shapes"] += 1
-        return self._pipeline(reached[layers][1], micro_batch)
+        Args:
+            groups: of the cluster.
+            most: how many.
+        """
+        key = tuple(sorted(groups))
+        if key not in self._blends:
+            found = [blend for blocks in partitions(key) for blend in self._of_blocks(blocks)]
+            found.sort(key=lambda blend: blend.step_s)
+            refined = [again for blend in found[: self.effort.refined] for again in self._refined(blend)]
+            self.counts["blends"] += len(found) + len(refined)
+            self._blends[key] = _distinct(sorted([*refined, *found], key=lambda blend: blend.step_s))
+        return self._blends[key][:most]
 
-    def _ends(self, start: int, share: float, *, last: bool) -> Iterator[int]:
-        """Where a slice from a layer on may end."""
-        layers = self.model.num_layers
-        if last:
-            yield layers
-            return
-        least, most = max(1, math.floor(share / NEAR)), math.ceil(share * NEAR)
-        yield from (end for end in range(start + least, min(start + most, layers - 1) + 1) if end % self.grain == 0)
+    def _of_blocks(self, blocks: Sequence[tuple[int, ...]]) -> list[SliceBlend]:
+        """One pipeline through each block, whole micro-batches shared so that all end together."""
+        kept = dict(self.effort.kept_of).get(len(blocks), 2)
+        choices = [[self._member(pipeline, block) for pipeline in self.pipelines(block)[:kept]] for block in blocks]
+        return [made for chosen in itertools.product(*choices) if (made := self._blend(chosen)) is not None]
 
-    def _stage(
-        self, start: int, end: int, group: int, devices: int, micro_batch: int, in_flight: int
-    ) -> PlannedStage | None:
-        """The quickest partial plan of a slice that fits with so many micro-batches in flight."""
-        spec = self.cluster.groups[group]
-        room = spec.device.memory_bytes * (1.0 - TIGHT_SHARE)
-        kept = min(in_flight, self.workload.global_batch // micro_batch)
-        fitting = [
-            (plan.forward_s + plan.backward_s, plan.sync_s, number)
-            for number, (_, plan) in enumerate(self._ask(start, end, spec, devices, micro_batch))
-            if plan.state_bytes + kept * plan.activation_bytes <= room
-        ]
-        if not fitting:
-            return None
-        name, plan = self._ask(start, end, spec, devices, micro_batch)[min(fitting)[2]]
-        return PlannedStage(group=group, first=start, last=end - 1, plan=plan, parallelizer=name)
+    def _member(self, pipeline: SlicePipeline, block: Sequence[int]) -> Member[SlicePipeline]:
+        return Member(pipeline, frozenset(block), pipeline.devices)
 
-    def _ask(
-        self, start: int, end: int, group: NodeGroup, devices: int, micro_batch: int
-    ) -> list[tuple[str, PartialPlan]]:
-        """What all parallelizers answer for a slice on an island; equal slices on equal islands are asked for once."""
-        part = self._slice(start, end)
-        kind = (group.device, group.devices_per_node, group.domains)
-        key = (part.layers, part.embedding, part.head, kind, devices, micro_batch)
-        if key not in self._answers:
-            island = Island(group=group, first_device=0, devices=devices)
-            self._answers[key] = [
-                (one.name, plan)
-                for one in self.parallelizers
-                for plan in one.plan(part, island, self.workload, micro_batch)
-            ]
-            self.counts["questions"] += len(self.parallelizers)
-            self.counts["partial plans"] += len(self._answers[key])
-        return self._answers[key]
-
-    def _slice(self, start: int, end: int) -> ModelSlice:
-        runs: list[tuple[LayerSpec, int]] = []
-        for layer in itertools.islice(self.model.layers(), start, end):
-            if runs and runs[-1][0] == layer:
-                runs[-1] = layer, runs[-1][1] + 1
-            else:
-                runs.append((layer, 1))
-        last = end == self.model.num_layers
-        return ModelSlice(model=self.model, layers=tuple(runs), embedding=start == 0, head=last)
-
-    def _pipeline(self, stages: list[PlannedStage], micro_batch: int) -> ComposedPipeline:
-        number = self.workload.global_batch // micro_batch
-        each_s = [stage.micro_batch_s for stage in stages]
-        hops_s = sum(self._hop_s(a, b, micro_batch) for a, b in itertools.pairwise(stages))
-        sync_s = max(stage.plan.sync_s for stage in stages)
-        return ComposedPipeline(
-            stages=tuple(stages),
-            micro_batch=micro_batch,
-            num_micro_batches=number,
-            step_s=sum(each_s) + 2 * hops_s + (number - 1) * max(each_s) + sync_s,
-            execution=_execution(stages, micro_batch, number, self.cluster),
+    def _blend(self, members: Sequence[Member[SlicePipeline]]) -> SliceBlend | None:
+        questions = self.questions
+        gradient_bytes = questions.model.parameters * questions.workload.precision.bytes_of("reduce")
+        sync_s = gradient_sum_s(
+            members, gradient_bytes, lambda here, there: link_between(questions.cluster, here, there)[0]
         )
+        exact = blended(members, questions.workload.global_batch, sync_s)
+        return whole(exact, questions.workload.global_batch) if np.isfinite(exact.step_s) else None
 
-    def _hop_s(self, here: PlannedStage, there: PlannedStage, micro_batch: int) -> float:
-        """One boundary tensor: each device of the smaller side sends its part over the link of both islands."""
-        width = self.workload.precision.bytes_of("activations")
-        tokens = micro_batch * self.workload.seq_len / min(here.plan.devices, there.plan.devices)
-        outer = self.cluster.groups[here.group].domains[-1]
-        bandwidth, latency_s = outer.bandwidth_bytes_per_s * outer.efficiency, outer.latency_s
-        if here.group != there.group:
-            names = {self.cluster.groups[stage.group].name for stage in (here, there)}
-            link = next(link for link in self.cluster.links if set(link.between) == names)
-            bandwidth, latency_s = link.bandwidth_bytes_per_s, link.latency_s
-        return latency_s + tokens * self.model.hidden * width / bandwidth
+    def pipelines(self, block: Sequence[int]) -> list[SlicePipeline]:
+        """The undominated pipelines through all of these groups, in any order, the quickest for the batch first."""
+        groups = self.questions.cluster.groups
+        parts = tuple(IslandPart(number, groups[number].devices) for number in block)
+        key = tuple(sorted((repr(kind_of(groups[part.group])), part.group, part.devices) for part in parts))
+        if key not in self._pipelines:
+            layers = self.questions.model.num_layers
+            steps = np.linspace(0, layers, min(layers, self.effort.lengths) + 1).round().astype(int).tolist()
+            allowed = Allowed(
+                cuts=tuple(steps),
+                sizes={part.group: self._sizes(groups[part.group]) for part in parts},
+                uneven=frozenset(p.group for p in parts if groups[p.group].devices <= self.effort.uneven_devices),
+                near=self.effort.near,
+                most_stages=min(layers, self.effort.stages * len(parts)),
+            )
+            self._pipelines[key] = self._quickest(allowed, _orders(parts, self.questions.cluster), self._waves())
+        return self._pipelines[key]
+
+    def _quickest(
+        self, allowed: Allowed, orders: Sequence[Sequence[IslandPart]], waves: Sequence[int]
+    ) -> list[SlicePipeline]:
+        search = SlicePipelines(questions=self.questions, allowed=allowed, prune=self.effort.prune)
+        found = [pipeline for wave in waves for order in orders for pipeline in search.through(order, wave)]
+        self.counts["pipelines"] += len(found)
+        return sorted(found, key=lambda one: one.step_s(self.questions.workload.global_batch / one.wave))
+
+    def _refined(self, blend: SliceBlend) -> Iterator[SliceBlend]:
+        """The blend with the layers of its pipelines cut anywhere near where the grid has cut them."""
+        layers = self.questions.model.num_layers
+        reach = -(-layers // self.effort.lengths) - 1
+        if reach < 1:
+            return
+        choices = []
+        for member in blend.members:
+            stages, wave = member.pipeline.stages, member.pipeline.wave
+            order = [
+                IslandPart(group, sum(stage.devices for stage in same))
+                for group, same in itertools.groupby(stages, key=lambda stage: stage.group)
+            ]
+            cuts = {stage.first + by for stage in stages[1:] for by in range(-reach, reach + 1)}
+            allowed = Allowed(
+                cuts=(0, *sorted(cut for cut in cuts if 0 < cut < layers)),
+                sizes={p.group: tuple({s.devices for s in stages if s.group == p.group}) for p in order},
+                uneven=frozenset(p.group for p in order),
+                near=self.effort.near,
+                most_stages=len(stages),
+            )
+            pipelines = self._quickest(allowed, [order], [wave])[: 16 if len(blend.members) == 1 else 4]
+            choices.append([replace(member, pipeline=one, devices=one.devices) for one in pipelines])
+        yield from (made for chosen in itertools.product(*choices) if (made := self._blend(chosen)) is not None)
+
+    def _sizes(self, group: NodeGroup) -> tuple[int, ...]:
+        """Devices of a stage: parts of a node, or whole nodes; where there are too many, those that tile the group."""
+        node, devices = group.devices_per_node, group.devices
+        every = [d for d in divisors(node) if d <= devices]
+        every += [n * node for n in range(2, devices // node + 1)]
+        every = [size for size in every if devices // size <= self.effort.stages]
+        if len(every) > self.effort.sizes:
+            tiling = [size for size in every if devices % size == 0]
+            self.counts["sizes of stages: too many"] += len(every) - len(tiling[-self.effort.sizes :])
+            every = tiling[-self.effort.sizes :]
+        return tuple(every)
+
+    def _waves(self) -> tuple[int, ...]:
+        """Micro-batches that are tried."""
+        if self.waves:
+            return self.waves
+        batch, devices = self.questions.workload.global_batch, self.questions.cluster.devices
+        every = np.array([d for d in divisors(batch) if d <= 4 * devices])
+        if len(every) <= self.effort.waves:
+            return tuple(every.tolist())
+        wanted = np.geomspace(max(1, devices // 16), 4 * devices, self.effort.waves)
+        near = np.abs(np.log(every[:, None] / wanted)).argmin(axis=0)
+        return tuple(int(every[n]) for n in np.unique(near))
 
 
-def compose_slices(
+def slice_composer(
     model: ModelSpec,
     cluster: ClusterSpec,
     workload: Workload,
     parallelizers: Sequence[Parallelizer],
     *,
-    micro_batches: Sequence[int],
-    grain: int = 1,
-    time_limit_s: float = 60.0,
-) -> tuple[ComposedPipeline | None, SliceComposer]:
-    """The quickest pipeline that these parallelizers' partial plans make, and what was asked and skipped on the way.
+    micro_batches: Sequence[int] = (),
+    effort: Effort | None = None,
+    time_limit_s: float = TIME_LIMIT_S,
+) -> SliceComposer:
+    """A composer over any parallelizers, guarded so that none of them can spoil the search.
 
     Args:
         model: the model.
         cluster: its groups are the islands.
         workload: the step.
-        parallelizers: any number; the quickest answer that fits is taken.
-        micro_batches: sequences of a micro-batch that are tried; each divides the batch.
-        grain: layers by which slices grow; larger asks less.
+        parallelizers: any number; of their answers those that make the quickest pipelines are taken.
+        micro_batches: sequences of a micro-batch that are tried; those that divide the batch.
+        effort: how much is asked; less of parallelizers that take seconds for a slice, unless it is given.
         time_limit_s: of one question.
     """
     guarded = [Guarded(inner=one, time_limit_s=time_limit_s) for one in parallelizers]
-    composer = SliceComposer(model=model, cluster=cluster, workload=workload, parallelizers=guarded, grain=grain)
-    return composer.best([size for size in micro_batches if workload.global_batch % size == 0]), composer
-
-
-def _peak(group: NodeGroup) -> float:
-    """What a device of a group computes at best, at 16 bits where it can."""
-    device = group.device
-    return device.peak("bf16") or device.peak("fp16") or device.peak_flop_per_s[0][1]
-
-
-def _execution(stages: Sequence[PlannedStage], micro_batch: int, number: int, cluster: ClusterSpec) -> ExecutionPlan:
-    """The stages as the one plan, on numbered devices."""
-    ends = list(itertools.accumulate((group.devices for group in cluster.groups), initial=0))
-    free = dict(enumerate(ends[:-1]))
-    strategies: dict[LayerStrategy, int] = {}
-    workers = []
-    for place, stage in enumerate(stages):
-        first = free[stage.group]
-        free[stage.group] += stage.plan.devices
-        runs = tuple(
-            StrategyRun(
-                layers=run.layers,
-                strategy=strategies.setdefault(stage.plan.strategies[run.strategy], len(strategies)),
-            )
-            for run in stage.plan.runs
-        )
-        chunk = Chunk(
-            virtual_stage=place,
-            layers=((stage.first, stage.last),),
-            runs=runs,
-            embedding=place == 0,
-            head=place == len(stages) - 1,
-        )
-        workers.append(Worker(devices=((first, first + stage.plan.devices - 1),), chunks=(chunk,)))
-    first_run = stages[0].plan.strategies[stages[0].plan.runs[0].strategy]
-    pipeline = Pipeline(
-        micro_batch=max(1, micro_batch // first_run.dp), num_micro_batches=number, workers=tuple(workers)
+    usual = Effort().of_equal if cluster.homogeneous else Effort()
+    usual = usual.of_slow if any(one.slow for one in guarded) else usual
+    questions = Questions(
+        model=model, cluster=cluster, workload=workload, parallelizers=guarded, prune=(effort or usual).prune
     )
-    return ExecutionPlan(strategies=tuple(strategies), pipelines=(pipeline,))
+    waves = tuple(size for size in micro_batches if workload.global_batch % size == 0)
+    return SliceComposer(questions=questions, effort=effort or usual, waves=waves)
+
+
+def _orders(parts: Sequence[IslandPart], cluster: ClusterSpec) -> list[tuple[IslandPart, ...]]:
+    """Every order of a few islands; of many, the largest memory first, as early stages keep more micro-batches."""
+    if len(parts) <= ALL_ORDERS:
+        return list(itertools.permutations(parts))
+    return [tuple(sorted(parts, key=lambda part: -cluster.groups[part.group].device.memory_bytes))]
+
+
+def _distinct(blends: Sequence[SliceBlend]) -> list[SliceBlend]:
+    """One blend of each outline: slices, devices and strategies of all stages, and shares."""
+    seen: dict[object, SliceBlend] = {}
+    for blend in blends:
+        outline = tuple(
+            (share, p.wave, tuple((s.group, s.first, s.plan.devices, s.plan.strategies, s.plan.runs) for s in p.stages))
+            for p, share in zip(blend.pipelines, blend.shares, strict=True)
+        )
+        seen.setdefault(outline, blend)
+    return list(seen.values())

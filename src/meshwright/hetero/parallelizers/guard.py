@@ -55,6 +55,16 @@ class Guarded:
         """Of the parallelizer."""
         return str(getattr(self.inner, "name", type(self.inner).__name__))
 
+    @property
+    def every_size(self) -> bool:
+        """Whether its answer for an island holds those for every smaller part of it."""
+        return bool(getattr(self.inner, "every_size", False))
+
+    @property
+    def slow(self) -> bool:
+        """Whether a question takes it seconds."""
+        return bool(getattr(self.inner, "slow", False))
+
     def plan(self, part: ModelSlice, island: Island, workload: Workload, micro_batch: int) -> list[PartialPlan]:
         """The partial plans that can be; arguments as `Parallelizer.plan`."""
         where = described(part, island)
@@ -67,7 +77,7 @@ class Guarded:
             return []
         good: list[PartialPlan] = []
         for number, plan in enumerate(answer, 1):
-            wrong = next(lies(plan, part, island, workload, micro_batch), None)
+            wrong = _wrong(plan, part, island, workload, micro_batch)
             if wrong is None:
                 good.append(plan)
             else:
@@ -111,6 +121,14 @@ class Guarded:
         if not isinstance(said[0], list):
             return f"answered with {type(said[0]).__name__}, not with a list of partial plans"
         return said[0]
+
+
+def _wrong(plan: object, part: ModelSlice, island: Island, workload: Workload, micro_batch: int) -> str | None:
+    """The first reason why an answer cannot be, or that it cannot even be read."""
+    try:
+        return next(lies(plan, part, island, workload, micro_batch), None)
+    except Exception as error:
+        return f"it cannot be read: {_said(error)}"
 
 
 def _said(error: BaseException) -> str:
@@ -165,6 +183,8 @@ def lies(plan: object, part: ModelSlice, island: Island, workload: Workload, mic
     for strategy in plan.strategies:
         if strategy.devices != devices:
             yield f"tp {strategy.tp} x cp {strategy.cp} x dp {strategy.dp} is not {devices} devices"
+        if micro_batch % strategy.dp:
+            yield f"dp {strategy.dp} does not divide the micro-batch of {micro_batch} sequences"
     least_s = least_forward_s(part, island, workload, micro_batch, devices)
     # One percent for what a parallelizer rounds.
     if plan.forward_s < 0.99 * least_s:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from meshwright.search.space import Space
 from meshwright.shapes import Float, Int
 from meshwright.specs.cluster import Island, NodeGroup
 from meshwright.specs.plan import StrategyRun
-from meshwright.specs.row_of import plan_of
+from meshwright.specs.row import PlanRow
 from meshwright.specs.seam import ModelSlice, PartialPlan
 from meshwright.specs.strategy import LayerStrategy
 from meshwright.specs.workload import Workload
@@ -29,6 +30,8 @@ class Native:
     """Pinned axes."""
     name: str = "native"
     _known: dict[object, StageOptions | None] = field(default_factory=dict)
+    _asked: object = None
+    """Model and workload of what is known."""
 
     def plan(self, part: ModelSlice, island: Island, workload: Workload, micro_batch: int) -> list[PartialPlan]:
         """Undominated strategies on all devices of the island; none where no degrees are legal.
@@ -50,7 +53,8 @@ class Native:
         rows = _undominated(time_s, state + kept, state + MOST_IN_FLIGHT * kept, options.sync_s @ counts)
         found: dict[tuple[tuple[LayerStrategy, ...], tuple[StrategyRun, ...]], PartialPlan] = {}
         for row in rows.tolist():
-            strategies, runs = _strategies(options, row, part)
+            own = replace(options.plan_row(row, part.num_layers), mbs=1, gbs=1)
+            strategies, runs = _strategies(own, part.num_layers)
             found.setdefault(
                 (strategies, runs),
                 PartialPlan(
@@ -69,7 +73,12 @@ class Native:
 
     def _options(self, part: ModelSlice, island: Island, workload: Workload, micro_batch: int) -> StageOptions | None:
         group = island.group
-        key = (part.model, _kind(group), island.devices, workload, micro_batch, part.num_layers)
+        # What a step waits for around its pipeline changes little with a few layers more: powers of two are priced.
+        usual = 1 << (part.num_layers - 1).bit_length()
+        key = (_kind(group), island.devices, micro_batch, usual)
+        if self._asked != (part.model, workload):
+            self._asked = part.model, workload
+            self._known.clear()
         if key not in self._known:
             self._known[key] = stage_options(
                 part.model,
@@ -79,7 +88,7 @@ class Native:
                 waves=[micro_batch],
                 most_tensor=max(group.devices_per_node, group.domains[0].size),
                 space=self.space,
-                layers_per_device=part.num_layers / island.devices,
+                layers_per_device=usual / island.devices,
             )
         return self._known[key]
 
@@ -99,12 +108,19 @@ def _counts(part: ModelSlice) -> Float[np.ndarray, "parts"]:
     return counts
 
 
-def _strategies(
-    options: StageOptions, row: int, part: ModelSlice
-) -> tuple[tuple[LayerStrategy, ...], tuple[StrategyRun, ...]]:
-    """The strategies of a slice's layers, and how many layers each has."""
-    own = plan_of(options.plan_row(row, part.num_layers), (part.num_layers,))
-    return own.strategies, own.pipelines[0].workers[0].chunks[0].runs
+@lru_cache(maxsize=1 << 16)
+def _strategies(row: PlanRow, layers: int) -> tuple[tuple[LayerStrategy, ...], tuple[StrategyRun, ...]]:
+    """The strategies of a slice's layers, and how many layers each has.
+
+    Args:
+        row: of one stage; its batch does not matter.
+        layers: of the slice.
+    """
+    if row.recompute != "block":
+        return (row.strategy(),), (StrategyRun(layers=layers, strategy=0),)
+    again = row.recompute_layers
+    runs = (StrategyRun(layers=again, strategy=0), StrategyRun(layers=layers - again, strategy=1))
+    return (row.strategy(recomputed=True), row.strategy(recomputed=False)), runs
 
 
 def _undominated(*criteria: Float[np.ndarray, "rows"]) -> Int[np.ndarray, "front"]:

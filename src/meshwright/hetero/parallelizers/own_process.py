@@ -37,6 +37,10 @@ class OwnProcess:
     """Of the process; ours by default."""
     question: Request | None = None
     """What is asked; `partial_plans_json.request` by default."""
+    every_size: bool = False
+    """Whether its answer for an island holds those for every smaller part of it, so that it is asked once."""
+    slow: bool = False
+    """Whether a question takes it seconds, so that it is asked few."""
 
     def plan(self, part: ModelSlice, island: Island, workload: Workload, micro_batch: int) -> list[PartialPlan]:
         """The answer of the command; arguments as `Parallelizer.plan`.

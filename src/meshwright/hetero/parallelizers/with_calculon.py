@@ -48,6 +48,7 @@ class Calculon:
     """Calculon as a parallelizer of equal devices."""
 
     name: str = "calculon"
+    every_size: bool = True
 
     def plan(self, part: ModelSlice, island: Island, workload: Workload, micro_batch: int) -> list[PartialPlan]:
         """The executions that no other beats in devices, time and memory; arguments as `Parallelizer.plan`.

@@ -56,7 +56,9 @@ def galvatron(python: str | None = None, *, time_limit_s: float = TIME_LIMIT_S) 
             code="MW405",
         )
     command = (interpreter, str(Path(__file__).with_name("galvatron_worker.py")))
-    return OwnProcess(name="galvatron", command=command, time_limit_s=time_limit_s, question=_question)
+    return OwnProcess(
+        name="galvatron", command=command, time_limit_s=time_limit_s, question=_question, every_size=True, slow=True
+    )
 
 
 def _question(part: ModelSlice, island: Island, workload: Workload, micro_batch: int) -> Mapping[str, Any]:
