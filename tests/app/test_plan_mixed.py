@@ -114,8 +114,8 @@ def test_one_of_gpus_and_cluster() -> None:
 
 
 def test_a_verb_that_needs_a_model_says_that_the_plan_has_none(mixed: MixedPlan) -> None:
-    with pytest.raises(InputError, match="carries no model"):
-        read_document(mixed.to_dict())
+    with pytest.raises(UnsupportedError, match="measured layers instead of a model"):
+        assert read_document(mixed.to_dict()).job
 
 
 def test_the_text_says_who_holds_what(mixed: MixedPlan) -> None:

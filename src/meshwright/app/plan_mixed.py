@@ -7,35 +7,35 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright.app.measured_cluster import measured_cluster, measured_kinds
+from meshwright.app.measured_words import measured_title
 from meshwright.app.mixed_rent import composed_offer, priced_cluster, rented_part
 from meshwright.app.objectives import Aim, Duration, admitted, aim_of, require_prices, usd
 from meshwright.app.price_words import price_said, traffic_lines
 from meshwright.errors import InfeasibleError, InputError, Problem, UnsupportedError, unknown_name
-from meshwright.estimate.result import LinkTraffic
-from meshwright.formats.plan_json import PLAN_SET_SCHEMA, plan_content
+from meshwright.estimate.result import StepPrice
+from meshwright.formats.plan_json import PLAN_SET_SCHEMA, job_document, write_job
 from meshwright.formats.profiles import ProfileSet, read_profiles
 from meshwright.hetero.bounds import compute_bound_s
 from meshwright.hetero.compose import Composed, Composer
-from meshwright.hetero.composition import PipelineShape
 from meshwright.hetero.composition_price import CompositionPricer
-from meshwright.hetero.composition_traffic import composition_traffic
 from meshwright.hetero.costing import Offer
-from meshwright.hetero.execution import block_range, execution_plan
+from meshwright.hetero.execution import execution_plan
+from meshwright.hetero.job_price import PacedPipeline, paced_pipelines, price_job
 from meshwright.hetero.kinds import DeviceKind
+from meshwright.hetero.measured_job import measured_job
 from meshwright.hetero.profile_costs import ProfileCosts
 from meshwright.hetero.shares import shares
 from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.units import gib, seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-TIGHT_SHARE = 0.08
-"""Headroom of a device below which a plan is called tight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +57,11 @@ class MixedPlan:
     profiles: ProfileSet
     pricer: CompositionPricer
     composed: Composed
-    plan: ExecutionPlan
-    shares: list[list[tuple[int, ...]]]
-    """Sequences of each micro-batch of each pipeline of each part."""
+    job: MeasuredJob
+    """The plan, with what it uses of the profiles."""
+    estimate: StepPrice
+    paced: tuple[PacedPipeline, ...]
+    """Every pipeline with its micro-batches."""
     bound_s: float
     alone: tuple[Subset, ...]
     """Each kind without the others."""
@@ -72,8 +74,6 @@ class MixedPlan:
     """The composition with its price; 0 where a price is not known."""
     quickest: Offer[Composed]
     """Of the whole cluster."""
-    traffic: tuple[LinkTraffic, ...]
-    """Over the links between groups."""
 
     @property
     def priced(self) -> bool:
@@ -86,9 +86,14 @@ class MixedPlan:
         return self.aim.rents
 
     @property
+    def plan(self) -> ExecutionPlan:
+        """The pipelines."""
+        return self.job.plan
+
+    @property
     def step_time_s(self) -> float:
         """The step."""
-        return self.composed.time.step_time_s
+        return self.estimate.step_time_s
 
     @property
     def best_alone(self) -> Subset | None:
@@ -127,7 +132,7 @@ class MixedPlan:
             if self.offer.price_per_step < self.quickest.price_per_step * (1 - 1e-9):
                 time_s, price = self.quickest.step_time_s, self.quickest.price_per_step
                 yield f"the quickest plan takes {seconds(time_s)} for {usd(price)}"
-        yield from traffic_lines(self.traffic, self.cluster)
+        yield from traffic_lines(self.estimate.traffic, self.cluster)
 
     def _headline(self) -> str:
         if self.part:
@@ -154,69 +159,26 @@ class MixedPlan:
         )
 
     def stages(self) -> Iterator[dict[str, Any]]:
-        """One row per stage of each pipeline, as `estimate.stages` has them."""
-        number = 0
-        for part, counts in zip(self.composed.composition.parts, self.shares, strict=True):
-            pace = self.pricer.pace(part.shape)
-            assert pace is not None
-            for sizes in counts:
-                if not sizes:
-                    continue
-                for index, stage in enumerate(part.shape.stages):
-                    first, last = block_range(part.shape, index)
-                    yield {
-                        "pipeline": number,
-                        "stage": index,
-                        "layers": [[first, last]] if last >= first else [],
-                        "group": stage.device,
-                        "devices": stage.devices,
-                        "tp": stage.tp,
-                        "cp": 1,
-                        "ep": 1,
-                        "dp": stage.replicas,
-                        "mbs": part.shape.micro_batch // stage.replicas,
-                        "micro_batches": len(sizes),
-                        "sequences": sum(sizes),
-                        "micro_batch_s": pace.stage_s[index],
-                        "compute_s": pace.compute_s[index],
-                        **self._memory(part.shape.stages[index].device, pace.stage_bytes[index]),
-                    }
-                number += 1
-
-    def _memory(self, kind: str, used: float) -> dict[str, float]:
-        return {
-            "peak_memory_bytes": used,
-            "capacity_bytes": self.pricer.costs.kinds[kind].memory_bytes,
-        }
+        """One row per stage of each pipeline, as `estimate.stages` has them, with its micro-batches."""
+        for stage in self.estimate.stages:
+            one = self.paced[stage.pipeline]
+            yield {
+                **stage.to_dict(),
+                "micro_batches": len(one.sizes),
+                "sequences": sum(one.sizes),
+                "micro_batch_s": one.pace.stage_s[stage.stage],
+                "compute_s": one.pace.compute_s[stage.stage],
+            }
 
     def fits(self) -> str:
         """`yes`, or `tight` where a device has little headroom."""
-        rows = list(self.stages())
-        tight = any(row["peak_memory_bytes"] > (1 - TIGHT_SHARE) * row["capacity_bytes"] for row in rows)
-        return "tight" if tight else "yes"
+        return self.estimate.fits
 
-    def breakdown_s(self) -> dict[str, float]:
-        """Parts of the step, of the pipeline that ends last; they sum to it."""
-        time = self.composed.time
-        ends = []
-        for part, count in zip(self.composed.composition.parts, time.sequences, strict=True):
-            rests = self.pricer.rests(part.shape)
-            busy = [
-                (pace.compute_s[slowest], pace.slowest_s)
-                for size in rests.sizes(count)
-                if (pace := self.pricer.pace(PipelineShape(size, part.shape.stages))) is not None
-                for slowest in [pace.stage_s.index(pace.slowest_s)]
-            ]
-            compute = sum(one for one, _ in busy)
-            ends.append((rests.time_s(count), compute, sum(whole for _, whole in busy) - compute))
-        _, compute, moving = max(ends)
-        return {
-            "compute": compute,
-            "pp": moving,
-            "bubble": time.pipeline_s - compute - moving,
-            "dp": time.sync_s,
-            "optimizer": time.update_s,
-        }
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the plan file."""
+        target = Path(path)
+        target.write_text(write_job(self.job), encoding="utf-8")
+        return target
 
     def to_dict(self) -> dict[str, Any]:
         """A plan set of one plan."""
@@ -224,7 +186,7 @@ class MixedPlan:
         return {
             "schema": PLAN_SET_SCHEMA,
             "inputs": {
-                "model": {"name": self.model, "layers": self.pricer.costs.num_layers - 2, "source": "measured profile"},
+                "model": self.job.profile.describe(),
                 "cluster": self.cluster.describe(),
                 "workload": {"global_batch": self.global_batch, "dtype": "fp32", "sequence": "as profiled"},
                 "objective": self.aim.objective,
@@ -253,15 +215,9 @@ class MixedPlan:
                 {
                     "rank": 1,
                     "name": None,
-                    "plan": plan_content(self.plan),
-                    "estimate": {
-                        "step_time_s": self.step_time_s,
-                        "breakdown_s": self.breakdown_s(),
-                        "stages": list(self.stages()),
-                        "fits": self.fits(),
-                        "price_per_step": self.offer.price_per_step if self.priced else None,
-                        "traffic": [link.to_dict() for link in self.traffic],
-                    },
+                    "title": measured_title(self.job),
+                    "plan": job_document(self.job),
+                    "estimate": self.estimate.to_dict() | {"stages": list(self.stages())},
                 }
             ],
         }
@@ -328,6 +284,8 @@ def plan_measured(
     composed = offer.plan
     counts = shares(composed.composition, composed.time, composer.pricer)
     first = dict(zip((kind.name for kind in kinds), accumulate((k.count for k in kinds), initial=0), strict=False))
+    plan = execution_plan(composed.composition, counts, first)
+    job = measured_job(found, costs, spec, global_batch, plan)
     return MixedPlan(
         model=model,
         cluster=spec,
@@ -335,8 +293,9 @@ def plan_measured(
         profiles=found,
         pricer=composer.pricer,
         composed=composed,
-        plan=execution_plan(composed.composition, counts, first),
-        shares=counts,
+        job=job,
+        estimate=price_job(job),
+        paced=tuple(paced_pipelines(job, costs)),
         bound_s=compute_bound_s(costs, global_batch),
         alone=alone,
         without=without,
@@ -344,7 +303,6 @@ def plan_measured(
         aim=aim,
         offer=offer,
         quickest=quickest,
-        traffic=composition_traffic(costs, composed.composition, counts, spec),
     )
 
 

@@ -13,11 +13,12 @@ from meshwright.errors import InputError, MeshwrightError, Problem
 from meshwright.estimate.layout import expand
 from meshwright.estimate.legality import row_problems
 from meshwright.formats.cluster import Assumption
-from meshwright.formats.plan_json import read_job
+from meshwright.formats.plan_json import PlannedJob, read_job, with_model
 from meshwright.library import models
 from meshwright.schedules import ALIASES, SCHEDULES
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
+from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow, parse_row
@@ -30,12 +31,12 @@ class HasJob(Protocol):
     """An entry of an answer."""
 
     @property
-    def job(self) -> Job:
-        """The plan with its model, cluster and workload."""
+    def job(self) -> PlannedJob:
+        """The plan with its model, or measured layers, cluster and workload."""
         ...
 
 
-PlanLike = Job | HasJob | str | os.PathLike[str]
+PlanLike = Job | MeasuredJob | HasJob | str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +70,19 @@ def job_of(plan: PlanLike) -> tuple[Job, tuple[str, ...]]:
 
     Raises:
         InputError: the file cannot be used, or the one-line form stands where a file is needed.
+        UnsupportedError: the plan is of measured layers and carries no model.
     """
-    if isinstance(plan, Job):
+    planned, warnings = planned_job(plan)
+    return with_model(planned), warnings
+
+
+def planned_job(plan: PlanLike) -> tuple[PlannedJob, tuple[str, ...]]:
+    """As `job_of`, for those who price plans of measured layers too.
+
+    Raises:
+        InputError: the file cannot be used, or the one-line form stands where a file is needed.
+    """
+    if isinstance(plan, Job | MeasuredJob):
         return plan, ()
     if isinstance(plan, HasJob):
         return plan.job, ()
@@ -85,7 +97,7 @@ def job_of(plan: PlanLike) -> tuple[Job, tuple[str, ...]]:
             code="MW232",
         )
     read = read_job(plan if isinstance(plan, str) else Path(plan))
-    return read.job, read.warnings
+    return read.planned, read.warnings
 
 
 def is_file(text: str) -> bool:
@@ -136,7 +148,7 @@ def plan_question(
         "tokens": tokens,
     }
     given = {name: value for name, value in settings.items() if value is not None}
-    carried = isinstance(plan, (Job, HasJob)) or (isinstance(plan, (str, os.PathLike)) and _names_file(plan))
+    carried = isinstance(plan, (Job, MeasuredJob, HasJob)) or (isinstance(plan, (str, os.PathLike)) and _names_file(plan))
     if carried:
         job, read_warnings = job_of(plan)  # type: ignore[arg-type]
         return _carried(job, read_warnings, model, cluster, gpus, price, given, (global_batch, tokens_per_step))

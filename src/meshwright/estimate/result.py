@@ -92,24 +92,15 @@ class LinkTraffic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepEstimate:
-    """One plan's step."""
+class StepPrice:
+    """One plan's step, of whatever it is priced."""
 
     step_time_s: float
-    step_time_low_s: float
-    step_time_high_s: float
-    tokens_per_s_per_device: float
-    mfu: float
-    """Model FLOP (6 N per token, causal attention once) over what the devices could do in the compute format."""
-    hfu: float
-    """The same with what is computed again."""
     breakdown_s: tuple[tuple[str, float], ...]
     """Sums to the step."""
     stages: tuple[StageEstimate, ...]
     fits: str
     """`yes`, `tight` or `no`: the worst of the stages."""
-    basis: Basis
-    """The weakest basis among the numbers used."""
     price_per_step: float | None = None
     """USD of the devices that are used and of what crosses priced links; None where a price is not known."""
     traffic: tuple[LinkTraffic, ...] = ()
@@ -128,7 +119,7 @@ class StepEstimate:
     @property
     def capacity_bytes(self) -> float:
         """Of the fullest stage's device."""
-        return max(self.stages, key=lambda stage: stage.peak_memory_bytes / stage.capacity_bytes).capacity_bytes
+        return self.fullest.capacity_bytes
 
     @property
     def fullest(self) -> StageEstimate:
@@ -139,6 +130,32 @@ class StepEstimate:
         """What to call a stage: `stage 1`, with its pipeline where there are several."""
         several = self.stages[-1].pipeline > 0
         return f"pipeline {stage.pipeline} stage {stage.stage}" if several else f"stage {stage.stage}"
+
+    def to_dict(self) -> dict[str, object]:
+        """As data: the `estimate` of a plan set, without what only data sheets tell."""
+        return {
+            "step_time_s": self.step_time_s,
+            "breakdown_s": dict(self.breakdown_s),
+            "stages": [stage.to_dict() for stage in self.stages],
+            "fits": self.fits,
+            "price_per_step": self.price_per_step,
+            "traffic": [link.to_dict() for link in self.traffic],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEstimate(StepPrice):
+    """One plan's step, from a model and data sheets."""
+
+    step_time_low_s: float
+    step_time_high_s: float
+    tokens_per_s_per_device: float
+    mfu: float
+    """Model FLOP (6 N per token, causal attention once) over what the devices could do in the compute format."""
+    hfu: float
+    """The same with what is computed again."""
+    basis: Basis
+    """The weakest basis among the numbers used."""
 
     def to_dict(self) -> dict[str, object]:
         """As data: the `estimate` of a plan set."""
@@ -158,4 +175,4 @@ class StepEstimate:
         }
 
 
-__all__ = ["BASIS_ORDER", "MEMORY_KINDS", "RANGE_BY_BASIS", "LinkTraffic", "StageEstimate", "StepEstimate"]
+__all__ = ["BASIS_ORDER", "MEMORY_KINDS", "RANGE_BY_BASIS", "LinkTraffic", "StageEstimate", "StepEstimate", "StepPrice"]

@@ -9,7 +9,7 @@ from itertools import accumulate
 import numpy as np
 
 from meshwright.estimate.price import estimate_of, plan_pricer
-from meshwright.estimate.result import StepEstimate
+from meshwright.estimate.result import StepPrice
 from meshwright.estimate.step import PipelineColumns, task_times
 from meshwright.schedules import Kind, Timeline, Times, simulate
 from meshwright.schedules.beside import side_by_side
@@ -51,7 +51,7 @@ class ActivationLine:
 class StepTimeline:
     """A step of a plan, as its estimate prices it; workers of all pipelines one behind the other."""
 
-    estimate: StepEstimate
+    estimate: StepPrice
     timeline: Timeline
     phases: tuple[Phase, ...]
     """Behind the pipeline, in order; the last one ends with the step."""

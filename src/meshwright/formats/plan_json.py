@@ -2,6 +2,7 @@
 
     {schema: "meshwright.plan/1", name, hash: "sha256:...", model, cluster, workload, strategies, pipelines}
 
+A plan of measured layers has `profile` (what it uses of the profiles) and `global_batch` in place of model and workload.
 A plan set (`meshwright.plan-set/1`) holds such documents in `plans[i].plan`. Equal jobs give equal bytes and equal
 hashes on every machine: keys are sorted, defaults left out, numbers that may have a fraction always written with one.
 """
@@ -18,10 +19,11 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from meshwright.errors import InputError, Problem, nearest
+from meshwright.errors import InputError, Problem, UnsupportedError, nearest
 from meshwright.formats.files import read_text
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
+from meshwright.specs.measured import MeasuredJob, MeasuredModel
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan, Pipeline
 from meshwright.specs.strategy import LayerStrategy
@@ -53,21 +55,73 @@ class _Document:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _MeasuredDocument:
+    """The keys of a plan document of measured layers."""
+
+    schema: str
+    name: None = None
+    hash: str | None = None
+    profile: MeasuredModel
+    cluster: ClusterSpec
+    global_batch: int
+    strategies: tuple[LayerStrategy, ...]
+    pipelines: tuple[Pipeline, ...]
+    job: MeasuredJob = field(init=False)
+
+    def __post_init__(self) -> None:
+        plan = ExecutionPlan(strategies=self.strategies, pipelines=self.pipelines)
+        job = MeasuredJob(profile=self.profile, cluster=self.cluster, global_batch=self.global_batch, plan=plan)
+        object.__setattr__(self, "job", job)
+
+
+PlannedJob = Job | MeasuredJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFile:
     """What a plan file holds."""
 
-    job: Job
+    planned: PlannedJob
     hash: str
     """Of the content as read."""
     warnings: tuple[str, ...] = ()
 
+    @property
+    def job(self) -> Job:
+        """The job, for those who need a model.
 
-def content_hash(job: Job) -> str:
+        Raises:
+            UnsupportedError: the plan is of measured layers.
+        """
+        return with_model(self.planned)
+
+
+def with_model(planned: PlannedJob) -> Job:
+    """The job, for those who need a model.
+
+    Raises:
+        UnsupportedError: the plan is of measured layers.
+    """
+    if isinstance(planned, Job):
+        return planned
+    profile = planned.profile
+    raise UnsupportedError(
+        Problem(
+            what=f"the plan of {profile.name} carries measured layers instead of a model",
+            why="profiles tell how long each layer takes and what it holds, not its heads, widths or sequence length",
+            fix="explain, check, compare and trace take it; for others plan a model of the library or a config.json",
+            field="profile",
+        ),
+        code="MW421",
+    )
+
+
+def content_hash(job: PlannedJob) -> str:
     """`sha256:` and the digest of the job's canonical JSON; the name does not count."""
     return _hash(_content(job))
 
 
-def job_document(job: Job) -> dict[str, Any]:
+def job_document(job: PlannedJob) -> dict[str, Any]:
     """The plan document of a job, as data.
 
     Raises:
@@ -77,7 +131,7 @@ def job_document(job: Job) -> dict[str, Any]:
     return {"schema": PLAN_SCHEMA, "name": job.name, "hash": _hash(content), **content}
 
 
-def write_job(job: Job) -> str:
+def write_job(job: PlannedJob) -> str:
     """The plan document of a job, as text with sorted keys and a final newline."""
     return json.dumps(job_document(job), sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
@@ -120,7 +174,7 @@ def read_document(document: Any, index: int | None = None) -> PlanFile:
     return _from_plan(document, "")
 
 
-def plan_content(plan: ExecutionPlan) -> dict[str, Any]:
+def _plan_content(plan: ExecutionPlan) -> dict[str, Any]:
     """The plan itself as data, as a plan document has it beside model, cluster and workload."""
     return {
         "strategies": [_plain(strategy) for strategy in plan.strategies],
@@ -128,13 +182,11 @@ def plan_content(plan: ExecutionPlan) -> dict[str, Any]:
     }
 
 
-def _content(job: Job) -> dict[str, Any]:
-    return {
-        "model": _plain(job.model),
-        "cluster": _plain(job.cluster),
-        "workload": _plain(job.workload),
-        **plan_content(job.plan),
-    }
+def _content(job: PlannedJob) -> dict[str, Any]:
+    cluster, plan = _plain(job.cluster), _plan_content(job.plan)
+    if isinstance(job, MeasuredJob):
+        return {"profile": _plain(job.profile), "cluster": cluster, "global_batch": job.global_batch, **plan}
+    return {"model": _plain(job.model), "cluster": cluster, "workload": _plain(job.workload), **plan}
 
 
 def _plain(value: Any, hint: Any = None) -> Any:
@@ -235,17 +287,13 @@ def _from_set(document: Mapping[str, Any], index: int | None) -> PlanFile:
     plan = entry.get("plan") if isinstance(entry, Mapping) else None
     if not isinstance(plan, Mapping):
         raise _fail(f"{where}.plan is no object", "each entry of a plan set holds a plan", "", f"{where}.plan", "MW222")
-    if "schema" not in plan and "pipelines" in plan:
-        what, why = f"{where}.plan carries no model", "plans from measured profiles have layer times instead of one"
-        fix = "read its pipelines as they are, or plan a model of the library or a config.json without --profiles"
-        raise _fail(what, why, fix, f"{where}.plan", "MW222")
     if plan.get("schema") != PLAN_SCHEMA:
         why = f"this version reads {PLAN_SCHEMA}"
         raise _fail(f"{where}.plan.schema is {plan.get('schema')!r}", why, "", f"{where}.plan.schema", "MW222")
     read = _from_plan(plan, f"{where}.plan")
     if index is None and len(plans) > 1:
         first = f"the set holds {len(plans)} plans and none was named; this is the first (#1)"
-        return PlanFile(job=read.job, hash=read.hash, warnings=(*read.warnings, first))
+        return PlanFile(planned=read.planned, hash=read.hash, warnings=(*read.warnings, first))
     return read
 
 
@@ -254,15 +302,16 @@ def _from_plan(document: Mapping[str, Any], path: str) -> PlanFile:
 
     from meshwright.formats.problems import json_reader, problems_of
 
+    kind = _MeasuredDocument if "profile" in document else _Document
     try:
         # As text again: a strict reader takes a list for a tuple from JSON alone.
-        read = json_reader(_Document).validate_json(json.dumps(document, default=repr))
+        read = json_reader(kind).validate_json(json.dumps(document, default=repr))
     except ValidationError as error:
-        raise InputError(problems_of(error, _Document, path), code="MW223") from None
+        raise InputError(problems_of(error, kind, path), code="MW223") from None
     except RecursionError:
         raise _fail("the plan is nested too deeply", "", field=path, code="MW223") from None
     found = content_hash(read.job)
     warnings: tuple[str, ...] = ()
     if read.hash is not None and read.hash != found:
         warnings = (f"the file says hash {read.hash}, its content has {found}: it was changed after it was written",)
-    return PlanFile(job=read.job, hash=found, warnings=warnings)
+    return PlanFile(planned=read.job, hash=found, warnings=warnings)

@@ -79,6 +79,10 @@ class ProfileCosts:
             self._sums[point] = _running(times)
         return self._sums[point]
 
+    def forward_s(self, device: str, tp: int, micro_batch: int) -> Float[np.ndarray, "cuts"]:
+        """Seconds forward of the layers before each cut, of a point that was profiled."""
+        return _before_each_cut(self.profile.times[Point(self.kinds[device].device, tp, micro_batch)].forward_s)
+
     def state_bytes(self, tp: int) -> Float[np.ndarray, "cuts"]:
         """Bytes of parameters, gradients and optimizer before each cut, per device."""
         key = ("state", tp)
