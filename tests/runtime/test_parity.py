@@ -1,42 +1,40 @@
 """Every model, mesh and schedule ends where one device ends: losses, gradients of the first step, weights of the last.
 
-The quick cover has every model with 1, 2, 4 and 8 stages, the perceptron also with 3, every schedule, and every
-sharding of states with every number of stages; the whole product is marked slow. All but one case count in 64 bits,
-where 1e-9 leaves no room for a slip.
+`make test` runs a cover in which every two levels of what a case is made of meet; the whole product is marked slow, and
+`make test-full` runs it, ten steps each. In 64 bits 1e-9 leaves no room for a slip.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
-from itertools import product
+from itertools import accumulate, product
+from math import prod
 from typing import Any
 
 import jax
 import pytest
 
+from meshwright.compiler.methods import FromPlan
+from meshwright.compiler.stages.hosts import Hosts
+from meshwright.compiler.stages.plan import StagePlan
+from meshwright.compiler.stages.search import Space, plan_step
 from meshwright.runtime.devices import precision
-from meshwright.runtime.parity import Outcome, compare, run_alone, run_parallel
+from meshwright.runtime.parallelize import parallelize
+from meshwright.runtime.parity import Outcome, compare, outcome, run_alone, run_parallel
 from meshwright.runtime.training_run import Training
-from meshwright.schedules import SCHEDULES, schedule_named
 from meshwright.specs.row import PlanRow
-from meshwright.zoo.tiny import TINY, scaled
-
-MODELS = ("mlp-tiny", *TINY)
-MESHES = ((1, 8), (2, 4), (3, 2), (4, 2), (8, 1))
-"""Stages, and data ranks of each."""
-MICRO_BATCHES, SAMPLES, LENGTH = 8, 64, 4
-NOT_COMPILED = ("seq1f1b", "varuna", "bamboo")
-"""With sequence segments, recomputation tasks and redundant forwards."""
-RUNNING = tuple(name for name in SCHEDULES if schedule_named(name).exact_semantics and name not in NOT_COMPILED)
-SHARDINGS = ("z0", "z1", "z2", "z3")
+from meshwright.zoo.training import Adam, train_step
+from tests.runtime.parity_cases import MICRO_BATCHES, MODELS, SAMPLES, Case, cover, every_case, training
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Stages that several schedules run alike are compiled once."""
+    """Stages that several schedules run alike are compiled once, by all workers together."""
+    shared = tmp_path_factory.getbasetemp().parent / "compiled"
     changed = {
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
+        "jax_compilation_cache_dir": str(shared),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }
@@ -48,110 +46,111 @@ def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         jax.config.update(name, value)
 
 
-def training(model: str, row: PlanRow, layers: int) -> Training:
-    """Few layers, cut inside them where there are more stages; the perceptron has eight."""
-    spec = scaled(TINY[model], layers=layers, hidden=16, vocab=24) if model in TINY else None
-    return Training(spec=spec, row=row, stage_layers=(layers if spec else 8,), seq_len=LENGTH, hidden=8)
+@cache
+def start(model: str, layers: int, dtype: str) -> Any:
+    """The state before the first step."""
+    return training(model, PlanRow(dp=1, gbs=SAMPLES), layers).initial()
 
 
 @cache
 def alone(model: str, layers: int, steps: int, dtype: str) -> Outcome:
     """One device is the same for all plans of as many micro-batches."""
-    return run_alone(training(model, PlanRow(dp=1, mbs=SAMPLES // MICRO_BATCHES, gbs=SAMPLES), layers), steps)
+    one = training(model, PlanRow(dp=1, mbs=SAMPLES // MICRO_BATCHES, gbs=SAMPLES), layers)
+    return run_alone(one, steps, start(model, layers, dtype))
 
 
-def check(model: str, row: PlanRow, layers: int = 1, steps: int = 2, dtype: str = "fp64") -> None:
-    with precision(dtype):
-        there = run_parallel(training(model, row, layers), jax.devices(), steps)
-        found = compare(there, alone(model, layers, steps, dtype), dtype)
+def check(there: Outcome, expected: Outcome, model: str, dtype: str) -> None:
+    found = compare(there, expected, dtype)
     worst = sorted(found.compared, key=lambda one: -max(one.gradient, one.weight))[:3]
-    assert found.holds, (found.loss, worst)
+    assert found.holds, (found.loss, found.routed_otherwise, worst)
+    assert (found.routed > 0) == (model == "moe-tiny")
+    # Softmax does not see the bias of a key; nothing else is left out.
     excluded = {one.tensor.rpartition(".")[2] for one in found.tensors if one.zero_gradient}
     assert excluded <= {"k_bias"}
 
 
-def row(mesh: tuple[int, int], schedule: str, sharding: str) -> PlanRow:
-    pp, dp = mesh
-    chunked = any(problem.field == "v" for problem in schedule_named(schedule).problems(max(pp, 2), MICRO_BATCHES, 1))
-    return PlanRow(pp=pp, dp=dp, vpp=2 if chunked else 1, mbs=SAMPLES // MICRO_BATCHES // dp, gbs=SAMPLES,
-                   schedule=schedule, sharding=sharding)  # fmt: skip
+def check_case(case: Case, layers: int, steps: int) -> None:
+    with precision(case.dtype):
+        own = training(case.model, case.row, layers)
+        there = run_parallel(own, jax.devices(), steps, start(case.model, layers, case.dtype))
+        check(there, alone(case.model, layers, steps, case.dtype), case.model, case.dtype)
 
 
-def product_of_all() -> list[tuple[str, PlanRow]]:
-    """Models x meshes x schedules that fit, the sharding of states taking turns."""
-    found = []
-    for model, mesh, schedule in product(MODELS, MESHES, RUNNING):
-        if mesh[0] == 1 and schedule != "1f1b":
-            continue
-        one = row(mesh, schedule, SHARDINGS[len(found) % 4])
-        if mesh[0] == 1 or not schedule_named(schedule).problems(one.pp, MICRO_BATCHES, one.vpp):
-            found.append((model, one))
-    return found
-
-
-def cover(cases: list[tuple[str, PlanRow]]) -> list[tuple[str, PlanRow]]:
-    """Of all cases, few that have every pair of model and mesh and of mesh and sharding, and every schedule."""
-
-    def pairs(model: str, one: PlanRow) -> set[tuple[Any, ...]]:
-        small = model == "mlp-tiny"
-        # Three stages, and two chunks on each of eight, are for the perceptron: they take long to compile.
-        if not small and (one.pp == 3 or one.pp * one.vpp > 8):
-            return set()
-        shardings = set() if one.pp == 3 else {(one.pp, one.sharding)}
-        return {(model, one.pp), (one.schedule,), *shardings}
-
-    missing = set().union(*(pairs(*case) for case in cases))
-    chosen = []
-    while missing:
-        best = max(cases, key=lambda case: len(pairs(*case) & missing))
-        chosen.append(best)
-        missing -= pairs(*best)
-    return chosen
-
-
-ALL = product_of_all()
-QUICK = cover(ALL)
-
-
-def name_of(case: Any) -> str:
-    return case.format() if isinstance(case, PlanRow) else str(case)
-
-
-@pytest.mark.parametrize(("model", "plan"), QUICK, ids=name_of)
-def test_a_cover_of_all_cases_ends_where_one_device_ends(model: str, plan: PlanRow) -> None:
-    check(model, plan)
-
-
-TENSOR = [
-    ("mlp-tiny", PlanRow(pp=2, tp=2, dp=2, mbs=4, gbs=SAMPLES, sharding="z3")),
-    ("gpt-tiny", PlanRow(pp=1, tp=4, dp=2, mbs=4, gbs=SAMPLES, sharding="z1")),
-    pytest.param("gpt-tiny", PlanRow(pp=2, tp=4, dp=1, mbs=8, gbs=SAMPLES), marks=pytest.mark.slow),
-    pytest.param("llama-tiny", PlanRow(pp=2, tp=2, dp=2, mbs=4, gbs=SAMPLES, sharding="z2"), marks=pytest.mark.slow),
-    pytest.param("moe-tiny", PlanRow(pp=2, tp=2, dp=2, mbs=4, gbs=SAMPLES, sharding="z3"), marks=pytest.mark.slow),
-]
-
-
-@pytest.mark.parametrize(("model", "plan"), TENSOR, ids=name_of)
-def test_split_weights_end_where_one_device_ends(model: str, plan: PlanRow) -> None:
-    check(model, plan)
-
-
-def test_tensor_ranks_hold_parts_of_weights_and_moments() -> None:
-    one = training("mlp-tiny", PlanRow(pp=1, tp=4, dp=2, mbs=4, gbs=SAMPLES), 1)
-    state, _ = one.step(jax.devices())(one.initial(), one.batch(0))
-    for leaf in jax.tree.leaves([state["weights"][0], state["moments"]["mean"][0], state["moments"]["square"][0]]):
-        assert leaf.addressable_shards[0].data.size * 4 == leaf.size
+@pytest.mark.parametrize("case", cover(), ids=lambda case: case.name)
+def test_a_cover_of_all_pairs_ends_where_one_device_ends(case: Case) -> None:
+    check_case(case, layers=1, steps=2)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "plan"), ALL, ids=name_of)
-def test_all_cases_end_where_one_device_ends(model: str, plan: PlanRow) -> None:
-    check(model, plan, layers=2, steps=10)
+@pytest.mark.parametrize("case", every_case(), ids=lambda case: case.name)
+def test_all_cases_end_where_one_device_ends(case: Case) -> None:
+    check_case(case, layers=2, steps=10)
 
 
-IN_32_BITS = [pytest.param(model, marks=[] if model == "gpt-tiny" else pytest.mark.slow) for model in MODELS]
+def test_ten_steps_in_32_bits() -> None:
+    row = PlanRow(pp=2, dp=4, mbs=2, gbs=SAMPLES, sharding="z1")
+    check_case(Case(model="gpt-tiny", ranks="data", row=row, dtype="fp32"), layers=1, steps=10)
 
 
-@pytest.mark.parametrize("model", IN_32_BITS)
-def test_ten_steps_in_32_bits(model: str) -> None:
-    check(model, row((2, 4), "1f1b", "z1"), steps=10, dtype="fp32")
+# ---- submeshes of unequal size
+
+LOOSE = Hosts(
+    hosts=1, devices_per_host=8, flop_per_s=1e9, inside_bytes_per_s=1e9, between_bytes_per_s=1e9, inside_latency_s=1e-8,
+    between_latency_s=1e-8,
+)  # fmt: skip
+SUBMESHES = (((4,), (2,), (2,)), ((1,), (2, 2), (2,)), ((2, 2), (4,)))
+UNEQUAL = [
+    pytest.param(*one, marks=[] if one in (("gpt-tiny", SUBMESHES[1], "fp64"), ("moe-tiny", SUBMESHES[0], "fp32"))
+                 else pytest.mark.slow)
+    for one in product(MODELS, SUBMESHES, ("fp64", "fp32"))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "submeshes", "dtype"), UNEQUAL)
+def test_submeshes_of_unequal_size_end_where_one_device_ends(
+    model: str, submeshes: tuple[tuple[int, ...], ...], dtype: str
+) -> None:
+    steps = 2
+    with precision(dtype):
+        own = training(model, PlanRow(dp=1, mbs=SAMPLES // MICRO_BATCHES, gbs=SAMPLES), 1)
+        state = start(model, 1, dtype)
+        step = train_step(own.model(), Adam(), gradients_too=True)
+        space = Space(micro_batches=(MICRO_BATCHES,), recompute=(False,))
+        plan = plan_step(step, (state, own.batch(0)), LOOSE, space=space)
+        layers, count = len(plan.layer_ends), len(submeshes)
+        ends = [layers * (place + 1) // count for place in range(count)]
+        devices = [0, *accumulate(map(prod, submeshes))]
+        stages = tuple(
+            StagePlan(layers=(first, end - 1), first_device=device, mesh_shape=shape, forward_s=1.0, backward_s=2.0,
+                      sending_s=0.0, state_bytes=0.0, kept_bytes=0.0, transient_bytes=0.0, in_flight=count - place)
+            for place, (first, end, device, shape) in enumerate(
+                zip([0, *ends[:-1]], ends, devices, submeshes, strict=False)
+            )
+        )  # fmt: skip
+        run = parallelize(step, method=FromPlan(plan=replace(plan, stages=stages)), loss="mean")
+        assert [mesh.size for mesh in run.lower(state, own.batch(0)).runtime.meshes] == [*map(prod, submeshes)]
+        check(outcome(own, run, steps, state), alone(model, 1, steps, dtype), model, dtype)
+
+
+# ---- what ranks hold
+
+
+def held(one: Training, name: str) -> list[float]:
+    """Share of a weight, and of its moments, that the first device holds."""
+    state, _ = one.step(jax.devices())(one.initial(), one.batch(0))
+    trees = [state["weights"], state["moments"]["mean"], state["moments"]["square"]]
+    leaves = [leaf for tree in trees for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+              if jax.tree_util.keystr(path, simple=True, separator=".") == name]  # fmt: skip
+    return [leaf.addressable_shards[0].data.size / leaf.size for leaf in leaves]
+
+
+@pytest.mark.parametrize(
+    ("model", "row", "name", "shares"),
+    [
+        ("mlp-tiny", PlanRow(tp=4, dp=2, mbs=4, gbs=SAMPLES), "0.weight", [1 / 4, 1 / 4, 1 / 4]),
+        ("moe-tiny", PlanRow(dp=8, ep=4, sharding="z1", gbs=SAMPLES), "layers.0.experts.up", [1 / 4, 1 / 8, 1 / 8]),
+        ("mlp-tiny", PlanRow(dp=8, sharding="hsdp", shard_group=4, gbs=SAMPLES), "1.weight", [1 / 4, 1 / 4, 1 / 4]),
+    ],
+)
+def test_ranks_hold_parts_of_weights_and_moments(model: str, row: PlanRow, name: str, shares: list[float]) -> None:
+    assert held(training(model, row, 1), name) == shares

@@ -54,6 +54,8 @@ class Verified:
             "tensors": [
                 {"tensor": one.tensor, "gradient": one.gradient, "weight": one.weight} for one in found.compared
             ],
+            "routed": found.routed,
+            "routed_otherwise": found.routed_otherwise,
             "zero_gradient": [one.tensor for one in found.tensors if one.zero_gradient],
             "assumptions": list(self.inputs.assumptions),
         }
@@ -117,6 +119,7 @@ def verify(
 
     with precision(inputs.dtype):
         training = inputs.training(seed=seed, backend=backend, ray=ray, timeout_s=timeout_s)
-        there = run_parallel(training, available, steps)
-        parity = compare(there, run_alone(training, steps), inputs.dtype, tolerance)
+        state = training.initial()
+        there = run_parallel(training, available, steps, state)
+        parity = compare(there, run_alone(training, steps, state), inputs.dtype, tolerance)
     return Verified(inputs=inputs, backend=backend, parity=parity)

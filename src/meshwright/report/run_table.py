@@ -62,6 +62,9 @@ def render_verified(found: Mapping[str, Any]) -> RenderableType:
         f"{said} after {found['steps']} steps: loss {found['loss']:.1e}, gradients {found['gradient']:.1e}, weights"
         f" {found['weight']:.1e}; tolerance {found['tolerance']:.0e}",
     ]
+    if found["routed"]:
+        same = found["routed"] - found["routed_otherwise"]
+        lines.append(f"routing: {same:,} of {found['routed']:,} choices of experts are the same")
     table = Table("tensor", "gradient", "weight", box=None, header_style="bold")
     farthest = sorted(found["tensors"], key=lambda one: -max(one["gradient"], one["weight"]))
     for one in farthest[:SHOWN]:

@@ -39,6 +39,10 @@ class Parity:
     losses_alone: tuple[float, ...]
     tensors: tuple[Difference, ...]
     tolerance: float
+    routed: int = 0
+    """Choices of experts that were compared, after the last step: every token's on every layer."""
+    routed_otherwise: int = 0
+    """Of those, where the two runs choose other experts."""
 
     @property
     def loss(self) -> float:
@@ -62,8 +66,10 @@ class Parity:
 
     @property
     def holds(self) -> bool:
-        """Whether loss, gradients and weights are within the tolerance; false for what is no number."""
-        return all(difference <= self.tolerance for difference in (self.loss, self.gradient, self.weight))
+        """Whether loss, gradients and weights are within the tolerance; false for what is no number, and for tokens
+        that go to other experts."""
+        near = all(difference <= self.tolerance for difference in (self.loss, self.gradient, self.weight))
+        return near and not self.routed_otherwise
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -75,29 +81,33 @@ class Outcome:
     """Of the first step."""
     weights: Any
     """After the last."""
+    routes: np.ndarray | None
+    """Experts that the weights after the last step choose for the tokens of the first, where there are any."""
 
 
-def run_alone(training: Training, steps: int) -> Outcome:
+def run_alone(training: Training, steps: int, state: Any = None) -> Outcome:
     """The steps on one device.
 
     Args:
         training: what is trained; of the plan only micro-batches and recomputation count.
         steps: optimizer steps.
+        state: before the first; that of the training without it.
     """
-    return _outcome(training, training.alone(), steps)
+    return outcome(training, training.alone(), steps, state)
 
 
-def run_parallel(training: Training, devices: Sequence[Any], steps: int) -> Outcome:
+def run_parallel(training: Training, devices: Sequence[Any], steps: int, state: Any = None) -> Outcome:
     """The steps under the plan.
 
     Args:
         training: what is trained, under which plan.
         devices: at least as many as the plan has.
         steps: optimizer steps.
+        state: before the first; that of the training without it.
     """
     step = training.step(devices, gradients_too=True)
     try:
-        return _outcome(training, step, steps)
+        return outcome(training, step, steps, state)
     finally:
         step.close()
 
@@ -111,23 +121,37 @@ def compare(there: Outcome, alone: Outcome, dtype: str, tolerance: float | None 
         dtype: of `TOLERANCE`.
         tolerance: instead of that of the format.
     """
+    otherwise = 0
+    if there.routes is not None and alone.routes is not None:
+        otherwise = int((np.sort(there.routes) != np.sort(alone.routes)).any(-1).sum())
     return Parity(
         losses=there.losses,
         losses_alone=alone.losses,
         tensors=_differences(there, alone, ZERO_GRADIENT[dtype]),
         tolerance=TOLERANCE[dtype] if tolerance is None else tolerance,
+        routed=0 if alone.routes is None else alone.routes[..., 0].size,
+        routed_otherwise=otherwise,
     )
 
 
-def _outcome(training: Training, step: Callable[[Any, Any], Any], steps: int) -> Outcome:
-    state: Any = training.initial()
+def outcome(training: Training, step: Callable[[Any, Any], Any], steps: int, state: Any = None) -> Outcome:
+    """What some steps end with.
+
+    Args:
+        training: of which they are.
+        step: of a state and a batch; returns the next state, the loss and the gradients.
+        steps: optimizer steps.
+        state: before the first; that of the training without it.
+    """
+    state = training.initial() if state is None else state
     losses, first = [], None
     for number in range(steps):
         state, loss, gradients = step(state, training.batch(number))
         losses.append(float(loss))
         if first is None:
             first = jax.tree.map(np.asarray, gradients)
-    return Outcome(losses=tuple(losses), gradients=first, weights=jax.tree.map(np.asarray, state["weights"]))
+    weights = jax.tree.map(np.asarray, state["weights"])
+    return Outcome(losses=tuple(losses), gradients=first, weights=weights, routes=training.routes(weights))
 
 
 def _differences(there: Outcome, alone: Outcome, zero: float) -> tuple[Difference, ...]:

@@ -18,7 +18,9 @@ from meshwright.runtime.profile import Prediction, predict
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
 from meshwright.zoo.catalogue import model_of
+from meshwright.zoo.decoder import Decoder
 from meshwright.zoo.model import Model
+from meshwright.zoo.parts import sample_keys
 from meshwright.zoo.training import Adam, State, initial_state, train_step
 
 
@@ -95,6 +97,19 @@ class Training:
     def initial(self) -> State:
         """The state before the first step."""
         return initial_state(self.model(), Adam(), self.seed)
+
+    def routes(self, weights: Any) -> np.ndarray | None:
+        """Experts that weights choose for the tokens of the first step; None for a model without experts.
+
+        Args:
+            weights: of the model.
+        """
+        model = self.model()
+        if not isinstance(model, Decoder) or not model.spec.is_moe:
+            return None
+        batch = self.batch(0)
+        keys = sample_keys(jax.random.key(self.seed), batch["sample"])
+        return np.asarray(jax.jit(model.routes)(weights, batch["tokens"][:, :-1], keys))
 
     def batch(self, step: int) -> dict[str, np.ndarray]:
         """The samples of a step.

@@ -14,7 +14,7 @@ import numpy as np
 from meshwright.compiler.grid import Grid
 from meshwright.specs.model import Attention, DenseMlp, LayerSpec, ModelSpec, MoeMlp
 from meshwright.zoo.attention import attention, attention_weights
-from meshwright.zoo.experts import CAPACITY_FACTOR, expert_weights, experts
+from meshwright.zoo.experts import CAPACITY_FACTOR, expert_weights, experts, routed
 from meshwright.zoo.feed_forward import mlp, mlp_weights
 from meshwright.zoo.parts import cast, drawn, dropout, norm, norm_weights, sample_keys
 from meshwright.zoo.supported import check_supported
@@ -113,6 +113,21 @@ class Decoder:
             balance = balance + added
         return self._logits(weights, x), balance
 
+    def routes(self, weights: dict[str, Any], tokens: jax.Array, keys: jax.Array) -> jax.Array:
+        """Experts of every token on every layer that has some: [layers, samples, length, top-k].
+
+        Args:
+            weights: of `init`.
+            tokens: [samples, length].
+            keys: of dropout, one per sample.
+        """
+        weights = cast(weights, self.compute)
+        x = self._embedded(weights["embedding"], tokens)
+        found: list[jax.Array] = []
+        for number, (layer, own) in enumerate(zip(self.spec.layers(), weights["layers"], strict=True)):
+            x, _ = self._layer(number, layer, own, x, keys, core_again=False, routes=found)
+        return jnp.stack(found)
+
     def batch(self, step: int, samples: int, seed: int = 0) -> dict[str, np.ndarray]:
         """Sequences in which every token but the first follows from the one before it, but for one in eight.
 
@@ -166,7 +181,15 @@ class Decoder:
         return run
 
     def _layer(
-        self, number: int, layer: LayerSpec, weights: dict[str, Any], x: jax.Array, keys: jax.Array, *, core_again: bool
+        self,
+        number: int,
+        layer: LayerSpec,
+        weights: dict[str, Any],
+        x: jax.Array,
+        keys: jax.Array,
+        *,
+        core_again: bool,
+        routes: list[jax.Array] | None = None,
     ) -> tuple[jax.Array, Any]:
         rate = self.dropout if layer.dropout else 0.0
         rotary = not self.spec.learned_positions
@@ -180,6 +203,8 @@ class Decoder:
         shared = entering if layer.norms == 1 else norm(weights["mlp_norm"], given)
         balance: Any = 0.0
         if isinstance(layer.mlp, MoeMlp):
+            if routes is not None:
+                routes.append(routed(layer.mlp, weights["experts"], shared))
             made, balance = experts(
                 layer.mlp, weights["experts"], shared, capacity_factor=self.capacity_factor, grid=self.grid
             )

@@ -73,8 +73,7 @@ def experts(
         The values, and the mean over samples of experts x sum(share of tokens x mean router probability), 1 when
         balanced (Fedus et al. 2021, Switch Transformers, equation 4, per sample).
     """
-    logits = x @ weights["router"] + weights.get("router_bias", 0.0)
-    shares = jax.nn.softmax(logits.astype(jnp.promote_types(x.dtype, jnp.float32)), axis=-1)
+    shares = _shares(weights, x)
     send, take = _routes(spec, shares, _room(spec, x.shape[1], capacity_factor))
     arrived = jnp.einsum("bsec,bsh->ebch", send.astype(x.dtype), x)
     made = through_experts(grid, {name: weights[name] for name in weights if name in OF_EACH}, arrived)
@@ -86,6 +85,23 @@ def experts(
     chosen = jax.nn.one_hot(jax.lax.top_k(shares, spec.top_k)[1], spec.experts, dtype=shares.dtype).sum(2)
     balance = spec.experts / spec.top_k * (chosen.mean(1) * shares.mean(1)).sum(-1).mean()
     return y, balance
+
+
+def routed(spec: MoeMlp, weights: Weights, x: jax.Array) -> jax.Array:
+    """Experts that the router chooses for each token [samples, length, top-k], whether they have room or not.
+
+    Args:
+        spec: experts, top-k.
+        weights: of `expert_weights`.
+        x: [samples, length, hidden].
+    """
+    return jax.lax.top_k(_shares(weights, x), spec.top_k)[1]
+
+
+def _shares(weights: Weights, x: jax.Array) -> jax.Array:
+    """Probabilities of the router [samples, length, experts], in at least float32."""
+    logits = x @ weights["router"] + weights.get("router_bias", 0.0)
+    return jax.nn.softmax(logits.astype(jnp.promote_types(x.dtype, jnp.float32)), axis=-1)
 
 
 def _room(spec: MoeMlp, length: int, factor: float | None) -> int:
