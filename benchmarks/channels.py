@@ -1,75 +1,51 @@
-"""How long a message takes between two workers of one machine: `python -m benchmarks.channels [--no-write]`.
+"""What the runtime takes: `python -m benchmarks.channels [--json] [--no-write]`.
 
-Two processes send one message to and fro; half of the median round is a hop: of arrays on the host, which is the
-channel alone, and of arrays of JAX, on which every hop also runs a compiled operation, placed as the runtime does.
+Messages between two workers of one machine, instructions, the launch of a step, other ways to carry messages, and steps
+predicted and run on eight virtual devices. Least and median of many; the median has what else the machine did in it.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
+import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks import load, machine, markdown_table, today, version, write_page
+from benchmarks.ping_pong import KEPT, PER_HOP, Backend, Spread, bare_s, duration, measure
+from benchmarks.predicted_steps import MODEL, predicted_steps
+from benchmarks.timing import Line, run
 
 SIZES = ((64, "64 B", 2000), (1 << 20, "1 MB", 300), (16 << 20, "16 MB", 40))
 """Bytes, their name, and rounds."""
-TARGETS_S = {64: 50e-6, 1 << 20: 0.6e-3}
+NAMES = tuple(name for _, name, _ in SIZES)
 PAGE = "channels.md"
+SETTINGS = {
+    "JAX_PLATFORMS": "cpu", "NPROC": "64", "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}  # fmt: skip
+"""Of the environment, before JAX and Ray are imported."""
+INSTRUCTION_S, LAUNCH_S, MEGABYTE_S = 50e-6, 1e-3, 0.6e-3
+"""Aims: an instruction beyond its work, the launch of a step beyond Ray's own call, a hop of 1 MB."""
 
 
-def hop_s(
-    size: int, rounds: int, send: Callable[[Any], None], receive: Callable[[], Any], *, first: bool, placed: bool
-) -> float:
-    """Half of the median round of one end.
-
-    Args:
-        size: of the message in bytes.
-        rounds: to do.
-        send: one way.
-        receive: the other way.
-        first: this end starts.
-        placed: and an operation on it, each time.
-    """
-    import jax
-    import numpy as np
-
-    from meshwright.runtime.executor import SMALL_BYTES
-
-    value: Any = np.zeros(size, np.uint8)
-    operation = jax.jit(lambda array: array + 1)
-    if placed:
-        value = operation(value)
-    taken = []
-    for _ in range(rounds):
-        started = time.perf_counter()
-        if first:
-            send(value)
-        value = receive()
-        if placed:
-            value = operation(value if size <= SMALL_BYTES else jax.device_put(value))
-        if not first:
-            send(value)
-        taken.append(time.perf_counter() - started)
-    return statistics.median(taken) / 2
-
-
-def serve(mesh: int, folder: str, *, rings: bool, placed: bool) -> None:
-    """One end: prints the seconds of a hop for each size.
+def serve(mesh: int, folder: str, *, rings: bool) -> None:
+    """One end of a channel: prints the least and the median seconds of a hop for each size.
 
     Args:
         mesh: 0 or 1.
         folder: where both leave their addresses.
         rings: whether there is shared memory.
-        placed: on a device, each time.
     """
     import pickle
+
+    import numpy as np
 
     from meshwright.runtime import sockets
     from meshwright.runtime.host_arrays import host_form
@@ -86,95 +62,184 @@ def serve(mesh: int, folder: str, *, rings: bool, placed: bool) -> None:
     while not other.exists():
         time.sleep(0.01)
     addresses = [listener.address, pickle.loads(other.read_bytes())]
-    wires = listener.connect(mesh, addresses if mesh == 0 else addresses[::-1], b"benchmark")
-    channel = wires.channel(1 - mesh)
+    channel = listener.connect(mesh, addresses if mesh == 0 else addresses[::-1], b"benchmark").channel(1 - mesh)
     for size, _, rounds in SIZES:
-        form = [host_form((size,), "uint8")]
-        found = hop_s(size, rounds, lambda value: channel.send([value], form), lambda: channel.receive(form)[0],  # noqa: B023
-                      first=mesh == 0, placed=placed)  # fmt: skip
-        print(found, flush=True)
+        forms = [host_form((size,), "uint8")]
+        value, taken = np.zeros(size, np.uint8), []
+        for _ in range(rounds):
+            start = time.perf_counter()
+            if mesh == 0:
+                channel.send([value], forms)
+            (value,) = channel.receive(forms)
+            if mesh == 1:
+                channel.send([value], forms)
+            taken.append((time.perf_counter() - start) / 2)
+        found = Spread.of(taken)
+        print(found.least_s, found.median_s, flush=True)
 
 
-def measured(*, rings: bool, placed: bool) -> list[float]:
-    """Seconds of a hop between two processes, by size.
+def channel(*, rings: bool) -> dict[str, Spread]:
+    """Seconds of a hop between two processes by size, of arrays of the host.
 
     Args:
         rings: whether large messages go through shared memory.
-        placed: on a device, each time.
     """
     with TemporaryDirectory() as folder:
-        settings = [*([] if rings else ["--no-rings"]), *(["--placed"] if placed else [])]
-        command = [sys.executable, "-m", "benchmarks.channels", "--serve", folder, *settings]
+        command = [sys.executable, "-m", "benchmarks.channels", "--serve", folder, *([] if rings else ["--no-rings"])]
         other = subprocess.Popen([*command, "--mesh", "1"], stdout=subprocess.DEVNULL)
         done = subprocess.run([*command, "--mesh", "0"], stdout=subprocess.PIPE, text=True, check=True)
         other.wait()
-    return [float(line) for line in done.stdout.split()]
+    lines = [line.split() for line in done.stdout.splitlines()]
+    return {name: Spread(float(least), float(middle)) for name, (least, middle) in zip(NAMES, lines, strict=True)}
 
 
-def in_process() -> list[float]:
-    """Seconds of a hop between two meshes of one process, by size."""
-    from meshwright.runtime.channels import local_channels
+def summary(backends: dict[str, Backend], bare: float) -> dict[str, float]:
+    """What the aims are about, in seconds; of Ray where it is installed.
 
-    one, other = local_channels(2)
-    found = []
-    for size, _, rounds in SIZES:
-        # Both ends take turns in one thread: what one sends the other has.
-        taken = hop_s(
-            size,
-            rounds,
-            lambda value: one[1].send([value], []),
-            lambda: other[0].receive([])[0],
-            first=True,
-            placed=True,
-        )
-        found.append(2 * taken)
+    Args:
+        backends: measured.
+        bare: seconds of the operation in a bare call.
+    """
+    name = "ray" if "ray" in backends else "processes"
+    found = {f"instruction ({name})": (backends[name].hops["64 B"].median_s - bare) / PER_HOP,
+             f"1 MB ({name})": backends[name].hops["1 MB"].median_s}  # fmt: skip
+    if (null := backends[name].null) is not None:
+        found |= {f"launch, {kept} arrays": backends[name].launches[kept].median_s - null.median_s for kept in KEPT}
     return found
+
+
+def runtime_lines() -> list[Line]:
+    """The aims as lines of the speed table, measured in a process of their own."""
+    aims = {"instruction": (INSTRUCTION_S, "an instruction between two workers, beyond its work"),
+            "1 MB": (MEGABYTE_S, "a hop of 1 MB, with an operation on it"),
+            "launch": (LAUNCH_S, "launch of a step, beyond Ray's own call")}  # fmt: skip
+    done = run([sys.executable, "-m", "benchmarks.channels", "--json"]) if find_spec("jax") else None
+    if done is None or done.code:
+        note = "needs JAX: make test installs it" if done is None else done.error.strip()[-200:]
+        return [Line(what, None, 1e6 * aim, "µs", note=note) for aim, what in aims.values()]
+    lines = []
+    for name, seconds in json.loads(done.output).items():
+        aim, what = next(aims[start] for start in aims if name.startswith(start))
+        lines.append(Line(what, 1e6 * seconds, 1e6 * aim, "µs", note=f"{name}; median"))
+    return lines
+
+
+def measured_backends() -> dict[str, Backend]:
+    """This process, two processes, and two Ray actors where Ray is installed."""
+    return {name: measure(name) for name in ("local", "processes", *(("ray",) if find_spec("ray") else ()))}
+
+
+def _row(what: str, found: dict[str, Spread]) -> list[Any]:
+    return [what, *(str(found[name]) for name in NAMES)]
 
 
 def page() -> str:
     """The page, measured anew."""
-    rows = [
-        ("in one process, and an operation on a device", in_process()),
-        ("two processes, socket", measured(rings=False, placed=False)),
-        ("two processes, shared memory from 64 KiB", measured(rings=True, placed=False)),
-        ("the same, and an operation on a device", measured(rings=True, placed=True)),
-    ]
-    names = [name for _, name, _ in SIZES]
-    table = markdown_table(
-        ["channel", *names],
-        [[what, *(f"{1e6 * found:.3g} µs" if found < 1e-3 else f"{1e3 * found:.3g} ms" for found in taken)]
-         for what, taken in rows],
+    around = load()
+    backends, bare = measured_backends(), bare_s(64)
+    titles = {"local": "one process", "processes": "two processes", "ray": "two Ray actors"}
+    from benchmarks.other_paths import ray_ways, transfer_server
+
+    others = {"JAX's transfer server": transfer_server(), **(ray_ways() if find_spec("ray") else {})}
+    messages = markdown_table(
+        ["what carries it", *NAMES],
+        [_row("socket, arrays of the host alone", channel(rings=False)),
+         _row("shared memory from 64 KiB, arrays of the host alone", channel(rings=True)),
+         *(_row(f"instruction lists in {titles[name]}", found.hops) for name, found in backends.items()),
+         *(_row(name, found) for name, found in others.items())],
     )  # fmt: skip
-    return f"""# Messages between workers
+    instructions = markdown_table(
+        ["instruction lists in", "hop of 64 B", "per instruction", "beyond the operation"],
+        [[titles[name], str(hop := found.hops["64 B"]), str(Spread(hop.least_s / PER_HOP, hop.median_s / PER_HOP)),
+          str(Spread((hop.least_s - bare) / PER_HOP, (hop.median_s - bare) / PER_HOP))]
+         for name, found in backends.items()],
+    )  # fmt: skip
+    launches = markdown_table(
+        ["workers", *(f"step that keeps {kept} arrays" for kept in KEPT), "Ray's own call", "beyond it"],
+        [[titles[name], *(str(found.launches[kept]) for kept in KEPT),
+          *(("-", "-") if found.null is None else
+            (str(found.null), ", ".join(str(found.launches[kept].less(found.null)) for kept in KEPT)))]
+         for name, found in backends.items()],
+    )  # fmt: skip
+    steps = markdown_table(
+        ["plan", "predicted", "measured", "error"],
+        [[one.plan, duration(one.predicted_s), duration(one.measured_s), f"{one.error:+.0%}"]
+         for one in predicted_steps()],
+    )  # fmt: skip
+    aims = markdown_table(
+        ["what", "measured, median", "aim"],
+        [[name, duration(seconds), duration(_aim(name))] for name, seconds in summary(backends, bare).items()],
+    )
+    return f"""# What the runtime takes
 
-What one message between two mesh workers of one machine takes: half of the median round trip. Wall time; other work on
-the machine makes it longer.
+Measured on {today()} with {version()} on {machine()}, {around}.
+Made by `python -m benchmarks.channels`: wall time, the least of many and in brackets their median, which has in it what
+else the machine did.
 
-Measured on {today()} with {version()} on {machine()}, {load()}.
-Made by `python -m benchmarks.channels`.
+{aims}
 
-{table}
+## Messages
 
-The aim: at most 50 µs for a small message and 0.6 ms for 1 MB.
+Seconds that one message between two mesh workers of one machine takes. But for the first two rows a hop also runs an
+operation on the array, and places it.
+
+{messages}
 
 Every pair of workers has one socket: a unix socket on one machine, TCP between machines. Messages of at least 64 KiB go
-through shared memory where there is some, and the socket only says where they lie. Nobody waits for room to send
-without taking in what others sent, so that instruction lists need no bound on what is under way. Ray starts, places and
-misses workers; it carries one call per worker and step, and no message.
+through shared memory where there is some, and the socket only says where they lie. They are received into memory that
+JAX uses as it is. Nobody waits for room to send without taking in what others sent, so that instruction lists need no
+bound on what is under way. Ray starts, places and misses workers; it carries one call per worker and step, and no
+message. JAX's transfer server takes arrays from device to device without the host between, which may pay across
+machines; on one machine, of CPUs, starting a transfer takes longer than a whole message through a socket. Ray's direct
+transport takes tensors of PyTorch only, and a call of an actor for each.
+
+A worker that waits looks again and again for as long as 0.5 ms, giving its core away between two looks, and then
+sleeps: being woken takes longer than a small message. It sleeps at once where the wait before was longer than that, and
+where the machine has fewer cores than workers.
+
+## Instructions
+
+A hop is four instructions: RECV, RUN of an operation as small as can be, SEND, FREE. Its time is that of a step with
+100 hops less that of a step without any, over 100; a bare call of the operation takes {duration(bare)}.
+
+{instructions}
+
+## Launch of a step
+
+A step of empty lists, whose workers keep arrays from the step before; {KEPT[1]} are those of a model with 150 weights
+and Adam. Beside it a call of a method of every actor that does nothing, answers awaited.
+
+{launches}
+
+## Steps predicted
+
+`meshwright run {" ".join(MODEL)}` on eight virtual devices: the seconds of every executable run alone, the lists
+replayed with them, and the work of all shared evenly by the cores; against the median step. The prediction knows
+neither what Python takes to dispatch, nor what devices that share cores lose to each other in caches.
+
+{steps}
 """
+
+
+def _aim(name: str) -> float:
+    return INSTRUCTION_S if name.startswith("instruction") else MEGABYTE_S if name.startswith("1 MB") else LAUNCH_S
 
 
 def main() -> None:
     """Measure, or be one end."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--no-write", action="store_true", help="print the page only")
+    parser.add_argument("--json", action="store_true", help="print what the aims are about only, in seconds")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--mesh", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--no-rings", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--placed", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    os.environ.update(SETTINGS)
     if asked.serve:
-        serve(asked.mesh, asked.serve, rings=not asked.no_rings, placed=asked.placed)
+        serve(asked.mesh, asked.serve, rings=not asked.no_rings)
+        return
+    if asked.json:
+        print(json.dumps(summary(measured_backends(), bare_s(64))))
         return
     text = page()
     print(text)

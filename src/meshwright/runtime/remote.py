@@ -46,7 +46,7 @@ class RemoteArray:
 
     def __del__(self) -> None:
         # In a tenth of the time of a finalizer, of which a step would make one for every array of the state.
-        self._team.drop(self._buffer.mesh, self._key)
+        self._team.dropped.append((self._buffer.mesh, self._key))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -217,7 +217,7 @@ class RemoteRuntime:
         for feed in self.program.feeds:
             value, mesh = inputs[feed.input], self.program.buffers[feed.buffer].mesh
             if isinstance(value, RemoteArray) and value._team is team and feed.micro_batch is None:
-                if value.mesh == mesh:
+                if value._buffer.mesh == mesh:
                     reused[mesh][feed.buffer] = value._key
                 else:
                     moves.append(Move(key=value._key, given=value._buffer, target=mesh, buffer=feed.buffer))
@@ -253,7 +253,7 @@ class _Team:
     over: bool = False
 
     def __post_init__(self) -> None:
-        self._dropped: dict[int, list[Key]] = defaultdict(list)
+        self.dropped: list[tuple[int, Key]] = []
         self._end = weakref.finalize(self, self.crew.close, kill=True)
 
     def start(self, count: int) -> None:
@@ -292,14 +292,13 @@ class _Team:
             return answers[mesh]
         return together_again([part for worker in workers for part in answers[worker]])
 
-    def drop(self, mesh: int, key: Key) -> None:
-        """The driver no longer refers to a value; the worker is told with the next step."""
-        self._dropped[mesh].append(key)
-
     def take_dropped(self) -> dict[int, list[Key]]:
-        """What has been dropped since the last call."""
-        dropped, self._dropped = self._dropped, defaultdict(list)
-        return defaultdict(list, {mesh: list(keys) for mesh, keys in dropped.items()})
+        """By mesh, what the driver no longer refers to since the last call."""
+        dropped, self.dropped = self.dropped, []
+        found: dict[int, list[Key]] = defaultdict(list)
+        for mesh, key in dropped:
+            found[mesh].append(key)
+        return found
 
     def end(self, *, kill: bool) -> None:
         """Let the workers go."""
