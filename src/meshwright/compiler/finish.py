@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.extend import core
-from jax.sharding import PartitionSpec
 
 from meshwright.compiler.halves import Halves
 from meshwright.compiler.lists import Lists
-from meshwright.compiler.shardings import Role, Sharding
+from meshwright.compiler.ranks.layout import Layout
 from meshwright.compiler.trace import TracedStep
 from meshwright.shapes import Int
 
@@ -27,8 +22,7 @@ class Finish:
         step: TracedStep,
         halves: Sequence[Halves],
         lists: Lists,
-        shardings: Sequence[Sharding],
-        devices: Sequence[int],
+        layouts: Sequence[Layout],
         owner: Mapping[int, int],
     ) -> None:
         """Nothing is written yet.
@@ -37,12 +31,11 @@ class Finish:
             step: that is run.
             halves: of its stages.
             lists: that are written.
-            shardings: of values, by mesh.
-            devices: of each mesh.
+            layouts: of values, by mesh.
             owner: mesh of each differentiated operand of the loss.
         """
         self.step, self.halves, self.out = step, halves, lists
-        self.shardings, self.devices, self.owner = shardings, devices, owner
+        self.layouts, self.owner = layouts, owner
         self.parts = step.micro_batches if step.mean else 1
 
     def gradients(self, ran: Sequence[tuple[int, int]]) -> None:
@@ -55,7 +48,7 @@ class Finish:
         for mesh, k in sorted(ran):
             for operand in self.halves[k].stage.parameters:
                 homes[operand].append((mesh, k))
-        meshes = range(len(self.devices))
+        meshes = range(len(self.layouts))
         for mesh in meshes:
             for owner in meshes:
                 shared = [
@@ -75,34 +68,23 @@ class Finish:
         values = []
         for at, k, operand in shared:
             self.out.ids[mesh, ("far", at, k, operand)] = self.out.at(mesh, ("sum", k, operand))
-            aval = self.step.loss.invars[operand].aval
-            values.append((("far", at, k, operand), aval, self._spec(owner, operand)))
+            held = self.layouts[owner].sum(operand)
+            values.append((("far", at, k, operand), held.aval, held.spec))
         self.out.send(mesh, owner, "shared gradients", [key for key, _, _ in values])
         self.out.receive(owner, mesh, "shared gradients", values)
 
     def _sum_gradients(self, owner: int, numbers: Sequence[int], homes: Mapping[int, list[tuple[int, int]]]) -> None:
         """One executable for all gradients of a mesh."""
-        counts, reads, writes, variables = [], [], [], []
+        layout = self.layouts[owner]
+        counts, reads, writes = [], [], []
         for number in numbers:
             operand, var = self.step.wrt[number], self.step.gradients[number]
             keys = [("sum", k, operand) if mesh == owner else ("far", mesh, k, operand) for mesh, k in homes[operand]]
             reads += [self.out.at(owner, key) for key in keys]
             counts.append(len(keys))
-            variables += [var] * len(keys)
-            spec = self._spec(owner, operand)
-            writes.append(self.out.new(owner, ("value", var), var.aval, spec))
-
-        def totals(*given: Any) -> list[Any]:
-            left, found = list(given), []
-            for number, count in zip(numbers, counts, strict=True):
-                aval = self.step.gradients[number].aval
-                whole = sum(left[1:count], left[0]) if count else jnp.zeros(aval.shape, aval.dtype)
-                found.append(whole / self.parts if self.parts > 1 else whole)
-                del left[:count]
-            return found
-
+            writes.append(self.out.new(owner, ("value", var), var.aval, layout.gradient(operand).spec))
         name = f"gradients{owner}"
-        self.out.executables[name] = jax.make_jaxpr(totals)(*(shape_of(var) for var in variables))
+        self.out.executables[name] = layout.totals(numbers, counts, self.parts)
         self.out.run(owner, name, name, reads, writes)
 
     def results(self, copies: Int[np.ndarray, "chains stages"], chain_of: Sequence[int]) -> None:
@@ -125,38 +107,9 @@ class Finish:
                     if mesh != home:
                         given = [key for key, its in zip(keys, chain_of, strict=True) if its == chain]
                         self.out.send(mesh, home, name, given)
-                        self.out.receive(home, mesh, name, [(key, var.aval, None) for key in given])
-                program = jax.make_jaxpr(self._together(var))(*[shape_of(var)] * len(keys))
+                        held = self.layouts[home].result(place)
+                        self.out.receive(home, mesh, name, [(key, held.aval, held.spec) for key in given])
+                program = self.layouts[home].together(place, len(keys), self.parts)
                 self.out.executables[name] = program
                 reads = [self.out.at(home, key) for key in keys]
                 self.out.run(home, name, name, reads, [self.out.new(home, ("value", var), program.out_avals[0])])
-
-    def _together(self, var: core.Var) -> Callable[..., list[Any]]:
-        """How results of micro-batches become one."""
-        if counts_samples(self.step, var):
-            return lambda *given: [jnp.concatenate(given)]
-        mean = self.parts > 1 and jnp.issubdtype(var.aval.dtype, jnp.inexact)
-        return lambda *given: [sum(given[1:], given[0]) / self.parts if mean else sum(given[1:], given[0])]
-
-    def _spec(self, mesh: int, operand: int) -> PartitionSpec:
-        return self.shardings[mesh].spec(Role.GRADIENT, self.step.loss.invars[operand], self.devices[mesh])
-
-
-def counts_samples(step: TracedStep, var: core.Var) -> bool:
-    """Whether the first axis of a value counts the samples of a micro-batch.
-
-    Args:
-        step: whose batch.
-        var: the value.
-    """
-    samples = {step.jaxpr.invars[place].aval.shape[0] for place in step.batch}
-    return bool(var.aval.shape) and samples == {var.aval.shape[0]}
-
-
-def shape_of(var: core.Var) -> jax.ShapeDtypeStruct:
-    """Shape and type of a variable.
-
-    Args:
-        var: of a program.
-    """
-    return jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype)

@@ -38,12 +38,13 @@ class Halves:
     """Positions of differentiable values among those handed on."""
 
 
-def halves_of(stage: Stage, *, last: bool) -> Halves:
+def halves_of(stage: Stage, *, last: bool, axes: Sequence[tuple[str, int]] = ()) -> Halves:
     """Differentiate a stage by itself.
 
     Args:
         stage: what to differentiate.
         last: whether the loss itself is among its results.
+        axes: of the mesh whose names its program uses, and devices along them.
     """
     jaxpr = stage.program.jaxpr
     parameters = len(stage.parameters)
@@ -71,7 +72,7 @@ def halves_of(stage: Stage, *, last: bool) -> Halves:
         return outputs, leaves
 
     shapes = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in jaxpr.invars]
-    traced = jax.make_jaxpr(forward)(*shapes)
+    traced = jax.make_jaxpr(forward, axis_env=list(axes))(*shapes)
     outputs = len(jaxpr.outvars)
     leaves = traced.jaxpr.outvars[outputs:]
     place_of = {var: place for place, var in enumerate(traced.jaxpr.invars)}
@@ -86,7 +87,7 @@ def halves_of(stage: Stage, *, last: bool) -> Halves:
         else:
             source.append(("saved", saved.setdefault(leaf, len(saved))))
     kept = tuple(sorted({where for kind, where in source if kind == "operand"}))
-    ends = [stage.carried_out[i] for i in carried_out]
+    ends = [jaxpr.outvars[i] for i in carried_out]
 
     def backward(*operands: Any) -> list[Any]:
         whole, made = operands[: len(kept)], operands[len(kept) : len(kept) + len(saved)]
@@ -119,7 +120,7 @@ def halves_of(stage: Stage, *, last: bool) -> Halves:
             ),
             traced.consts,
         ),
-        backward=jax.make_jaxpr(backward)(*backward_shapes),
+        backward=jax.make_jaxpr(backward, axis_env=list(axes))(*backward_shapes),
         kept=kept,
         saved=len(saved),
         carried_in=carried_in,

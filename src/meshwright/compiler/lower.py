@@ -9,6 +9,7 @@ from meshwright.compiler.halves import Halves
 from meshwright.compiler.instructions import Outcome, Program
 from meshwright.compiler.lists import Lists, with_frees
 from meshwright.compiler.operands import Operands
+from meshwright.compiler.ranks.layout import Layout
 from meshwright.compiler.shardings import Sharding
 from meshwright.compiler.stage_tasks import StageTasks, in_rounds
 from meshwright.compiler.trace import TracedStep
@@ -40,6 +41,7 @@ def lower(
     table: ScheduleTable,
     shardings: Sequence[Sharding],
     devices: Sequence[int],
+    layouts: Sequence[Layout],
     inexact: str = "",
 ) -> Program:
     """Write the lists.
@@ -50,6 +52,7 @@ def lower(
         table: who runs which of them when; computation, and updates where there are several in a step.
         shardings: of values, by mesh.
         devices: of each mesh.
+        layouts: of values of the loss, by mesh.
         inexact: how what the table computes differs from one update with the gradient of the batch; empty if it does
             not.
 
@@ -61,17 +64,17 @@ def lower(
     out = Lists(table.p)
     operands = Operands(step, out, shardings, devices)
     communicating = with_communication(table)
-    tasks = StageTasks(step, halves, communicating, out, operands, shardings, devices)
-    finish = Finish(step, halves, out, shardings, devices, _owners(step, tasks))
+    tasks = StageTasks(step, halves, communicating, out, operands, layouts)
+    finish = Finish(step, halves, out, layouts, _owners(step, tasks))
     if table.version is None:
         for task in in_rounds(communicating):
             tasks.add(task)
         finish.gradients(list(tasks.counted))
         finish.results(tasks.copies, tasks.chain_of)
-        updating = Updating(step, halves, out, operands, shardings, devices)
+        updating = Updating(step, halves, out, operands, shardings, devices, layouts)
         outcomes = updating.outcomes(finish.owner, tasks.copies)
     else:
-        outcomes = _with_versions(communicating, tasks, finish)
+        outcomes = _with_versions(communicating, tasks, finish, shardings, devices)
     kept = {outcome.buffer for outcome in outcomes}
     return Program(
         lists=tuple(tuple(with_frees(instructions, kept)) for instructions in out.lists),
@@ -83,11 +86,13 @@ def lower(
     )
 
 
-def _with_versions(table: ScheduleTable, tasks: StageTasks, finish: Finish) -> list[Outcome]:
+def _with_versions(
+    table: ScheduleTable, tasks: StageTasks, finish: Finish, shardings: Sequence[Sharding], devices: Sequence[int]
+) -> list[Outcome]:
     """Tasks in which micro-batches run on weights of several versions, and updates where the table has them."""
     updates = max(1, int((table.kind == Kind.OPT).sum()) // table.placement.stages)
     versioned = VersionedUpdates(
-        tasks.step, tasks.halves, tasks.copies[0].tolist(), tasks.out, tasks.operands, tasks.shardings, tasks.devices,
+        tasks.step, tasks.halves, tasks.copies[0].tolist(), tasks.out, tasks.operands, shardings, devices,
         tasks.step.micro_batches // updates,
     )  # fmt: skip
     for task in in_rounds(table):

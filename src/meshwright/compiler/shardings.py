@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+import jax
 from jax.extend import core
 from jax.sharding import PartitionSpec
+
+from meshwright.compiler.trace import TracedStep
 
 
 class Role(Enum):
@@ -80,3 +83,23 @@ def _largest_split(shape: Sequence[int], devices: int, axis: str | tuple[str, ..
         return PartitionSpec()
     place = -max(fitting)[1]
     return PartitionSpec(*(axis if place == at else None for at in range(place + 1)))
+
+
+def counts_samples(step: TracedStep, var: core.Var) -> bool:
+    """Whether the first axis of a value counts the samples of a micro-batch.
+
+    Args:
+        step: whose batch.
+        var: the value.
+    """
+    samples = {step.jaxpr.invars[place].aval.shape[0] for place in step.batch}
+    return bool(var.aval.shape) and samples == {var.aval.shape[0]}
+
+
+def shape_of(var: core.Var) -> jax.ShapeDtypeStruct:
+    """Shape and type of a variable.
+
+    Args:
+        var: of a program.
+    """
+    return jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype)

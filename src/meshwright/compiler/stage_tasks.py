@@ -6,16 +6,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from jax.extend import core
-from jax.sharding import PartitionSpec
 
-from meshwright.compiler.finish import counts_samples, shape_of
 from meshwright.compiler.halves import Halves, SplitBackward, split_backward
-from meshwright.compiler.lists import Lists
+from meshwright.compiler.lists import Key, Lists
 from meshwright.compiler.operands import Operands
-from meshwright.compiler.shardings import Role, Sharding
+from meshwright.compiler.ranks.layout import Held, Layout
+from meshwright.compiler.shardings import Role
 from meshwright.compiler.trace import TracedStep
 from meshwright.schedules.table import Kind, ScheduleTable
 from meshwright.shapes import Int
@@ -31,8 +29,7 @@ class StageTasks:
         table: ScheduleTable,
         lists: Lists,
         operands: Operands,
-        shardings: Sequence[Sharding],
-        devices: Sequence[int],
+        layouts: Sequence[Layout],
     ) -> None:
         """Declare what the stages run.
 
@@ -42,11 +39,10 @@ class StageTasks:
             table: with communication.
             lists: to which the tasks are added.
             operands: of the loss.
-            shardings: of values, by mesh.
-            devices: of each mesh.
+            layouts: of values, by mesh.
         """
         self.step, self.halves, self.table, self.out, self.operands = step, halves, table, lists, operands
-        self.shardings, self.devices = shardings, devices
+        self.layouts = layouts
         self.depth = len(halves)
         # Bidirectional schedules hold every stage twice: `copies` are the meshes of each stage, chain after chain.
         self.copies: Int[np.ndarray, "chains stages"] = table.placement.worker.reshape(-1, self.depth)
@@ -93,7 +89,7 @@ class StageTasks:
                 self.out.send(mesh, int(self.copies[chain, k + 1]), label, keys)
             case Kind.RECV_F:
                 values = [
-                    (("carried", k - 1, i, unit), var.aval, self.carried(mesh, var))
+                    (("carried", k - 1, i, unit), *_buffer(self.layouts[mesh].carried(var)))
                     for i, var in enumerate(halves.stage.carried_in)
                 ]
                 self.out.receive(mesh, int(self.copies[chain, k - 1]), label, values)
@@ -102,60 +98,50 @@ class StageTasks:
                 self.out.send(mesh, int(self.copies[chain, k - 1]), label, keys)
             case Kind.RECV_B:
                 values = [
-                    (("gradient", k, i, unit), var.aval, self.carried(mesh, var))
+                    (("gradient", k, i, unit), *_buffer(self.layouts[mesh].cotangent(var)))
                     for i, var in enumerate(halves.stage.carried_out)
                     if i in halves.carried_out
                 ]
                 self.out.receive(mesh, int(self.copies[chain, k + 1]), label, values)
 
-    def carried(self, mesh: int, var: core.Var) -> PartitionSpec:
-        """How a mesh shards a value that is handed on between stages.
-
-        Args:
-            mesh: that holds it.
-            var: of the loss.
-        """
-        role = Role.SAMPLES if counts_samples(self.step, var) else Role.OTHER
-        return self.shardings[mesh].spec(role, var, self.devices[mesh])
-
-    def gradient_spec(self, mesh: int, operand: int) -> PartitionSpec:
-        """How a mesh shards the gradient of an operand of the loss.
-
-        Args:
-            mesh: that holds it.
-            operand: its position.
-        """
-        return self.shardings[mesh].spec(Role.GRADIENT, self.step.loss.invars[operand], self.devices[mesh])
-
     # ---- executables
 
     def _declare(self, halves: Halves) -> None:
-        k, kinds = halves.stage.index, self.table.kinds
-        self.out.executables[f"F{k}"] = halves.forward
+        k, kinds, stage = halves.stage.index, self.table.kinds, halves.stage
+        layout = self.layouts[int(self.copies[0, k])]
+        operands = [
+            *(layout.parameter(operand) for operand in stage.parameters),
+            *(layout.carried(var) for var in stage.carried_in),
+            *(layout.other(operand) for operand in stage.others),
+        ]
+        handed = [layout.carried(var) for var in stage.carried_out] + [layout.result(place) for place in stage.results]
+        outputs = halves.forward.jaxpr.outvars
+        saved = [layout.kept(var.aval) for var in outputs[len(handed) :]]
+        declare = self.out.executables.__setitem__
+        declare(f"F{k}", layout.program(halves.forward, operands, [*handed, *saved]))
         if Kind.R in kinds:
-            jaxpr = halves.forward.jaxpr
-            keeps = len(jaxpr.outvars) - halves.saved
-            self.out.executables[f"F{k}-"] = _returning(halves.forward, jaxpr.outvars[:keeps])
-            self.out.executables[f"R{k}"] = _returning(halves.forward, jaxpr.outvars[keeps:])
+            declare(f"F{k}-", layout.program(_returning(halves.forward, outputs[: len(handed)]), operands, handed))
+            declare(f"R{k}", layout.program(_returning(halves.forward, outputs[len(handed) :]), operands, saved))
+        reads = [
+            *(operands[place] for place in halves.kept),
+            *saved,
+            *(layout.cotangent(stage.carried_out[i]) for i in halves.carried_out),
+        ]
+        back = [layout.cotangent(stage.carried_in[i]) for i in halves.carried_in]
+        sums = [layout.sum(operand) for operand in stage.parameters]
         if Kind.I in kinds:
             split = self.splits[k] = split_backward(halves)
-            self.out.executables[f"I{k}"] = split.inputs
-            self._accumulating(f"W{k}", split.weights, 0)
+            passed = [layout.kept(var.aval) for var in split.inputs.jaxpr.outvars[len(back) :]]
+            declare(f"I{k}", layout.program(split.inputs, reads, [*back, *passed]))
+            late = [*(reads[place] for place in split.kept), *passed]
+            declare(f"W{k}", layout.program(split.weights, late, sums))
+            declare(f"W{k}+", layout.program(split.weights, late, sums, len(sums)))
         if Kind.B in kinds:
-            self._accumulating(f"B{k}", halves.backward, len(halves.carried_in))
+            declare(f"B{k}", layout.program(halves.backward, reads, [*back, *sums]))
+            declare(f"B{k}+", layout.program(halves.backward, reads, [*back, *sums], len(sums)))
 
-    def _accumulating(self, name: str, program: core.ClosedJaxpr, passed: int) -> None:
-        """A program, and the same that adds its gradients (outputs from `passed` on) to what it is given last."""
-        self.out.executables[name] = program
-        outputs = program.jaxpr.outvars[passed:]
-
-        def added(*operands: Any) -> list[Any]:
-            given = core.jaxpr_as_fun(program)(*operands[: len(program.jaxpr.invars)])
-            sums = operands[len(program.jaxpr.invars) :]
-            return [*given[:passed], *(a + b for a, b in zip(sums, given[passed:], strict=True))]
-
-        shapes = [shape_of(var) for var in [*program.jaxpr.invars, *outputs]]
-        self.out.executables[f"{name}+"] = jax.make_jaxpr(added)(*shapes)
+    def _new(self, mesh: int, key: Key, held: Held) -> int:
+        return self.out.new(mesh, key, held.aval, held.spec)
 
     # ---- tasks
 
@@ -168,19 +154,11 @@ class StageTasks:
         ]
 
     def _forward(self, mesh: int, halves: Halves, unit: int, label: str, *, saves: bool) -> None:
-        stage, k = halves.stage, halves.stage.index
+        stage, k, layout = halves.stage, halves.stage.index, self.layouts[mesh]
         reads = self._operands(mesh, halves, unit)
-        outputs = halves.forward.jaxpr.outvars
-        handed = len(stage.carried_out)
         writes = [
-            *(
-                self.out.new(mesh, ("carried", k, i, unit), var.aval, self.carried(mesh, var))
-                for i, var in enumerate(stage.carried_out)
-            ),
-            *(
-                self.out.new(mesh, ("result", place, unit), outputs[handed + i].aval)
-                for i, place in enumerate(stage.results)
-            ),
+            *(self._new(mesh, ("carried", k, i, unit), layout.carried(var)) for i, var in enumerate(stage.carried_out)),
+            *(self._new(mesh, ("result", place, unit), layout.result(place)) for place in stage.results),
             *(self._saved(mesh, halves, unit) if saves else ()),
         ]
         self.out.run(mesh, f"F{k}" if saves else f"F{k}-", label, reads, writes)
@@ -195,7 +173,8 @@ class StageTasks:
     def _saved(self, mesh: int, halves: Halves, unit: int) -> list[int]:
         outputs = halves.forward.jaxpr.outvars
         saved = outputs[len(outputs) - halves.saved :]
-        return [self.out.new(mesh, ("saved", halves.stage.index, i, unit), var.aval) for i, var in enumerate(saved)]
+        k, layout = halves.stage.index, self.layouts[mesh]
+        return [self._new(mesh, ("saved", k, i, unit), layout.kept(var.aval)) for i, var in enumerate(saved)]
 
     def _backward_reads(self, mesh: int, halves: Halves, unit: int) -> list[int]:
         k = halves.stage.index
@@ -209,12 +188,7 @@ class StageTasks:
     def _input_writes(self, mesh: int, halves: Halves, unit: int) -> list[int]:
         stage = halves.stage
         return [
-            self.out.new(
-                mesh,
-                ("gradient", stage.index - 1, i, unit),
-                stage.carried_in[i].aval,
-                self.carried(mesh, stage.carried_in[i]),
-            )
+            self._new(mesh, ("gradient", stage.index - 1, i, unit), self.layouts[mesh].cotangent(stage.carried_in[i]))
             for i in halves.carried_in
         ]
 
@@ -229,7 +203,8 @@ class StageTasks:
         reads = self._backward_reads(mesh, halves, unit)
         writes = self._input_writes(mesh, halves, unit)
         outputs = split.inputs.jaxpr.outvars[len(writes) :]
-        passed = [self.out.new(mesh, ("passed", k, i, unit), var.aval) for i, var in enumerate(outputs)]
+        kept = self.layouts[mesh].kept
+        passed = [self._new(mesh, ("passed", k, i, unit), kept(var.aval)) for i, var in enumerate(outputs)]
         self.out.run(mesh, f"I{k}", label, reads, [*writes, *passed])
 
     def _weight_gradient(self, mesh: int, halves: Halves, unit: int, label: str) -> None:
@@ -248,10 +223,7 @@ class StageTasks:
         again = self.counted[mesh, k] > 0
         self.counted[mesh, k] += 1
         sums = [self.out.at(mesh, key) for key in keys] if again else []
-        made = [
-            self.out.new(mesh, key, self.step.loss.invars[key[2]].aval, self.gradient_spec(mesh, key[2]))
-            for key in keys
-        ]
+        made = [self._new(mesh, key, self.layouts[mesh].sum(key[2])) for key in keys]
         if made or writes:
             self.out.run(mesh, f"{name}+" if again else name, label, [*reads, *sums], [*writes, *made])
 
@@ -282,3 +254,8 @@ def _returning(closed: core.ClosedJaxpr, outputs: Sequence[Any]) -> core.ClosedJ
     return core.ClosedJaxpr(
         jaxpr.replace(outvars=list(outputs), debug_info=jaxpr.debug_info.with_unknown_names()), closed.consts
     )
+
+
+def _buffer(held: Held) -> tuple[Any, Any]:
+    """Shape and sharding of what is received."""
+    return held.aval, held.spec

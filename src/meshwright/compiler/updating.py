@@ -13,6 +13,7 @@ from meshwright.compiler.inline import free_variables
 from meshwright.compiler.instructions import Outcome
 from meshwright.compiler.lists import Lists
 from meshwright.compiler.operands import Operands, ancestors
+from meshwright.compiler.ranks.layout import Held, Layout
 from meshwright.compiler.shardings import Role, Sharding
 from meshwright.compiler.trace import TracedStep
 from meshwright.compiler.update import Update, spread_update
@@ -30,6 +31,7 @@ class Updating:
         operands: Operands,
         shardings: Sequence[Sharding],
         devices: Sequence[int],
+        layouts: Sequence[Layout],
     ) -> None:
         """Nothing is written yet.
 
@@ -40,9 +42,11 @@ class Updating:
             operands: of the loss and the update.
             shardings: of values, by mesh.
             devices: of each mesh.
+            layouts: of values of the loss, by mesh.
         """
         self.step, self.halves, self.out, self.operands = step, halves, lists, operands
-        self.shardings, self.devices = shardings, devices
+        self.shardings, self.devices, self.layouts = shardings, devices, layouts
+        self.operand_of = {step.mark.invars[operand]: operand for operand in step.wrt}
 
     def outcomes(self, owner: Mapping[int, int], copies: Int[np.ndarray, "chains stages"]) -> list[Outcome]:
         """Write the update; gradients and results of the loss are there.
@@ -77,12 +81,28 @@ class Updating:
                 reads.append(self.out.at(part.mesh, key))
             name = f"update{number}"
             self.out.executables[name] = part.program
+            split = {var: held for var in part.outputs if (held := self._updated_part(part.mesh, var)) is not None}
             writes = [
-                self.out.new(part.mesh, ("value", var), var.aval, self._state_spec(part.mesh, var))
+                self.out.new(part.mesh, ("part", var), var.aval, split[var].spec) if var in split
+                else self.out.new(part.mesh, ("value", var), var.aval, self._state_spec(part.mesh, var))
                 for var in part.outputs
-            ]
+            ]  # fmt: skip
             self.out.run(part.mesh, name, name, reads, writes)
+            if split:
+                self._gather(part.mesh, f"whole{number}", split)
         return update
+
+    def _gather(self, mesh: int, name: str, split: Mapping[core.Var, Held]) -> None:
+        """Parameters whose parts their ranks have updated."""
+        self.out.executables[name] = self.layouts[mesh].whole_parameters(list(split.values()))
+        reads = [self.out.at(mesh, ("part", var)) for var in split]
+        writes = [self.out.new(mesh, ("value", var), var.aval, self._state_spec(mesh, var)) for var in split]
+        self.out.run(mesh, name, name, reads, writes)
+
+    def _updated_part(self, mesh: int, var: core.Var) -> Held | None:
+        """How ranks update a parameter in parts, where they do."""
+        old = self._replaced(var)
+        return self.layouts[mesh].updated_part(self.operand_of[old]) if old in self.operand_of else None
 
     def _homes(self, owner: Mapping[int, int], copies: Int[np.ndarray, "chains stages"]) -> dict[core.Var, int]:
         """Mesh of each gradient, parameter and result of the loss."""
@@ -102,13 +122,16 @@ class Updating:
         return homes
 
     def _state_spec(self, mesh: int, var: core.Var) -> Any:
-        """An output takes the sharding of the input it replaces, where there is one: same place, same shape."""
+        """An output takes the sharding of the input it replaces, where there is one."""
+        old = self._replaced(var)
+        return None if old is None else state_spec(self.step, old, self.shardings[mesh], self.devices[mesh])
+
+    def _replaced(self, var: core.Var) -> core.Var | None:
+        """The input that an output replaces: same place, same shape."""
         step = self.step
-        for place, atom in enumerate(step.jaxpr.outvars):
-            if atom is var and place < len(step.jaxpr.invars):
-                old = step.jaxpr.invars[place]
-                if old.aval.shape == var.aval.shape and place not in step.batch:
-                    return state_spec(step, old, self.shardings[mesh], self.devices[mesh])
+        for place, (old, new) in enumerate(zip(step.jaxpr.invars, step.jaxpr.outvars, strict=False)):
+            if new is var and old.aval.shape == var.aval.shape and place not in step.batch:
+                return old
         return None
 
     def _outcome(self, atom: Any, update: Update) -> Outcome:

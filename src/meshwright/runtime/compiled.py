@@ -35,6 +35,8 @@ class CompiledStep:
     shardings: tuple[Sharding, ...]
     """How values lie, by mesh; those that were decided operator by operator say why: `explain()`."""
     runtime: LocalRuntime | RemoteRuntime
+    reductions: str = ""
+    """When gradients are reduced, and why; empty on single devices."""
     plan: StagesPlan | None = None
     """Of `Auto` and `FromPlan`, every decision in it: `plan.save(path)`, `FromPlan(plan=StagesPlan.load(path))`."""
 
@@ -44,22 +46,23 @@ class CompiledStep:
         return self.shardings[0]
 
     def explain(self) -> str:
-        """Why each operator is split so, and what its next best way costs, mesh after mesh.
+        """When gradients are reduced and why; why each operator is split so where a method decides that.
 
         Raises:
-            InputError: the method does not decide about operators.
+            InputError: nothing is split.
         """
         decided = [sharding for sharding in self.shardings if isinstance(sharding, SolvedSharding)]
-        if not decided:
+        lines = [f"mesh {number}\n{sharding.explain()}" for number, sharding in enumerate(decided)]
+        if not decided and not self.reductions:
             raise InputError(
                 Problem(
-                    what="nothing was decided about single operators",
-                    why="data parallel and ZeRO split samples and weights alike everywhere",
-                    fix="method=Auto() or ShardParallel()",
+                    what="nothing was decided",
+                    why="every stage runs on one device",
+                    fix="a method for more devices, or method=Auto()",
                     field="method",
                 )
             )
-        return "\n".join(f"mesh {number}\n{sharding.explain()}" for number, sharding in enumerate(decided))
+        return "\n".join([*([self.reductions] if self.reductions else []), *lines])
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the step.

@@ -68,13 +68,13 @@ def _blocked(eqn: core.JaxprEqn) -> tuple[int, ...]:
 
 
 POINTWISE = (
-    "abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil",
-    "clamp", "convert_element_type", "copy", "copy_p", "cos", "cosh", "digamma", "div", "eq", "erf", "erf_inv",
-    "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "imag", "integer_pow", "is_finite", "le", "lgamma", "log",
-    "log1p", "logistic", "lt", "max", "min", "mul", "name", "ne", "neg", "nextafter", "not", "optimization_barrier",
-    "or", "pow", "real", "reduce_precision", "rem", "round", "rsqrt", "select_n", "sharding_constraint",
-    "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt", "square",
-    "stop_gradient", "sub", "tan", "tanh", "xor",
+    "abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan", "atan2", "atanh",
+    "bitcast_convert_type", "cbrt", "ceil", "clamp", "convert_element_type", "copy", "copy_p", "cos", "cosh",
+    "digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "imag",
+    "integer_pow", "is_finite", "layer_boundary", "le", "lgamma", "log", "log1p", "logistic", "lt", "max", "min",
+    "mul", "name", "ne", "neg", "nextafter", "not", "optimization_barrier", "or", "pow", "real", "reduce_precision",
+    "rem", "round", "rsqrt", "select_n", "sharding_constraint", "shift_left", "shift_right_arithmetic",
+    "shift_right_logical", "sign", "sin", "sinh", "sqrt", "square", "stop_gradient", "sub", "tan", "tanh", "xor",
 )  # fmt: skip
 
 
@@ -236,6 +236,45 @@ def _partly(eqn: core.JaxprEqn) -> Rule:
     )
 
 
+def _broadcast(eqn: core.JaxprEqn) -> Rule:
+    """One factor per dimension of the result; the operand has those it is not stretched along."""
+    factors = _Factors()
+    shape = eqn.outvars[0].aval.shape
+    dims = [factors.new(size) for size in shape]
+    given = eqn.invars[0].aval.shape
+    own = [dims[place] if size == shape[place] else NO_FACTOR
+           for size, place in zip(given, eqn.params["broadcast_dimensions"], strict=True)]  # fmt: skip
+    return factors.rule([own, *([NO_FACTOR] * atom.aval.ndim for atom in eqn.invars[1:])], [dims])
+
+
+def _keyed(eqn: core.JaxprEqn) -> Rule:
+    """Keys, and what is drawn with each: the dimensions that both have are those of the keys."""
+    given, made = (atom.aval.shape for atom in (eqn.invars[0], eqn.outvars[0]))
+    factors = _Factors()
+    keys = [factors.new(size) for size in min(given, made, key=len)]
+
+    def own(shape: Sequence[int]) -> list[int]:
+        return (keys if len(shape) >= len(keys) else []) + [NO_FACTOR] * (len(shape) - len(keys))
+
+    return factors.rule([own(atom.aval.shape) for atom in eqn.invars], [own(made)])
+
+
+def _largest(eqn: core.JaxprEqn) -> Rule:
+    """Largest entries of each row: the dimension they are taken from stays whole."""
+    factors = _Factors()
+    axis = eqn.params.get("axis", -1) % eqn.invars[0].aval.ndim
+    dims = [NO_FACTOR if place == axis else factors.new(size) for place, size in enumerate(eqn.invars[0].aval.shape)]
+    return factors.rule([dims], [dims] * len(eqn.outvars))
+
+
+def _stack(eqn: core.JaxprEqn) -> Rule:
+    """Arrays of one shape side by side along a dimension that they did not have."""
+    factors = _Factors()
+    dims = [factors.new(size) for size in eqn.invars[0].aval.shape]
+    axis = eqn.params["axis"]
+    return factors.rule([dims] * len(eqn.invars), [[*dims[:axis], NO_FACTOR, *dims[axis:]]])
+
+
 _RULES: dict[str, Callable[[Any], Rule]] = {
     "dot_general": _product,
     "conv_general_dilated": _convolution,
@@ -250,4 +289,13 @@ _RULES: dict[str, Callable[[Any], Rule]] = {
     "pad": _partly,
     "concatenate": _partly,
     "split": _partly,
+    "stack": _stack,
+    "broadcast_in_dim": _broadcast,
+    "random_bits": _keyed,
+    "random_fold_in": _elementwise,
+    "random_wrap": _keyed,
+    "random_unwrap": _keyed,
+    "random_split": _keyed,
+    "random_seed": _keyed,
+    "top_k": _largest,
 }

@@ -1,0 +1,85 @@
+"""Which form a step takes: that of data ranks where their losses can be shown to add up, else the partitioner's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jax.sharding import AbstractMesh, Mesh
+
+from meshwright.compiler.cut import Stage
+from meshwright.compiler.ranks.layout import Layout, PartitionedLayout, RankLayout
+from meshwright.compiler.ranks.samples import NotShared
+from meshwright.compiler.ranks.stages import rank_stages
+from meshwright.compiler.shardings import DataSharding, Sharding
+from meshwright.compiler.trace import TracedStep
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Form:
+    """How the stages of a step run on their meshes."""
+
+    step: TracedStep
+    stages: tuple[Stage, ...]
+    layouts: tuple[Layout, ...]
+    """By mesh."""
+    axes: tuple[tuple[str, int], ...] = ()
+    """Of data ranks that run stages for their own samples, and devices along them."""
+    reductions: str = ""
+    """When gradients are reduced, and why, as users read it."""
+
+
+def form_of(
+    step: TracedStep, stages: Sequence[Stage], shardings: Sequence[Sharding], meshes: Sequence[Mesh], *, versions: bool
+) -> Form:
+    """The form of a step.
+
+    Args:
+        step: that runs.
+        stages: of its loss, in order.
+        shardings: of values, by mesh.
+        meshes: of devices.
+        versions: whether micro-batches run on weights of several versions.
+    """
+    try:
+        return _of_ranks(step, stages, shardings, meshes, versions=versions)
+    except NotShared as why:
+        layouts = [
+            PartitionedLayout(step=step, sharding=sharding, devices=mesh.size)
+            for sharding, mesh in zip(shardings, meshes, strict=True)
+        ]
+        alone = all(mesh.size == 1 for mesh in meshes)
+        return Form(
+            step=step, stages=tuple(stages), layouts=tuple(layouts),
+            reductions="" if alone else f"gradients are reduced with every micro-batch, by XLA's partitioner: {why}",
+        )  # fmt: skip
+
+
+def _of_ranks(
+    step: TracedStep, stages: Sequence[Stage], shardings: Sequence[Sharding], meshes: Sequence[Mesh], *, versions: bool
+) -> Form:
+    sharding = shardings[0]
+    if versions:
+        raise NotShared("the schedule updates in the midst of a step")
+    if not isinstance(sharding, DataSharding):
+        raise NotShared("weights are split operator by operator")
+    grids = {tuple(mesh.shape.items()) for mesh in meshes}
+    if len(grids) > 1:
+        raise NotShared("stages have different numbers of data ranks")
+    axes = ((str(meshes[0].axis_names[0]), meshes[0].size),)
+    if axes[0][1] == 1:
+        raise NotShared("there is one data rank")
+    ranks = rank_stages(step, stages, axes)
+    layout = RankLayout(
+        ranks=ranks, sharding=sharding, zero=sharding.stage,
+        mesh=AbstractMesh(meshes[0].devices.shape, meshes[0].axis_names),
+    )  # fmt: skip
+    when = (
+        "by every backward, as parameters are split (ZeRO-3)"
+        if sharding.stage == 3
+        else "once, behind the last micro-batch"
+    )
+    return Form(
+        step=ranks.step, stages=ranks.stages, layouts=(layout,) * len(meshes), axes=axes,
+        reductions=f"every data rank runs the loss of its own samples; gradients are reduced {when}",
+    )  # fmt: skip

@@ -1,0 +1,114 @@
+"""Which dimension of a value counts samples: what an equation makes of values that ranks share out by samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+from jax.extend import core
+
+from meshwright.compiler.sharding.rules import NO_FACTOR, rule_of
+
+Lie = int
+"""The dimension that counts samples, of which each rank holds its own; or one of the following."""
+WHOLE = -1
+"""Every rank holds all of the value."""
+SUM = -2
+"""The value is the sum of what the ranks hold."""
+OWN = -3
+"""Every rank holds something of its own: what it saves for its backward, its number."""
+
+SUMMING = ("reduce_sum", "dot_general", "conv_general_dilated")
+"""Equations that add up what they have no dimension for in their result."""
+LINEAR = (
+    "neg", "reshape", "squeeze", "expand_dims", "transpose", "broadcast_in_dim", "slice", "reduce_sum", "copy",
+    "copy_p", "real", "imag", "cumsum", "rev", "sharding_constraint",
+)  # fmt: skip
+"""Equations of one operand whose result of a sum is the sum of their results."""
+JOINING = ("add", "add_any", "sub", "concatenate")
+"""Likewise of several operands, all of which are sums."""
+SIZES = {
+    "broadcast_in_dim": ("shape", True), "reshape": ("new_sizes", True), "slice": ("limit_indices", False),
+    "dynamic_slice": ("slice_sizes", False), "gather": ("slice_sizes", False),
+}  # fmt: skip
+"""Equations with sizes among their parameters: which, and whether of the result or of the first operand."""
+
+
+class NotShared(Exception):
+    """Why the work of a loss cannot be shared out by samples."""
+
+
+def sample_lies(eqn: core.JaxprEqn, lies: Sequence[Lie], ranks: int) -> tuple[list[Lie], list[Lie]]:
+    """What an equation needs of each operand, and what it makes, where some operand is shared out by samples.
+
+    Args:
+        eqn: as it reads for all samples.
+        lies: of its operands; none is a sum.
+        ranks: that share the samples.
+
+    Raises:
+        NotShared: it mixes samples other than by adding them up.
+    """
+    rule = rule_of(eqn)
+    factors = {dims[lie] for dims, lie in zip(rule.operands, lies, strict=True) if lie >= 0}
+    factor = factors.pop()
+    if factors or factor == NO_FACTOR or rule.sizes[factor] % ranks:
+        raise NotShared(f"{eqn.primitive.name} mixes samples")
+    wanted = [dims.index(factor) if factor in dims else WHOLE for dims in rule.operands]
+    if any(lie >= 0 and lie != want for lie, want in zip(lies, wanted, strict=True)):
+        raise NotShared(f"{eqn.primitive.name} mixes samples")
+    made = [dims.index(factor) if factor in dims else SUM for dims in rule.results]
+    if SUM in made and eqn.primitive.name not in SUMMING:
+        raise NotShared(f"{eqn.primitive.name} over samples is no sum")
+    return wanted, made
+
+
+def keeps_sums(eqn: core.JaxprEqn, lies: Sequence[Lie]) -> bool:
+    """Whether an equation of sums and whole values makes a sum of what it makes of their terms.
+
+    Args:
+        eqn: any.
+        lies: of its operands; none counts samples, some are sums.
+    """
+    name = eqn.primitive.name
+    if name in LINEAR:
+        return lies[0] == SUM
+    if name == "convert_element_type":
+        old, new = eqn.invars[0].aval.dtype, eqn.outvars[0].aval.dtype
+        return bool(jnp.issubdtype(new, jnp.inexact) or jnp.issubdtype(old, jnp.integer))
+    if name == "select_n":
+        return lies[0] == WHOLE
+    if name == "div":
+        return lies == [SUM, WHOLE]
+    if name in ("mul", "dot_general"):
+        return list(lies).count(SUM) == 1
+    return name in JOINING
+
+
+def joins_sums(eqn: core.JaxprEqn) -> list[bool]:
+    """Which operands of an equation that keeps sums have to be sums if any is.
+
+    Args:
+        eqn: any.
+    """
+    if eqn.primitive.name == "select_n":
+        return [False, *(True for _ in eqn.invars[1:])]
+    return [eqn.primitive.name in JOINING] * len(eqn.invars)
+
+
+def for_rank(eqn: core.JaxprEqn, wanted: Sequence[Lie], made: Sequence[Lie], ranks: int) -> core.JaxprEqn:
+    """An equation as it reads for the samples of one rank.
+
+    Args:
+        eqn: as it reads for all samples.
+        wanted: lies of its operands.
+        made: lies of its results.
+        ranks: that share the samples.
+    """
+    name = eqn.primitive.name
+    if name not in SIZES:
+        return eqn
+    key, of_result = SIZES[name]
+    lie = made[0] if of_result else wanted[0]
+    sizes = [size // ranks if at == lie else size for at, size in enumerate(eqn.params[key])]
+    return eqn.replace(params={**eqn.params, key: tuple(sizes)})

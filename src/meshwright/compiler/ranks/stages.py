@@ -1,0 +1,141 @@
+"""The stages of a loss as one data rank runs them: their losses add up to the loss by construction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from meshwright.compiler.cut import Stage
+from meshwright.compiler.inline import free_variables
+from meshwright.compiler.ranks.samples import WHOLE, Lie, NotShared, sample_lies
+from meshwright.compiler.ranks.walk import Value, Walk, part_shape
+from meshwright.compiler.trace import TracedStep
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class RankStages:
+    """What one of several data ranks runs of a step."""
+
+    step: TracedStep
+    """The step; where some stage has to know which rank it is, with one operand of the loss more, the last."""
+    stages: tuple[Stage, ...]
+    """With programs for the samples of one rank; their variables outside of these are those of all samples."""
+    number: int | None
+    """The operand that holds the number of the rank."""
+    operands: tuple[Lie, ...]
+    """Of the loss."""
+    carried: Mapping[core.Var, Lie]
+    """Of what is handed on between stages."""
+    results: Mapping[int, Lie]
+    """Of results of the loss, by place."""
+    axes: tuple[tuple[str, int], ...]
+    """Of the mesh along which the ranks lie, and devices along them."""
+
+    @property
+    def ranks(self) -> int:
+        """That share the samples."""
+        return prod(size for _, size in self.axes)
+
+
+def rank_stages(step: TracedStep, stages: Sequence[Stage], axes: Sequence[tuple[str, int]]) -> RankStages:
+    """The stages of one rank.
+
+    Args:
+        step: of all ranks.
+        stages: of its loss, in order.
+        axes: of the mesh along which the ranks lie, and devices along them.
+
+    Raises:
+        NotShared: it cannot be shown that the losses of the ranks add up to the whole.
+    """
+    ranks, number = prod(size for _, size in axes), len(step.mark.invars)
+    operands = _operand_lies(step, ranks)
+    carried: dict[core.Var, Lie] = {}
+    results: dict[int, Lie] = {}
+    found = []
+    for stage in stages:
+        lies = [
+            *(operands[place] for place in stage.parameters),
+            *(carried[var] for var in stage.carried_in),
+            *(operands[place] for place in stage.others),
+        ]
+        program, made = _for_rank(stage, lies, axes)
+        carried |= dict(zip(stage.carried_out, made, strict=False))
+        results |= dict(zip(stage.results, made[len(stage.carried_out) :], strict=True))
+        if program.jaxpr.invars[-1] in {*free_variables(program.jaxpr.eqns), *program.jaxpr.outvars}:
+            found.append(replace(stage, program=program, others=(*stage.others, number)))
+        else:
+            jaxpr = program.jaxpr
+            jaxpr = jaxpr.replace(invars=jaxpr.invars[:-1], debug_info=jaxpr.debug_info.with_unknown_names())
+            found.append(replace(stage, program=core.ClosedJaxpr(jaxpr, program.consts)))
+    numbered = any(number in stage.others for stage in found)
+    return RankStages(
+        step=_numbered(step, ranks) if numbered else step,
+        stages=tuple(found),
+        number=number if numbered else None,
+        operands=tuple(operands),
+        carried=carried,
+        results=results,
+        axes=tuple(axes),
+    )
+
+
+def _for_rank(
+    stage: Stage, lies: Sequence[Lie], axes: Sequence[tuple[str, int]]
+) -> tuple[core.ClosedJaxpr, tuple[Lie, ...]]:
+    """The program of a stage for one rank, which takes the number of the rank last, and the lies of its results."""
+    jaxpr, ranks = stage.program.jaxpr, prod(size for _, size in axes)
+    loss_at = len(stage.carried_out) + stage.results.index(0) if 0 in stage.results else None
+    made_lies: list[Lie] = []
+
+    def run(*given: Any) -> list[Any]:
+        walk = Walk(tuple(name for name, _ in axes), ranks, given[-1])
+        values = [Value(value, lie) for value, lie in zip(given, lies, strict=False)]
+        made = walk.read(jaxpr, values, stage.program.consts)
+        if loss_at is not None:
+            made[loss_at] = walk.summand(made[loss_at])
+        made_lies[:] = [value.lie for value in made]
+        return [value.value for value in made]
+
+    shapes = [
+        jax.ShapeDtypeStruct(part_shape(var.aval.shape, lie, ranks), var.aval.dtype)
+        for var, lie in zip(jaxpr.invars, lies, strict=True)
+    ]
+    number = jax.ShapeDtypeStruct((), jnp.int32)
+    return jax.make_jaxpr(run, axis_env=list(axes))(*shapes, number), tuple(made_lies)
+
+
+def _operand_lies(step: TracedStep, ranks: int) -> list[Lie]:
+    """Which dimension of each operand of the loss counts samples; what nobody knows every rank holds whole."""
+    lies: dict[Any, Lie] = {step.jaxpr.invars[place]: 0 for place in step.batch}
+    for var in lies:
+        if var.aval.shape[0] % ranks:
+            raise NotShared(f"micro-batches of {var.aval.shape[0]} samples on {ranks} data ranks")
+    for eqn in step.before:
+        given = [lies.get(atom, WHOLE) if isinstance(atom, core.Var) else WHOLE for atom in eqn.invars]
+        if any(lie >= 0 for lie in given):
+            try:
+                made = sample_lies(eqn, given, ranks)[1]
+            except NotShared:
+                continue
+            lies.update((var, lie) for var, lie in zip(eqn.outvars, made, strict=True) if lie >= 0)
+    return [lies.get(atom, WHOLE) if isinstance(atom, core.Var) else WHOLE for atom in step.mark.invars]
+
+
+def _numbered(step: TracedStep, ranks: int) -> TracedStep:
+    """The step whose loss is handed the numbers of the ranks."""
+    numbers, unread = (core.Var(jax.core.ShapedArray((ranks,), jnp.dtype("int32"))) for _ in range(2))
+    jaxpr, loss = step.jaxpr, step.loss
+    jaxpr = jaxpr.replace(constvars=[*jaxpr.constvars, numbers], debug_info=jaxpr.debug_info.with_unknown_names())
+    return replace(
+        step, jaxpr=jaxpr, consts=(*step.consts, np.arange(ranks, dtype=np.int32)),
+        loss=loss.replace(invars=[*loss.invars, unread], debug_info=loss.debug_info.with_unknown_names()),
+        mark=step.mark.replace(invars=[*step.mark.invars, numbers]),
+    )  # fmt: skip

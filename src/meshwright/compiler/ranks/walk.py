@@ -1,0 +1,291 @@
+"""Equations evaluated with what one data rank holds: the same equations for its own samples.
+
+What does not depend on samples stays as it is for all of them, constants too: a mean is divided by the number of all
+samples, a mask drawn for all samples is drawn and cut. Every equation on the way of samples has to treat them one by
+one or to add them up; it is written for the samples of one rank. Sums are left open as long as they are only scaled and
+added; before anything else they are summed over the ranks (weights of a mean that come from the data, moments of a
+batch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from meshwright.compiler.inline import CALLS, flat_jaxpr, is_dropped, piece
+from meshwright.compiler.ranks.samples import (
+    SUM,
+    WHOLE,
+    Lie,
+    NotShared,
+    for_rank,
+    joins_sums,
+    keeps_sums,
+    sample_lies,
+)
+
+CHECKPOINTS = ("checkpoint", "remat2")
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value of the walk, as one rank holds it."""
+
+    value: Any
+    lie: Lie
+    uniform: bool = False
+    """Whether all of its entries are the same number."""
+
+
+class _Again(Exception):
+    def __init__(self, lies: Sequence[Lie]) -> None:
+        self.lies = tuple(lies)
+
+
+def part_shape(shape: Sequence[int], lie: Lie, ranks: int) -> tuple[int, ...]:
+    """Shape of what one rank holds of a value.
+
+    Args:
+        shape: of the value.
+        lie: how it lies.
+        ranks: that share the samples.
+    """
+    return tuple(size // ranks if at == lie else size for at, size in enumerate(shape))
+
+
+class Walk:
+    """Equations of a loss, evaluated with what one rank holds."""
+
+    def __init__(self, axes: tuple[str, ...], ranks: int, rank: Any = None) -> None:
+        self.axes, self.ranks, self.rank = axes, ranks, rank
+
+    def read(self, program: core.Jaxpr, operands: Sequence[Value], consts: Sequence[Any] = ()) -> list[Value]:
+        """Results of a program.
+
+        Args:
+            program: for all samples.
+            operands: of it.
+            consts: values of its constants.
+        """
+        values: dict[Any, _Value] = dict(zip(program.invars, operands, strict=True))
+        values |= {var: Value(value, WHOLE) for var, value in zip(program.constvars, consts, strict=True)}
+
+        def of(atom: Any) -> Value:
+            return Value(atom.val, WHOLE) if isinstance(atom, core.Literal) else values[atom]
+
+        for eqn in program.eqns:
+            made = self._equation(program, eqn, [of(atom) for atom in eqn.invars])
+            values.update(zip(eqn.outvars, made, strict=True))
+        return [of(atom) for atom in program.outvars]
+
+    def _equation(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[Value]) -> list[Value]:
+        lies = [value.lie for value in given]
+        name = eqn.primitive.name
+        if all(lie == WHOLE for lie in lies):
+            uniform = name == "broadcast_in_dim" and not eqn.invars[0].aval.shape
+            return [Value(value, WHOLE, uniform) for value in _evaluated(program, eqn, given)]
+        if name in CALLS:
+            return self._inside(eqn, given)
+        if name in CHECKPOINTS:
+            return self._checkpoint(eqn, given)
+        if name == "scan":
+            return self._scan(eqn, given)
+        if name == "custom_jvp_call":
+            return self._with_own_derivative(program, eqn, given)
+        if all(lie < 0 for lie in lies):
+            if keeps_sums(eqn, lies):
+                joined = joins_sums(eqn)
+                given = [self.summand(value) if joined[place] else value for place, value in enumerate(given)]
+                return [Value(value, SUM) for value in _evaluated(program, eqn, given)]
+            return [Value(value, WHOLE) for value in _evaluated(program, eqn, [self.total(one) for one in given])]
+        given = [self.total(value) for value in given]
+        wanted, made = sample_lies(eqn, [value.lie for value in given], self.ranks)
+        given = [self.own(value, want) for value, want in zip(given, wanted, strict=True)]
+        results = _evaluated(program, for_rank(eqn, wanted, made, self.ranks), given)
+        for var, value, lie in zip(eqn.outvars, results, made, strict=True):
+            if value is not None and part_shape(var.aval.shape, lie, self.ranks) != np.shape(value):
+                raise NotShared(f"{name} has no part for the samples of one rank")
+        return [Value(value, lie) for value, lie in zip(results, made, strict=True)]
+
+    # ---- from one lie to another
+
+    def total(self, value: Value) -> Value:
+        """A sum taken over the ranks; anything else as it is."""
+        if value.lie != SUM:
+            return value
+        return Value(jax.lax.psum(value.value, self.axes), WHOLE)
+
+    def summand(self, value: Value) -> Value:
+        """A value that all ranks hold as a sum: the first rank's share is all of it."""
+        if value.lie != WHOLE:
+            return value
+        return Value(jnp.where(self._number() == 0, value.value, jnp.zeros_like(value.value)), SUM)
+
+    def own(self, value: Value, dimension: Lie) -> Value:
+        """A value of which the part for the samples of this rank is wanted."""
+        if dimension == WHOLE or value.lie == dimension:
+            return value
+        if value.lie != WHOLE:
+            raise NotShared("samples meet along two dimensions")
+        shape = np.shape(value.value)
+        sizes = part_shape(shape, dimension, self.ranks)
+        if value.uniform:
+            part = jax.lax.slice(value.value, [0] * len(shape), sizes)
+        else:
+            starts = [self._number() * size if at == dimension else 0 for at, size in enumerate(sizes)]
+            part = jax.lax.dynamic_slice(value.value, starts, sizes)
+        return Value(part, dimension, value.uniform)
+
+    def _number(self) -> Any:
+        if self.rank is None:
+            raise NotShared("a function with a derivative of its own makes values for all samples")
+        return self.rank
+
+    def _as(self, value: Value, lie: Lie) -> Value:
+        return self.summand(value) if lie == SUM else self.own(value, lie)
+
+    # ---- equations inside equations
+
+    def _inside(self, eqn: core.JaxprEqn, given: Sequence[Value]) -> list[Value]:
+        held = eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
+        program, consts = (held.jaxpr, held.consts) if isinstance(held, core.ClosedJaxpr) else (held, ())
+        return self.read(program, given, consts)
+
+    def _checkpoint(self, eqn: core.JaxprEqn, given: Sequence[Value]) -> list[Value]:
+        lies: list[Lie] = []
+
+        def run(*values: Any) -> list[Any]:
+            made = self._inside(eqn, [Value(value, one.lie) for one, value in zip(given, values, strict=True)])
+            lies[:] = [value.lie for value in made]
+            return [value.value for value in made]
+
+        again = jax.checkpoint(run, prevent_cse=eqn.params["prevent_cse"], policy=eqn.params["policy"])
+        return [Value(value, lie) for value, lie in zip(again(*(v.value for v in given)), lies, strict=True)]
+
+    def _scan(self, eqn: core.JaxprEqn, given: Sequence[Value]) -> list[Value]:
+        """A loop; what it carries is a sum, or counts samples, as soon as one of its rounds makes it so."""
+        consts, carried = eqn.params["num_consts"], eqn.params["num_carry"]
+        held = [self.total(value) for value in given[:consts]]
+        start = list(given[consts : consts + carried])
+        rows = [self.total(value) for value in given[consts + carried :]]
+        if any(value.lie == 0 for value in rows):
+            raise NotShared("a loop over samples")
+        lies = tuple(value.lie for value in start)
+        while True:
+            try:
+                return self._scanned(eqn, held, start, rows, lies)
+            except _Again as again:
+                lies = again.lies
+
+    def _scanned(
+        self, eqn: core.JaxprEqn, held: Sequence[Value], start: Sequence[Value], rows: Sequence[Value],
+        lies: tuple[Lie, ...],
+    ) -> list[Value]:  # fmt: skip
+        stacked_lies: list[Lie] = []
+
+        def body(carry: Any, row: Any) -> tuple[list[Any], list[Any]]:
+            operands = [
+                *held,
+                *(Value(value, lie) for value, lie in zip(carry, lies, strict=True)),
+                *(Value(value, one.lie - 1 if one.lie > 0 else WHOLE) for one, value in zip(rows, row, strict=True)),
+            ]
+            made = self._inside(eqn, operands)
+            ends, stacked = made[: len(lies)], made[len(lies) :]
+            other = [end.lie if end.lie != WHOLE else lie for end, lie in zip(ends, lies, strict=True)]
+            if tuple(other) != lies:
+                if any(lie not in (WHOLE, end) for lie, end in zip(lies, other, strict=True)):
+                    raise NotShared("a loop carries samples along several dimensions")
+                raise _Again(other)
+            stacked_lies[:] = [value.lie for value in stacked]
+            begun = [self._as(end, lie).value for end, lie in zip(ends, lies, strict=True)]
+            return begun, [value.value for value in stacked]
+
+        begun = [self._as(value, lie).value for value, lie in zip(start, lies, strict=True)]
+        params = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
+        ends, stacked = jax.lax.scan(body, begun, [row.value for row in rows], **params)
+        return [
+            *(Value(value, lie) for value, lie in zip(ends, lies, strict=True)),
+            *(Value(value, lie + 1 if lie >= 0 else lie) for value, lie in zip(stacked, stacked_lies, strict=True)),
+        ]
+
+    def _with_own_derivative(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequence[Value]) -> list[Value]:
+        """A function with a rule for its derivative: both are read for one rank."""
+        given = [self.total(value) for value in given]
+        lies = [value.lie for value in given]
+        moving = [place for place, atom in enumerate(eqn.invars) if jnp.issubdtype(atom.aval.dtype, jnp.inexact)]
+        derived = _derived(program, eqn, moving)
+        # The rule is read again whenever it is asked for, when the number of the rank is no longer at hand.
+        walk = Walk(self.axes, self.ranks)
+        found: list[Lie] = []
+
+        @jax.custom_jvp
+        def function(*values: Any) -> list[Any]:
+            made = walk._inside(eqn, [Value(value, lie) for value, lie in zip(values, lies, strict=True)])
+            found[:] = [value.lie for value in made]
+            return [value.value for value in made]
+
+        @function.defjvp
+        def _(values: Any, changes: Any) -> tuple[list[Any], list[Any]]:
+            given = zip([*values, *(changes[at] for at in moving)], [*lies, *(lies[at] for at in moving)], strict=True)
+            read = walk.read(derived.jaxpr, [Value(value, lie) for value, lie in given], derived.consts)
+            own, rest = read[: len(eqn.outvars)], iter(read[len(eqn.outvars) :])
+            made = [value.value for value in own]
+            return made, [next(rest).value if jnp.issubdtype(value.dtype, jnp.inexact)
+                          else np.zeros(value.shape, jax.dtypes.float0) for value in made]  # fmt: skip
+
+        made = function(*(value.value for value in given))
+        values = [value.value for value in given]
+        if self.rank is not None:
+            # Whether the rule keeps samples apart has to be known at once; rules of what a rule calls are not asked.
+            jax.eval_shape(
+                lambda *own: jax.jvp(lambda *moved: function(*_placed(values, moving, moved)), own, own),
+                *(values[at] for at in moving),
+            )
+        return [Value(value, lie) for value, lie in zip(made, found, strict=True)]
+
+
+def _placed(values: Sequence[Any], places: Sequence[int], others: Sequence[Any]) -> list[Any]:
+    """Values, some of them replaced."""
+    found = list(values)
+    for place, value in zip(places, others, strict=True):
+        found[place] = value
+    return found
+
+
+def _derived(program: core.Jaxpr, eqn: core.JaxprEqn, moving: Sequence[int]) -> core.ClosedJaxpr:
+    """Results and derivatives of an equation, its rule opened, as a function of its operands and their changes."""
+    fresh = [core.Var(atom.aval) for atom in eqn.invars]
+    alone = core.jaxpr_as_fun(piece(program, [eqn.replace(invars=fresh)], fresh))
+    count = len(fresh)
+
+    def run(*given: Any) -> list[Any]:
+        def differentiated(*values: Any) -> list[Any]:
+            return list(alone(*_placed(given[:count], moving, values)))
+
+        values, changes = jax.jvp(differentiated, [given[at] for at in moving], list(given[count:]))
+        return [*values, *(change for change in changes if change.dtype != jax.dtypes.float0)]
+
+    avals = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in fresh]
+    return flat_jaxpr(run, [*avals, *(avals[at] for at in moving)])
+
+
+def _evaluated(program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequence[Value]) -> list[Any]:
+    """Results of an equation of a program for given operands, its own constants replaced by them."""
+    atoms = [core.Literal(value.value, atom.aval) if _is_constant(value.value) else core.Var(atom.aval)
+             for atom, value in zip(eqn.invars, given, strict=True)]  # fmt: skip
+    inputs = [atom for atom in atoms if isinstance(atom, core.Var)]
+    outputs = [var for var in eqn.outvars if not is_dropped(var)]
+    alone = piece(program, [eqn.replace(invars=atoms)], inputs, outputs)
+    values = [value.value for value, atom in zip(given, atoms, strict=True) if isinstance(atom, core.Var)]
+    made = iter(core.jaxpr_as_fun(alone)(*values))
+    return [None if is_dropped(var) else next(made) for var in eqn.outvars]
+
+
+def _is_constant(value: Any) -> bool:
+    return not isinstance(value, jax.core.Tracer | jax.Array) and not np.shape(value)
