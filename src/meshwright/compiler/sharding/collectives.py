@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,8 @@ _CALLED = re.compile(r"(?:body|to_apply|calls|true_computation|false_computation
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _BITS = re.compile(r"\d+")
+_GROUPS = re.compile(r"replica_groups=(?:\{\{([\d,]*)\}|\[\d+,(\d+)\])")
+_DEVICES = re.compile(r"num_partitions=(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,43 @@ class Collectives:
     """Of each kind."""
     result_bytes: Mapping[str, int]
     """On one device, of the results of each kind."""
+    numbers: Mapping[str, int]
+    """Of `count`, those that move single numbers only: a loss, a norm, a count."""
+    sent_bytes: float
+    """Out of one device, where each goes around a ring of its devices."""
+
+    @property
+    def of_arrays(self) -> dict[str, int]:
+        """Of each kind, those that move more than single numbers."""
+        found = {kind: count - self.numbers.get(kind, 0) for kind, count in self.count.items()}
+        return {kind: count for kind, count in found.items() if count}
+
+    def times(self, runs: int) -> Collectives:
+        """In so many runs.
+
+        Args:
+            runs: of the program.
+        """
+        counted = [{kind: runs * n for kind, n in one.items()} for one in (self.count, self.result_bytes, self.numbers)]
+        return Collectives(
+            count=counted[0], result_bytes=counted[1], numbers=counted[2], sent_bytes=runs * self.sent_bytes
+        )
+
+
+def in_all(programs: Iterable[Collectives]) -> Collectives:
+    """What several programs send together.
+
+    Args:
+        programs: any.
+    """
+    count, size, numbers = Counter[str](), Counter[str](), Counter[str]()
+    sent = 0.0
+    for one in programs:
+        count.update(one.count)
+        size.update(one.result_bytes)
+        numbers.update(one.numbers)
+        sent += one.sent_bytes
+    return Collectives(count=dict(count), result_bytes=dict(size), numbers=dict(numbers), sent_bytes=sent)
 
 
 def count_collectives(hlo: str) -> Collectives:
@@ -36,15 +75,21 @@ def count_collectives(hlo: str) -> Collectives:
     Args:
         hlo: text of the compiled module, as `compiled.as_text()` gives it.
     """
-    count: Counter[str] = Counter()
-    size: Counter[str] = Counter()
+    count, size, numbers = Counter[str](), Counter[str](), Counter[str]()
+    sent = 0.0
     bodies, entry = _computations(hlo)
+    devices = int(found[1]) if (found := _DEVICES.search(hlo)) else 1
 
     def walk(name: str, times: int) -> None:
+        nonlocal sent
         for line in bodies.get(name, ()):
             if found := _COLLECTIVE.search(line):
+                arrays = _ARRAY.findall(found[1])
+                moved = sum(_bytes(kind, dims) for kind, dims in arrays)
                 count[found[2]] += times
-                size[found[2]] += times * sum(_bytes(kind, dims) for kind, dims in _ARRAY.findall(found[1]))
+                size[found[2]] += times * moved
+                numbers[found[2]] += times * all(_entries(dims) == 1 for _, dims in arrays)
+                sent += times * moved * _ring_share(found[2], _group_of(line, devices))
             trips = _TRIPS.search(line)
             inner = times * (int(trips[1]) if trips and " while(" in line else 1)
             called = _CALLED.findall(line)
@@ -54,7 +99,21 @@ def count_collectives(hlo: str) -> Collectives:
                 walk(one, inner)
 
     walk(entry, 1)
-    return Collectives(count=dict(count), result_bytes=dict(size))
+    return Collectives(count=dict(count), result_bytes=dict(size), numbers=dict(numbers), sent_bytes=sent)
+
+
+def _group_of(line: str, devices: int) -> int:
+    """Devices that take part in a collective together."""
+    found = _GROUPS.search(line)
+    if not found or found[1] == "":
+        return devices
+    return int(found[2]) if found[2] else found[1].count(",") + 1
+
+
+def _ring_share(kind: str, group: int) -> float:
+    """Bytes that a device sends for each byte of the result."""
+    rounds = {"all-reduce": 2.0, "reduce-scatter": float(group)}.get(kind, 1.0)
+    return 1.0 if kind == "collective-permute" else rounds * (group - 1) / group
 
 
 def _computations(hlo: str) -> tuple[dict[str, list[str]], str]:
@@ -73,5 +132,8 @@ def _computations(hlo: str) -> tuple[dict[str, list[str]], str]:
 
 def _bytes(kind: str, dims: str) -> int:
     bits = _BITS.search(kind)
-    entries = int(np.prod([int(size) for size in dims.split(",") if size], dtype=np.int64))
-    return entries * (max(int(bits[0]) // 8, 1) if bits else 1)
+    return _entries(dims) * (max(int(bits[0]) // 8, 1) if bits else 1)
+
+
+def _entries(dims: str) -> int:
+    return int(np.prod([int(size) for size in dims.split(",") if size], dtype=np.int64))

@@ -1,0 +1,58 @@
+"""Collectives of a whole step: those of every executable, as often as the lists run it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
+
+from meshwright.compiler.instructions import Op
+from meshwright.compiler.sharding.collectives import Collectives, count_collectives, in_all
+from meshwright.runtime.executor import MeshExecutor
+from meshwright.runtime.local import LocalRuntime
+
+
+def step_collectives(runtime: LocalRuntime) -> dict[str, Collectives]:
+    """What XLA makes of each executable of a step, over all of its runs and meshes; nothing is run.
+
+    Messages between meshes are none of them.
+
+    Args:
+        runtime: of the step.
+
+    Returns:
+        By name of the executable; those that send nothing are left out.
+    """
+    found: dict[str, list[Collectives]] = {}
+    for executor in runtime.executors:
+        for name, sent in _of_mesh(executor):
+            found.setdefault(name, []).append(sent)
+    whole = {name: in_all(runs) for name, runs in found.items()}
+    return {name: sent for name, sent in whole.items() if sent.count}
+
+
+def _of_mesh(executor: MeshExecutor) -> list[tuple[str, Collectives]]:
+    """What each RUN of a list sends, in order."""
+    lies: dict[int, Any] = {}
+    compiled: dict[Any, tuple[Any, Collectives]] = {}
+    found = []
+    for instruction in executor.instructions:
+        if instruction.op is not Op.RUN:
+            continue
+        name = instruction.executable or ""
+        given = [lies.get(buffer, executor.sharding(buffer)) for buffer in instruction.reads]
+        key = name, tuple(given)
+        if key not in compiled:
+            shapes = [_shape(executor, buffer, lie) for buffer, lie in zip(instruction.reads, given, strict=True)]
+            one = executor.compiled(instruction).lower(*shapes).compile()
+            compiled[key] = one.output_shardings, count_collectives(one.as_text())
+        made, sent = compiled[key]
+        lies.update(zip(instruction.writes, made, strict=True))
+        found.append((name, sent))
+    return found
+
+
+def _shape(executor: MeshExecutor, buffer: int, lie: NamedSharding) -> jax.ShapeDtypeStruct:
+    held = executor.buffers[buffer]
+    return jax.ShapeDtypeStruct(held.shape, held.dtype, sharding=lie)
