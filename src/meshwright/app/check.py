@@ -11,17 +11,20 @@ from meshwright.app.check_report import Better, CheckReport, Violation
 from meshwright.app.finding import find_plans, restricted
 from meshwright.app.job_inputs import Count
 from meshwright.app.launch_script import script_question
+from meshwright.app.measured_words import folder_notes, measured_sentence, planned_title
 from meshwright.app.mends import mends_of
-from meshwright.app.plan_source import PlanLike, PlanQuestion, plan_question
+from meshwright.app.plan_source import PlanLike, PlanQuestion, measured_plan, plan_question
 from meshwright.app.post_mortem import REMEDIES, PostMortem, post_mortem
 from meshwright.app.title import title, title_of
 from meshwright.app.verdict import against, memory, percent, sentence, tied
 from meshwright.errors import InputError, MeshwrightError, Problem
 from meshwright.estimate.legality import plan_problems
 from meshwright.estimate.price import estimate_plan
-from meshwright.estimate.result import StepEstimate
+from meshwright.estimate.result import StepEstimate, StepPrice
+from meshwright.hetero.job_price import price_job
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
@@ -87,6 +90,10 @@ def check(
         question, violations = script_question(model, source, source_format, given)
     else:
         assert plan is not None
+        asked = {"global_batch": global_batch, "tokens_per_step": tokens_per_step, "price": price, "oom_log": oom_log}
+        measured = measured_plan(plan, {"model": model, "cluster": cluster, "gpus": gpus, **asked, **given})
+        if measured is not None:
+            return _measured_report(*measured)
         question = plan_question(
             model,
             plan,
@@ -100,6 +107,27 @@ def check(
         violations = []
     target = source_format if source is not None else None
     return _report(question, violations, search=search, target=target, oom_log=oom_log)
+
+
+def _measured_report(job: MeasuredJob, warnings: tuple[str, ...]) -> CheckReport:
+    """A plan of measured layers: its file is legal by being read, so that memory is what can be wrong."""
+    estimate, shown = price_job(job), planned_title(job)
+    notes = [*warnings, *folder_notes(job), "no other plan was looked for: `plan --profiles` searches"]
+    if estimate.fits == "tight":
+        full = estimate.fullest
+        peak = memory(full.peak_memory_bytes, full.capacity_bytes)
+        notes.append(f"tight: {estimate.place(full)} needs {peak}; under 8% are left for what is not modelled")
+    return CheckReport(
+        name=None,
+        title=shown,
+        text=measured_sentence(job, estimate),
+        violations=tuple(_too_large(estimate)),
+        estimate=estimate,
+        better=None,
+        mends=(),
+        warnings=tuple(notes),
+        inputs=job,
+    )
 
 
 def _report(
@@ -169,7 +197,7 @@ def _illegal(problem: Problem) -> Violation:
     return Violation(code="LEGAL", what=problem.what, why=problem.why, fix=problem.fix, field=problem.field)
 
 
-def _too_large(estimate: StepEstimate) -> Iterator[Violation]:
+def _too_large(estimate: StepPrice) -> Iterator[Violation]:
     over = [stage for stage in estimate.stages if stage.peak_memory_bytes > stage.capacity_bytes]
     for stage in over[:8]:
         kinds = sorted(stage.memory_bytes, key=lambda kind: -kind[1])[:3]

@@ -9,7 +9,8 @@ from meshwright.app.job_inputs import JobInputs
 from meshwright.app.post_mortem import PostMortem
 from meshwright.app.verdict import memory
 from meshwright.errors import Problem, ViolationError
-from meshwright.estimate.result import StepEstimate
+from meshwright.estimate.result import StepPrice
+from meshwright.specs.measured import MeasuredJob
 from meshwright.units import seconds
 
 if TYPE_CHECKING:
@@ -102,13 +103,13 @@ class CheckReport:
     title: str
     text: str
     violations: tuple[Violation, ...]
-    estimate: StepEstimate | None
+    estimate: StepPrice | None
     """None where the plan is not legal."""
     better: Better | None
     mends: tuple[Repair, ...]
     """The smallest changes first, quickest first among equals."""
     warnings: tuple[str, ...]
-    inputs: JobInputs
+    inputs: JobInputs | MeasuredJob
     post_mortem: PostMortem | None = None
     """Of a run of this plan that ran out of memory."""
 
@@ -138,7 +139,6 @@ class CheckReport:
 
     def to_dict(self) -> dict[str, Any]:
         """As data: `meshwright.check/1`."""
-        found = self.inputs
         return {
             "schema": "meshwright.check/1",
             "name": self.name,
@@ -154,12 +154,7 @@ class CheckReport:
             "warnings": list(self.warnings),
             "post_mortem": self.post_mortem.to_dict() if self.post_mortem else None,
             "estimate": self.estimate.to_dict() if self.estimate else None,
-            "inputs": {
-                "model": found.model.describe(),
-                "cluster": found.cluster.describe(),
-                "workload": found.workload.describe(),
-                "assumptions": [{"name": a.name, "value": a.value, "basis": a.basis} for a in found.assumptions],
-            },
+            "inputs": _described(self.inputs),
         }
 
     def __repr__(self) -> str:
@@ -174,3 +169,20 @@ class CheckReport:
         from meshwright.report.html import renderable_html
 
         return renderable_html(self.__rich__())
+
+
+def _described(inputs: JobInputs | MeasuredJob) -> dict[str, object]:
+    """The question as data."""
+    if isinstance(inputs, MeasuredJob):
+        return {
+            "model": inputs.profile.describe(),
+            "cluster": inputs.cluster.describe(),
+            "workload": {"global_batch": inputs.global_batch, "dtype": "fp32", "sequence": "as profiled"},
+            "assumptions": [],
+        }
+    return {
+        "model": inputs.model.describe(),
+        "cluster": inputs.cluster.describe(),
+        "workload": inputs.workload.describe(),
+        "assumptions": [{"name": a.name, "value": a.value, "basis": a.basis} for a in inputs.assumptions],
+    }

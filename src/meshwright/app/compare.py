@@ -8,14 +8,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from meshwright.app.measured_words import folder_notes, planned_title
 from meshwright.app.plan_set import shortened
-from meshwright.app.plan_source import PlanLike, job_of
-from meshwright.app.title import bare_row, strategy_text, title_of
+from meshwright.app.plan_source import PlanLike, planned_job
+from meshwright.app.title import bare_row, strategy_text
 from meshwright.app.verdict import FITS_WORDS, differences, memory, percent, tied
+from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.price import estimate_plan
-from meshwright.estimate.result import StepEstimate
+from meshwright.estimate.result import StepEstimate, StepPrice
+from meshwright.formats.plan_json import PlannedJob
+from meshwright.hetero.job_price import price_job
 from meshwright.library.calibration import calibration
 from meshwright.specs.job import Job
+from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.plan import Pipeline
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_of import row_of
@@ -52,10 +57,12 @@ class Difference:
 class Comparison:
     """The second plan held against the first."""
 
-    first: Job
-    second: Job
-    estimates: tuple[StepEstimate, StepEstimate]
+    first: PlannedJob
+    second: PlannedJob
+    estimates: tuple[StepPrice, StepPrice]
     text: str
+    slower: float
+    """By what share of the first the second is slower."""
     settings: tuple[tuple[str, str, str], ...]
     """Degrees and settings that differ: name, first, second."""
     seconds: tuple[Difference, ...]
@@ -67,13 +74,12 @@ class Comparison:
     @property
     def titles(self) -> tuple[str, str]:
         """What to call the two plans."""
-        first, second = self.first, self.second
-        return title_of(first, row_of(first.plan, first.model)), title_of(second, row_of(second.plan, second.model))
+        return planned_title(self.first), planned_title(self.second)
 
     @property
     def tied(self) -> bool:
         """Whether measured runs as near each other are too often told wrong to say which is quicker."""
-        return tied(_ratio(self.first, self.second, *self.estimates))
+        return tied(self.slower)
 
     def to_dict(self) -> dict[str, object]:
         """As data: `meshwright.comparison/1`."""
@@ -137,14 +143,27 @@ def compare(first: PlanLike, second: PlanLike) -> Comparison:
         InputError: a file cannot be used.
         UnsupportedError: a plan nobody prices.
     """
-    (one, warnings), (two, more) = job_of(first), job_of(second)
+    (one, warnings), (two, more) = planned_job(first), planned_job(second)
+    if isinstance(one, MeasuredJob) and isinstance(two, MeasuredJob):
+        return _measured(one, two, (*warnings, *more))
+    if isinstance(one, MeasuredJob) or isinstance(two, MeasuredJob):
+        raise UnsupportedError(
+            Problem(
+                what="one plan is of measured layers, the other of a model",
+                why="they are priced by different rules: layer times as measured, and a model on data sheets",
+                fix="compare two plans of `plan --profiles`, or two without",
+                field="plan",
+            ),
+            code="MW421",
+        )
     estimates = tuple(estimate_plan(job.plan, job.model, job.cluster, job.workload) for job in (one, two))
     a, b = estimates
     return Comparison(
         first=one,
         second=two,
         estimates=(a, b),
-        text=_text(one, two, a, b),
+        text=_text(_ratio(one, two, a, b), _step_words(one, two, a, b), a, b, same_work=_same_work(one, two)),
+        slower=_ratio(one, two, a, b),
         settings=tuple(_settings(one, two)),
         seconds=_paired(dict(a.breakdown_s), dict(b.breakdown_s)),
         bytes=_paired(dict(a.fullest.memory_bytes), dict(b.fullest.memory_bytes)),
@@ -171,12 +190,48 @@ def _ratio(one: Job, two: Job, a: StepEstimate, b: StepEstimate) -> float:
     return _tokens_per_s(one, a) / _tokens_per_s(two, b) - 1
 
 
-def _text(one: Job, two: Job, a: StepEstimate, b: StepEstimate) -> str:
-    same_work, ratio = _same_work(one, two), _ratio(one, two, a, b)
-    if same_work:
-        step = f"{seconds(a.step_time_s)} against {seconds(b.step_time_s)}"
-    else:
-        step = f"{significant(_tokens_per_s(one, a))} against {significant(_tokens_per_s(two, b))} tokens/s"
+def _measured(one: MeasuredJob, two: MeasuredJob, warnings: tuple[str, ...]) -> Comparison:
+    """Two plans of measured layers, each from the numbers that its file carries."""
+    a, b = price_job(one), price_job(two)
+    same_work = (one.profile.name, one.global_batch) == (two.profile.name, two.global_batch)
+    per_s = [job.global_batch / price.step_time_s for job, price in ((one, a), (two, b))]
+    rates = f"{significant(per_s[0])} against {significant(per_s[1])} sequences/s"
+    ratio = per_s[0] / per_s[1] - 1
+    found = [
+        ("model", one.profile.name, two.profile.name),
+        ("cluster", one.cluster.name, two.cluster.name),
+        ("profiles", one.profile.source, two.profile.source),
+        ("measured numbers", one.profile.fingerprint[:19], two.profile.fingerprint[:19]),
+        ("devices", str(one.plan.devices), str(two.plan.devices)),
+        ("batch", str(one.global_batch), str(two.global_batch)),
+        *((name, show(one), show(two)) for name, show in _STAGES),
+    ]
+    notes = [] if same_work else ["the plans do not train the same; compare sequences/s, not seconds"]
+    return Comparison(
+        first=one,
+        second=two,
+        estimates=(a, b),
+        text=_text(ratio, _seconds_words(a, b) if same_work else rates, a, b, same_work=same_work),
+        slower=ratio,
+        settings=tuple((name, x, y) for name, x, y in found if x != y),
+        seconds=_paired(dict(a.breakdown_s), dict(b.breakdown_s)),
+        bytes=_paired(dict(a.fullest.memory_bytes), dict(b.fullest.memory_bytes)),
+        notes=(*warnings, *dict.fromkeys((*folder_notes(one), *folder_notes(two))), *notes, *_memory_notes(a, b)),
+    )
+
+
+def _seconds_words(a: StepPrice, b: StepPrice) -> str:
+    return f"{seconds(a.step_time_s)} against {seconds(b.step_time_s)}"
+
+
+def _step_words(one: Job, two: Job, a: StepEstimate, b: StepEstimate) -> str:
+    """Seconds of both where they do the same work, else tokens per second."""
+    if _same_work(one, two):
+        return _seconds_words(a, b)
+    return f"{significant(_tokens_per_s(one, a))} against {significant(_tokens_per_s(two, b))} tokens/s"
+
+
+def _text(ratio: float, step: str, a: StepPrice, b: StepPrice, *, same_work: bool) -> str:
     word = "slower" if ratio > 0 else "faster"
     verdict = "a tie" if tied(ratio) else f"the second is {percent(abs(ratio))} {word}"
     why = differences(a, b) if same_work else ""
@@ -206,27 +261,27 @@ def _settings(one: Job, two: Job) -> list[tuple[str, str, str]]:
     return [(name, a, b) for name, a, b in found if a != b]
 
 
-def _each_pipeline(job: Job, show: Callable[[Pipeline], str]) -> str:
+def _each_pipeline(job: PlannedJob, show: Callable[[Pipeline], str]) -> str:
     """What is said of pipelines, equal ones counted."""
     counts = Counter(show(pipeline) for pipeline in job.plan.pipelines)
     return " | ".join(f"{count} x ({text})" if count > 1 else text for text, count in counts.items())
 
 
-def _layers(job: Job) -> str:
+def _layers(job: PlannedJob) -> str:
     def show(pipeline: Pipeline) -> str:
         return shortened([sum(chunk.num_layers for chunk in worker.chunks) for worker in pipeline.workers])
 
     return _each_pipeline(job, show)
 
 
-def _micro_batches(job: Job) -> str:
+def _micro_batches(job: PlannedJob) -> str:
     def show(pipeline: Pipeline) -> str:
         return f"{pipeline.num_micro_batches} of {job.plan.data_degree(pipeline) * pipeline.micro_batch}"
 
     return _each_pipeline(job, show)
 
 
-def _strategies(job: Job) -> str:
+def _strategies(job: PlannedJob) -> str:
     def show(pipeline: Pipeline) -> str:
         index = (job.plan.strategy_index(pipeline, worker) for worker in pipeline.workers)
         return " > ".join(dict.fromkeys(strategy_text(job.plan.strategies[number]) for number in index))
@@ -234,7 +289,7 @@ def _strategies(job: Job) -> str:
     return _each_pipeline(job, show)
 
 
-_STAGES: tuple[tuple[str, Callable[[Job], str]], ...] = (
+_STAGES: tuple[tuple[str, Callable[[PlannedJob], str]], ...] = (
     ("pipelines", lambda job: str(len(job.plan.pipelines))),
     ("layers", _layers),
     ("micro-batches", _micro_batches),
@@ -255,6 +310,12 @@ def _notes(one: Job, two: Job, a: StepEstimate, b: StepEstimate) -> list[str]:
     if one.workload.tokens_per_step != two.workload.tokens_per_step:
         counts = f"{one.workload.tokens_per_step:,} and {two.workload.tokens_per_step:,}"
         notes.append(f"the steps train {counts} tokens; compare tokens/s, not seconds")
+    return [*notes, *_memory_notes(a, b)]
+
+
+def _memory_notes(a: StepPrice, b: StepPrice) -> list[str]:
+    """Where the fullest stages are, and which kind of memory sets them apart."""
+    notes = []
     fullest = a.place(a.fullest), b.place(b.fullest)
     if fullest[0] != fullest[1]:
         notes.append(f"the fullest is {fullest[0]} of the first and {fullest[1]} of the second")

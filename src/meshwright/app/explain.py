@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from meshwright.app.changes import describe, neighbours, with_rest
+from meshwright.app.explain_measured import explain_measured
 from meshwright.app.explain_mixed import mixed_steps
 from meshwright.app.explanation import Explanation, Step
-from meshwright.app.plan_source import PlanLike, job_of
+from meshwright.app.plan_source import PlanLike, planned_job
+from meshwright.app.price_words import price_lines
 from meshwright.app.pricing import Priced, Pricer
 from meshwright.app.sensitivity import effects
 from meshwright.app.title import bare_row
@@ -19,6 +21,7 @@ from meshwright.app.verdict import against, memory, percent, sentence
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
 from meshwright.specs.job import Job
+from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
@@ -43,10 +46,12 @@ def explain(plan: PlanLike) -> Explanation:
         InputError: the file cannot be used.
         UnsupportedError: a plan nobody prices.
     """
-    job, warnings = job_of(plan)
+    job, warnings = planned_job(plan)
+    if isinstance(job, MeasuredJob):
+        return explain_measured(job, warnings)
     estimate = estimate_plan(job.plan, job.model, job.cluster, job.workload)
     row = row_of(job.plan, job.model)
-    notes = list(warnings)
+    notes = [*warnings, *price_lines(job, estimate)]
     if not job.cluster.homogeneous or (row is None and bare_row(job.plan, job.model) is None):
         return _of_unequal_stages(job, estimate, tuple(notes))
     if row is None:

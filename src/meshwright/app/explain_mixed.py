@@ -13,7 +13,7 @@ from meshwright.errors import MeshwrightError
 from meshwright.estimate.legality import plan_problems
 from meshwright.estimate.price import check_plan, estimate_of
 from meshwright.estimate.pricer import PlanPricer
-from meshwright.estimate.result import StepEstimate
+from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.units import seconds
@@ -49,7 +49,7 @@ def mixed_steps(
     for _, _, variant, estimate in found:
         seen[variant.lever] += 1
         if seen[variant.lever] <= MOST_OF_A_LEVER:
-            around.append(_step(variant.change, estimate, chosen))
+            around.append(step_of(variant.change, estimate, chosen))
     rivals = [(one.change, one.plan) for large, time_s, one, _ in found if not large and time_s >= chosen.step_time_s]
     return tuple(_ladder(job, chosen, pricer)), tuple(around), rivals[:RIVALS]
 
@@ -73,32 +73,34 @@ def _ladder(job: Job, chosen: StepEstimate, pricer: PlanPricer) -> Iterator[Step
     if shared is not None:
         rungs.append(("add its layers by stage", shared))
     before: StepEstimate | None = None
-    for label, rung in rungs:
-        estimate = _priced(rung, job, pricer)
-        if estimate is None or rung == plan:
+    for label, variant in rungs:
+        estimate = _priced(variant, job, pricer)
+        if estimate is None or variant == plan:
             continue
-        yield _rung(label, estimate, before)
+        yield rung(label, estimate, before)
         before = estimate
-    yield _rung("add its shares of the batch" if shared else "add its layers by stage", chosen, before)
+    yield rung("add its shares of the batch" if shared else "add its layers by stage", chosen, before)
 
 
-def _rung(label: str, estimate: StepEstimate, before: StepEstimate | None) -> Step:
+def rung(label: str, estimate: StepPrice, before: StepPrice | None) -> Step:
+    """A rung of a ladder, against the one before it."""
     text = _state(estimate)
     if before is not None:
         ratio = estimate.step_time_s / before.step_time_s - 1
         if abs(ratio) >= 0.0005:
             text += f", {percent(abs(ratio))} {'slower' if ratio > 0 else 'faster'} than before"
-    return replace(_step(label, estimate, estimate), text=text)
+    return replace(step_of(label, estimate, estimate), text=text)
 
 
-def _state(estimate: StepEstimate) -> str:
+def _state(estimate: StepPrice) -> str:
     full = estimate.fullest
     words = {"yes": "fits", "tight": "fits tightly", "no": "does not fit"}[estimate.fits]
     peak = memory(full.peak_memory_bytes, full.capacity_bytes)
     return f"{words} ({peak} on {estimate.place(full)}), {seconds(estimate.step_time_s)}"
 
 
-def _step(change: str, estimate: StepEstimate, chosen: StepEstimate) -> Step:
+def step_of(change: str, estimate: StepPrice, chosen: StepPrice) -> Step:
+    """A change with what becomes of the chosen plan by it."""
     full = estimate.fullest
     peak = memory(full.peak_memory_bytes, full.capacity_bytes)
     loses = against(chosen, estimate)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from meshwright.app.measured_words import planned_title
 from meshwright.app.sensitivity import Effect
-from meshwright.app.title import title_of
-from meshwright.estimate.result import StepEstimate
-from meshwright.specs.job import Job
+from meshwright.estimate.result import StepPrice
+from meshwright.formats.plan_json import PlannedJob
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -46,8 +46,8 @@ class Step:
 class Explanation:
     """A plan explained."""
 
-    job: Job
-    estimate: StepEstimate
+    job: PlannedJob
+    estimate: StepPrice
     text: str
     """The verdict on the plan itself."""
     ladder: tuple[Step, ...]
@@ -63,7 +63,7 @@ class Explanation:
         return {
             "schema": "meshwright.explanation/1",
             "name": self.job.name,
-            "title": title_of(self.job),
+            "title": planned_title(self.job),
             "text": self.text,
             "estimate": self.estimate.to_dict(),
             "ladder": [step.to_dict() for step in self.ladder],

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from meshwright.app.title import title_of
 from meshwright.app.verdict import FITS_WORDS, memory
 from meshwright.errors import MeshwrightError
 from meshwright.estimate.result import StepPrice
+from meshwright.formats.plan_json import PlannedJob
 from meshwright.formats.profiles import read_profiles
 from meshwright.hetero.measured_job import same_numbers
 from meshwright.specs.measured import MeasuredJob
+from meshwright.specs.row_of import row_of
 from meshwright.units import seconds
 
 MOST_SHAPES = 4
 """Kinds of pipelines named."""
+
+
+def planned_title(job: PlannedJob) -> str:
+    """What to call a plan, of a model or of measured layers."""
+    return measured_title(job) if isinstance(job, MeasuredJob) else title_of(job, row_of(job.plan, job.model))
 
 
 def measured_title(job: MeasuredJob) -> str:

@@ -26,7 +26,7 @@ from meshwright.hetero.costing import Offer
 from meshwright.hetero.execution import execution_plan
 from meshwright.hetero.job_price import PacedPipeline, paced_pipelines, price_job
 from meshwright.hetero.kinds import DeviceKind
-from meshwright.hetero.measured_job import measured_job
+from meshwright.hetero.measured_job import measured_job, pipeline_shapes
 from meshwright.hetero.profile_costs import ProfileCosts
 from meshwright.hetero.shares import shares
 from meshwright.specs.cluster import ClusterSpec
@@ -295,7 +295,7 @@ def plan_measured(
         composed=composed,
         job=job,
         estimate=price_job(job),
-        paced=tuple(paced_pipelines(job, costs)),
+        paced=tuple(paced_pipelines(pipeline_shapes(job), costs)),
         bound_s=compute_bound_s(costs, global_batch),
         alone=alone,
         without=without,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -100,6 +101,38 @@ def planned_job(plan: PlanLike) -> tuple[PlannedJob, tuple[str, ...]]:
     return read.planned, read.warnings
 
 
+def measured_plan(
+    plan: PlanLike | ExecutionPlan | PlanRow, settings: Mapping[str, object]
+) -> tuple[MeasuredJob, tuple[str, ...]] | None:
+    """A plan of measured layers, and warnings about its file; None for any other plan.
+
+    Args:
+        plan: as `plan_question` takes it.
+        settings: what else was said; the file of such a plan says all there is.
+
+    Raises:
+        InputError: the file cannot be used, or another model, cluster or workload is given.
+    """
+    if isinstance(plan, ExecutionPlan | PlanRow | Job) or (isinstance(plan, str) and not is_file(plan)):
+        return None
+    job, warnings = planned_job(plan)
+    if not isinstance(job, MeasuredJob):
+        return None
+    problems = [
+        Problem(
+            what=f"{name} is given with a plan of measured layers",
+            why="its layers were measured on its own devices, at its own sequence length",
+            fix="leave it out, or plan again with --profiles",
+            field=name,
+        )
+        for name, value in settings.items()
+        if value is not None
+    ]
+    if problems:
+        raise InputError(problems, code="MW230")
+    return job, warnings
+
+
 def is_file(text: str) -> bool:
     """Whether text names a plan file rather than a plan: it has a path, a file ending, or is there."""
     path = text.partition("#")[0]
@@ -148,7 +181,9 @@ def plan_question(
         "tokens": tokens,
     }
     given = {name: value for name, value in settings.items() if value is not None}
-    carried = isinstance(plan, (Job, MeasuredJob, HasJob)) or (isinstance(plan, (str, os.PathLike)) and _names_file(plan))
+    carried = isinstance(plan, (Job, MeasuredJob, HasJob)) or (
+        isinstance(plan, (str, os.PathLike)) and _names_file(plan)
+    )
     if carried:
         job, read_warnings = job_of(plan)  # type: ignore[arg-type]
         return _carried(job, read_warnings, model, cluster, gpus, price, given, (global_batch, tokens_per_step))

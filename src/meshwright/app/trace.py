@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meshwright.app.job_inputs import Count
-from meshwright.app.plan_source import PlanLike, job_of, plan_question
-from meshwright.app.title import title_of
+from meshwright.app.measured_words import folder_notes, planned_title
+from meshwright.app.plan_source import PlanLike, measured_plan, plan_question, planned_job
 from meshwright.errors import InputError, Problem
 from meshwright.estimate.timeline import StepTimeline, step_timeline
+from meshwright.formats.plan_json import PlannedJob
 from meshwright.formats.writing import check_file, write_file
+from meshwright.hetero.job_timeline import job_timeline
 from meshwright.report.picture import MemoryLine, Picture, Span
 from meshwright.specs.cluster import ClusterSpec
-from meshwright.specs.job import Job
+from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import Worker
 from meshwright.specs.row import PlanRow
@@ -36,7 +38,7 @@ MOST_TASKS = 500_000
 class Trace:
     """One step of a plan, task by task."""
 
-    job: Job
+    job: PlannedJob
     step: StepTimeline
     warnings: tuple[str, ...] = ()
 
@@ -44,7 +46,8 @@ class Trace:
     def title(self) -> str:
         """Model, plan, seconds."""
         job = self.job
-        what = f"{job.model.name}, {title_of(job)}"
+        name = job.profile.name if isinstance(job, MeasuredJob) else job.model.name
+        what = f"{name}, {planned_title(job)}"
         return f"{what}: {seconds(self.step.estimate.step_time_s)} per step"
 
     @cached_property
@@ -175,8 +178,12 @@ def trace(
         "attention_kernel": attention_kernel,
         "expert_imbalance": expert_imbalance,
     }
-    question = plan_question(model, plan, **settings)  # type: ignore[arg-type]
-    found = trace_of(question.job, question.warnings)
+    measured = measured_plan(plan, {"model": model, **settings})
+    if measured is not None:
+        found = trace_of(*measured)
+    else:
+        question = plan_question(model, plan, **settings)  # type: ignore[arg-type]
+        found = trace_of(question.job, question.warnings)
     if output is not None:
         write_file(Path(output), found.chrome(compress=os.fspath(output).endswith(".gz")))
     if svg is not None:
@@ -213,7 +220,9 @@ def check_files(output: str | os.PathLike[str] | None, svg: str | os.PathLike[st
 
 def trace_of(plan: PlanLike, warnings: Sequence[str] = ()) -> Trace:
     """One step of a plan that carries its model, cluster and workload; arguments and errors as `trace`."""
-    job, more = job_of(plan)
+    job, more = planned_job(plan)
+    if isinstance(job, MeasuredJob):
+        return Trace(job=job, step=job_timeline(job), warnings=(*warnings, *more, *folder_notes(job)))
     step = step_timeline(job.plan, job.model, job.cluster, job.workload)
     return Trace(job=job, step=step, warnings=(*warnings, *more, *_without_flush(step)))
 
@@ -265,7 +274,7 @@ def _picture(found: Trace) -> Picture:
     )
 
 
-def _worker_names(job: Job, step: StepTimeline) -> Iterator[str]:
+def _worker_names(job: PlannedJob, step: StepTimeline) -> Iterator[str]:
     """`stage 0: layers 0-19, 16 x H100`, with the pipeline where there are several."""
     devices = {group.name: group.device.name for group in job.cluster.groups}
     workers = (worker for pipeline in job.plan.pipelines for worker in pipeline.workers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from meshwright.estimate.result import StepEstimate
+from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.library.calibration import calibration
 from meshwright.search.result import Certificate
 from meshwright.specs.job import Job
@@ -202,7 +202,7 @@ def tied(ratio: float) -> bool:
     return abs(ratio) < calibration().tie
 
 
-def against(best: StepEstimate, other: StepEstimate) -> str:
+def against(best: StepPrice, other: StepPrice) -> str:
     """Why `other` loses to `best` (or ties, or wins): the relative difference and the parts of the step behind it."""
     ratio = other.step_time_s / best.step_time_s - 1.0
     parts = differences(best, other)
@@ -214,7 +214,7 @@ def against(best: StepEstimate, other: StepEstimate) -> str:
     return f"{percent(abs(ratio))} {'slower' if ratio > 0 else 'faster'}: {parts}"
 
 
-def more_memory(best: StepEstimate, other: StepEstimate) -> str:
+def more_memory(best: StepPrice, other: StepPrice) -> str:
     """How much more memory `other` needs than `best` on its fullest stage, and how their times compare."""
     peaks = best.peak_memory_bytes, other.peak_memory_bytes
     change = peaks[1] - peaks[0]
@@ -225,7 +225,7 @@ def more_memory(best: StepEstimate, other: StepEstimate) -> str:
     return f"{gib(abs(change))} {'more' if change > 0 else 'less'} memory ({gib(peaks[1])}), {times}"
 
 
-def more_cost(best: StepEstimate, other: StepEstimate, devices: int) -> str:
+def more_cost(best: StepPrice, other: StepPrice, devices: int) -> str:
     """How much more device time a step of `other` costs on as many devices."""
     ratio = other.step_time_s / best.step_time_s - 1.0
     spent, least = (significant(devices * estimate.step_time_s, 4) for estimate in (other, best))
@@ -234,7 +234,7 @@ def more_cost(best: StepEstimate, other: StepEstimate, devices: int) -> str:
     return f"{word}: {spent} against {least} device-seconds a step" + (f" ({parts})" if parts else "")
 
 
-def differences(base: StepEstimate, other: StepEstimate, most: int = 3) -> str:
+def differences(base: StepPrice, other: StepPrice, most: int = 3) -> str:
     """The largest differences between two steps, in words: `pipeline bubble +1.2 s, compute -0.1 s`."""
     mine = dict(base.breakdown_s)
     found = sorted(((s - mine[name], name) for name, s in other.breakdown_s), key=lambda pair: -abs(pair[0]))

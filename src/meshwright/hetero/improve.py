@@ -84,7 +84,7 @@ def _neighbours(
 ) -> Iterator[Composition]:
     for index, part in enumerate(composition.parts):
         others = [*composition.parts[:index], *composition.parts[index + 1 :]]
-        for shape in _similar(part.shape):
+        for shape in similar(part.shape):
             if pricer.pace(shape) is not None:
                 for count in sorted({part.pipelines, part.pipelines // 2, 1} - {0}):
                     yield merged([*others, Part(shape, count), Part(part.shape, part.pipelines - count)])
@@ -97,7 +97,7 @@ def _neighbours(
                         yield merged([*others, left, Part(shape, added)])
 
 
-def _similar(shape: PipelineShape) -> Iterator[PipelineShape]:
+def similar(shape: PipelineShape) -> Iterator[PipelineShape]:
     """One layer moved between two stages, or the micro-batch halved or doubled."""
     for giver, stage in enumerate(shape.stages):
         for taker in range(len(shape.stages)):

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from meshwright.errors import InputError, Problem
@@ -58,11 +58,13 @@ class PacedPipeline:
         return sum(self.paces[size].slowest_s for size in self.sizes) - self.compute_s
 
 
-def paced_pipelines(job: MeasuredJob, costs: ProfileCosts) -> list[PacedPipeline]:
-    """Every pipeline of a job.
+def paced_pipelines(
+    shapes: Sequence[tuple[PipelineShape, tuple[int, ...]]], costs: ProfileCosts
+) -> list[PacedPipeline]:
+    """Pipelines at their pace.
 
     Args:
-        job: the plan.
+        shapes: `pipeline_shapes` of a job: each pipeline with the sequences of its micro-batches.
         costs: `costs_of` the job.
 
     Raises:
@@ -70,7 +72,7 @@ def paced_pipelines(job: MeasuredJob, costs: ProfileCosts) -> list[PacedPipeline
     """
     pacer, found = PipelinePacer(costs), []
     problems = []
-    for number, (shape, sizes) in enumerate(pipeline_shapes(job)):
+    for number, (shape, sizes) in enumerate(shapes):
         own = {size: pacer.pace(PipelineShape(size, shape.stages)) for size in {shape.micro_batch, *sizes}}
         paces = {size: pace for size, pace in own.items() if pace is not None}
         for size in sorted(own.keys() - paces.keys()):
@@ -100,7 +102,17 @@ def price_job(job: MeasuredJob, costs: ProfileCosts | None = None) -> StepPrice:
         InputError: a micro-batch was not measured, or replicas of two stages do not nest.
     """
     costs = costs or costs_of(job)
-    pipelines = paced_pipelines(job, costs)
+    return price_pipelines(paced_pipelines(pipeline_shapes(job), costs), costs, job.cluster)
+
+
+def price_pipelines(pipelines: Sequence[PacedPipeline], costs: ProfileCosts, cluster: ClusterSpec) -> StepPrice:
+    """Time, memory and price of pipelines that train one batch together.
+
+    Args:
+        pipelines: at their pace.
+        costs: of the model on the cluster's devices.
+        cluster: devices, links and prices.
+    """
     last = max(pipelines, key=lambda one: one.end_s)
     update_s = max(one.pace.update_s for one in pipelines)
     alike = Counter((one.pace.cuts, one.shape.stages) for one in pipelines)
@@ -112,12 +124,12 @@ def price_job(job: MeasuredJob, costs: ProfileCosts | None = None) -> StepPrice:
         "dp": sync_s,
         "optimizer": update_s,
     }
-    capacity = {group.name: group.device.memory_bytes for group in job.cluster.groups}
+    capacity = {group.name: group.device.memory_bytes for group in cluster.groups}
     stages = tuple(stage for number, one in enumerate(pipelines) for stage in _stages(number, one, costs, capacity))
     composition = Composition(tuple(Part(one.shape, 1) for one in pipelines))
-    traffic = composition_traffic(costs, composition, [[one.sizes] for one in pipelines], job.cluster)
+    traffic = composition_traffic(costs, composition, [[one.sizes] for one in pipelines], cluster)
     time_s = last.end_s + update_s + sync_s
-    hour = price_per_hour(job.cluster, stages)
+    hour = price_per_hour(cluster, stages)
     sent = sum(link.price_per_step for link in traffic)
     return StepPrice(
         step_time_s=time_s,

@@ -13,7 +13,7 @@ import numpy as np
 
 from meshwright.estimate.timeline import Phase, StepTimeline, activation_line
 from meshwright.hetero.job_price import PacedPipeline, paced_pipelines, price_job
-from meshwright.hetero.measured_job import costs_of
+from meshwright.hetero.measured_job import costs_of, pipeline_shapes
 from meshwright.hetero.profile_costs import ProfileCosts
 from meshwright.schedules import SCHEDULES, Times, simulate
 from meshwright.schedules.beside import side_by_side
@@ -34,7 +34,7 @@ def job_timeline(job: MeasuredJob) -> StepTimeline:
         InputError: a micro-batch was not measured.
     """
     costs = costs_of(job)
-    estimate, pipelines = price_job(job, costs), paced_pipelines(job, costs)
+    estimate, pipelines = price_job(job, costs), paced_pipelines(pipeline_shapes(job), costs)
     tables = [SCHEDULES["1f1b"].table(len(one.shape.stages), len(one.sizes), 1) for one in pipelines]
     most = max(len(one.sizes) for one in pipelines)
     each = [_durations(one, costs, most) for one in pipelines]

@@ -1,0 +1,191 @@
+"""Why a plan of measured layers is what it is: its layers and shares undone, its neighbours, what it rests on.
+
+All by the rule that planned it, from the numbers that its file carries.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from meshwright.app.explain_mixed import rung, step_of
+from meshwright.app.explanation import Explanation, Step
+from meshwright.app.measured_words import folder_notes, measured_sentence
+from meshwright.app.price_words import price_said, traffic_lines
+from meshwright.app.sensitivity import LEAST_EFFECT, SURE_STEP, Effect
+from meshwright.estimate.result import StepPrice
+from meshwright.hetero.composition import Composition, Part, PipelineShape
+from meshwright.hetero.composition_price import CompositionPricer
+from meshwright.hetero.improve import merged, similar
+from meshwright.hetero.job_price import paced_pipelines, price_job, price_pipelines
+from meshwright.hetero.measured_job import costs_of, pipeline_shapes
+from meshwright.hetero.shares import shares
+from meshwright.specs.measured import MeasuredJob, MeasuredLink, MeasuredModel
+
+MOST_NEIGHBOURS = 12
+
+
+def explain_measured(job: MeasuredJob, warnings: tuple[str, ...] = ()) -> Explanation:
+    """Why a plan of measured layers is what it is.
+
+    Args:
+        job: the plan.
+        warnings: about its file.
+
+    Raises:
+        InputError: a micro-batch of the plan was not measured.
+    """
+    around = _Around(job)
+    estimate = around.chosen
+    used = Counter[str]()
+    for stage in estimate.stages:
+        used[stage.group] += stage.devices
+    notes = [*warnings, *folder_notes(job)]
+    if estimate.price_per_step is not None:
+        notes.append(price_said(estimate.price_per_step, estimate.step_time_s, used, job.cluster))
+    return Explanation(
+        job=job,
+        estimate=estimate,
+        text=measured_sentence(job, estimate),
+        ladder=tuple(around.ladder()),
+        neighbours=tuple(around.neighbours()),
+        sensitivity=tuple(_effects(job, estimate.step_time_s)),
+        notes=(*notes, *traffic_lines(estimate.traffic, job.cluster)),
+    )
+
+
+class _Around:
+    """Compositions near the one of a plan, each with its shares of the batch made anew."""
+
+    def __init__(self, job: MeasuredJob) -> None:
+        self.job, self.costs = job, costs_of(job)
+        self.pricer = CompositionPricer(self.costs, job.global_batch)
+        self.shapes = pipeline_shapes(job)
+        self.composition = merged(Part(shape, 1) for shape, _ in self.shapes)
+        self.chosen = price_job(job, self.costs)
+
+    def price(self, composition: Composition) -> StepPrice | None:
+        """With the best shares; None where it cannot run."""
+        time = self.pricer.price(composition)
+        if time is None:
+            return None
+        counts = shares(composition, time, self.pricer)
+        pipelines = [
+            (part.shape, sizes) for part, each in zip(composition.parts, counts, strict=True) for sizes in each if sizes
+        ]
+        return price_pipelines(paced_pipelines(pipelines, self.costs), self.costs, self.job.cluster)
+
+    def ladder(self) -> Iterator[Step]:
+        """Even layers and shares, then the plan's layers, then its shares."""
+        several = len(self.shapes) > 1
+        even = [(_evenly(shape), sizes) for shape, sizes in self.shapes]
+        before = self._equal_shares(even)
+        if even == self.shapes:
+            before = None
+        if before is not None:
+            yield rung(f"start: layers{' and batch' if several else ''} shared evenly", before, None)
+        if several:
+            equal = self._equal_shares(self.shapes)
+            if equal is not None:
+                yield rung("add its layers by stage" if before else "start: batch shared evenly", equal, before)
+                before = equal
+        yield rung("add its shares of the batch" if several else "add its layers by stage", self.chosen, before)
+
+    def _equal_shares(self, shapes: Sequence[tuple[PipelineShape, tuple[int, ...]]]) -> StepPrice | None:
+        """As many sequences in each pipeline, as far as whole micro-batches go; None where a point was not measured."""
+        each = -(-self.job.global_batch // len(shapes))
+        if any(self.pricer.pace(shape) is None for shape, _ in shapes):
+            return None
+        pipelines = [(shape, self.pricer.rests(shape).sizes(each)) for shape, _ in shapes]
+        return price_pipelines(paced_pipelines(pipelines, self.costs), self.costs, self.job.cluster)
+
+    def neighbours(self) -> list[Step]:
+        """A layer moved, a micro-batch halved or doubled, a pipeline left out: those that fit first, by time."""
+        found = []
+        for said, composition in self._changed():
+            price = self.price(composition)
+            if price is not None:
+                found.append((price.fits == "no", price.step_time_s, said, price))
+        found.sort(key=lambda one: one[:2])
+        return [step_of(said, price, self.chosen) for _, _, said, price in found[:MOST_NEIGHBOURS]]
+
+    def _changed(self) -> Iterator[tuple[str, Composition]]:
+        parts = self.composition.parts
+        for index, part in enumerate(parts):
+            others = [*parts[:index], *parts[index + 1 :]]
+            said = _pipelines(part)
+            for shape in similar(part.shape):
+                yield f"{said}: {_difference(part.shape, shape)}", merged([*others, Part(shape, part.pipelines)])
+            if len(parts) > 1 or part.pipelines > 1:
+                left = Part(part.shape, part.pipelines - 1)
+                yield f"{said}: one pipeline less", merged([*others, left])
+
+
+def _pipelines(part: Part) -> str:
+    """`2 pipelines on new and old`."""
+    groups = " and ".join(dict.fromkeys(stage.device for stage in part.shape.stages))
+    return f"{part.pipelines} pipeline{'s' if part.pipelines > 1 else ''} on {groups}"
+
+
+def _difference(one: PipelineShape, other: PipelineShape) -> str:
+    if one.micro_batch != other.micro_batch:
+        return f"micro-batch {one.micro_batch} -> {other.micro_batch}"
+    before, after = ([stage.layers for stage in shape.stages] for shape in (one, other))
+    giver = next(i for i, (a, b) in enumerate(zip(before, after, strict=True)) if b < a)
+    taker = next(i for i, (a, b) in enumerate(zip(before, after, strict=True)) if b > a)
+    return f"one layer from stage {giver} to stage {taker}"
+
+
+def _evenly(shape: PipelineShape) -> PipelineShape:
+    """The same stages with as many layers each, the first ones one more."""
+    each, more = divmod(shape.cuts[-1], len(shape.stages))
+    stages = tuple(stage._replace(layers=each + (i < more)) for i, stage in enumerate(shape.stages))
+    return PipelineShape(shape.micro_batch, stages)
+
+
+def _effects(job: MeasuredJob, step_time_s: float) -> list[Effect]:
+    """What the step does where measured numbers are a little off, the largest effect first."""
+    found = []
+    for name, worse, better in _doubted(job.profile):
+        slow, quick = (price_job(replace(job, profile=profile)).step_time_s for profile in (worse, better))
+        if max(slow - step_time_s, step_time_s - quick) > LEAST_EFFECT * step_time_s:
+            found.append(
+                Effect(name=name, basis="measured", change=SURE_STEP, step_time_worse_s=slow, step_time_better_s=quick)
+            )
+    return sorted(found, key=lambda one: one.step_time_better_s - one.step_time_worse_s)
+
+
+def _doubted(profile: MeasuredModel) -> Iterator[tuple[str, MeasuredModel, MeasuredModel]]:
+    for device in dict.fromkeys(point.device for point in profile.points):
+        worse, better = (_layers(profile, device, factor) for factor in (1 - SURE_STEP, 1 + SURE_STEP))
+        yield f"speed of the layers on {device}", worse, better
+    pairs = dict.fromkeys(tuple(sorted({link.source.device, link.target.device})) for link in profile.links)
+    for pair in pairs:
+        said = f"links between {' and '.join(pair)}" if len(pair) > 1 else f"links between nodes of {pair[0]}"
+        worse, better = (_links(profile, set(pair), factor) for factor in (1 - SURE_STEP, 1 + SURE_STEP))
+        yield f"bandwidth of {said}", worse, better
+
+
+def _layers(profile: MeasuredModel, device: str, factor: float) -> MeasuredModel:
+    points = tuple(
+        replace(
+            point,
+            forward_s=tuple(time_s / factor for time_s in point.forward_s),
+            backward_s=tuple(time_s / factor for time_s in point.backward_s),
+        )
+        if point.device == device
+        else point
+        for point in profile.points
+    )
+    return replace(profile, points=points)
+
+
+def _links(profile: MeasuredModel, pair: set[str], factor: float) -> MeasuredModel:
+    def scaled(link: MeasuredLink) -> MeasuredLink:
+        if {link.source.device, link.target.device} != pair:
+            return link
+        c2, c1, c0 = (factor * c for c in (link.c2, link.c1, link.c0))
+        return replace(link, c2=c2, c1=c1, c0=c0, max_gb_s=factor * link.max_gb_s)
+
+    return replace(profile, links=tuple(scaled(link) for link in profile.links))
