@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from meshwright.compiler.marking import value_and_grad
@@ -37,10 +38,32 @@ TWO = descent(lambda w, x: (x @ w).mean())
         (lambda w, x: ((x @ w) ** 2).sum() / x.shape[0], True),
         (lambda w, x: ((x @ w) ** 2).sum(), False),
         (lambda w, x: ((x @ w) ** 2).mean() * x.size, False),
+        (lambda w, x: jax.checkpoint(lambda w: ((x @ w) ** 2).mean())(w), True),
+        (lambda w, x: jax.checkpoint(lambda w: ((x @ w) ** 2).sum())(w), False),
+        (lambda w, x: jnp.vdot(x @ w, x @ w) / len(x), True),
+        (lambda w, x: ((x @ w) ** 2).mean() + (w**2).sum(), True),
+        (lambda w, x: jax.lax.scan(lambda s, c: (s + c.sum(), None), 0.0, (x @ w).T)[0] / len(x), True),
+        (lambda w, x: jax.nn.logsumexp(x @ w, axis=1).sum(), False),
     ],
 )
 def test_means_and_sums_are_told_apart(loss: Callable[..., Any], mean: bool) -> None:
     assert trace_step(descent(loss), (WEIGHTS, BATCH), micro_batches=4).mean is mean
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda w, x: ((x @ w) ** 2).sum() + (w**2).sum(),
+        lambda w, x: (x @ w)[0].sum(),
+        lambda w, x: ((x @ w).sum(1) * x[:, 0]).sum() * (1 / x[:, 0].sum()),
+        lambda w, x: jnp.log(jnp.exp(x @ w).sum()),
+        lambda w, x: ((x @ w) ** 2).sum() / len(x) ** 2,
+    ],
+    ids=["sum and penalty", "one sample", "times a weight", "logarithm of a sum", "over the square"],
+)
+def test_what_is_neither_is_refused_with_its_line(loss: Callable[..., Any]) -> None:
+    with pytest.raises(InputError, match=r"neither a mean nor a sum .*: tests/compiler/test_trace.py:\d+"):
+        trace_step(descent(loss), (WEIGHTS, BATCH), micro_batches=4)
 
 
 def test_a_loss_divided_by_its_weights_is_neither() -> None:
@@ -74,6 +97,66 @@ def test_steps_that_cannot_be_read(fun: Callable[..., Any], micro_batches: int, 
     with pytest.raises(InputError) as caught:
         trace_step(fun, (WEIGHTS, BATCH), micro_batches=micro_batches)
     assert words in str(caught.value)
+
+
+SEEN: list[Any] = []
+
+
+def counted(w: jax.Array, x: jax.Array) -> jax.Array:
+    SEEN.append(None)
+    return (x @ w).mean() * len(SEEN)
+
+
+def drawn(w: jax.Array, x: jax.Array) -> jax.Array:
+    return (x @ w + np.random.random(2)).mean()
+
+
+def asked(w: jax.Array, x: jax.Array) -> jax.Array:
+    return (x @ w).mean() if w[0, 0] > 0 else (x @ w).std()
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (counted, "computes something else each time it is traced: tests/compiler/test_trace.py:{} (counted)"),
+        (drawn, "computes something else each time it is traced: an array made by numpy differs"),
+        (asked, "needs the number behind a traced value: tests/compiler/test_trace.py:{} (asked)"),
+    ],
+)
+def test_what_python_does_beside_the_step_is_told_with_its_line(loss: Callable[..., Any], words: str) -> None:
+    SEEN.clear()
+    with pytest.raises(InputError) as raised:
+        trace_step(descent(loss), (WEIGHTS, BATCH), micro_batches=4)
+    code = loss.__code__
+    last = max(line for _, _, line in code.co_lines() if line)
+    assert words.format(last) in str(raised.value)
+    assert str(raised.value).count("step at tests/compiler/test_trace.py") == 1
+
+
+def keeping(w: jax.Array, x: jax.Array) -> jax.Array:
+    SEEN.append(value_and_grad(lambda w, x: (x @ w).mean())(w, x)[1])
+    return w - SEEN[0]
+
+
+def test_what_is_left_behind_is_told_with_its_line() -> None:
+    SEEN.clear()
+    with pytest.raises(InputError) as raised:
+        trace_step(keeping, (WEIGHTS, BATCH))
+    line = keeping.__code__.co_firstlineno + 2
+    assert f"uses a value that an earlier trace left behind: tests/compiler/test_trace.py:{line}" in str(raised.value)
+
+
+def test_what_reads_no_samples_is_refused() -> None:
+    with pytest.raises(InputError, match=r"no samples in arguments \(1,\) of 1"):
+        trace_step(descent(lambda w, x: (x @ w).mean()), (WEIGHTS,))
+    with pytest.raises(InputError, match="batch arguments of 3 and 8 samples"):
+        trace_step(descent(lambda w, x: (x[0] @ w).mean() + x[1].mean()), (WEIGHTS, (BATCH, jnp.ones((3, 2)))))
+    with pytest.raises(InputError, match=r"forgotten at .*test_trace.py:\d+ calls"):
+        trace_step(forgotten, (WEIGHTS, BATCH))
+
+
+def forgotten(w: jax.Array, x: jax.Array) -> jax.Array:
+    return w - jax.grad(lambda w: (x @ w).mean())(w)
 
 
 def test_a_batch_without_an_axis_is_refused() -> None:

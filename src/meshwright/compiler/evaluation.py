@@ -14,7 +14,8 @@ from jax.extend import core
 
 from meshwright.compiler.inline import flat_jaxpr
 from meshwright.compiler.marking import gradient_p, marked_forward
-from meshwright.compiler.trace import TracedStep, batch_part, batch_places, check_batch, flat_loss, is_mean
+from meshwright.compiler.scaling import is_mean
+from meshwright.compiler.trace import TracedStep, batch_part, batch_places, check_batch, flat_loss
 from meshwright.errors import InputError, Problem
 
 

@@ -14,6 +14,9 @@ from meshwright.compiler.cost import aval_bytes
 from meshwright.compiler.inline import flat_jaxpr, opened
 from meshwright.compiler.leading import Stacking
 from meshwright.compiler.marking import gradient_p, read_loss
+from meshwright.compiler.reading import told, traced
+from meshwright.compiler.scaling import is_mean
+from meshwright.compiler.where import start_of
 from meshwright.errors import InputError, Problem
 
 
@@ -83,7 +86,7 @@ def trace_step(
 
     def traced_with(parts: int) -> core.ClosedJaxpr:
         cut = [batch_part(shape, parts) if place in batch else shape for place, shape in enumerate(shapes)]
-        return flat_jaxpr(flat, cut)
+        return traced(fun, flat, cut)
 
     closed = traced_with(micro_batches)
     mark = _mark_of(closed, fun)
@@ -140,7 +143,8 @@ class LossReader:
         check_batch([self._shapes[place] for place in self._places], micro_batches)
         cut = [batch_part(shape, micro_batches) if place in self._places else shape
                for place, shape in enumerate(self._shapes)]  # fmt: skip
-        read = read_loss(lambda *given: self._fun(*jax.tree.unflatten(self._in_tree, given)), cut)
+        with told(self._fun):
+            read = read_loss(lambda *given: self._fun(*jax.tree.unflatten(self._in_tree, given)), cut)
         if read is None:
             raise _marks_problem(self._fun, 0)
         closed, wrt = opened(read[0]), read[1]
@@ -161,7 +165,20 @@ def batch_places(arguments: Sequence[Any], batch_argnums: Sequence[int]) -> tupl
     Args:
         arguments: of a step.
         batch_argnums: those that hold samples.
+
+    Raises:
+        InputError: there are no such arguments, or no arrays in them.
     """
+    absent = [place for place in batch_argnums if not -len(arguments) <= place < len(arguments)]
+    if absent or not jax.tree.leaves([arguments[place] for place in batch_argnums]):
+        raise InputError(
+            Problem(
+                what=f"no samples in arguments {tuple(batch_argnums)} of {len(arguments)}",
+                why="the arrays of batch arguments are split into micro-batches and over devices",
+                fix="pass the batch as the second argument, or name the batch arguments (batch_argnums)",
+                field="batch_argnums",
+            )
+        )
     sizes = [jax.tree.structure(argument).num_leaves for argument in arguments]
     ends = np.cumsum(sizes)
     return tuple(leaf for place in batch_argnums for leaf in range(ends[place] - sizes[place], ends[place]))
@@ -192,6 +209,14 @@ def check_batch(shapes: Sequence[jax.ShapeDtypeStruct], micro_batches: int) -> N
                 what=f"a batch of {shape.shape[0]} does not split into {micro_batches} micro-batches",
                 why="every micro-batch has as many samples", fix=f"num_micro_batches={best}", field="num_micro_batches",
             ))  # fmt: skip
+    counts = sorted({shape.shape[0] for shape in shapes if shape.shape})
+    if len(counts) > 1:
+        problems.append(Problem(
+            what=f"batch arguments of {' and '.join(map(str, counts))} samples",
+            why="the first axis of every batch argument counts the same samples",
+            fix="pass what belongs to no sample with the state, or name the batch arguments (batch_argnums)",
+            field="batch",
+        ))  # fmt: skip
     if problems:
         raise InputError(problems[:1] if len({p.what for p in problems}) == 1 else problems)
 
@@ -217,7 +242,7 @@ def _marks_problem(fun: Callable[..., Any], marks: int) -> InputError:
     name = getattr(fun, "__name__", "the step")
     return InputError(
         Problem(
-            what=f"{name} calls meshwright's grad or value_and_grad {marks} times",
+            what=f"{start_of(fun)} calls meshwright's grad or value_and_grad {marks} times",
             why="the mark says where gradients are ready; a step has one",
             fix="call meshwright.value_and_grad(loss) instead of jax.value_and_grad(loss), once, outside of loops",
             field=name,
@@ -264,72 +289,3 @@ def around(jaxpr: core.Jaxpr, mark: core.JaxprEqn) -> tuple[tuple[core.JaxprEqn,
             needed.update(atom for atom in eqn.invars if isinstance(atom, core.Var))
             after.append(eqn)
     return tuple(reversed(before)), tuple(reversed(after))
-
-
-def is_mean(part: core.ClosedJaxpr, whole: core.ClosedJaxpr, parts: int) -> bool:
-    """Whether the loss is a mean over the batch: all that grows with the batch on its way is a division by its size.
-
-    The same loss is read with a micro-batch and with the whole batch. A mean divides by a number that is `parts` times
-    as large (or multiplies with one as much smaller); a sum reads the same with both.
-
-    Args:
-        part: the loss, its first output, of a micro-batch.
-        whole: likewise of the batch.
-        parts: micro-batches.
-
-    Raises:
-        InputError: it is neither a mean nor a sum.
-    """
-    divided_by = 1.0
-    unclear = _divides_by_data(part.jaxpr)
-    for one, other in zip(_to_loss(part.jaxpr), _to_loss(whole.jaxpr), strict=False):
-        name = one.primitive.name
-        if name != other.primitive.name:
-            break
-        for position, (small, large) in enumerate(zip(one.invars, other.invars, strict=True)):
-            if isinstance(small, core.Literal) and isinstance(large, core.Literal) and np.size(small.val) == 1:
-                a, b = float(small.val), float(large.val)
-                if a == b:
-                    continue
-                if a and b and (name == "mul" or (name == "div" and position == 1)):
-                    divided_by *= b / a if name == "div" else a / b
-                else:
-                    unclear = True
-    if not unclear and round(divided_by, 6) in (1.0, float(parts)):
-        return round(divided_by, 6) == float(parts)
-    raise InputError(
-        Problem(
-            what="the loss is neither a mean nor a sum over the batch, as far as its equations show",
-            why="gradients of micro-batches are averaged for a mean and added for a sum; a loss divided by a number"
-            " that depends on the data (weights, masks) is neither",
-            fix='say which is meant: loss="mean" or loss="sum"',
-            field="loss",
-        )
-    )
-
-
-def _to_loss(jaxpr: core.Jaxpr) -> list[core.JaxprEqn]:
-    """Equations behind the last product of matrices that the loss needs, from the loss back."""
-    wanted = {jaxpr.outvars[0]}
-    way = []
-    for eqn in reversed(jaxpr.eqns):
-        if wanted & set(eqn.outvars):
-            if eqn.primitive.name in ("dot_general", "conv_general_dilated"):
-                break
-            wanted.update(atom for atom in eqn.invars if isinstance(atom, core.Var))
-            way.append(eqn)
-    return way
-
-
-def _divides_by_data(jaxpr: core.Jaxpr) -> bool:
-    """Whether the loss is a quotient of two scalars that both come from the data."""
-    made = {var: eqn for eqn in jaxpr.eqns for var in eqn.outvars}
-    last = made.get(jaxpr.outvars[0])
-    while last is not None and last.primitive.name in ("neg", "convert_element_type", "mul", "squeeze", "reshape"):
-        last = next((made[atom] for atom in last.invars if isinstance(atom, core.Var) and atom in made), None)
-    return (
-        last is not None
-        and last.primitive.name == "div"
-        and isinstance(last.invars[1], core.Var)
-        and last.invars[1].aval.shape == ()
-    )

@@ -1,0 +1,139 @@
+"""Functions of the user traced, and told what they do that cannot be traced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core
+
+from meshwright.compiler.inline import flat_jaxpr
+from meshwright.compiler.where import frame_of, line_of, start_of
+from meshwright.errors import InputError, Problem
+
+
+def traced(fun: Callable[..., Any], flat: Callable[..., Any], shapes: Sequence[jax.ShapeDtypeStruct]) -> Any:
+    """The program of a function, its calls opened; traced twice, as the same must come of it each time.
+
+    Args:
+        fun: of the user, for what is said about it.
+        flat: the function of flat arguments.
+        shapes: of these.
+
+    Raises:
+        InputError: it computes something else the second time, or needs values while it is traced.
+    """
+    with told(fun):
+        # A function of its own for each, or JAX would remember the first.
+        once, again = (flat_jaxpr(lambda *given: flat(*given), shapes) for _ in range(2))
+    for program in (once, again):
+        _check_stale(fun, program)
+    changed = _difference(once.jaxpr, again.jaxpr) or _other_constants(once, again)
+    if changed is not None:
+        raise InputError(
+            Problem(
+                what=f"{start_of(fun)} computes something else each time it is traced{changed}",
+                why="it is traced once and its program runs in every step, so what Python does beside it (counters,"
+                " random numbers, files) happens once",
+                fix="pass what changes as an argument, and draw random numbers with jax.random",
+                field=getattr(fun, "__name__", "step"),
+            )
+        )
+    return once
+
+
+@contextmanager
+def told(fun: Callable[..., Any]) -> Iterator[None]:
+    """Errors of tracing with the line of the user's code.
+
+    Args:
+        fun: of the user.
+    """
+    try:
+        yield
+    except jax.errors.UnexpectedTracerError as error:
+        raise _stale(fun, _at(error)) from None
+    except jax.errors.ConcretizationTypeError as error:
+        raise InputError(
+            Problem(
+                what=f"{start_of(fun)} needs the number behind a traced value{_at(error)}",
+                why="Python's if, while, float, int and numpy see the program before it runs",
+                fix="use jax.numpy.where, jax.lax.cond or jax.lax.while_loop, and jax.numpy instead of numpy",
+                field=getattr(fun, "__name__", "step"),
+            )
+        ) from None
+
+
+def _check_stale(fun: Callable[..., Any], program: core.ClosedJaxpr) -> None:
+    """Refuse a program that holds values of another trace as constants."""
+    for var, value in zip(program.jaxpr.constvars, program.consts, strict=True):
+        if isinstance(value, jax.core.Tracer):
+            line = next((line_of(eqn) for eqn in program.jaxpr.eqns if var in eqn.invars), "")
+            raise _stale(fun, f": {line}" if line else "")
+
+
+def _stale(fun: Callable[..., Any], at: str) -> InputError:
+    return InputError(
+        Problem(
+            what=f"{start_of(fun)} uses a value that an earlier trace left behind{at}",
+            why="values inside a traced function stand for no numbers, so they cannot be kept outside of it",
+            fix="return the value, or make it part of the state",
+            field=getattr(fun, "__name__", "step"),
+        )
+    )
+
+
+def _at(error: BaseException) -> str:
+    line = frame_of(error)
+    return f": {line}" if line else ""
+
+
+def _difference(one: core.Jaxpr, other: core.Jaxpr) -> str | None:
+    """Where two programs first differ; None where they are the same."""
+    for first, second in zip(one.eqns, other.eqns, strict=False):
+        if not _alike(first, second):
+            line = line_of(first) or line_of(second)
+            return f": {line}" if line else ""
+        for name, value in first.params.items():
+            for a, b in zip(_programs(value), _programs(second.params[name]), strict=False):
+                if (found := _difference(a, b)) is not None:
+                    return found
+    return None if len(one.eqns) == len(other.eqns) else ""
+
+
+def _alike(one: core.JaxprEqn, other: core.JaxprEqn) -> bool:
+    """Whether two equations do the same, but for the programs inside them."""
+    if one.primitive is not other.primitive or len(one.invars) != len(other.invars):
+        return False
+    for a, b in zip([*one.invars, *one.outvars], [*other.invars, *other.outvars], strict=True):
+        if a.aval.shape != b.aval.shape or a.aval.dtype != b.aval.dtype:
+            return False
+        if isinstance(a, core.Literal) and not _equal(a.val, b.val if isinstance(b, core.Literal) else None):
+            return False
+    return True
+
+
+def _programs(value: Any) -> list[core.Jaxpr]:
+    held = value if isinstance(value, tuple | list) else (value,)
+    return [getattr(one, "jaxpr", one) for one in held if isinstance(one, core.ClosedJaxpr | core.Jaxpr)]
+
+
+def _other_constants(one: core.ClosedJaxpr, other: core.ClosedJaxpr) -> str | None:
+    """What is said about constants that differ; None where all are the same."""
+    same = len(one.consts) == len(other.consts) and all(map(_equal, one.consts, other.consts))
+    return None if same else ": an array made by numpy differs"
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if any(
+        isinstance(held, jax.Array) and jax.dtypes.issubdtype(held.dtype, jax.dtypes.prng_key) for held in (one, other)
+    ):
+        one, other = jax.random.key_data(one), jax.random.key_data(other)
+    return bool(
+        np.array_equal(np.asarray(one), np.asarray(other), equal_nan=np.issubdtype(np.asarray(one).dtype, np.inexact))
+    )
