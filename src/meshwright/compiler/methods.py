@@ -58,12 +58,12 @@ class Method:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataParallel(Method):
-    """Every device holds the whole model and a share of the samples; gradients are all-reduced."""
+    """Every device holds the whole model and a share of the samples; gradients are all-reduced once a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Zero2Parallel(Method):
-    """Data parallel with optimizer state and gradients split over the devices (ZeRO-2)."""
+    """Data parallel with optimizer state and gradients split over the devices (ZeRO-2), reduced once a step."""
 
     @property
     def sharding(self) -> DataSharding:
@@ -157,6 +157,9 @@ class PipeshardParallel(Method):
     """ZeRO stage within each mesh."""
     keep_gathered: bool = False
     """With ZeRO stage 3, whether parameters are gathered once a step instead of by every task."""
+    split_sums: bool = False
+    """With ZeRO stage 2, whether every backward reduces its gradients, so that no device keeps whole ones between
+    micro-batches; without it they are reduced once a step."""
     grid: GridSplit | None = None
     """What is split over devices of a mesh beside its samples; without it, nothing."""
     updates: int | None = None
@@ -195,7 +198,7 @@ class PipeshardParallel(Method):
     @property
     def sharding(self) -> DataSharding:
         """Data parallel within each mesh."""
-        return DataSharding(stage=self.zero, keep=self.keep_gathered)
+        return DataSharding(stage=self.zero, keep=self.keep_gathered, split_sums=self.split_sums)
 
     @property
     def pipeline(self) -> tuple[str, int, int]:

@@ -48,6 +48,9 @@ class DataSharding:
     """ZeRO stage: 0 nothing, 1 state, 2 state and gradients, 3 parameters too."""
     keep: bool = False
     """Whether split parameters are gathered once a step and kept until their last backward, not by every stage."""
+    split_sums: bool = False
+    """With ZeRO stage 2, whether every backward reduces its gradients, so that no device keeps whole ones; with stage 3
+    every one does. Else gradients are reduced once a step, and are whole until then."""
 
     def spec(self, role: Role, var: core.Var, devices: int) -> PartitionSpec:
         """How a value is sharded.

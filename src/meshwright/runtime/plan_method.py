@@ -82,6 +82,7 @@ def method_of(row: PlanRow, devices: Sequence[Any], seq_len: int) -> PipeshardPa
         chunks=row.vpp if row.vpp > 1 else None,
         zero=ZERO[row.sharding],
         keep_gathered=row.sharding == "fsdp-keep",
+        split_sums=row.sharding == "z2",
         grid=None if grid is None else GridSplit(grid=grid, ranks_of=ranks_of, length=seq_len),
     )
 

@@ -70,15 +70,12 @@ def _of_ranks(
     if axes[0][1] == 1:
         raise NotShared("there is one data rank")
     ranks = rank_stages(step, stages, axes)
+    each = sharding.stage == 3 or (sharding.stage == 2 and sharding.split_sums)
     layout = RankLayout(
-        ranks=ranks, sharding=sharding, zero=sharding.stage,
+        ranks=ranks, sharding=sharding, zero=sharding.stage, splits_sums=each,
         mesh=AbstractMesh(meshes[0].devices.shape, meshes[0].axis_names),
     )  # fmt: skip
-    when = (
-        "by every backward, as parameters are split (ZeRO-3)"
-        if sharding.stage == 3
-        else "once, behind the last micro-batch"
-    )
+    when = "by every backward, so that no device keeps whole ones" if each else "once, behind the last micro-batch"
     return Form(
         step=ranks.step, stages=ranks.stages, layouts=(layout,) * len(meshes), axes=axes,
         reductions=f"every data rank runs the loss of its own samples; gradients are reduced {when}",

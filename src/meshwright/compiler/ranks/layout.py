@@ -171,7 +171,7 @@ class RankLayout:
     A gradient is added up over the micro-batches on each rank by itself and reduced behind the last one: an all-reduce
     of all gradients of a mesh, or with ZeRO one reduce-scatter per bucket; parameters that were updated in parts are
     gathered, one all-gather per bucket. With split parameters (ZeRO-3) every task gathers those that it reads, and
-    every backward scatters its gradients, so that no rank ever keeps whole ones.
+    every backward scatters its gradients, so that no rank keeps whole ones; with ZeRO-2 where that is asked for.
 
     Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (SC 2020).
     """
@@ -181,6 +181,8 @@ class RankLayout:
     mesh: AbstractMesh
     zero: int
     """ZeRO stage."""
+    splits_sums: bool
+    """Whether every backward reduces its gradients."""
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -225,10 +227,10 @@ class RankLayout:
         return self._lying(aval, SUM)
 
     def sum(self, operand: int) -> Held:
-        """Each rank's own whole gradient; with ZeRO-3 the reduced part of each rank."""
+        """Each rank's own whole gradient, or its part of the reduced one."""
         var = self.ranks.step.loss.invars[operand]
         spec = self._spec(Role.GRADIENT, var)
-        shard = self._split(spec) if self.zero == 3 else None
+        shard = self._split(spec) if self.splits_sums else None
         if shard is not None:
             return Held(aval=_shape(var.aval), spec=spec, shard=shard)
         rest = [self._without_ranks(entry) for entry in spec]
