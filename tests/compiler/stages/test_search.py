@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,11 +63,32 @@ def test_plans_are_saved_and_read_again(plan: StagesPlan, tmp_path: Path) -> Non
         StagesPlan.from_json(plan.to_json().replace('"hosts"', '"host"'))
 
 
-def test_what_does_not_fit_says_what_is_missing(shapes: Any) -> None:
-    with pytest.raises(InfeasibleError, match=r"nothing fits into 100 bytes a device: state and kept .* least \d"):
+def missing(raised: pytest.ExceptionInfo[InfeasibleError]) -> tuple[float, float]:
+    """What is needed, and how much more that is."""
+    found = re.search(r"at least (\S+)(?: on every device)?, (\S+) more than there is", str(raised.value))
+    assert found is not None
+    return float(found[1]), float(found[2])
+
+
+def test_what_does_not_fit_says_which_stage_and_how_much_is_missing(shapes: Any) -> None:
+    with pytest.raises(InfeasibleError, match=r"nothing fits into 100 bytes a device: state and kept") as raised:
         plan_step(step, shapes, replace(HOSTS, memory_bytes=100.0))
-    with pytest.raises(InfeasibleError, match=r"nothing fits into 2000 bytes a device: .* \d"):
-        plan_step(step, shapes, replace(HOSTS, memory_bytes=2000.0), space=Space(micro_batches=(16,)))
+    needed, more = missing(raised)
+    assert more == pytest.approx(needed - 100.0, rel=1e-3)
+    space = Space(micro_batches=(16,))
+    with pytest.raises(InfeasibleError, match=r"stage \d \(layers \d-\d on \d devices?, \d in flight\)") as raised:
+        plan_step(step, shapes, replace(HOSTS, memory_bytes=5000.0), space=space)
+    needed, more = missing(raised)
+    assert more == pytest.approx(needed - 5000.0, rel=2e-2)
+    assert plan_step(step, shapes, replace(HOSTS, memory_bytes=1.02 * needed), space=space).stages
+    with pytest.raises(InfeasibleError):
+        plan_step(step, shapes, replace(HOSTS, memory_bytes=0.97 * needed), space=space)
+
+
+def test_given_stages_that_do_not_fit_are_named(shapes: Any) -> None:
+    tight = replace(HOSTS, memory_bytes=4000.0)
+    with pytest.raises(InfeasibleError, match=r"stage 0 \(layers 0-4 on 4 devices, 2 in flight\) needs at least"):
+        price_stages(step, shapes, tight, [(5, 4), (1, 4)], space=Space(micro_batches=(4,), recompute=(False,)))
 
 
 def test_less_memory_takes_more_time(shapes: Any) -> None:

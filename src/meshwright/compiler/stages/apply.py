@@ -15,7 +15,7 @@ from meshwright.compiler.stages.plan import StagePlan, StagesPlan
 from meshwright.compiler.stages.search import Layers
 from meshwright.compiler.staging import staged
 from meshwright.compiler.trace import TracedStep
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InfeasibleError, InputError, Problem
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -51,7 +51,11 @@ def planned_stages(step: TracedStep, plan: StagesPlan, devices: Sequence[Any]) -
         row = np.array(devices[own.first_device : own.first_device + own.devices], dtype=object)
         mesh = Mesh(row.reshape(own.mesh_shape), AXES[: len(own.mesh_shape)])
         view = plan.hosts.mesh(own.mesh_shape)
-        held, sharding = shard_stage(cut.step, stage, [(view, mesh)], _setting(plan, own), parts)
+        try:
+            held, sharding = shard_stage(cut.step, stage, [(view, mesh)], _setting(plan, own), parts)
+        except InfeasibleError as error:
+            where = f"stage {stage.index} (layers {own.layers[0]}-{own.layers[1]})"
+            raise InfeasibleError([replace(one, what=f"{where}: {one.what}") for one in error.problems]) from None
         stages.append(held)
         shardings.append(sharding)
         meshes.append(mesh)

@@ -112,6 +112,21 @@ def partitions(
     return sorted(found, key=lambda one: one[0])
 
 
+def any_partition(
+    costs: StageCosts, crossing_bytes: Float[np.ndarray, " layers_less_1"], hosts: Hosts, submeshes: Sequence[int]
+) -> tuple[Choice, ...] | None:
+    """The stages of the least sum of times; None where there are none at all.
+
+    Args:
+        costs: of ranges.
+        crossing_bytes: handed on behind each layer.
+        hosts: where stages lie.
+        submeshes: devices of each.
+    """
+    found = _Table(costs, crossing_bytes, hosts, submeshes).solve(np.inf)
+    return None if found is None else found[1]
+
+
 class _Table:
     """Least seconds of the last layers on the last devices."""
 

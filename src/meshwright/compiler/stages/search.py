@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from meshwright.compiler.cut import Body, Stage, body_of, cut
 from meshwright.compiler.stacks import by_layer
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.layers import Content, content_of, find_layers
-from meshwright.compiler.stages.partition import MOST_STAGES, Choice, partitions, stage_costs
+from meshwright.compiler.stages.partition import MOST_STAGES, Choice, any_partition, partitions, stage_costs
 from meshwright.compiler.stages.plan import StagePlan, StagesPlan
 from meshwright.compiler.stages.ranges import Ranges, ranges_of
 from meshwright.compiler.stages.tables import LayerProblem, Terms
@@ -28,6 +30,12 @@ from meshwright.schedules.times import Times
 SIMULATED = 4
 """Partitions that the simulator runs for each number of micro-batches."""
 SCHEDULE = "1f1b"
+CLOSE_BYTES = 1.01
+"""Ratio up to which the memory that would do is found, where nothing fits."""
+BEYOND = 1e6
+"""Times the memory of a device, beyond which it is not looked for."""
+LOOKED_INTO = 4
+"""Attempts of which is told what they lack: the last ones have the smallest micro-batches."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -172,6 +180,19 @@ def _climb(search: _Search, counts: Sequence[int], start: int) -> None:
         climb(0, 1)
 
 
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """A stage that does not fit."""
+
+    number: int
+    layers: tuple[int, int]
+    devices: int
+    in_flight: int
+    """Micro-batches."""
+    bytes: float
+    """That it needs on a device, at least."""
+
+
 class _Search:
     """The best plan so far."""
 
@@ -179,8 +200,10 @@ class _Search:
         self.reader, self.hosts, self.space = reader, hosts, space
         self.submeshes = hosts.submeshes()
         self.best: StagesPlan | None = None
-        self.layer_bytes = self.mean_bytes = np.inf
-        """Least that a device needs for the largest layer alone, and all devices on average, of what was tried."""
+        self.mean_bytes = np.inf
+        """Least that all devices need on average, of what was tried."""
+        self.lacking: list[Callable[[], Shortage | None]] = []
+        """What would tell the least memory of a number of micro-batches and a choice of recomputation."""
         self.sample_bytes, self.state_bytes = 0.0, 0.0
         """What a sample leaves behind in all layers at least, and what they hold without any."""
 
@@ -196,7 +219,8 @@ class _Search:
             stages = min(self.space.most_stages, len(layers.parts), self.hosts.devices)
             costs = stage_costs(ranges, len(self.submeshes), self.hosts.limit_bytes, micro_batches, stages)
             cuts = partitions(costs, layers.crossing_bytes(), self.hosts, self.submeshes, micro_batches)
-            self._note_memory(ranges, cuts)
+            if not cuts:
+                self.lacking.append(partial(self._shortage, ranges, layers, micro_batches, stages))
             for _, choices in cuts[:SIMULATED]:
                 found = min(found, self._simulated(layers, ranges, choices, micro_batches, recompute))
         return found
@@ -243,8 +267,10 @@ class _Search:
                 k, last, s = submeshes.index(devices), first + count - 1, len(stages) - 1 - number
                 if np.isfinite(costs.total_s[s, k, first, last]):
                     choices.append(Choice(first, last, device, k, int(costs.variant[s, k, first, last])))
+                else:
+                    in_flight = min(s + 1, micro_batches)
+                    self.lacking.append(partial(self._lacks, ranges, number, (first, last), devices, k, in_flight))
                 first, device = last + 1, device + devices
-            self._note_memory(ranges, choices)
             if len(choices) == len(stages):
                 self._simulated(layers, ranges, tuple(choices), micro_batches, recompute)
 
@@ -268,29 +294,63 @@ class _Search:
             )  # fmt: skip
         return step_s
 
-    def _note_memory(self, ranges: Ranges, options: Sequence[Any]) -> None:
-        if not options:
-            held = ranges.state_bytes + ranges.kept_bytes + ranges.transient_bytes
-            # Some stage holds each layer: the largest layer at its smallest.
-            single = np.array([held[:, layer, layer].min() for layer in range(held.shape[1])])
-            self.layer_bytes = min(self.layer_bytes, float(single.max()))
+    def _lacks(
+        self, ranges: Ranges, number: int, layers: tuple[int, int], devices: int, submesh: int, in_flight: int
+    ) -> Shortage:
+        """What a stage needs at least."""
+        own = [place for place, variant in enumerate(ranges.variants) if variant.submesh == submesh]
+        held = ranges.state_bytes + in_flight * ranges.kept_bytes + ranges.transient_bytes
+        return Shortage(number, layers, devices, in_flight, float(held[own, layers[0], layers[1]].min()))
+
+    def _shortage(self, ranges: Ranges, layers: Layers, micro_batches: int, stages: int) -> Shortage | None:
+        """The stage that needs most in the partition that needs least."""
+
+        def partition(memory_bytes: float) -> tuple[Choice, ...] | None:
+            costs = stage_costs(ranges, len(self.submeshes), memory_bytes, micro_batches, stages)
+            return any_partition(costs, layers.crossing_bytes(), self.hosts, self.submeshes)
+
+        low = high = self.hosts.limit_bytes
+        while (found := partition(high)) is None:
+            low, high = high, 2.0 * high
+            if high > BEYOND * self.hosts.limit_bytes:
+                return None
+        while high > low * CLOSE_BYTES:
+            middle = math.sqrt(low * high)
+            fitting = partition(middle)
+            low, high, found = (middle, high, found) if fitting is None else (low, middle, fitting)
+        every = [
+            self._lacks(ranges, number, (choice.first, choice.last), self.submeshes[choice.submesh], choice.submesh,
+                        min(len(found) - number, micro_batches))
+            for number, choice in enumerate(found)
+        ]  # fmt: skip
+        return max(every, key=lambda one: one.bytes)
 
     def why_nothing_fits(self) -> Problem:
-        """What the least demanding plan lacks."""
+        """What the least demanding plan lacks, and which of its stages."""
         limit = self.hosts.limit_bytes
-        if limit < self.layer_bytes < np.inf:
-            lacks = f"a stage of one layer needs at least {self.layer_bytes:.4g}"
-        elif self.mean_bytes > limit:
-            lacks = f"state and kept activations alone need at least {self.mean_bytes:.4g} on every device"
+        found = [one for lacks in self.lacking[-LOOKED_INTO:] if (one := lacks()) is not None]
+        if found:
+            least = min(found, key=lambda one: one.bytes)
+            first, last = least.layers
+            lacks = (
+                f"stage {least.number} (layers {first}-{last} on {_devices(least.devices)}, {least.in_flight}"
+                f" in flight) needs at least {least.bytes:.4g}, {least.bytes - limit:.4g} more than there is"
+            )
         else:
-            lacks = f"no partition into stages does; {self.mean_bytes:.4g} on every device is the least state and"
-            lacks += " kept activations take"
+            lacks = (
+                f"state and kept activations alone need at least {self.mean_bytes:.4g} on every device,"
+                f" {self.mean_bytes - limit:.4g} more than there is"
+            )
         return Problem(
             what=f"nothing fits into {limit:.4g} bytes a device: {lacks}",
             why="parameters, their gradients and state, and the activations in flight must fit on every device",
             fix="more devices, a smaller batch, or more micro-batches",
             field="memory_bytes",
         )
+
+
+def _devices(count: int) -> str:
+    return "1 device" if count == 1 else f"{count} devices"
 
 
 def _stage_plans(
