@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import meshwright as mw
-from meshwright.app.run import run
-from meshwright.app.run_inputs import run_inputs
+from meshwright.app.run import Course, run
+from meshwright.app.run_inputs import RunOptions, run_inputs
 from meshwright.app.verify import verify
 from meshwright.cli import main
 from meshwright.errors import MeshwrightError
@@ -18,13 +18,16 @@ from tests.virtual_devices import eight_devices
 
 eight_devices()
 
-SMALL: dict[str, Any] = {"layers": 4, "hidden": 4, "global_batch": 8}
+
+def small(plan: str, **options: Any) -> RunOptions:
+    """A narrow perceptron of four layers."""
+    return RunOptions(model="mlp-tiny", plan=plan, layers=4, hidden=4, global_batch=8, **options)
 
 
 def test_a_run_says_losses_seconds_and_prediction_and_writes_both_timelines(tmp_path: Path) -> None:
     said: list[int] = []
-    found = run("mlp-tiny", "pp2.dp2.mbs2", steps=3, **SMALL, trace=tmp_path / "step.json",
-                on_step=lambda done: said.append(done.step))  # fmt: skip
+    course = Course(steps=3, trace=tmp_path / "step.json")
+    found = run(small("pp2.dp2.mbs2"), course, on_step=lambda done: said.append(done.step))
     answer = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert said == [0, 1, 2]
     assert (answer["schema"], answer["plan"]) == ("meshwright.run/1", "pp2.dp2.mbs2.gbs8")
@@ -44,19 +47,19 @@ def test_a_run_says_losses_seconds_and_prediction_and_writes_both_timelines(tmp_
 
 def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     folder = tmp_path / "state"
-    whole = run("mlp-tiny", "dp2", steps=3, **SMALL).to_dict()["losses"]
-    first = run("mlp-tiny", "dp2", steps=2, **SMALL, checkpoint=folder).to_dict()["losses"]
-    rest = run("mlp-tiny", "pp2.dp1", steps=3, **SMALL, checkpoint=folder).to_dict()
+    whole = run(small("dp2"), Course(steps=3)).to_dict()["losses"]
+    first = run(small("dp2"), Course(steps=2, checkpoint=folder)).to_dict()["losses"]
+    rest = run(small("pp2.dp1"), Course(steps=3, checkpoint=folder)).to_dict()
     assert rest["first_step"] == 2
     assert [*first, *rest["losses"]] == pytest.approx(whole, abs=1e-5)
     with pytest.raises(MeshwrightError, match="nothing is left to run"):
-        run("mlp-tiny", "dp2", steps=3, **SMALL, checkpoint=folder)
+        run(small("dp2"), Course(steps=3, checkpoint=folder))
 
 
 def test_a_plan_that_equals_one_device_passes_and_a_tolerance_of_nothing_fails(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    found = verify("mlp-tiny", "pp2.dp2.zb-h1.z1", steps=2, **SMALL)
+    found = verify(small("pp2.dp2.zb-h1.z1"), steps=2)
     assert found.ok
     assert found.to_dict()["zero_gradient"] == []
     words = ["verify", "mlp-tiny", "--plan", "dp2", "--layers", "2", "--hidden", "4", "--steps", "1", "--gbs", "8"]
@@ -67,7 +70,7 @@ def test_a_plan_that_equals_one_device_passes_and_a_tolerance_of_nothing_fails(
 def test_a_plan_file_carries_model_and_plan(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(mw.plan("llama-3.1-8b", cluster="8xH100", global_batch=16).to_dict()))
-    found = run_inputs(None, f"{file}#1", layers=8, hidden=64, vocab=128, seq_len=32)
+    found = run_inputs(RunOptions(model=None, plan=f"{file}#1", layers=8, hidden=64, vocab=128, seq_len=32))
     assert found.row.gbs == 16
     assert found.spec is not None
     assert (found.spec.num_layers, sum(found.stage_layers)) == (8, 8)
@@ -75,7 +78,7 @@ def test_a_plan_file_carries_model_and_plan(tmp_path: Path) -> None:
 
 
 def test_every_default_is_said() -> None:
-    found = run_inputs("gpt-tiny", "pp2.mbs2")
+    found = run_inputs(RunOptions(model="gpt-tiny", plan="pp2.mbs2"))
     assert (found.row.dp, found.row.gbs, found.seq_len, found.devices) == (4, 32, 64, 8)
     assert [note.partition(" ")[0] for note in found.assumptions] == ["8", "32", "64"]
 
@@ -84,7 +87,9 @@ def test_every_default_is_said() -> None:
     ("model", "plan", "options", "words"),
     [
         ("gpt-tinny", "pp2", {}, ["did you mean gpt-tiny"]),
-        ("gpt-tiny", "pp2.cp2.ep2.off-o.hsdp2", {}, ["cp2", "ep2", "off-o", "hsdp"]),
+        ("gpt-tiny", "pp2.cp2.ep2.off-o.hsdp3", {}, ["no experts", "off-o", "hsdp3"]),
+        ("mlp-tiny", "pp2.cp2.dp2.ep2", {}, ["no tokens", "no experts"]),
+        ("gpt-tiny", "cp2.dp2", {"devices": 4, "seq_len": 6}, ["zigzag"]),
         ("gpt-tiny", "tp3.pp2", {"devices": 6}, ["tp must divide"]),
         ("gpt-tiny", "pp2.pipedream", {}, ["several versions"]),
         ("gpt-tiny", "pp2.dp8", {"devices": 8}, ["--devices 16"]),
@@ -99,12 +104,12 @@ def test_what_cannot_run_is_refused_with_every_reason(
     model: str | None, plan: str, options: dict[str, Any], words: list[str]
 ) -> None:
     with pytest.raises(MeshwrightError) as caught:
-        run_inputs(model, plan, **options)
+        run_inputs(RunOptions(model=model, plan=plan, **options))
     for word in words:
         assert word in str(caught.value)
 
 
 def test_elastic_runs_need_workers_and_checkpoints() -> None:
     with pytest.raises(MeshwrightError) as caught:
-        run("gpt-tiny", "pp2", elastic=True, every=0)
+        run(RunOptions(model="gpt-tiny", plan="pp2"), Course(elastic=True, every=0))
     assert len(caught.value.problems) == 3

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,10 @@ import jax
 import numpy as np
 import pytest
 
-from meshwright.errors import InfeasibleError, LostError
+from meshwright.app.elastic import training_on
+from meshwright.errors import LostError
 from meshwright.runtime.loader import Loader
-from meshwright.runtime.replan import held_share, replan, step_share
+from meshwright.runtime.timings import this_machine
 from meshwright.runtime.train import Recovery, Steps, train
 from meshwright.runtime.training_run import Training
 from meshwright.specs.row import PlanRow
@@ -48,17 +51,21 @@ def losses_of(one: Training, steps: Steps) -> dict[int, float]:
     return watched.losses
 
 
-def test_a_killed_worker_costs_the_steps_since_the_checkpoint_and_its_devices(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("hosts", "left"), [(1, 2), (2, 3)])
+def test_a_killed_worker_costs_the_steps_since_the_checkpoint_and_its_devices(
+    tmp_path: Path, hosts: int, left: int
+) -> None:
+    """A worker is a mesh of two devices, or one of the two hosts of a mesh."""
     expected = losses_of(training(), Steps(count=6))
-    there = training("processes")
+    there = replace(training("processes"), hosts_per_mesh=hosts)
     watched = Watched(there, kill_after=2)
-    steps = Steps(count=6, folder=tmp_path / "state", every=2, elastic=True)
-    ended = train(there, jax.devices(), steps, on_step=watched.on_step, on_recovery=watched.recoveries.append)
+    steps = Steps(count=6, folder=tmp_path / "state", every=2, plan_again=partial(training_on, machine=this_machine()))
+    ended = train(there, jax.devices()[:4], steps, on_step=watched.on_step, on_recovery=watched.recoveries.append)
     ended.step.close()
     (recovery,) = watched.recoveries
-    assert (recovery.step, recovery.resumed, recovery.devices) == (3, 2, 2)
+    assert (recovery.step, recovery.resumed, recovery.devices) == (3, 2, left)
     assert recovery.plan.devices == 2
-    assert "mesh 1 died" in recovery.why
+    assert "died" in recovery.why
     assert ended.number == 6
     for number, loss in expected.items():
         assert watched.losses[number] == pytest.approx(loss, abs=1e-5)
@@ -80,33 +87,6 @@ def test_a_run_goes_on_from_its_checkpoint_under_another_plan(tmp_path: Path) ->
     assert list(first) == [0, 1, 2]
     assert list(second) == [3]
     assert second[3] == pytest.approx(expected[3], abs=1e-5)
-
-
-@pytest.mark.parametrize("sharding", ["z0", "z1", "z3"])
-@pytest.mark.parametrize("devices", [1, 3, 4, 6, 7, 8])
-def test_what_is_left_is_used_as_well_as_batch_and_memory_allow(devices: int, sharding: str) -> None:
-    before = PlanRow(pp=4, dp=2, mbs=1, gbs=32, sharding=sharding)
-    found = replan(before, devices, 8)
-    assert found.devices <= devices
-    assert (found.gbs, found.mbs) == (32, 1)
-    # No share of the work is less than an even one.
-    assert step_share(found) >= 3 * 32 / devices - 1e-9
-    if devices >= 4 and sharding == "z0":
-        assert found.pp >= 4
-    if sharding == "z3" and devices == 8:
-        assert held_share(found) == held_share(before)
-    if devices < 4:
-        assert held_share(found) > held_share(before)
-
-
-def test_a_stage_less_keeps_as_many_stages_as_there_are_devices() -> None:
-    assert replan(PlanRow(pp=4, dp=2, mbs=1, gbs=32), 6, 8).format() == "pp6.dp1.mbs1.gbs32"
-    assert replan(PLAN, 2, 4).format() == "pp2.dp1.mbs2.gbs8"
-
-
-def test_no_plan_is_said() -> None:
-    with pytest.raises(InfeasibleError, match="no plan of 8 samples"):
-        replan(PLAN, 0, 4)
 
 
 def test_batches_are_made_ahead_in_order_from_any_step() -> None:

@@ -141,7 +141,7 @@ def profile(
     machine = this_machine()
     known = _known(machine.kind)
     timings = time_kernels(seconds, tell)
-    base = known or _unknown(machine)
+    base = known or assumed_device(machine)
     nominal = dict(known.peak_flop_per_s) if known else {}
     if "tf32" in nominal:
         nominal["fp32"] = nominal["tf32"]
@@ -211,8 +211,12 @@ def _node(node: NodeDefaults | None, machine: Machine, curves: DeviceCurves, sai
     )
 
 
-def _unknown(machine: Machine) -> DeviceSpec:
-    """A device nobody has described: what is not measured is assumed."""
+def assumed_device(machine: Machine) -> DeviceSpec:
+    """A device nobody has described: what is not measured is assumed.
+
+    Args:
+        machine: where it is.
+    """
     assumed = Provenance(basis="assumed", source="not known of this device, and not measured")
     return DeviceSpec(
         name=_name(machine.kind),

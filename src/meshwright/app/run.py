@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from meshwright.app.run_inputs import RunInputs, run_inputs
+from meshwright.app.run_inputs import RunInputs, RunOptions, run_inputs
 from meshwright.errors import InputError, Problem
 from meshwright.formats.writing import check_file, write_file
-from meshwright.specs.model import ModelSpec
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 STEPS = 10
 EVERY = 10
-TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,78 +104,70 @@ class Run:
         return render_run(self.to_dict())
 
 
-def _wrong(
-    steps: int, every: int, elastic: bool, checkpoint: str | os.PathLike[str] | None, backend: str
-) -> Iterator[Problem]:
-    for name, count in (("steps", steps), ("every", every)):
-        if count < 1:
-            yield Problem(what=f"{name} = {count}", why="it counts from 1", fix=f"--{name} 10", field=name)
-    if elastic and checkpoint is None:
-        yield Problem(what="an elastic run without checkpoints", why="it goes on from the last one",
-                      fix="--checkpoint DIR", field="checkpoint")  # fmt: skip
-    if elastic and backend == "local":
-        yield Problem(what="an elastic run in this process", why="its meshes live and die together",
-                      fix="--backend processes or --backend ray", field="backend")  # fmt: skip
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """How a run goes: its steps, and what is kept of them."""
+
+    steps: int = STEPS
+    trace: str | os.PathLike[str] | None = None
+    """Where to write the timeline of one more step beside the predicted one; gzipped if it ends in .gz."""
+    checkpoint: str | os.PathLike[str] | None = None
+    """Folder of the last checkpoint; a run goes on from the one that is there."""
+    every: int = EVERY
+    """Steps from one checkpoint to the next."""
+    elastic: bool = False
+    """Where workers in other processes are lost, plan again for what is left and go on from the checkpoint."""
+
+    def problems(self, backend: str) -> Iterator[Problem]:
+        """What does not go together.
+
+        Args:
+            backend: where the run is.
+        """
+        for name, count in (("steps", self.steps), ("every", self.every)):
+            if count < 1:
+                yield Problem(what=f"{name} = {count}", why="it counts from 1", fix=f"--{name} 10", field=name)
+        if self.elastic and self.checkpoint is None:
+            yield Problem(what="an elastic run without checkpoints", why="it goes on from the last one",
+                          fix="--checkpoint DIR", field="checkpoint")  # fmt: skip
+        if self.elastic and backend == "local":
+            yield Problem(what="an elastic run in this process", why="its meshes live and die together",
+                          fix="--backend processes or --backend ray", field="backend")  # fmt: skip
 
 
 def run(
-    model: str | os.PathLike[str] | ModelSpec | None,
-    plan: str,
+    options: RunOptions,
+    course: Course = Course(),
     *,
-    steps: int = STEPS,
-    devices: int | None = None,
-    backend: str = "local",
-    ray: str | None = None,
-    layers: int | None = None,
-    hidden: int | None = None,
-    vocab: int | None = None,
-    seq_len: int | None = None,
-    global_batch: int | None = None,
-    dtype: str = "fp32",
-    seed: int = 0,
-    trace: str | os.PathLike[str] | None = None,
-    checkpoint: str | os.PathLike[str] | None = None,
-    every: int = EVERY,
-    elastic: bool = False,
-    timeout_s: float = TIMEOUT_S,
     on_step: Callable[[StepDone], None] = lambda done: None,
     on_recovery: Callable[[str], None] = lambda said: None,
 ) -> Run:
     """Train some steps under a plan on the devices of this machine.
 
     Args:
-        model, plan, devices, layers, hidden, vocab, seq_len, global_batch, dtype: as `run_inputs` takes them.
-        steps: to run.
-        backend: "local", "processes" or "ray".
-        ray: address of a Ray cluster.
-        seed: of weights, data and dropout.
-        trace: where to write the timeline of one more step beside the predicted one; gzipped if it ends in .gz.
-        checkpoint: folder of the last checkpoint; a run goes on from the one that is there.
-        every: steps from one checkpoint to the next.
-        elastic: where a worker in another process is lost, plan again for what is left and go on from the checkpoint.
-        timeout_s: in which a worker in another process goes on to its next instruction.
+        options: the model, the plan, and where it runs.
+        course: how many steps, and what is kept of them.
         on_step: told of each step when it is done.
-        on_recovery: told of each worker that was lost.
+        on_recovery: told of each recovery from lost workers.
 
     Raises:
         InputError: model, plan and devices do not go together.
         UnsupportedError: what the zoo or the runtime does not have.
         LostError: a worker died or hung.
     """
+    trace, checkpoint = course.trace, course.checkpoint
     if trace is not None:
         check_file(Path(trace))
-    problems = list(_wrong(steps, every, elastic, checkpoint, backend))
+    problems = list(course.problems(options.backend))
     if problems:
         raise InputError(problems, code="MW252")
-    folder = None if checkpoint is None else Path(checkpoint)
-    inputs = run_inputs(
-        model, plan, devices=devices, layers=layers, hidden=hidden, vocab=vocab, seq_len=seq_len,
-        global_batch=global_batch, dtype=dtype,
-    )  # fmt: skip
+    inputs = run_inputs(options)
     from meshwright.runtime.devices import claim_devices, precision
 
     available = claim_devices(inputs.devices)
+    from meshwright.app.elastic import training_on
     from meshwright.runtime.profile import seconds_by_kind
+    from meshwright.runtime.timings import this_machine
     from meshwright.runtime.train import Steps, train
     from meshwright.runtime.training_run import predict_step
 
@@ -193,12 +184,13 @@ def run(
         on_recovery(_told(one))
 
     with precision(inputs.dtype):
-        training = inputs.training(seed=seed, backend=backend, ray=ray, timeout_s=timeout_s)
-        asked = Steps(count=steps, folder=folder, every=every, elastic=elastic)
+        training = inputs.training(options)
+        asked = Steps(count=course.steps, folder=None if checkpoint is None else Path(checkpoint), every=course.every,
+                      plan_again=partial(training_on, machine=this_machine()) if course.elastic else None)  # fmt: skip
         now = train(training, available, asked, on_step=stepped, on_recovery=recovered)
         try:
             if not done:
-                raise _all_done(steps, checkpoint)
+                raise _all_done(course.steps, checkpoint)
             batch = now.training.batch(now.number)
             compiled = now.step.lower(now.state, batch)
             predicted = predict_step(compiled)
@@ -216,7 +208,7 @@ def run(
         write_file(Path(trace), body)
     return Run(
         inputs=inputs,
-        backend=backend,
+        backend=options.backend,
         steps=tuple(done),
         predicted_s=predicted.step_time_s,
         seconds_by_kind=dict(seconds_by_kind(compiled.program, measured)) if measured is not None else {},

@@ -24,6 +24,43 @@ DTYPES = ("fp32", "fp64", "bf16")
 PERCEPTRON_LAYERS = 8
 
 
+TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What `run` and `verify` are both asked: a model, a plan, and where they run."""
+
+    model: str | os.PathLike[str] | ModelSpec | None
+    """A tiny model's name, or as `plan` takes it; None takes that of a plan file."""
+    plan: str
+    """The one-line form, or a plan file."""
+    devices: int | None = None
+    """Of this machine; as many as the plan has, or 8."""
+    layers: int | None = None
+    """Of the model that runs, where they are fewer than the model's."""
+    hidden: int | None = None
+    """Width of the model that runs."""
+    vocab: int | None = None
+    """Tokens of the model that runs."""
+    seq_len: int | None = None
+    """Tokens of a sample."""
+    global_batch: int | None = None
+    """Samples of a step."""
+    dtype: str = "fp32"
+    """One of `DTYPES`."""
+    seed: int = 0
+    """Of weights, data and dropout."""
+    backend: str = "local"
+    """"local", "processes" or "ray"."""
+    ray: str | None = None
+    """Address of a Ray cluster."""
+    hosts_per_mesh: int = 1
+    """Workers that share the devices of each mesh."""
+    timeout_s: float = TIMEOUT_S
+    """In which a worker in another process goes on to its next instruction."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInputs:
     """A training that this machine is asked for; JAX is not started yet."""
@@ -40,14 +77,11 @@ class RunInputs:
     assumptions: tuple[str, ...]
     """Every default that shaped the run."""
 
-    def training(self, *, seed: int = 0, backend: str = "local", ray: str | None = None, timeout_s: float) -> Training:
+    def training(self, options: RunOptions) -> Training:
         """The training itself; loads JAX.
 
         Args:
-            seed: of weights, data and dropout.
-            backend: where it runs.
-            ray: address of a cluster.
-            timeout_s: in which a worker goes on.
+            options: where it runs.
         """
         from meshwright.runtime.training_run import Training
 
@@ -58,37 +92,19 @@ class RunInputs:
             seq_len=self.seq_len,
             hidden=self.hidden,
             compute="bfloat16" if self.dtype == "bf16" else None,
-            seed=seed,
-            backend=backend,
-            ray=ray,
-            timeout_s=timeout_s,
+            seed=options.seed,
+            backend=options.backend,
+            ray=options.ray,
+            timeout_s=options.timeout_s,
+            hosts_per_mesh=options.hosts_per_mesh,
         )
 
 
-def run_inputs(
-    model: str | os.PathLike[str] | ModelSpec | None,
-    plan: str,
-    *,
-    devices: int | None = None,
-    layers: int | None = None,
-    hidden: int | None = None,
-    vocab: int | None = None,
-    seq_len: int | None = None,
-    global_batch: int | None = None,
-    dtype: str = "fp32",
-) -> RunInputs:
+def run_inputs(options: RunOptions) -> RunInputs:
     """Bring model and plan together.
 
     Args:
-        model: a tiny model's name, or as `plan` takes it; None takes that of a plan file.
-        plan: the one-line form, or a plan file.
-        devices: of this machine; as many as the plan has, or 8.
-        layers: of the model that runs, where they are fewer than the model's.
-        hidden: width of the model that runs.
-        vocab: tokens of the model that runs.
-        seq_len: tokens of a sample.
-        global_batch: samples of a step.
-        dtype: one of `DTYPES`.
+        options: what is asked.
 
     Raises:
         InputError: anything is malformed or does not go together; with every reason.
@@ -99,40 +115,30 @@ def run_inputs(
 
     notes: list[str] = []
     errors: list[MeshwrightError] = []
-    if dtype not in DTYPES:
-        errors.append(UnsupportedError(unknown_name("dtype", dtype, DTYPES), code="MW403"))
-    carried: PlanRow | None = None
-    if is_file(plan):
-        job, _ = job_of(plan)
-        carried = row_of(job.plan, job.model)
-        if carried is None:
-            raise UnsupportedError(
-                Problem(what=f"the plan in {plan} has no one-line form", why="plans of equal stages run here",
-                        fix="another plan of the set", field="plan"), code="MW411")  # fmt: skip
-        model = model if model is not None else job.model
-        if seq_len is None:
-            seq_len = job.workload.seq_len
-            notes.append(f"{seq_len:,} tokens a sample, from the plan file")
+    if options.dtype not in DTYPES:
+        errors.append(UnsupportedError(unknown_name("dtype", options.dtype, DTYPES), code="MW403"))
+    filed = _filed(options, notes) if is_file(options.plan) else None
+    model = options.model if options.model is not None or filed is None else filed.model
     if model is None:
         raise InputError(Problem(what="no model is given", why="only a plan file carries its model",
                                  fix="name one, such as gpt-tiny", field="model"), code="MW203")  # fmt: skip
     spec: ModelSpec | None = None
     try:
-        spec = spec_named(model, layers=layers, hidden=hidden, vocab=vocab)
+        spec = spec_named(model, layers=options.layers, hidden=options.hidden, vocab=options.vocab)
     except MeshwrightError as error:
         errors.append(error)
     try:
-        row = carried or _parsed(plan, devices, global_batch, notes)
+        row = filed.row if filed else _parsed(options, notes)
     except MeshwrightError as error:
         _raise([*errors, error])
-    if carried is not None and global_batch is not None:
-        row = replace(row, gbs=global_batch)
+    seq_len = options.seq_len or (filed.seq_len if filed else None)
     if seq_len is None:
         seq_len = SEQ_LEN if spec is None else min(SEQ_LEN, spec.max_seq_len)
         if spec is not None:
             notes.append(f"{seq_len} tokens a sample (--seq)")
+    layers = options.layers or PERCEPTRON_LAYERS
     if spec is not None or model == PERCEPTRON:
-        problems = _problems(row, spec, layers or PERCEPTRON_LAYERS, seq_len)
+        problems = _problems(row, spec, layers, seq_len)
         errors += [InputError(problems, code="MW231")] if problems else []
     try:
         check_runs(row)
@@ -140,23 +146,46 @@ def run_inputs(
         errors.append(error)
     _raise(errors)
     parts = row.pp * row.vpp
-    split = _even(layers or PERCEPTRON_LAYERS, parts) if spec is None else ModelLayout.of(spec, seq_len).split(parts)
     return RunInputs(
         name=str(model) if spec is None else spec.name,
         spec=spec,
         row=row,
-        stage_layers=tuple(split),
+        stage_layers=tuple(_even(layers, parts) if spec is None else ModelLayout.of(spec, seq_len).split(parts)),
         seq_len=seq_len,
-        devices=max(devices or 0, row.devices),
-        dtype=dtype,
-        hidden=hidden,
+        devices=max(options.devices or 0, row.devices),
+        dtype=options.dtype,
+        hidden=options.hidden,
         assumptions=tuple(notes),
     )
 
 
-def _parsed(plan: str, devices: int | None, global_batch: int | None, notes: list[str]) -> PlanRow:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Filed:
+    """What a plan file says."""
+
+    model: ModelSpec
+    row: PlanRow
+    seq_len: int
+
+
+def _filed(options: RunOptions, notes: list[str]) -> _Filed:
+    job, _ = job_of(options.plan)
+    row = row_of(job.plan, job.model)
+    if row is None:
+        raise UnsupportedError(
+            Problem(what=f"the plan in {options.plan} has no one-line form", why="plans of equal stages run here",
+                    fix="another plan of the set", field="plan"), code="MW411")  # fmt: skip
+    if options.seq_len is None:
+        notes.append(f"{job.workload.seq_len:,} tokens a sample, from the plan file")
+    row = row if options.global_batch is None else replace(row, gbs=options.global_batch)
+    return _Filed(model=job.model, row=row, seq_len=job.workload.seq_len)
+
+
+def _parsed(options: RunOptions, notes: list[str]) -> PlanRow:
     """The one-line form; a batch that nobody gave keeps every stage at work."""
-    row = parse_row(plan, devices=devices or DEVICES, global_batch=global_batch or 0, schedules=(*SCHEDULES, *ALIASES))
+    devices = options.devices
+    row = parse_row(options.plan, devices=devices or DEVICES, global_batch=options.global_batch or 0,
+                    schedules=(*SCHEDULES, *ALIASES))  # fmt: skip
     row = replace(row, schedule=ALIASES.get(row.schedule, row.schedule))
     if devices is None:
         notes.append(f"{row.devices} devices (--devices)")
@@ -173,10 +202,15 @@ def _parsed(plan: str, devices: int | None, global_batch: int | None, notes: lis
 
 
 def _problems(row: PlanRow, spec: ModelSpec | None, layers: int, seq_len: int) -> tuple[Problem, ...]:
-    """What is wrong with a plan for a model; of the perceptron only its layers and batch count."""
+    """What is wrong with a plan for a model; a perceptron has layers and a batch only."""
     if spec is not None:
         return row_problems(row, spec, seq_len, row.devices)
-    problems = []
+    problems = [
+        Problem(what=f"{name} {degree} for a perceptron", why=f"it has no {part}", fix=f"leave {name} out", field=name)
+        for name, degree, part in (("cp", row.cp_degree, "tokens"), ("ep", row.ep, "experts"),
+                                   ("etp", row.etp, "experts"))
+        if degree > 1
+    ]  # fmt: skip
     if row.pp * row.vpp > layers:
         problems.append(Problem(what=f"pp {row.pp} x vpp {row.vpp} stages for {layers} layers",
                                 why="every stage has a layer", fix=f"pp of at most {layers}", field="pp"))  # fmt: skip

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from meshwright.app.run_inputs import RunInputs, run_inputs
+from meshwright.app.run_inputs import RunInputs, RunOptions, run_inputs
 from meshwright.errors import InputError, Problem
-from meshwright.specs.model import ModelSpec
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
     from meshwright.runtime.parity import Parity
 
 STEPS = 10
-TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -69,35 +66,14 @@ class Verified:
         return render_verified(self.to_dict())
 
 
-def verify(
-    model: str | os.PathLike[str] | ModelSpec | None,
-    plan: str,
-    *,
-    steps: int = STEPS,
-    devices: int | None = None,
-    backend: str = "local",
-    ray: str | None = None,
-    layers: int | None = None,
-    hidden: int | None = None,
-    vocab: int | None = None,
-    seq_len: int | None = None,
-    global_batch: int | None = None,
-    dtype: str = "fp32",
-    seed: int = 0,
-    tolerance: float | None = None,
-    timeout_s: float = TIMEOUT_S,
-) -> Verified:
+def verify(options: RunOptions, *, steps: int = STEPS, tolerance: float | None = None) -> Verified:
     """Run some steps under a plan and on one device, from the same state, on the same data, with the same dropout.
 
     Args:
-        model, plan, devices, layers, hidden, vocab, seq_len, global_batch, dtype: as `run_inputs` takes them.
+        options: the model, the plan, and where it runs.
         steps: optimizer steps.
-        backend: "local", "processes" or "ray".
-        ray: address of a Ray cluster.
-        seed: of weights, data and dropout.
         tolerance: of a tensor in max-norm, gradients over their largest entry; 1e-9 in fp64, 1e-5 in fp32, 2e-2 with
             bf16 products without it.
-        timeout_s: in which a worker in another process goes on to its next instruction.
 
     Raises:
         InputError: model, plan and devices do not go together.
@@ -108,18 +84,15 @@ def verify(
         raise InputError(
             Problem(what=f"{steps} steps", why="one at least is compared", fix="--steps 10", field="steps")
         )
-    inputs = run_inputs(
-        model, plan, devices=devices, layers=layers, hidden=hidden, vocab=vocab, seq_len=seq_len,
-        global_batch=global_batch, dtype=dtype,
-    )  # fmt: skip
+    inputs = run_inputs(options)
     from meshwright.runtime.devices import claim_devices, precision
 
     available = claim_devices(inputs.devices)
     from meshwright.runtime.parity import compare, run_alone, run_parallel
 
     with precision(inputs.dtype):
-        training = inputs.training(seed=seed, backend=backend, ray=ray, timeout_s=timeout_s)
+        training = inputs.training(options)
         state = training.initial()
         there = run_parallel(training, available, steps, state)
         parity = compare(there, run_alone(training, steps, state), inputs.dtype, tolerance)
-    return Verified(inputs=inputs, backend=backend, parity=parity)
+    return Verified(inputs=inputs, backend=options.backend, parity=parity)

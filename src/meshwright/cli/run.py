@@ -37,6 +37,13 @@ Backend = Annotated[
 Ray = Annotated[
     str | None, typer.Option("--ray", metavar="ADDRESS", help="Ray cluster of --backend ray.", show_default=False)
 ]
+Hosts = Annotated[
+    str | None,
+    typer.Option(
+        "--hosts-per-mesh", metavar="N", help="Workers that share the devices of each mesh.  [default: 1]",
+        show_default=False,
+    ),
+]  # fmt: skip
 Seed = Annotated[str | None, typer.Option("--seed", metavar="N", help="Of weights, data, dropout.", show_default=False)]
 
 
@@ -48,6 +55,7 @@ def run(
     ] = None,
     backend: Backend = "local",
     ray: Ray = None,
+    hosts_per_mesh: Hosts = None,
     devices: Devices = None,
     layers: Layers = None,
     hidden: Hidden = None,
@@ -97,35 +105,44 @@ def run(
       meshwright run moe-tiny --plan pp2.dp2 --devices 4 --backend processes
     """
     gather = Gather()
-    if plan is None:
-        gather.problem(missing("--plan", "one line such as pp2.dp4.mbs1.z1, or a plan file"))
-    inputs = _inputs(gather, devices=devices, layers=layers, hidden=hidden, vocab=vocab, seq=seq, gbs=gbs, seed=seed)
-    inputs |= given(steps=gather.whole("--steps", steps), ray=ray, trace=trace, checkpoint=checkpoint)
-    inputs |= given(every=gather.whole("--every", every))
+    options = _options(
+        gather, model, plan, backend=backend, ray=ray, dtype=dtype, seq=seq, gbs=gbs, devices=devices, layers=layers,
+        hidden=hidden, vocab=vocab, seed=seed, hosts_per_mesh=hosts_per_mesh,
+    )  # fmt: skip
+    course = given(
+        steps=gather.whole("--steps", steps), every=gather.whole("--every", every), trace=trace, checkpoint=checkpoint
+    )
     gather.done()
+    from meshwright.app.run import Course
     from meshwright.app.run import run as execute
+    from meshwright.app.run_inputs import RunOptions
     from meshwright.report.run_table import step_line
 
     out = Output(as_json=json, quiet=quiet, no_color=no_color)
     found = execute(
-        model,
-        plan or "",
-        backend=backend,
-        dtype=dtype,
-        elastic=elastic,
+        RunOptions(**options),
+        Course(elastic=elastic, **course),
         on_step=lambda done: None if json else out.print(step_line(done.step, done.loss, done.seconds)),
         on_recovery=lambda said: out.warn([said]),
-        **inputs,
     )
     if trace is not None:
         out.note(f"trace written to {trace}: open it at https://ui.perfetto.dev or chrome://tracing")
     out.show(found.to_dict(), lambda _: found)
 
 
-def _inputs(gather: Gather, *, seq: str | None, gbs: str | None, **texts: str | None) -> dict[str, Any]:
-    """Whole numbers of options, by the names of the functions that take them."""
-    numbers = {name: gather.whole(f"--{name}", text, 0 if name == "seed" else 1) for name, text in texts.items()}
-    return given(**numbers, seq_len=gather.whole("--seq", seq), global_batch=gather.whole("--gbs", gbs))
+def _options(
+    gather: Gather, model: str | None, plan: str | None, *, backend: str, ray: str | None, dtype: str, seq: str | None,
+    gbs: str | None, **texts: str | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Fields of `RunOptions`; whole numbers among them are read."""
+    if plan is None:
+        gather.problem(missing("--plan", "one line such as pp2.dp4.mbs1.z1, or a plan file"))
+    numbers = {
+        name: gather.whole(f"--{name.replace('_', '-')}", text, 0 if name == "seed" else 1)
+        for name, text in texts.items()
+    }
+    numbers |= {"seq_len": gather.whole("--seq", seq), "global_batch": gather.whole("--gbs", gbs)}
+    return {"model": model, "plan": plan or "", "backend": backend, "dtype": dtype} | given(ray=ray, **numbers)
 
 
 def verify(
@@ -145,6 +162,7 @@ def verify(
     ] = None,
     backend: Backend = "local",
     ray: Ray = None,
+    hosts_per_mesh: Hosts = None,
     devices: Devices = None,
     layers: Layers = None,
     hidden: Hidden = None,
@@ -164,15 +182,17 @@ def verify(
       meshwright verify moe-tiny --plan pp4.dp2 --dtype fp64
     """
     gather = Gather()
-    if plan is None:
-        gather.problem(missing("--plan", "one line such as pp2.dp4.mbs1.z1, or a plan file"))
-    inputs = _inputs(gather, devices=devices, layers=layers, hidden=hidden, vocab=vocab, seq=seq, gbs=gbs, seed=seed)
-    inputs |= given(steps=gather.whole("--steps", steps), tolerance=gather.number("--tolerance", tolerance), ray=ray)
+    options = _options(
+        gather, model, plan, backend=backend, ray=ray, dtype=dtype, seq=seq, gbs=gbs, devices=devices, layers=layers,
+        hidden=hidden, vocab=vocab, seed=seed, hosts_per_mesh=hosts_per_mesh,
+    )  # fmt: skip
+    asked = given(steps=gather.whole("--steps", steps), tolerance=gather.number("--tolerance", tolerance))
     gather.done()
+    from meshwright.app.run_inputs import RunOptions
     from meshwright.app.verify import verify as compare
 
     out = Output(as_json=json, quiet=quiet, no_color=no_color)
     with out.progress("running both"):
-        found = compare(model, plan or "", backend=backend, dtype=dtype, **inputs)
+        found = compare(RunOptions(**options), **asked)
     out.show(found.to_dict(), lambda _: found)
     return 0 if found.ok else VIOLATIONS

@@ -151,8 +151,9 @@ def _name(worker: int, hosts: int) -> str:
 def _lost(
     wrong: dict[int, Failed | Gone], places: Sequence[int], lists: Sequence[Sequence[Instruction]], hosts: int
 ) -> LostError:
-    """A worker that is gone or failed by itself is the cause; that others missed it is not told."""
-    causes = {mesh: one for mesh, one in wrong.items() if isinstance(one, Gone) or one.lost is None}
+    """A worker that is gone is the cause, or one that failed by itself; that others missed it is not told."""
+    gone: dict[int, Failed | Gone] = {mesh: one for mesh, one in wrong.items() if isinstance(one, Gone)}
+    causes = gone or {mesh: one for mesh, one in wrong.items() if isinstance(one, Failed) and one.lost is None}
     return LostError([
         Problem(what=f"{_name(mesh, hosts)} {'died' if isinstance(one, Gone) else 'failed'} "
                      f"{_where(mesh, places, lists)}", why=one.why, fix=_FIX, field="backend")

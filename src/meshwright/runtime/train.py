@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from meshwright.errors import LostError
 from meshwright.runtime.checkpoint import TABLE, restore_checkpoint, save_checkpoint
 from meshwright.runtime.loader import Loader
 from meshwright.runtime.parallelize import ParallelizedStep
-from meshwright.runtime.replan import replan
 from meshwright.runtime.training_run import Training
 from meshwright.specs.row import PlanRow
 
@@ -49,8 +48,9 @@ class Steps:
     """Of checkpoints; a run goes on from one that is there."""
     every: int = 10
     """Steps from one checkpoint to the next."""
-    elastic: bool = False
-    """Whether it goes on without lost workers; needs the folder."""
+    plan_again: Callable[[Training, int], Training] | None = None
+    """The same training on so many devices: how it goes on when workers are lost, which needs the folder; without it
+    a loss ends the run."""
 
 
 @dataclass(eq=False, slots=True)
@@ -89,27 +89,27 @@ def train(
     recovered: Recovery | None = None
     since = 0.0
     now = Trained(training, training.step(left), *_begin(training, steps.folder))
-    if steps.elastic and now.number == 0:
+    if steps.plan_again is not None and now.number == 0:
         _save(now, steps)
     while now.number < steps.count:
         try:
             _go_on(now, steps, on_step)
         except LostError as error:
             now.step.close()
-            if not steps.elastic or steps.folder is None:
+            if steps.plan_again is None or steps.folder is None:
                 raise
             if recovered is not None and now.number == recovered.resumed and time.monotonic() - since < SETTLE_S:
                 time.sleep(PAUSE_S)
                 continue
-            # Each problem is one worker, and each worker has the devices of a stage.
-            row, lost = now.training.row, len(error.problems) * now.training.row.devices // now.training.row.pp
-            left = left[: max(row.devices - lost, 0)]
-            plan = replan(row, len(left), sum(training.stage_layers))
+            # Each problem is one worker, and the workers of a mesh share its devices.
+            row, hosts = now.training.row, now.training.hosts_per_mesh
+            lost = len(error.problems) * row.devices // (row.pp * hosts)
+            left = left[: max(len(left) - lost, 0)]
             at, since = now.number, time.monotonic()
-            changed = replace(now.training, row=plan)
+            changed = steps.plan_again(now.training, len(left))
             now = Trained(changed, changed.step(left), *_begin(changed, steps.folder))
             why = "; ".join(problem.what for problem in error.problems)
-            recovered = Recovery(why=why, step=at, resumed=now.number, plan=plan, devices=len(left))
+            recovered = Recovery(why=why, step=at, resumed=now.number, plan=changed.row, devices=len(left))
             on_recovery(recovered)
         except BaseException:
             now.step.close()

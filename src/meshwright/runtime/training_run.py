@@ -11,8 +11,9 @@ import numpy as np
 
 from meshwright.compiler.grid import Grid
 from meshwright.runtime.backends import TIMEOUT_S
+from meshwright.runtime.compiled import CompiledStep
 from meshwright.runtime.local import LocalRuntime
-from meshwright.runtime.parallelize import CompiledStep, ParallelizedStep, parallelize
+from meshwright.runtime.parallelize import ParallelizedStep, parallelize
 from meshwright.runtime.plan_method import grid_of, method_of, recompute_runs
 from meshwright.runtime.profile import Prediction, predict
 from meshwright.specs.model import ModelSpec
@@ -42,6 +43,8 @@ class Training:
     backend: str = "local"
     ray: str | None = None
     timeout_s: float = TIMEOUT_S
+    hosts_per_mesh: int = 1
+    """Workers that share the devices of each mesh."""
 
     def model(self, grid: Grid | None = None) -> Model:
         """The model with the plan's recomputation.
@@ -67,6 +70,7 @@ class Training:
             backend=self.backend,
             ray=self.ray,
             timeout_s=self.timeout_s,
+            hosts_per_mesh=self.hosts_per_mesh,
         )
         return made
 

@@ -1,0 +1,100 @@
+"""A plan for the devices that a run has left, found by the planner as `plan --replan-from` finds it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from meshwright.app.profile import assumed_device
+from meshwright.app.replan import replan
+from meshwright.errors import InfeasibleError, MeshwrightError, Problem
+from meshwright.estimate.layout import ModelLayout, expand
+from meshwright.formats.cluster import node_group
+from meshwright.runtime.plan_method import check_runs, grid_of
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.job import Job
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.row import PlanRow
+from meshwright.specs.row_of import row_of
+from meshwright.specs.workload import PRECISIONS, Workload
+from meshwright.units import GIGA
+from meshwright.zoo.tiny import TINY, scaled
+
+if TYPE_CHECKING:
+    from meshwright.runtime.timings import Machine
+    from meshwright.runtime.training_run import Training
+
+TRIED = 20
+"""Plans of the planner's answer that are looked at; the first that runs here is taken."""
+PERCEPTRON_WIDTH = 32
+MEMORY_BYTES_PER_S = 20 * GIGA
+"""Assumed, as all of the device: only how it compares with the others decides between plans."""
+
+
+def training_on(training: Training, devices: int, machine: Machine) -> Training:
+    """A training of the same batch on fewer devices, under the quickest plan that runs here.
+
+    Workers are nodes of a cluster of equal devices. A plan that leaves devices idle is taken where none uses all.
+
+    Args:
+        training: what ran, under which plan; it goes on where as many devices are left.
+        devices: that are left.
+        machine: whose memory they share.
+
+    Raises:
+        InfeasibleError: no plan of this batch fits.
+    """
+    job, row = _job(training, machine), training.row
+    if devices >= row.devices:
+        return training
+    found: list[PlanRow] = []
+    if devices >= job.cluster.groups[0].devices_per_node:
+        try:
+            answer = replan(job, lost=f"{devices}-{row.devices - 1}", top=TRIED)
+            found = [
+                one for move in answer.moves if (one := row_of(move.plan.plan, job.model)) and _runs(one, training)
+            ]
+        except InfeasibleError:
+            found = []
+    if not found:
+        raise InfeasibleError(
+            Problem(what=f"no plan of {row.gbs} samples a step on the {devices} devices that are left",
+                    why=f"it was {row.format()}", fix="start again with more devices, or another --gbs",
+                    field="devices"),
+            code="MW311",
+        )  # fmt: skip
+    parts = found[0].pp * found[0].vpp
+    return replace(training, row=found[0], stage_layers=ModelLayout.of(job.model, training.seq_len).split(parts))
+
+
+def _job(training: Training, machine: Machine) -> Job:
+    """What ran, as the planner sees it: each worker is a node."""
+    row, model = training.row, _planned_as(training)
+    device = replace(assumed_device(machine), memory_bandwidth_bytes_per_s=MEMORY_BYTES_PER_S)
+    of_worker = row.devices // (row.pp * training.hosts_per_mesh)
+    workers = node_group(name="workers", device=device, nodes=row.devices // of_worker, devices_per_node=of_worker)
+    return Job(
+        model=model,
+        cluster=ClusterSpec(name="workers", groups=(workers,)),
+        workload=Workload(seq_len=training.seq_len, global_batch=row.gbs, precision=PRECISIONS["fp32"]),
+        plan=expand(row, model, training.seq_len),
+    )
+
+
+def _planned_as(training: Training) -> ModelSpec:
+    """The model; for the perceptron, which the planner does not know, a decoder of as many layers and its width."""
+    if training.spec is not None:
+        return training.spec
+    like = scaled(TINY["llama-tiny"], hidden=training.hidden or PERCEPTRON_WIDTH)
+    (run,) = like.runs
+    return replace(like, runs=(replace(run, repeats=sum(training.stage_layers)),))
+
+
+def _runs(row: PlanRow, training: Training) -> bool:
+    """Whether a plan runs here, and its meshes can be shared by as many hosts."""
+    try:
+        check_runs(row)
+        grid_of(row)
+    except MeshwrightError:
+        return False
+    return row.devices // row.pp % training.hosts_per_mesh == 0
