@@ -110,5 +110,6 @@ def for_rank(eqn: core.JaxprEqn, wanted: Sequence[Lie], made: Sequence[Lie], ran
         return eqn
     key, of_result = SIZES[name]
     lie = made[0] if of_result else wanted[0]
-    sizes = [size // ranks if at == lie else size for at, size in enumerate(eqn.params[key])]
+    # Of samples that a gather goes through side by side, it takes one at a time.
+    sizes = [size // ranks if at == lie and size > 1 else size for at, size in enumerate(eqn.params[key])]
     return eqn.replace(params={**eqn.params, key: tuple(sizes)})
