@@ -19,8 +19,16 @@ class Op(StrEnum):
     """Sends buffers to another mesh, in order."""
     RECV = "RECV"
     """Receives what the other mesh sent, in the order of its sends."""
+    BROADCAST = "BROADCAST"
+    """Sends buffers of the first mesh of a group to all others of it."""
+    ALLREDUCE = "ALLREDUCE"
+    """Combines one buffer of every mesh of a group, in the order of the group, so that all have the same result."""
     FREE = "FREE"
     """Lets go of buffers."""
+
+
+COMBINES = ("add", "and", "or", "max", "min")
+"""Ways to combine values, named as the operators of a jaxpr."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +44,41 @@ class Instruction:
     """Of RUN."""
     peer: int | None = None
     """Mesh on the other side of SEND and RECV."""
+    group: tuple[int, ...] = ()
+    """Meshes of BROADCAST, the one that sends first, and of ALLREDUCE."""
+    combine: str | None = None
+    """Of ALLREDUCE, a name in `COMBINES`."""
+
+    def targets(self, mesh: int) -> tuple[int, ...]:
+        """Meshes that it sends to.
+
+        Args:
+            mesh: in whose list it stands.
+        """
+        if self.op is Op.SEND and self.peer is not None:
+            return (self.peer,)
+        if self.op is Op.ALLREDUCE or (self.op is Op.BROADCAST and self.group[0] == mesh):
+            return tuple(other for other in self.group if other != mesh)
+        return ()
+
+    def sources(self, mesh: int) -> tuple[int, ...]:
+        """Meshes whose messages it waits for.
+
+        Args:
+            mesh: in whose list it stands.
+        """
+        if self.op is Op.RECV and self.peer is not None:
+            return (self.peer,)
+        if self.op is Op.BROADCAST:
+            return self.group[:1] if self.group[0] != mesh else ()
+        return tuple(other for other in self.group if other != mesh)
 
     def __str__(self) -> str:
         """One line of a printed list."""
         names = [f"{self.op:<4} {self.label}"]
+        if self.group:
+            shown = " ".join(map(str, self.group))
+            names.append(f"{self.combine} over meshes {shown}" if self.combine else f"over meshes {shown}")
         if self.peer is not None:
             names.append(f"{'to' if self.op is Op.SEND else 'from'} mesh {self.peer}")
         if self.reads:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from jax.extend import core
@@ -91,6 +91,43 @@ class Lists:
         if values:
             writes = tuple(self.new(target, key, aval, spec) for key, aval, spec in values)
             self.lists[target].append(Instruction(op=Op.RECV, label=label, writes=writes, peer=source))
+
+    def broadcast(
+        self, source: int, targets: Sequence[int], label: str, values: Sequence[tuple[Key, Any, Any]]
+    ) -> None:
+        """Add BROADCAST on all meshes that take part.
+
+        Args:
+            source: mesh that sends.
+            targets: meshes that receive.
+            label: what users read.
+            values: name on all of them, shape and type, and sharding at the targets of each.
+        """
+        group = (source, *targets)
+        reads = tuple(self.at(source, key) for key, _, _ in values)
+        self.lists[source].append(Instruction(op=Op.BROADCAST, label=label, reads=reads, group=group))
+        for target in targets:
+            writes = tuple(self.new(target, key, aval, spec) for key, aval, spec in values)
+            self.lists[target].append(Instruction(op=Op.BROADCAST, label=label, writes=writes, group=group))
+
+    def all_reduce(self, parts: Mapping[int, int], combine: str, label: str, key: Key, aval: Any, spec: Any) -> None:
+        """Add ALLREDUCE on all meshes that take part.
+
+        Args:
+            parts: buffer of each.
+            combine: how, one of `COMBINES`.
+            label: what users read.
+            key: name of the result on all of them.
+            aval: its shape and type.
+            spec: its sharding.
+        """
+        for mesh, part in parts.items():
+            self.lists[mesh].append(
+                Instruction(
+                    op=Op.ALLREDUCE, label=label, reads=(part,), writes=(self.new(mesh, key, aval, spec),),
+                    group=tuple(parts), combine=combine,
+                )
+            )  # fmt: skip
 
 
 def with_frees(instructions: Sequence[Instruction], kept: set[int | None]) -> list[Instruction]:

@@ -43,7 +43,7 @@ def spread_update(jaxpr: core.Jaxpr, after: Sequence[core.JaxprEqn], homes: Mapp
         homes: mesh of each gradient, parameter and result of the loss.
     """
     outputs = set(_variables(jaxpr.outvars))
-    repeated = _repeated(jaxpr, after, homes)
+    repeated = repeated_eqns(jaxpr, after, homes)
     small = {var: eqn for eqn in repeated for var in eqn.outvars}
     everywhere = {id(eqn) for eqn in repeated}
     placed = [eqn for eqn in after if id(eqn) not in everywhere]
@@ -76,8 +76,16 @@ def spread_update(jaxpr: core.Jaxpr, after: Sequence[core.JaxprEqn], homes: Mapp
     return Update(pieces=tuple(pieces), home=home)
 
 
-def _repeated(jaxpr: core.Jaxpr, after: Sequence[core.JaxprEqn], homes: Mapping[core.Var, int]) -> list[core.JaxprEqn]:
-    """Equations that every mesh runs for itself: small results of small state, such as the learning rate of a count."""
+def repeated_eqns(
+    jaxpr: core.Jaxpr, after: Sequence[core.JaxprEqn], homes: Mapping[core.Var, int]
+) -> list[core.JaxprEqn]:
+    """Equations that every mesh runs for itself: small results of small state, such as the learning rate of a count.
+
+    Args:
+        jaxpr: of the step.
+        after: equations of the update, in order.
+        homes: mesh of each gradient, parameter and result of the loss.
+    """
     small = {var for var in [*jaxpr.invars, *jaxpr.constvars] if var not in homes and size_of(var) <= SMALL}
     repeated = []
     for eqn in after:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from jax.extend import core
+from jax.sharding import PartitionSpec
 
 from meshwright.compiler.halves import Halves
 from meshwright.compiler.inline import free_variables
@@ -14,6 +16,7 @@ from meshwright.compiler.instructions import Outcome
 from meshwright.compiler.lists import Lists
 from meshwright.compiler.operands import Operands, ancestors
 from meshwright.compiler.ranks.layout import Held, Layout
+from meshwright.compiler.reductions import phases_of
 from meshwright.compiler.shardings import Role, Sharding
 from meshwright.compiler.trace import TracedStep
 from meshwright.compiler.update import Update, spread_update
@@ -45,6 +48,8 @@ class Updating:
             layouts: of values of the loss, by mesh.
         """
         self.step, self.halves, self.out, self.operands = step, halves, lists, operands
+        self.written = 0
+        """Pieces so far."""
         self.shardings, self.devices, self.layouts = shardings, devices, layouts
         self.operand_of = {step.mark.invars[operand]: operand for operand in step.wrt}
 
@@ -58,27 +63,48 @@ class Updating:
         Returns:
             Where each output of the step is.
         """
-        update = self._update(owner, copies)
-        return [self._outcome(atom, update) for atom in self.step.jaxpr.outvars]
+        made = self._update(owner, copies)
+        return [self._outcome(atom, made) for atom in self.step.jaxpr.outvars]
 
-    def _update(self, owner: Mapping[int, int], copies: Int[np.ndarray, "chains stages"]) -> Update:
+    def _update(self, owner: Mapping[int, int], copies: Int[np.ndarray, "chains stages"]) -> Mapping[core.Var, int]:
+        """All of the update; where the variables that it makes are."""
+        step, homes = self.step, self._homes(owner, copies)
+        made: dict[core.Var, int] = {}
+        # Every mesh has these, and computes for itself what follows from them alone.
+        combined: dict[core.Var, int] = {}
+        for phase in phases_of(step.jaxpr, step.after, homes):
+            update = spread_update(phase.jaxpr, phase.eqns, {**homes, **made})
+            self._pieces(update, {**update.home, **made, **combined})
+            made |= {var: part.mesh for part in update.pieces for var in part.outputs}
+            for one in phase.reductions:
+                buffers = {mesh: self.out.at(mesh, ("value", part)) for mesh, part in one.parts.items()}
+                label = f"{one.combine} of update"
+                self.out.all_reduce(
+                    buffers, one.combine, label, ("value", one.result), one.result.aval, PartitionSpec()
+                )
+                combined[one.result] = next(iter(buffers))
+        return {**homes, **made, **combined}
+
+    def _pieces(self, update: Update, home: Mapping[core.Var, int]) -> None:
         step = self.step
-        update = spread_update(step.jaxpr, step.after, self._homes(owner, copies))
-        inside = set(step.mark.outvars) | {var for eqn in step.after for var in eqn.outvars}
-        for number, part in enumerate(update.pieces):
-            reads = []
+        inside = {*step.mark.outvars, *home, *(var for eqn in step.after for var in eqn.outvars)}
+        inside -= set(step.jaxpr.invars)
+        readers: dict[core.Var, list[int]] = defaultdict(list)
+        for part in update.pieces:
             for var in part.inputs:
-                if var not in inside:
-                    role = Role.PARAMETER if is_parameter(step, var) else Role.STATE
-                    reads.append(self.operands.value(part.mesh, var, None, role))
-                    continue
-                key = ("value", var)
-                if (part.mesh, key) not in self.out.ids:
-                    home = update.home[var]
-                    self.out.send(home, part.mesh, f"value to update{number}", [key])
-                    spec = self.out.buffers[self.out.at(home, key)].spec
-                    self.out.receive(part.mesh, home, f"value to update{number}", [(key, var.aval, spec)])
-                reads.append(self.out.at(part.mesh, key))
+                readers[var] += [part.mesh] if part.mesh not in readers[var] else []
+        for part in update.pieces:
+            number = self.written
+            self.written += 1
+            self._fetch(
+                part.mesh, [var for var in part.inputs if var in inside], home, readers, f"value to update{number}"
+            )
+            reads = [
+                self.out.at(part.mesh, ("value", var))
+                if var in inside
+                else self.operands.value(part.mesh, var, None, self._role(var))
+                for var in part.inputs
+            ]
             name = f"update{number}"
             self.out.executables[name] = part.program
             split = {var: held for var in part.outputs if (held := self._updated_part(part.mesh, var)) is not None}
@@ -90,7 +116,30 @@ class Updating:
             self.out.run(part.mesh, name, name, reads, writes)
             if split:
                 self._gather(part.mesh, f"whole{number}", split)
-        return update
+
+    def _role(self, var: core.Var) -> Role:
+        return Role.PARAMETER if is_parameter(self.step, var) else Role.STATE
+
+    def _fetch(
+        self, mesh: int, wanted: Sequence[core.Var], home: Mapping[core.Var, int],
+        readers: Mapping[core.Var, Sequence[int]], label: str,
+    ) -> None:  # fmt: skip
+        """Bring values to a mesh; to all that read them at once."""
+        together: dict[tuple[int, tuple[int, ...]], list[core.Var]] = defaultdict(list)
+        for var in wanted:
+            if (mesh, ("value", var)) not in self.out.ids:
+                lacking = [one for one in readers[var] if (one, ("value", var)) not in self.out.ids]
+                together[home[var], tuple(one for one in lacking if one != home[var])].append(var)
+        for (source, targets), variables in together.items():
+            values = [
+                (("value", var), var.aval, self.out.buffers[self.out.at(source, ("value", var))].spec)
+                for var in variables
+            ]
+            if len(targets) > 1:
+                self.out.broadcast(source, targets, label, values)
+            else:
+                self.out.send(source, targets[0], label, [key for key, _, _ in values])
+                self.out.receive(targets[0], source, label, values)
 
     def _gather(self, mesh: int, name: str, split: Mapping[core.Var, Held]) -> None:
         """Parameters whose parts their ranks have updated."""
@@ -134,13 +183,11 @@ class Updating:
                 return old
         return None
 
-    def _outcome(self, atom: Any, update: Update) -> Outcome:
+    def _outcome(self, atom: Any, made: Mapping[core.Var, int]) -> Outcome:
         if isinstance(atom, core.Var) and atom in self.operands.place_of:
             return Outcome(input=self.operands.place_of[atom])
-        if isinstance(atom, core.Var) and atom in update.home:
-            home = update.home[atom]
-            if (home, ("value", atom)) in self.out.ids:
-                return Outcome(buffer=self.out.at(home, ("value", atom)))
+        if isinstance(atom, core.Var) and atom in made and (made[atom], ("value", atom)) in self.out.ids:
+            return Outcome(buffer=self.out.at(made[atom], ("value", atom)))
         return Outcome(buffer=self.operands.value(0, atom, None, Role.OTHER))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from dataclasses import dataclass
 
-from meshwright.compiler.instructions import Instruction, Op, Program
+from meshwright.compiler.instructions import COMBINES, Instruction, Op, Program
 from meshwright.errors import InputError, Problem
 
 
@@ -28,8 +28,9 @@ def verify(program: Program) -> Verified:
         program: the lists.
 
     Raises:
-        InputError: a receive that no send answers or that gets other shapes, meshes that wait for each other, a buffer
-            used before it is written or after it is freed, or buffers alive at the end that the step does not return.
+        InputError: a receive that no send answers or that gets other shapes, a collective that meets another one or
+            whose group lacks a mesh, meshes that wait for each other, a buffer used before it is written or after it
+            is freed, or buffers alive at the end that the step does not return.
     """
     return _Walk(program).done()
 
@@ -42,7 +43,9 @@ class _Walk:
             self.live[program.buffers[feed.buffer].mesh].add(feed.buffer)
         self.bytes = [sum(program.buffers[buffer].bytes for buffer in own) for own in self.live]
         self.peak = list(self.bytes)
-        self.channels: dict[tuple[int, int], deque[tuple[int, ...]]] = defaultdict(deque)
+        self.channels: dict[tuple[int, int], deque[Instruction]] = defaultdict(deque)
+        self.posted: set[int] = set()
+        """Meshes that have sent their part of the ALLREDUCE they stand at."""
         self.messages = self.message_bytes = 0
         self.problems: list[Problem] = []
 
@@ -69,14 +72,17 @@ class _Walk:
     def _step(self, mesh: int, instruction: Instruction) -> bool:
         """Do one instruction; False where it has to wait."""
         buffers, live = self.program.buffers, self.live[mesh]
-        if instruction.op is Op.RECV:
-            channel = self.channels[instruction.peer or 0, mesh]
-            if not channel:
-                return False
-            sent = channel.popleft()
-            wanted = [(buffers[b].shape, buffers[b].dtype) for b in instruction.writes]
-            if [(buffers[b].shape, buffers[b].dtype) for b in sent] != wanted:
-                self._problem(mesh, instruction, f"receives {wanted}, what was sent is something else")
+        if not self._sane(mesh, instruction):
+            return True
+        if instruction.op is Op.ALLREDUCE and mesh not in self.posted:
+            self._send(mesh, instruction)
+            self.posted.add(mesh)
+        sources = instruction.sources(mesh)
+        if not all(self.channels[source, mesh] for source in sources):
+            return False
+        for source in sources:
+            self._meets(mesh, instruction, source, self.channels[source, mesh].popleft())
+        self.posted.discard(mesh)
         missing = [buffer for buffer in instruction.reads if buffer not in live]
         if missing:
             self._problem(mesh, instruction, f"reads buffer {missing[0]}, which is not there")
@@ -85,10 +91,8 @@ class _Walk:
             live.difference_update(instruction.reads)
             self.bytes[mesh] -= sum(buffers[buffer].bytes for buffer in instruction.reads)
             return True
-        if instruction.op is Op.SEND:
-            self.channels[mesh, instruction.peer if instruction.peer is not None else -1].append(instruction.reads)
-            self.messages += 1
-            self.message_bytes += sum(buffers[buffer].bytes for buffer in instruction.reads)
+        if instruction.op is not Op.ALLREDUCE:
+            self._send(mesh, instruction)
         for buffer in instruction.writes:
             if buffer in live:
                 self._problem(mesh, instruction, f"writes buffer {buffer}, which holds a value")
@@ -96,6 +100,33 @@ class _Walk:
             self.bytes[mesh] += buffers[buffer].bytes
         self.peak[mesh] = max(self.peak[mesh], self.bytes[mesh])
         return True
+
+    def _send(self, mesh: int, instruction: Instruction) -> None:
+        for target in instruction.targets(mesh):
+            self.channels[mesh, target].append(instruction)
+            self.messages += 1
+            self.message_bytes += sum(self.program.buffers[buffer].bytes for buffer in instruction.reads)
+
+    def _sane(self, mesh: int, instruction: Instruction) -> bool:
+        """Whether the group of a collective can be one."""
+        group = instruction.group
+        if not group and instruction.op not in (Op.BROADCAST, Op.ALLREDUCE):
+            return True
+        if mesh not in group or len(set(group)) < len(group) or max(group) >= self.program.meshes:
+            self._problem(mesh, instruction, f"stands on mesh {mesh} with the group {group}")
+        elif instruction.op is Op.ALLREDUCE and (instruction.combine not in COMBINES or len(instruction.reads) != 1):
+            self._problem(mesh, instruction, f"combines {len(instruction.reads)} buffers by {instruction.combine}")
+        return not self.problems
+
+    def _meets(self, mesh: int, instruction: Instruction, source: int, sent: Instruction) -> None:
+        """A message with what waits for it: the same collective, or SEND with RECV; the same shapes."""
+        buffers = self.program.buffers
+        given = Op.SEND if instruction.op is Op.RECV else instruction.op
+        if (sent.op, sent.group, sent.combine) != (given, instruction.group, instruction.combine):
+            self._problem(mesh, instruction, f"meets {sent.op} {sent.label} of mesh {source}")
+        wanted = [(buffers[b].shape, buffers[b].dtype) for b in instruction.writes]
+        if [(buffers[b].shape, buffers[b].dtype) for b in sent.reads] != wanted:
+            self._problem(mesh, instruction, f"receives {wanted}, what was sent is something else")
 
     def _check_end(self, places: list[int]) -> None:
         waiting = [mesh for mesh, own in enumerate(self.program.lists) if places[mesh] < len(own)]

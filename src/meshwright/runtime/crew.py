@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from meshwright.compiler.instructions import Instruction, Op
+from meshwright.compiler.instructions import Instruction
 from meshwright.errors import LostError, Problem
 from meshwright.runtime.worker import MOVING
 
@@ -170,7 +170,7 @@ def _stalled(
 ) -> LostError:
     """Of the workers that stand still, those that do not wait for a message are the cause."""
     at = {mesh: _instruction(mesh, places, lists) for mesh in waiting if places[mesh] != MOVING}
-    at_work = [mesh for mesh, one in at.items() if one is None or one.op is not Op.RECV]
+    at_work = [worker for worker, one in at.items() if one is None or not one.sources(worker // hosts)]
     return LostError([
         Problem(what=f"{_name(mesh, hosts)} hangs {_where(mesh, places, lists)}",
                 why=f"no worker has gone on for {limit_s:g} s", fix=f"{_FIX}; raise timeout_s if it only is slow",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -17,6 +19,10 @@ from meshwright.runtime.moments import Moment
 
 SMALL_BYTES = 1 << 14
 """Up to here placing an array is all overhead."""
+COMBINE: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": jnp.add, "and": jnp.bitwise_and, "or": jnp.bitwise_or, "max": jnp.maximum, "min": jnp.minimum,
+}  # fmt: skip
+"""Of ALLREDUCE."""
 
 
 class MeshExecutor:
@@ -24,6 +30,7 @@ class MeshExecutor:
 
     def __init__(
         self,
+        number: int,
         instructions: Sequence[Instruction],
         buffers: Sequence[Buffer],
         functions: Mapping[str, Callable[..., Any]],
@@ -34,6 +41,7 @@ class MeshExecutor:
         """Nothing is compiled yet: an executable is compiled when it first runs.
 
         Args:
+            number: of this mesh.
             instructions: of this mesh.
             buffers: of the whole program, by number.
             functions: what executables compute, flat in and out.
@@ -41,13 +49,15 @@ class MeshExecutor:
             channels: to the other meshes.
             watch: told the place in the list before each instruction.
         """
-        self.instructions, self.buffers, self.mesh = instructions, buffers, mesh
+        self.number, self.instructions, self.buffers, self.mesh = number, instructions, buffers, mesh
         self.values: dict[int, Any] = {}
         self.place = 0
         self.moments: list[Moment] | None = None
         """Where instructions are timed; each is then waited for."""
         self._functions, self._channels, self._watch = functions, channels, watch
         self._compiled: dict[str, Any] = {}
+        self._posted = -1
+        """Place of the ALLREDUCE whose own part was sent last."""
         self._shardings: dict[int, NamedSharding] = {}
         self._forms = [self._of_message(one) for one in instructions]
         self._default = mesh.size == 1 and mesh.devices.flat[0] == jax.devices()[0]
@@ -77,7 +87,7 @@ class MeshExecutor:
             buffer: value if self._lies(value, buffer) else self.placed(value, buffer)
             for buffer, value in values.items()
         }
-        self.place = 0
+        self.place, self._posted = 0, -1
 
     def placed(self, value: Any, buffer: int) -> Any:
         """A value where a buffer lies.
@@ -100,7 +110,11 @@ class MeshExecutor:
         start = self.place
         while not self.ended:
             instruction = self.instructions[self.place]
-            if not wait and instruction.op is Op.RECV and not self._channel(instruction).ready():
+            if instruction.op is Op.ALLREDUCE and self._posted != self.place:
+                self._watch(self.place)
+                self._give(instruction)
+                self._posted = self.place
+            if not wait and not all(self._channels[one].ready() for one in instruction.sources(self.number)):
                 break
             self._watch(self.place)
             if self.moments is None:
@@ -122,23 +136,60 @@ class MeshExecutor:
                 results = self.compiled(instruction)(*(self.values[buffer] for buffer in instruction.reads))
                 self.values.update(zip(instruction.writes, results, strict=True))
             case Op.SEND:
-                values = [self.values[buffer] for buffer in instruction.reads]
-                self._channel(instruction).send(values, self._forms[self.place])
+                self._give(instruction)
             case Op.RECV:
-                sent = self._channel(instruction).receive(self._forms[self.place])
-                for buffer, value in zip(instruction.writes, sent, strict=True):
-                    self.values[buffer] = value if self._takes(value) else self.placed(value, buffer)
+                self._keep(instruction, self._take(instruction, self._peer(instruction)))
+            case Op.BROADCAST if self.number == instruction.group[0]:
+                self._give(instruction)
+            case Op.BROADCAST:
+                self._keep(instruction, self._take(instruction, instruction.group[0]))
+            case Op.ALLREDUCE:
+                (own,), (whole,) = instruction.reads, instruction.writes
+                given = [self.values[own] if one == self.number else self._taken(instruction, one)
+                         for one in instruction.group]  # fmt: skip
+                self.values[whole] = self._combined(instruction)(*given)
             case Op.FREE:
                 for buffer in instruction.reads:
                     del self.values[buffer]
+
+    def _give(self, instruction: Instruction) -> None:
+        """Send what an instruction reads to all whom it concerns."""
+        values = [self.values[buffer] for buffer in instruction.reads]
+        forms = self._forms[self.place][: len(values)]
+        for peer in instruction.targets(self.number):
+            self._channels[peer].send(values, forms)
+
+    def _take(self, instruction: Instruction, source: int) -> list[Any]:
+        """Receive what an instruction writes."""
+        return self._channels[source].receive(self._forms[self.place][len(instruction.reads) :])
+
+    def _taken(self, instruction: Instruction, source: int) -> Any:
+        """Part of another mesh in an ALLREDUCE, on this one."""
+        (value,) = self._take(instruction, source)
+        return value if self._takes(value) else self.placed(value, instruction.writes[0])
+
+    def _keep(self, instruction: Instruction, values: Sequence[Any]) -> None:
+        for buffer, value in zip(instruction.writes, values, strict=True):
+            self.values[buffer] = value if self._takes(value) else self.placed(value, buffer)
+
+    def _combined(self, instruction: Instruction) -> Any:
+        """What an ALLREDUCE calls: the same order on all meshes gives all the same result."""
+        name = f"{instruction.combine} {len(instruction.group)} {self.buffers[instruction.writes[0]].spec}"
+        if name not in self._compiled:
+            combine = COMBINE[instruction.combine or ""]
+            self._compiled[name] = jax.jit(
+                lambda *parts: reduce(combine, parts), out_shardings=self.sharding(instruction.writes[0])
+            )
+        return self._compiled[name]
 
     def _lies(self, value: Any, buffer: int) -> bool:
         """Whether a value is where its buffer lies, which to hear from `device_put` takes a hundred times as long."""
         return isinstance(value, jax.Array) and value.committed and value.sharding == self.sharding(buffer)
 
     def _of_message(self, instruction: Instruction) -> tuple[HostForm, ...]:
-        """Of what SEND and RECV carry, on the host."""
-        moved = (*instruction.reads, *instruction.writes) if instruction.peer is not None else ()
+        """Of what messages carry, on the host: what is read, then what is written."""
+        talks = instruction.peer is not None or instruction.group
+        moved = (*instruction.reads, *instruction.writes) if talks else ()
         return tuple(host_form(self.buffers[buffer].shape, self.buffers[buffer].dtype) for buffer in moved)
 
     def _takes(self, value: Any) -> bool:
@@ -148,9 +199,9 @@ class MeshExecutor:
         """
         return self._default and isinstance(value, np.ndarray) and value.nbytes <= SMALL_BYTES
 
-    def _channel(self, instruction: Instruction) -> Channel:
+    def _peer(self, instruction: Instruction) -> int:
         assert instruction.peer is not None
-        return self._channels[instruction.peer]
+        return instruction.peer
 
     def compiled(self, instruction: Instruction) -> Any:
         """What a RUN calls.

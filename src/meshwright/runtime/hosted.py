@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from meshwright.compiler.instructions import Buffer, Instruction, Op
+from meshwright.compiler.instructions import Buffer, Instruction
 from meshwright.compiler.resharding import Box, Layout, Links, Resharding, reshard
 from meshwright.runtime.channels import Channel
 from meshwright.runtime.executor import MeshExecutor
@@ -57,7 +57,7 @@ class HostedExecutor(MeshExecutor):
             channel: to another worker.
             watch: told the place in the list before each instruction.
         """
-        super().__init__(part.instructions, part.buffers, functions, mesh, {}, watch)
+        super().__init__(part.mesh, part.instructions, part.buffers, functions, mesh, {}, watch)
         self._part, self._worker = part, channel
 
     def placed(self, value: Any, buffer: int) -> Any:
@@ -113,16 +113,17 @@ class HostedExecutor(MeshExecutor):
             for own, other, plan in zip(wanted, given, plans, strict=True)
         ]
 
-    def _do(self, instruction: Instruction) -> None:
-        other = [self.buffers[buffer] for buffer in self._part.matched.get(self.place, ())]
-        if instruction.op is Op.SEND:
-            own = [self.buffers[buffer] for buffer in instruction.reads]
-            self.send([self.values[buffer] for buffer in instruction.reads], own, other)
-        elif instruction.op is Op.RECV:
-            values = self.receive(other, [self.buffers[buffer] for buffer in instruction.writes])
-            self.values.update(zip(instruction.writes, values, strict=True))
-        else:
-            super()._do(instruction)
+    def _give(self, instruction: Instruction) -> None:
+        values, own = [self.values[one] for one in instruction.reads], self._held(instruction.reads)
+        for peer in instruction.targets(self._part.mesh):
+            self.send(values, own, self._held(self._part.matched[self.place, peer].writes))
+
+    def _take(self, instruction: Instruction, source: int) -> list[Any]:
+        given = self._held(self._part.matched[self.place, source].reads)
+        return self.receive(given, self._held(instruction.writes))
+
+    def _held(self, numbers: Sequence[int]) -> list[Buffer]:
+        return [self.buffers[number] for number in numbers]
 
     def _senders(self, plans: Sequence[Mapping[tuple[int, int], Sequence[Piece]]]) -> list[int]:
         own = self._part.host

@@ -31,8 +31,10 @@ class LocalRuntime:
         self.meshes = tuple(meshes)
         functions = {name: core.jaxpr_as_fun(closed) for name, closed in program.executables.items()}
         self.executors = [
-            MeshExecutor(own, program.buffers, functions, mesh, channels)
-            for own, mesh, channels in zip(program.lists, self.meshes, local_channels(program.meshes), strict=True)
+            MeshExecutor(number, own, program.buffers, functions, mesh, channels)
+            for number, (own, mesh, channels) in enumerate(
+                zip(program.lists, self.meshes, local_channels(program.meshes), strict=True)
+            )
         ]
 
     def sharing(self, program: Program) -> LocalRuntime:

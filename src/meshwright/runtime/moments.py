@@ -56,13 +56,15 @@ def replay(program: Program, run_s: Sequence[Mapping[str, float]], hop_s: float,
     place = [0] * program.meshes
     found: list[list[Moment]] = [[] for _ in range(program.meshes)]
     arriving: dict[tuple[int, int], deque[float]] = {}
+    posted: set[int] = set()
+    """Meshes that have sent their part of the ALLREDUCE they stand at."""
     moved = True
     while moved:
         moved = False
         for mesh, instructions in enumerate(program.lists):
             while place[mesh] < len(instructions):
                 one = instructions[place[mesh]]
-                end = _end(program, mesh, one, clock[mesh], run_s, arriving, hop_s, bytes_per_s)
+                end = _end(program, mesh, one, clock[mesh], run_s, arriving, posted, hop_s, bytes_per_s)
                 if end is None:
                     break
                 found[mesh].append(Moment(place[mesh], clock[mesh], end))
@@ -74,15 +76,17 @@ def replay(program: Program, run_s: Sequence[Mapping[str, float]], hop_s: float,
 
 def _end(
     program: Program, mesh: int, one: Instruction, now_s: float, run_s: Sequence[Mapping[str, float]],
-    arriving: dict[tuple[int, int], deque[float]], hop_s: float, bytes_per_s: float,
+    arriving: dict[tuple[int, int], deque[float]], posted: set[int], hop_s: float, bytes_per_s: float,
 ) -> float | None:  # fmt: skip
-    match one.op:
-        case Op.RUN:
-            return now_s + run_s[mesh][one.executable or ""]
-        case Op.SEND:
-            size = sum(program.buffers[buffer].bytes for buffer in one.reads)
-            arriving.setdefault((mesh, one.peer or 0), deque()).append(now_s + hop_s + size / bytes_per_s)
-        case Op.RECV:
-            sent = arriving.get((one.peer or 0, mesh))
-            return max(now_s, sent.popleft()) if sent else None
-    return now_s
+    if one.op is Op.RUN:
+        return now_s + run_s[mesh][one.executable or ""]
+    size = sum(program.buffers[buffer].bytes for buffer in one.reads)
+    if one.op is not Op.ALLREDUCE or mesh not in posted:
+        for target in one.targets(mesh):
+            arriving.setdefault((mesh, target), deque()).append(now_s + hop_s + size / bytes_per_s)
+    posted.add(mesh)
+    channels = [arriving.get((source, mesh)) for source in one.sources(mesh)]
+    if not all(channels):
+        return None
+    posted.discard(mesh)
+    return max([now_s, *(channel.popleft() for channel in channels if channel)])

@@ -25,8 +25,8 @@ class Part:
     executables: dict[str, bytes]
     grids: tuple[tuple[tuple[str, ...], tuple[int, ...]], ...]
     """Axes and sizes of all meshes."""
-    matched: Mapping[int, tuple[int, ...]]
-    """By place of a SEND or RECV, the buffers on its other side."""
+    matched: Mapping[tuple[int, int], Instruction]
+    """By place of an instruction and mesh that it sends to or waits for, the instruction on the other side."""
     kept: tuple[int, ...] = ()
     """Buffers of this mesh that outputs of the step are in when the list ends."""
     host: int = 0
@@ -89,18 +89,17 @@ def parts_of(program: Program, meshes: list[Mesh]) -> list[Part]:
     ]  # fmt: skip
 
 
-def _matched(program: Program, mesh: int) -> dict[int, tuple[int, ...]]:
-    """What the other side of each message reads or writes: messages between two meshes keep their order."""
-    found = {}
-    for ours, theirs in ((Op.SEND, Op.RECV), (Op.RECV, Op.SEND)):
-        waiting = {
-            peer: iter([one for one in own if one.op is theirs and one.peer == mesh])
-            for peer, own in enumerate(program.lists)
-        }
-        for place, one in enumerate(program.lists[mesh]):
-            if one.op is ours and one.peer is not None:
-                other = next(waiting[one.peer])
-                found[place] = other.writes if theirs is Op.RECV else other.reads
+def _matched(program: Program, mesh: int) -> dict[tuple[int, int], Instruction]:
+    """What stands on the other side of each message: messages between two meshes keep their order."""
+    found: dict[tuple[int, int], Instruction] = {}
+    own = program.lists[mesh]
+    for peer, others in enumerate(program.lists):
+        sent = [place for place, one in enumerate(own) if peer in one.targets(mesh)]
+        taken = [place for place, one in enumerate(own) if peer in one.sources(mesh)]
+        takers = [one for one in others if mesh in one.sources(peer)]
+        givers = [one for one in others if mesh in one.targets(peer)]
+        found |= {(place, peer): one for place, one in zip(sent, takers, strict=True)}
+        found |= {(place, peer): one for place, one in zip(taken, givers, strict=True)}
     return found
 
 

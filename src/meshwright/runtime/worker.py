@@ -151,8 +151,9 @@ class MeshWorker:
             hosted = HostedExecutor(part, part.functions(), mesh, self._wires.channel, self._watch)
             self._executors.append(hosted)
             return
-        peers = {one.peer for one in part.instructions if one.peer is not None}
+        peers = {peer for one in part.instructions for peer in (*one.targets(part.mesh), *one.sources(part.mesh))}
         one = MeshExecutor(
+            part.mesh,
             part.instructions,
             part.buffers,
             part.functions(),
