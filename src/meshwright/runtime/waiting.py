@@ -20,7 +20,7 @@ class Waiter:
 
     Polling gives the core away between two looks, and is given up where the wait before was longer than `AWAKE_S`: a
     run of long waits costs one such moment, and a run of short ones is never slept through. Where somebody else took
-    the core meanwhile, the next waits are slept through: those who sleep get it back sooner than those who gave it away.
+    the core meanwhile, the next waits are slept through: who sleeps gets it back sooner than who gave it away.
     """
 
     def __init__(self, *, awake: bool) -> None:
