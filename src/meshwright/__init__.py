@@ -37,6 +37,8 @@ _HOMES = {
     "Auto": "compiler.methods",
     "FromPlan": "compiler.methods",
     "FollowParallel": "compiler.methods",
+    "Listing": "compiler.listing",
+    "difference": "compiler.listing",
     "Hosts": "compiler.stages.hosts",
     "StagesPlan": "compiler.stages.plan",
     "plan_step": "compiler.stages.search",

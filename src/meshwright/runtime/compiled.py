@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
 
 from meshwright.compiler.creation import creation
 from meshwright.compiler.instructions import Program
+from meshwright.compiler.listing import saved
 from meshwright.compiler.sharding.apply import SolvedSharding
 from meshwright.compiler.shardings import Sharding
 from meshwright.compiler.stages.plan import StagesPlan
@@ -46,14 +48,16 @@ class CompiledStep:
         return self.shardings[0]
 
     def explain(self) -> str:
-        """When gradients are reduced and why; why each operator is split so where a method decides that.
+        """What is inexact; when gradients are reduced and why; why each operator is split so where a method decides it.
 
         Raises:
             InputError: nothing is split.
         """
         decided = [sharding for sharding in self.shardings if isinstance(sharding, SolvedSharding)]
         lines = [f"mesh {number}\n{sharding.explain()}" for number, sharding in enumerate(decided)]
-        if not decided and not self.reductions:
+        if self.program.inexact:
+            lines.insert(0, f"inexact: {self.program.inexact}")
+        if not lines and not self.reductions:
             raise InputError(
                 Problem(
                     what="nothing was decided",
@@ -63,6 +67,15 @@ class CompiledStep:
                 )
             )
         return "\n".join([*([self.reductions] if self.reductions else []), *lines])
+
+    def save(self, path: str | Path) -> None:
+        """Write the instruction lists to a file, with the plan where there is one; `Listing.load` and `StagesPlan.load`
+        read it.
+
+        Args:
+            path: of the file.
+        """
+        Path(path).write_text(saved(self.program, None if self.plan is None else self.plan.to_json()) + "\n")
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the step.
