@@ -10,8 +10,8 @@ import pytest
 from meshwright.errors import InfeasibleError
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import resolve
-from meshwright.search import layerwise
-from meshwright.search.layerwise import UNIT_BYTES, layerwise_plan
+from meshwright.search.layer_programs import UNIT_BYTES, LayerOptions, StagePrograms
+from meshwright.search.layerwise import layerwise_plan
 from meshwright.specs.strategy import LayerStrategy
 from meshwright.specs.workload import Workload
 
@@ -19,8 +19,9 @@ from meshwright.specs.workload import Workload
 @pytest.mark.parametrize("seed", range(5))
 def test_the_dynamic_program_finds_the_quickest_of_all_ways(seed: int) -> None:
     rng, count, layers = np.random.default_rng(seed), 5, 4
-    options = layerwise.LayerOptions(
-        strategies=(LayerStrategy(),) * count, time_s=rng.random(count), forward_s=np.zeros(count), sync_s=np.zeros(count),
+    options = LayerOptions(
+        strategies=(LayerStrategy(),) * count, time_s=rng.random(count),
+        forward_s=np.zeros(count), sync_s=np.zeros(count),
         edge_s=rng.random((count, 2)), edge_forward_s=np.zeros((count, 2)),
         state_bytes=UNIT_BYTES * rng.integers(1, 6, count).astype(float), kept_bytes=UNIT_BYTES * np.ones(count),
         transient_bytes=np.zeros(count), edge_bytes=UNIT_BYTES * rng.integers(0, 3, (count, 2)).astype(float),
@@ -41,7 +42,7 @@ def test_the_dynamic_program_finds_the_quickest_of_all_ways(seed: int) -> None:
         return float(seconds) if held <= room else np.inf
 
     best = min(product(range(count), repeat=layers), key=cost)
-    programs = layerwise.StagePrograms(options, room)
+    programs = StagePrograms(options, room)
     programs.best(2, in_flight, True, False)  # what it leaves behind must not change the answer for more layers
     found = programs.best(layers, in_flight, True, True)
     if not np.isfinite(cost(best)):

@@ -18,7 +18,8 @@ import numpy as np
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.hardware import Hardware, hardware_of
 from meshwright.hetero.parallelizers.questions import kind_of
-from meshwright.search.layerwise import LayerOptions, StagePrograms, layer_options, room_bytes
+from meshwright.search.layer_programs import LayerOptions, StagePrograms, around_bytes
+from meshwright.search.layerwise import layer_options, room_bytes
 from meshwright.specs.cluster import Island
 from meshwright.specs.model import DenseMlp
 from meshwright.specs.plan import StrategyRun
@@ -101,6 +102,7 @@ def _partial(
     software = hardware.software
     around = hardware.efficiency.context_bytes + software.engine_bytes
     held = options.state_bytes[own].sum() + edge_bytes.sum() + options.transient_bytes[own].max()
+    held += around_bytes(part.embedding, part.head)
     whole = 1.0 + software.fragmentation
     used = list(dict.fromkeys(numbers))
     return PartialPlan(
