@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding
+from jax.extend import core
 
 from meshwright.compiler.instructions import Op
 from meshwright.compiler.sharding.collectives import Collectives, count_collectives, in_all
@@ -26,13 +27,13 @@ def step_collectives(runtime: LocalRuntime) -> dict[str, Collectives]:
     """
     found: dict[str, list[Collectives]] = {}
     for executor in runtime.executors:
-        for name, sent in _of_mesh(executor):
+        for name, sent in _of_mesh(executor, runtime.program.executables):
             found.setdefault(name, []).append(sent)
     whole = {name: in_all(runs) for name, runs in found.items()}
     return {name: sent for name, sent in whole.items() if sent.count}
 
 
-def _of_mesh(executor: MeshExecutor) -> list[tuple[str, Collectives]]:
+def _of_mesh(executor: MeshExecutor, programs: Mapping[str, core.ClosedJaxpr]) -> list[tuple[str, Collectives]]:
     """What each RUN of a list sends, in order."""
     lies: dict[int, Any] = {}
     compiled: dict[Any, tuple[Any, Collectives]] = {}
@@ -44,15 +45,11 @@ def _of_mesh(executor: MeshExecutor) -> list[tuple[str, Collectives]]:
         given = [lies.get(buffer, executor.sharding(buffer)) for buffer in instruction.reads]
         key = name, tuple(given)
         if key not in compiled:
-            shapes = [_shape(executor, buffer, lie) for buffer, lie in zip(instruction.reads, given, strict=True)]
+            shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=lie)
+                      for aval, lie in zip(programs[name].in_avals, given, strict=True)]  # fmt: skip
             one = executor.compiled(instruction).lower(*shapes).compile()
             compiled[key] = one.output_shardings, count_collectives(one.as_text())
         made, sent = compiled[key]
         lies.update(zip(instruction.writes, made, strict=True))
         found.append((name, sent))
     return found
-
-
-def _shape(executor: MeshExecutor, buffer: int, lie: NamedSharding) -> jax.ShapeDtypeStruct:
-    held = executor.buffers[buffer]
-    return jax.ShapeDtypeStruct(held.shape, held.dtype, sharding=lie)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from jax.sharding import AbstractMesh, Mesh
 
 from meshwright.compiler.cut import Stage
+from meshwright.compiler.grid import GridSharding
 from meshwright.compiler.ranks.layout import Layout, PartitionedLayout, RankLayout
 from meshwright.compiler.ranks.samples import NotShared
 from meshwright.compiler.ranks.stages import rank_stages
@@ -61,18 +63,17 @@ def _of_ranks(
     sharding = shardings[0]
     if versions:
         raise NotShared("the schedule updates in the midst of a step")
-    if not isinstance(sharding, DataSharding):
-        raise NotShared("weights are split operator by operator")
     grids = {tuple(mesh.shape.items()) for mesh in meshes}
     if len(grids) > 1:
         raise NotShared("stages have different numbers of data ranks")
-    axes = ((str(meshes[0].axis_names[0]), meshes[0].size),)
-    if axes[0][1] == 1:
+    data, names = _data_axes(sharding)
+    axes = tuple((name, meshes[0].shape[name]) for name in names)
+    if prod(size for _, size in axes) == 1:
         raise NotShared("there is one data rank")
     ranks = rank_stages(step, stages, axes)
-    each = sharding.stage == 3 or (sharding.stage == 2 and sharding.split_sums)
+    each = data.stage == 3 or (data.stage == 2 and data.split_sums)
     layout = RankLayout(
-        ranks=ranks, sharding=sharding, zero=sharding.stage, splits_sums=each,
+        ranks=ranks, sharding=sharding, zero=data.stage, splits_sums=each,
         mesh=AbstractMesh(meshes[0].devices.shape, meshes[0].axis_names),
     )  # fmt: skip
     when = "by every backward, so that no device keeps whole ones" if each else "once, behind the last micro-batch"
@@ -80,3 +81,19 @@ def _of_ranks(
         step=ranks.step, stages=ranks.stages, layouts=(layout,) * len(meshes), axes=axes,
         reductions=f"every data rank runs the loss of its own samples; gradients are reduced {when}",
     )  # fmt: skip
+
+
+def _data_axes(sharding: Sharding) -> tuple[DataSharding, tuple[str, ...]]:
+    """What ZeRO splits, and the axes of a mesh along which data ranks lie that share nothing but reductions."""
+    if isinstance(sharding, DataSharding):
+        return sharding, ("data",)
+    if not isinstance(sharding, GridSharding):
+        raise NotShared("weights are split operator by operator")
+    grid, data = sharding.split.grid, sharding.data
+    if grid.tokens:
+        raise NotShared("tokens of a sample are split over context ranks")
+    if {*grid.expert, *grid.expert_tensor} & set(grid.data):
+        raise NotShared("experts are split over data ranks")
+    if data.stage and not set(grid.data) <= {*grid.shards} & {*grid.expert_shards}:
+        raise NotShared("states are split over some of the data ranks only")
+    return data, grid.data

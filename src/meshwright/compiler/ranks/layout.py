@@ -7,7 +7,7 @@ ranks, in which each rank keeps gradients of its own and the collectives are wri
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import jax
@@ -205,7 +205,7 @@ class RankLayout:
     def other(self, operand: int) -> Held:
         """The samples of each rank; its own number; anything else whole."""
         if operand == self.ranks.number:
-            return self.kept(jax.ShapeDtypeStruct((), jnp.int32))
+            return self._lying(jax.ShapeDtypeStruct((), jnp.int32), SUM)
         var = self.ranks.step.loss.invars[operand]
         return self._lying(var.aval, self.ranks.operands[operand])
 
@@ -223,8 +223,9 @@ class RankLayout:
         return self._lying(self.ranks.step.mark.outvars[place].aval, self.ranks.results[place])
 
     def kept(self, aval: Any) -> Held:
-        """Each rank's own, side by side along an axis more."""
-        return self._lying(aval, SUM)
+        """Each rank's own, side by side along an axis more; what other axes of the mesh do is left to the compiler."""
+        held = self._lying(aval, SUM)
+        return held if self.flat else replace(held, spec=None)
 
     def sum(self, operand: int) -> Held:
         """Each rank's own whole gradient, or its part of the reduced one."""
@@ -262,7 +263,8 @@ class RankLayout:
         return bool(set(self.axes) & {entry} if isinstance(entry, str) else set(self.axes) & set(entry))
 
     def _without_ranks(self, entry: Any) -> Any:
-        return None if entry is None or self._of_ranks(entry) else entry
+        names = () if entry is None else (entry,) if isinstance(entry, str) else entry
+        return tuple(name for name in names if name not in self.axes) or None
 
     # ---- programs
 

@@ -138,8 +138,8 @@ class Walk:
         if value.uniform:
             part = jax.lax.slice(value.value, [0] * len(shape), sizes)
         else:
-            starts = [self._number() * size if at == dimension else 0 for at, size in enumerate(sizes)]
-            part = jax.lax.dynamic_slice(value.value, starts, sizes)
+            size = sizes[dimension]
+            part = jax.lax.dynamic_slice_in_dim(value.value, self._number() * size, size, dimension)
         return Value(part, dimension, value.uniform)
 
     def _number(self) -> Any:
