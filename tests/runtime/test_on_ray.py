@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,6 +18,7 @@ from meshwright.calculon.on_ray import HERE, connect, ray_module
 from meshwright.errors import LostError
 from meshwright.runtime.on_ray import RayCrew
 from tests.runtime.small import batch, initial, step
+from tests.runtime.test_auto_elsewhere import check, two_stages
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -60,9 +63,30 @@ def test_actors_compute_the_same_and_a_killed_one_is_told(cluster: None) -> None
 
     crew = there.lower(initial(), batch()).runtime.crew
     assert isinstance(crew, RayCrew)
-    os.kill(crew.pids()[1], signal.SIGKILL)
-    with pytest.raises(LostError, match="mesh 1 died"):
+    lost = crew.pids()[1]
+    with open(f"/proc/{lost}/fd/2", "ab") as log:
+        log.write(b"the last words of a worker\n")
+    os.kill(lost, signal.SIGKILL)
+    with pytest.raises(LostError, match=r"(?s)mesh 1 died.*its log, .*, ends: .*the last words of a worker"):
         there(state, batch())
+
+
+def test_an_actor_that_hangs_is_told_and_ended(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = mw.parallelize(step, method=METHOD, backend="ray")
+    state: Any = initial()
+    for _ in range(2):
+        state, _ = there(state, batch())
+    runtime = there.lower(initial(), batch()).runtime
+    pids = runtime.crew.pids()
+    monkeypatch.setattr(runtime._team, "timeout_s", 2.0)
+    os.kill(pids[1], signal.SIGSTOP)
+    with pytest.raises(LostError, match=r"(?s)mesh 1 hangs .*no worker has gone on for 2 s") as caught:
+        there(state, batch())
+    assert len(caught.value.problems) == 1
+    deadline = time.monotonic() + 30.0
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline, "a worker outlives its crew"
+        time.sleep(0.1)
 
 
 def test_two_actors_share_a_mesh(cluster: None) -> None:
@@ -79,3 +103,8 @@ def test_two_actors_share_a_mesh(cluster: None) -> None:
             np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=0, atol=1e-6)
     finally:
         there.close()
+
+
+def test_actors_run_what_was_planned(cluster: None) -> None:
+    """Two stages on submeshes of other shapes, every operator split as it was decided."""
+    check("ray", two_stages())

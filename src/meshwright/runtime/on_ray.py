@@ -27,6 +27,9 @@ APART_BYTES = 1 << 16
 ASK_S = 1.0
 """Time between two questions where workers are."""
 
+LOG_BYTES, LOG_LINES = 4096, 3
+"""Of a dead worker's log that are read, and that are told."""
+
 
 class RayCrew:
     """One actor per mesh; see `crew.Crew`."""
@@ -61,6 +64,8 @@ class RayCrew:
             ).remote(mesh, environments[mesh])
             for mesh in range(meshes)
         ]
+        # Small answers lie with the driver once they are there, so that they outlive the actor.
+        self._logs = [actor.log.remote() for actor in self._actors]
         self._calls: dict[int, Any] = {}
         self._questions: dict[int, Any] = {}
         self._places = [BETWEEN] * meshes
@@ -94,22 +99,38 @@ class RayCrew:
         by_call = {self._calls[mesh]: mesh for mesh in meshes}
         # Every question to Ray takes about as long as the rest of a call: one for all, and what has ended counts.
         ended, _ = self._ray.wait(list(by_call), num_returns=len(by_call), timeout=limit_s)
-        return [(by_call[one], self._get(one)) for one in ended]
+        return [(by_call[one], self._get(one, by_call[one])) for one in ended]
 
-    def _get(self, reference: Any) -> Answer:
+    def _get(self, reference: Any, mesh: int) -> Answer:
         try:
             found = self._ray.get(reference)
             return _unpacked(found) if isinstance(found, list) else found
         except self._ray.exceptions.RayError as error:
             first = (str(error).splitlines() or [type(error).__name__])[0][:200]
-            return Gone(f"{first} (where it was is known to about {ASK_S:g} s)")
+            return Gone(f"{first} (where it was is known to about {ASK_S:g} s); {self._log(mesh)}")
+
+    def _log(self, mesh: int) -> str:
+        """What a worker printed last, or where that is."""
+        try:
+            host, path = self._ray.get(self._logs[mesh], timeout=ASK_S)
+        except Exception:
+            return "it ended before it said where its log is"
+        try:
+            with open(path, "rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
+                lines = log.read().decode(errors="replace").split("\n")
+        except OSError:
+            return f"its log is {path} on {host}"
+        # Ray marks its own lines, which say where it keeps what, with a colon in front.
+        last = [line.strip()[:200] for line in lines if line.strip() and not line.startswith(":")][-LOG_LINES:]
+        return f"its log, {path}, ends: {' | '.join(last)}" if last else f"its log, {path}, is empty"
 
     def places(self) -> list[int]:
         """See `Crew`; asked for about once in `ASK_S`, and not waited for."""
         if self._questions:
             ended, _ = self._ray.wait(list(self._questions.values()), num_returns=len(self._questions), timeout=0)
             for mesh in [mesh for mesh, one in self._questions.items() if one in ended]:
-                place = self._get(self._questions.pop(mesh))
+                place = self._get(self._questions.pop(mesh), mesh)
                 if isinstance(place, int):
                     self._places[mesh] = place
         if time.monotonic() - self._asked > ASK_S:
@@ -175,6 +196,10 @@ def _actor_class(ray: Any) -> type:
                     return getattr(self._worker, name)(*arguments)
             except Exception as error:
                 return Failed.of(error)
+
+        def log(self) -> tuple[str, str]:
+            """Host and path of the file that takes what this process prints as errors."""
+            return ray.util.get_node_ip_address(), os.path.realpath("/proc/self/fd/2")
 
         @ray.method(concurrency_group="places")  # type: ignore[untyped-decorator]
         def place(self) -> int:
