@@ -3,6 +3,7 @@
 python -m benchmarks             speed               -> docs/benchmarks.md
 python -m benchmarks.accuracy    accuracy            -> docs/accuracy.md
 python -m benchmarks.schedules   pipeline schedules  -> docs/schedules.md, docs/schedules/
+python -m benchmarks.channels    the runtime         -> docs/channels.md
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ SIZES = ((64, "64 B", 2000), (1 << 20, "1 MB", 300), (16 << 20, "16 MB", 40))
 NAMES = tuple(name for _, name, _ in SIZES)
 PAGE = "channels.md"
 SETTINGS = {
-    "JAX_PLATFORMS": "cpu", "NPROC": "64", "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+    "JAX_PLATFORMS": "cpu", "NPROC": "64", "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
     "RAY_USAGE_STATS_ENABLED": "0",
 }  # fmt: skip
 """Of the environment, before JAX and Ray are imported."""
