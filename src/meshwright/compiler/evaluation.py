@@ -137,7 +137,7 @@ def _gather(
     if not jnp.issubdtype(small.dtype, jnp.inexact):
         raise InputError(Problem(what="type", why="neither a mean nor a sum", field="batch"))
     if mean is None:
-        mean = is_mean(*(_only(closed, number) for closed in (part, whole)), parts)
+        mean = is_mean(_only(part, number), _only(whole, number), parts)
     return Gather.MEAN if mean else Gather.SUM
 
 

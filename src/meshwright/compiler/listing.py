@@ -123,14 +123,20 @@ def difference(one: Program | Listing, other: Program | Listing) -> str:
     first, second = (given if isinstance(given, Listing) else Listing.of(given) for given in (one, other))
     lines: list[str] = []
     for mesh in range(max(first.program.meshes, second.program.meshes)):
-        pair = [_told(listing.program, mesh) for listing in (first, second)]
-        lines += unified_diff(*pair, f"mesh {mesh}", f"mesh {mesh}", n=1, lineterm="")
-    told = [[f"{name} {fingerprint}" for name, fingerprint in sorted(given.executables.items())]
-            for given in (first, second)]  # fmt: skip
-    lines += unified_diff(*told, "executables", "executables", n=0, lineterm="")
-    inexact = [[given.program.inexact] if given.program.inexact else [] for given in (first, second)]
-    lines += unified_diff(*inexact, "inexact", "inexact", n=0, lineterm="")
+        name = f"mesh {mesh}"
+        ours, theirs = _told(first.program, mesh), _told(second.program, mesh)
+        lines += unified_diff(ours, theirs, name, name, n=1, lineterm="")
+    for name, told in (("executables", _fingerprints), ("inexact", _inexact)):
+        lines += unified_diff(told(first), told(second), name, name, n=0, lineterm="")
     return "\n".join(lines)
+
+
+def _fingerprints(listing: Listing) -> list[str]:
+    return [f"{name} {fingerprint}" for name, fingerprint in sorted(listing.executables.items())]
+
+
+def _inexact(listing: Listing) -> list[str]:
+    return [listing.program.inexact] if listing.program.inexact else []
 
 
 def saved(program: Program, plan: str | None = None) -> str:

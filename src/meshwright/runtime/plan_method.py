@@ -94,7 +94,7 @@ def recompute_runs(row: PlanRow, layers: Sequence[int]) -> tuple[tuple[int, Reco
         row: the plan.
         layers: of each virtual stage; a run is never in two of them.
     """
-    if row.recompute == "none":
+    if row.recompute == "none" or schedule_named(row.schedule).recomputes_in_tasks:
         return ()
     runs: list[tuple[int, Recompute]] = []
     for held in layers:
@@ -111,9 +111,18 @@ def recompute_runs(row: PlanRow, layers: Sequence[int]) -> tuple[tuple[int, Reco
 
 
 def _refused(row: PlanRow) -> Iterator[Problem]:
-    if not schedule_named(row.schedule).exact_semantics:
-        yield Problem(what=f"{row.schedule} does not run here", why="it trains on weights of several versions, and what"
-                      " runs here has one", fix="1f1b, interleaved or zb-h1", field="plan")  # fmt: skip
+    schedule = schedule_named(row.schedule)
+    why = ""
+    if not schedule.exact_semantics:
+        why = "it updates stage by stage, on weights of several versions, and what is run here clips by the norm of all"
+        why += " gradients; parallelize runs pipedream and pipedream-2bw with optimizers that do not"
+    elif schedule.sections() > 1:
+        why = "which keys and values a sequence segment reads of those before it is not to be told from equations"
+    elif schedule.shadows:
+        why = "its redundant forwards serve a worker that takes a lost one's place; here the last checkpoint does"
+    if why:
+        yield Problem(what=f"{row.schedule} does not run here", why=why, fix="1f1b, interleaved or zb-h1",
+                      field="plan")  # fmt: skip
     if row.offload:
         yield Problem(what=f"off-{row.offload} does not run here", why="states stay on their devices",
                       fix="leave it out", field="plan")  # fmt: skip
