@@ -13,9 +13,11 @@ from meshwright.estimate.price import check_plan, estimate_of
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.estimate.result import StepEstimate
 from meshwright.hetero.blends import Blend, whole
+from meshwright.hetero.native_bound import least_step_s
 from meshwright.hetero.native_compose import Composer
 from meshwright.hetero.native_execution import native_plan
 from meshwright.hetero.native_islands import Part
+from meshwright.hetero.native_pipelines import THOROUGH, Effort
 from meshwright.hetero.pipelines import SplitPipeline
 from meshwright.search.search import search
 from meshwright.search.space import Space
@@ -49,11 +51,11 @@ class Candidate:
 class IslandSearch:
     """All plans that one question about a mixed cluster asks for; each is priced once."""
 
-    def __init__(self, inputs: JobInputs, space_for: Callable[[ClusterSpec], Space]) -> None:
+    def __init__(self, inputs: JobInputs, space_for: Callable[[ClusterSpec], Space], effort: Effort = THOROUGH) -> None:
         self.inputs, self.space_for = inputs, space_for
         self.model, self.cluster, self.workload = inputs.model, inputs.cluster, inputs.workload
         self.space = self._anywhere()
-        self.composer = Composer(self.model, self.cluster, self.workload, self.space)
+        self.composer = Composer(self.model, self.cluster, self.workload, self.space, effort)
         self.first_device = list(accumulate((g.devices for g in self.cluster.groups), initial=0))
         self.pricer = PlanPricer(self.model, self.cluster, self.workload)
         self.priced = self.too_large = 0
@@ -77,6 +79,12 @@ class IslandSearch:
         if len(refused) > len(self.cluster.groups):
             raise refused[0]
         return Space(pins=tuple((axis, tuple(values)) for axis, values in allowed.items()))
+
+    def bound_s(self) -> float:
+        """Seconds that no plan's step on this cluster undercuts."""
+        hardware = [self.composer.islands.hardware(number) for number in range(len(self.cluster.groups))]
+        devices = [group.devices for group in self.cluster.groups]
+        return least_step_s(self.model, self.workload, list(zip(hardware, devices, strict=True)))
 
     def composed(self, groups: Iterable[int], most: int) -> list[Candidate]:
         """Compositions over these groups, or some of them, the quickest first."""

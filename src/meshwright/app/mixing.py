@@ -69,6 +69,8 @@ class Mixing:
     counts: Mapping[str, int]
     per_step: float | None = None
     """Price of a step, where that was the objective."""
+    bound_s: float | None = None
+    """That no plan's step undercuts."""
 
     @property
     def best_alone(self) -> Subset | None:
@@ -101,6 +103,15 @@ class Mixing:
             f"({percent(faster)} more tokens per second)."
         )
 
+    @property
+    def proved(self) -> str:
+        """How near the step is to what no plan can undercut."""
+        if self.bound_s is None:
+            return "the best found, not proved the best"
+        return (
+            f"{percent(self.step_time_s / self.bound_s - 1.0)} above the {seconds(self.bound_s)} that no plan undercuts"
+        )
+
     def lines(self) -> tuple[str, ...]:
         """The rest in words."""
         found = [*self.held, self.slowest]
@@ -116,7 +127,7 @@ class Mixing:
             found.append(f"{one.said} alone: {said}")
         found += [self.sensitive, *self.frameworks]
         looked = ", ".join(f"{count:,} {name}" for name, count in self.counts.items() if ":" not in name)
-        found.append(f"search: {looked}; the best found, not proved the best")
+        found.append(f"search: {looked}; {self.proved}")
         return tuple(line for line in found if line)
 
     def to_dict(self) -> dict[str, object]:
@@ -147,5 +158,5 @@ class Mixing:
             "looked_at": {name: count for name, count in self.counts.items() if ":" not in name},
             "pruned": pruned,
             "optimal": False,
-            "bound_step_time_s": None,
+            "bound_step_time_s": self.bound_s,
         }

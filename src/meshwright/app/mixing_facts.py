@@ -33,6 +33,7 @@ def mixing_of(
     without: tuple[tuple[str, Subset], ...],
     counts: Mapping[str, int],
     rented: bool,
+    bound_s: float | None = None,
 ) -> Mixing:
     """What there is to say about the best plan.
 
@@ -43,6 +44,7 @@ def mixing_of(
         without: all kinds but one, by the name of that one.
         counts: what the search looked at, by rule.
         rented: whether fewer devices were looked for because they cost less.
+        bound_s: that no plan's step undercuts, where somebody knows.
     """
     return Mixing(
         step_time_s=estimate.step_time_s,
@@ -57,6 +59,7 @@ def mixing_of(
         places=tuple(_places(job, estimate)),
         counts=counts,
         per_step=estimate.price_per_step if rented else None,
+        bound_s=bound_s,
     )
 
 

@@ -19,6 +19,7 @@ from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.app.price_words import price_lines
 from meshwright.app.rank_map import rank_map
 from meshwright.app.reserve import reserve_line
+from meshwright.app.unequal import with_unequal
 from meshwright.app.usable_islands import usable_islands
 from meshwright.app.verdict import (
     OBJECTIVE_RULES,
@@ -174,6 +175,8 @@ def plan(
 
     space = space_for(inputs.cluster)
     found = find_best(spec, inputs.cluster, workload, space_for, aim, top=max(top, 2), refuses=refuses, pareto=pareto)
+    if aim == QUICKEST and refuses is None and not pareto:
+        found = with_unequal(inputs, found, space_for, top=max(top, 2))
     if not found.result.plans:
         raise no_plan(spec, inputs.cluster, workload, space_for, found)
     if calibration().run is not None and aim.objective == "time":

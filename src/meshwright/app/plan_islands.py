@@ -167,6 +167,7 @@ def _answer(
         without=tuple((groups[n].name, subset([k for k in alone if k != n], one)) for n, one in without.items()),
         counts=dict(run.composer.counts) | {"priced in full": run.priced, "priced in full: too large": run.too_large},
         rented=aim.rents,
+        bound_s=run.bound_s(),
     )
     spent = whole_run(best.job, best.estimate)
     notes = tuple(

@@ -97,7 +97,7 @@ def rank_map(job: Job) -> RankMap:
     Returns:
         Groups by kind, stages with their nodes, warnings.
     """
-    if not job.cluster.homogeneous:
+    if not job.cluster.homogeneous or len(job.plan.pipelines) > 1:
         return RankMap(groups=(), stages=tuple(_stages_by_group(job)), warnings=())
     pipeline, cluster_group = job.plan.pipelines[0], job.cluster.groups[0]
     strategy = job.plan.strategies[job.plan.strategy_index(pipeline, pipeline.workers[0])]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meshwright.app.changed_cluster import ChangedCluster, changed_cluster, resized
+from meshwright.app.changed_cluster import ChangedCluster, changed_cluster
 from meshwright.app.plan import plan
+from meshwright.app.plan_again import plans_again
 from meshwright.app.plan_set import PlanSet, RankedPlan
-from meshwright.errors import InfeasibleError
 from meshwright.formats.plan_json import read_job
 from meshwright.hetero.moved_state import MovedState, moved_state
 from meshwright.specs.cluster import ClusterSpec
@@ -19,8 +19,6 @@ from meshwright.units import gib, seconds
 
 SAME = 0.01
 """Plans this near in time count as equal, so that the one that moves least is taken."""
-MOST_SIZES = 2
-"""Numbers of nodes that are tried: those that promise most, since the batch may not divide over all that are left."""
 KEPT_AXES = ("tp", "cp", "ep")
 
 
@@ -115,8 +113,8 @@ def replan(
 ) -> Replanned:
     """The best plans after a change of the cluster, with what each moves.
 
-    Tensor, context and expert degrees stay those of the earlier plan where nothing else is pinned: the search is
-    shorter, and shards stay whole. Where no plan has them, all degrees are searched.
+    On one kind of device, tensor, context and expert degrees stay those of the earlier plan where nothing else is
+    pinned: shards stay whole. Where no plan has them, and on several kinds, all degrees are searched.
 
     Args:
         source: the earlier plan: a plan file, or a job.
@@ -138,24 +136,24 @@ def replan(
         notes.append(
             f"{change.stranded} devices are left of nodes that lost others and stand idle: a group is equal nodes"
         )
-    pins = tuple(pin) or _degrees(job)
-    answer = _quickest(job, change.cluster, top, pins, forbid)
-    if answer is None and not tuple(pin):
+    pins = tuple(pin) or (_degrees(job) if change.cluster.homogeneous else ())
+    answer = plans_again(job, change.cluster, top=top, pin=pins, forbid=forbid)
+    if answer is None and pins and not tuple(pin):
         notes.append(f"no plan keeps {', '.join(pins)}: all degrees were searched")
         pins = ()
-        answer = _quickest(job, change.cluster, top, pins, forbid)
+        answer = plans_again(job, change.cluster, top=top, pin=pins, forbid=forbid)
     if answer is None:
         # Once more, for its error that says what binds.
         answer = _planned(job, change.cluster, top, pins, forbid)
     elif pins:
         notes.append(f"searched with {', '.join(pins)}{'' if tuple(pin) else ' of the earlier plan'}")
-    idle = change.cluster.devices - answer[0].job.cluster.devices
-    if idle:
-        notes.append(f"{idle} devices stand idle: the batch does not divide over all of them")
     found = sorted((_move(job, change, one) for one in answer), key=lambda move: move.step_time_s)
     near = [move for move in found if move.step_time_s <= found[0].step_time_s * (1 + SAME)]
     first = min(near, key=lambda move: (move.state.moved_bytes, move.step_time_s))
     ordered = [first, *(move for move in found if move is not first)]
+    idle = change.cluster.devices - first.plan.plan.devices
+    if idle:
+        notes.append(f"{idle} devices stand idle: no plan found that uses them is quicker")
     return Replanned(before=job, change=change, moves=tuple(ordered), answer=answer, notes=tuple(notes))
 
 
@@ -172,46 +170,6 @@ def _degrees(job: Job) -> tuple[str, ...]:
         "ep": {strategy.expert.ep for strategy in job.plan.strategies},
     }
     return tuple(f"{axis}={','.join(map(str, sorted(used[axis])))}" for axis in KEPT_AXES)
-
-
-def _quickest(job: Job, cluster: ClusterSpec, top: int, pins: Iterable[str], forbid: Iterable[str]) -> PlanSet | None:
-    """The quickest answer over the numbers of nodes that are tried; None where nothing fits."""
-    answers = []
-    for part in _sizes(job, cluster):
-        try:
-            answers.append(_planned(job, part, top, pins, forbid))
-        except InfeasibleError:
-            continue
-    return min(answers, key=lambda answer: answer[0].estimate.step_time_s, default=None)
-
-
-def _sizes(job: Job, cluster: ClusterSpec) -> Iterator[ClusterSpec]:
-    """The cluster; where it is of one kind and the batch does not divide over it, the largest parts that it does."""
-    group = cluster.groups[0]
-    if not cluster.homogeneous:
-        yield cluster
-        return
-    sizes = [nodes * group.devices_per_node for nodes in range(1, group.nodes + 1)]
-    promising = sorted((devices for devices in sizes if _promise(job, devices)), key=lambda n: -_promise(job, n))
-    for devices in sorted(promising[:MOST_SIZES], reverse=True) or [group.devices]:
-        part = resized(group, devices // group.devices_per_node)
-        yield cluster if devices == group.devices else replace(cluster, groups=(part,))
-
-
-def _promise(job: Job, devices: int) -> float:
-    """What so many devices would do: devices x m / (m + pp - 1) x layers / (pp x layers of the fullest stage).
-
-    Degrees are the earlier plan's, but for stages pp and replicas dp; m = batch / dp is whole; 0 where no degrees fit.
-    """
-    strategy, layers = job.plan.strategies[0], job.model.num_layers
-    rest, uneven = divmod(devices, strategy.tp * strategy.cp)
-    best = 0.0
-    for pp in range(1, min(rest, layers) + 1):
-        if uneven or rest % pp or job.workload.global_batch % (rest // pp):
-            continue
-        number = job.workload.global_batch // (rest // pp)
-        best = max(best, devices * number / (number + pp - 1) * layers / (pp * -(-layers // pp)))
-    return best
 
 
 def _planned(job: Job, cluster: ClusterSpec, top: int, pins: Iterable[str], forbid: Iterable[str]) -> PlanSet:

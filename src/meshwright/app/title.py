@@ -26,7 +26,11 @@ def title(plan: ExecutionPlan, model: ModelSpec, name: str | None) -> str:
     row = bare_row(plan, model)
     if row is not None:
         return f"{row.format()} + recompute per layer"
-    return f"{len(plan.pipelines)} pipelines, {len(plan.strategies)} strategies"
+    if len(plan.pipelines) == 1:
+        return f"1 pipeline, {len(plan.strategies)} strategies"
+    sizes = ([worker.num_devices for worker in pipeline.workers] for pipeline in plan.pipelines)
+    runs = ([(size, len(list(run))) for size, run in groupby(own)] for own in sizes)
+    return " | ".join(" > ".join(f"{count} x {size} devices" for size, count in run) for run in runs)
 
 
 def title_of(job: Job, row: PlanRow | None = None) -> str:

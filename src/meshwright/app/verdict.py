@@ -171,7 +171,9 @@ def reasons(
         if objective in OBJECTIVE_RULES:
             lines.append(f"objective {objective}: {OBJECTIVE_RULES[objective]}")
         lines.append(certificate_line(certificate, objective))
-        if job.name is None:
+        if len(job.plan.pipelines) > 1:
+            lines.append("pipelines of unequal shape: composed beside the search, which is of equal ones")
+        elif job.name is None:
             lines.append("recompute: chosen layer by layer on top of the search")
     return tuple(lines)
 

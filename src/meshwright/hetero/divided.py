@@ -34,10 +34,8 @@ BISECTED = 6
 MOST_PIPELINES = 4
 BEAM = 160
 """Partial divisions that are kept, those that may be worth the most."""
-AT_ONCE = 8
+AT_ONCE = 5
 """Uses whose layers are split before divisions are compared again."""
-MOST_SPLIT = 24
-"""Uses whose layers are split exactly."""
 MOST_DIVISIONS = 12
 """Divisions that the answer may be chosen from."""
 AROUND = 1.02
@@ -65,7 +63,7 @@ class Divided:
         while uses:
             best = self._best(uses, values)
             wanted = dict.fromkeys(use for chosen in best for use in chosen if uses[use] not in self._known)
-            if not wanted or found >= MOST_SPLIT:
+            if not wanted or found >= self.through.effort.divided_uses:
                 return [
                     [(uses[use], self._known[uses[use]]) for use in chosen]
                     for chosen in best
@@ -106,7 +104,7 @@ class Divided:
         through: dict[tuple[int, ...], list[tuple[Use, Picks]]] = {}
         for use in uses:
             share = sum(self.through.islands.rate(part) for part in use) / max(total, 1e-300)
-            picks = self.through.promising(use, share, BISECTED, MOST_TUPLES)
+            picks = self.through.promising(use, share, bisected=BISECTED, most_tuples=MOST_TUPLES)
             if picks is not None:
                 through.setdefault(tuple(part.group for part in use), []).append((use, picks))
         for alike in through.values():

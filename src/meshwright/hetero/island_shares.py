@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from meshwright.specs.cluster import NodeGroup
 
-MOST_SHARES = {1: 32, 2: 12, 3: 6, 4: 4}
+MOST_SHARES = {1: 32, 2: 12, 3: 6, 4: 6}
 """Of an island, by the number of islands of the cluster; with more of them, all of each and its half."""
 FEWEST_SHARES = 2
 FEW = 8

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from meshwright.hetero.blends import Blend, Member, blended, gradient_sum_s, partitions
 from meshwright.hetero.divided import AROUND, Divided
 from meshwright.hetero.native_islands import NativeIslands, Part
-from meshwright.hetero.native_pipelines import NativePipelines
+from meshwright.hetero.native_pipelines import THOROUGH, Effort, NativePipelines
 from meshwright.hetero.pipelines import SplitPipeline
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
@@ -44,13 +44,14 @@ class Composer:
     cluster: ClusterSpec
     workload: Workload
     space: Space = field(default_factory=Space)
+    effort: Effort = THOROUGH
     islands: NativeIslands = field(init=False)
     through: NativePipelines = field(init=False)
     _blends: dict[object, list[Blend[SplitPipeline]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.islands = NativeIslands(self.model, self.cluster, self.workload, self.space)
-        self.through = NativePipelines(self.islands)
+        self.through = NativePipelines(self.islands, self.effort)
 
     @property
     def counts(self) -> Counter[str]:

@@ -12,22 +12,42 @@ import numpy as np
 from meshwright.estimate.layout import ModelLayout
 from meshwright.hetero.native_islands import NativeIslands, Part
 from meshwright.hetero.pipelines import SplitPipeline, Stage, split_pipeline
-from meshwright.hetero.routes import BISECTED, MOST_CHUNKS, MOST_TUPLES, Picks, Routes, joined, paced, promising
+from meshwright.hetero.routes import MOST_CHUNKS, MOST_TUPLES, Picks, Routes, joined, paced, promising
 from meshwright.hetero.stage_fronts import StageFront
 
-ALL_ORDERS = 4
-"""Islands of a pipeline up to which all their orders are tried."""
-REORDERED = 20
-"""Routes that are looked at in every order of their islands, of 1F1B and of its interleaved form."""
-SPLIT = 32
-"""Routes through the same islands whose layers are split exactly, likewise."""
-SPLIT_ALWAYS = 6
 SPLIT_WITHIN = 0.04
 """Of the best split so far: routes behind the first few that promise less are not split."""
 DIVIDED_HALVINGS = 3
 DIVIDED_REFINED = 4
-DIVIDED_SPLIT = 4
 """Likewise of one division of the islands, of which there are many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How much is looked at of the pipelines through the same islands; twice, with chunks and without."""
+
+    bisected: int = 96
+    """Routes of one order whose pace is searched."""
+    refined: int = 48
+    """Of them, those whose pace is searched to the end."""
+    all_orders: int = 4
+    """Islands up to which all their orders are tried; of more, those that start elsewhere and run either way."""
+    reordered: int = 20
+    """Routes that are looked at in every order."""
+    split: int = 32
+    """Routes whose layers are split exactly, at most."""
+    split_always: int = 6
+    divided_uses: int = 24
+    """Uses of shares of islands whose layers are split exactly."""
+    divided_split: int = 4
+    """Routes of each of them, at most."""
+
+
+THOROUGH = Effort()
+QUICK = Effort(
+    bisected=40, refined=16, all_orders=2, reordered=10, split=6, split_always=3, divided_uses=10, divided_split=2
+)
+"""For an answer within a second: of three islands or more only one order and its reverse."""
 
 Use = tuple[Part, ...]
 """What a pipeline takes of the islands, by ascending group."""
@@ -63,6 +83,7 @@ class NativePipelines:
     """Pipelines through the islands; those found are kept."""
 
     islands: NativeIslands
+    effort: Effort = THOROUGH
     _found: dict[Use, list[SplitPipeline]] = field(default_factory=dict)
 
     @property
@@ -77,9 +98,9 @@ class NativePipelines:
         """The quickest pipelines through all of these parts, in any order, quickest first."""
         use = use_of(parts)
         if use not in self._found:
-            picks = self.promising(use)
+            picks = self.promising(use, bisected=self.effort.bisected)
             routes = [] if picks is None else self._in_every_order(use, picks)
-            found = self._split_while_good(routes, SPLIT)
+            found = self._split_while_good(routes, self.effort.split)
             found.sort(key=lambda one: one.step_s(self.islands.workload.global_batch / one.wave))
             self._found[use] = found
         return self._found[use]
@@ -114,11 +135,9 @@ class NativePipelines:
 
     def split_some(self, routes: Sequence[Placed]) -> list[SplitPipeline]:
         """The layers of a few of the quickest routes split exactly."""
-        return self._split_while_good(routes, DIVIDED_SPLIT)
+        return self._split_while_good(routes, self.effort.divided_split)
 
-    def promising(
-        self, use: Use, share: float = 1.0, bisected: int = BISECTED, most_tuples: int = MOST_TUPLES
-    ) -> Picks | None:
+    def promising(self, use: Use, share: float = 1.0, *, bisected: int, most_tuples: int = MOST_TUPLES) -> Picks | None:
         """The routes through all of these parts with the least bounds.
 
         Args:
@@ -158,16 +177,30 @@ class NativePipelines:
         """Routes over all orders of the islands, quickest first: of 1F1B, then of its interleaved form."""
         base = self._by_memory(use)
         fronts = [self._front(part) for part in base]
-        routes, which = paced(fronts, picks, **self._layers())
+        routes, which = paced(fronts, picks, refined=self.effort.refined, **self._layers())
         self.islands.counts["routes"] += picks.bounded
         self.islands.counts["routes: bound above the best"] += picks.bounded - len(routes)
-        best = np.concatenate([which[(routes.chunks == 1) == plain][:REORDERED] for plain in (True, False)])
+        best = np.concatenate(
+            [which[(routes.chunks == 1) == plain][: self.effort.reordered] for plain in (True, False)]
+        )
         found = [(tuple(base), routes)]
-        for order in _orders(len(base))[1:] if len(best) else []:
-            again = paced([fronts[i] for i in order], picks.take(best, order), **self._layers())[0]
+        for order in self._orders(len(base))[1:] if len(best) else []:
+            again, _ = paced(
+                [fronts[i] for i in order], picks.take(best, order), refined=self.effort.refined, **self._layers()
+            )
             found.append((tuple(base[i] for i in order), again))
         pooled = [Placed(order, one, number) for order, one in found for number in range(len(one))]
         return sorted(pooled, key=lambda one: one.step_s)
+
+    def _orders(self, count: int) -> list[tuple[int, ...]]:
+        """Every order of a few islands; of many, those that start elsewhere and run either way."""
+        straight = tuple(range(count))
+        if count <= self.effort.all_orders:
+            return list(itertools.permutations(straight))
+        if self.effort is QUICK:
+            return list(_few_orders(count))
+        turned = [straight[i:] + straight[:i] for i in straight]
+        return [*turned, *(order[::-1] for order in turned)]
 
     def _split_while_good(self, routes: Sequence[Placed], most: int) -> list[SplitPipeline]:
         """The layers of the quickest routes split exactly, with chunks and without, while they promise enough."""
@@ -177,7 +210,7 @@ class NativePipelines:
             for one in routes:
                 if one.plain != plain:
                     continue
-                if tried >= most or (tried >= SPLIT_ALWAYS and one.step_s > (1 + SPLIT_WITHIN) * best_s):
+                if tried >= most or (tried >= self.effort.split_always and one.step_s > (1 + SPLIT_WITHIN) * best_s):
                     break
                 tried += 1
                 split = self._split(one.order, one.routes, one.number)
@@ -215,15 +248,6 @@ class NativePipelines:
 def use_of(parts: Iterable[Part]) -> Use:
     """The parts in their one order."""
     return tuple(sorted(parts, key=lambda part: part.group))
-
-
-def _orders(count: int) -> list[tuple[int, ...]]:
-    """Every order of a few islands; of many, those that start elsewhere and run either way."""
-    straight = tuple(range(count))
-    if count <= ALL_ORDERS:
-        return list(itertools.permutations(straight))
-    turned = [straight[i:] + straight[:i] for i in straight]
-    return [*turned, *(order[::-1] for order in turned)]
 
 
 def _few_orders(count: int) -> Iterator[tuple[int, ...]]:

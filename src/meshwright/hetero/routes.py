@@ -35,10 +35,6 @@ MOST_CHUNKS = 4
 """Of a stage."""
 MOST_STAGES = 64
 """Of a pipeline on one island."""
-BISECTED = 96
-"""Routes of one order of islands whose pace is searched: those with the least bounds, with chunks and without."""
-REFINED = 48
-"""Of them, those whose pace is searched to the end, likewise."""
 SLOTS = (4, 10, 24)
 """Stages on one island up to which routes share a table."""
 
@@ -123,7 +119,7 @@ def promising(
     micro_batches: Float[np.ndarray, "waves"],
     stage_counts: Sequence[int] | None = None,
     chunk_counts: Sequence[int] = (1,),
-    bisected: int = BISECTED,
+    bisected: int,
     most_tuples: int = MOST_TUPLES,
 ) -> Picks | None:
     """The routes with the least bounds, whatever the order of the islands.
@@ -210,7 +206,7 @@ def _stage_counts(
 
 
 def paced(
-    fronts: Sequence[StageFront], picks: Picks, *, layers: float, refined: int = REFINED, halvings: int = MORE_HALVINGS
+    fronts: Sequence[StageFront], picks: Picks, *, layers: float, refined: int, halvings: int = MORE_HALVINGS
 ) -> tuple[Routes, Int[np.ndarray, "routes"]]:
     """The pace of every route, and the strategies that reach it.
 

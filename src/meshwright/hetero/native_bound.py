@@ -1,0 +1,132 @@
+"""The least time that a step can take on a cluster, whatever the plan: compute shared out in any fractions.
+
+    seconds of kind k for one sequence of part j   c_kj = sum over its operators of their work at the best rate
+    products        2 P ((1 + h / K) + (1 + h / N) + 1) / (peak x fraction), h what a tile loses, weight gradients too
+    attention       as `flash_attention_s` with every unit busy
+    memory-bound    elements over the achieved bandwidth
+    step >= max over y of  sum_j y_j B n_j / sum_k N_k max_j (y_j / c_kj)  +  update
+
+The first term is the dual of sharing B sequences of n_j parts among N_k devices so that the slowest ends first; y = c_k
+of every kind is tried. The update reads and writes every parameter's state once, on the device that holds it. Launches,
+unfilled tiles, traffic between devices, pipelines that fill and drain, and memory limits come on top in any plan.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from meshwright.estimate.hardware import Hardware
+from meshwright.estimate.work import ALIGNED, FLASH_PAD
+from meshwright.kernels.compute import score_pairs
+from meshwright.ops.edges import edge_work
+from meshwright.ops.layers import layer_work
+from meshwright.ops.op import CoreAttention, LayerWork, Linear, Vector
+from meshwright.shapes import Float
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.workload import OPTIMIZER_MOMENTS, Workload
+
+
+def least_step_s(model: ModelSpec, workload: Workload, devices: list[tuple[Hardware, int]]) -> float:
+    """Seconds that no plan's step can undercut.
+
+        dual of the fractional shares, plus the update
+
+    Args:
+        model: the model.
+        workload: the step.
+        devices: kinds of device and how many of each.
+
+    Returns:
+        Seconds; plans whose experts drop tokens, or that keep their optimizer on the host, are not bounded.
+    """
+    counts, works = _parts(model, workload)
+    cost_s = np.array(
+        [[part_s(work, hardware, workload, quantised=own) for work, own in works] for hardware, _ in devices]
+    )
+    number = np.array([count for _, count in devices], dtype=float)
+    needed = workload.global_batch * counts
+    compute_s = max(float(y @ needed / (number @ (y / cost_s).max(axis=1))) for y in cost_s)
+    return compute_s + _update_s(model, workload, devices)
+
+
+def part_s(work: LayerWork, hardware: Hardware, workload: Workload, *, quantised: bool) -> float:
+    """Device seconds of one sequence through a layer or edge at the best rates there are.
+
+    Args:
+        work: its operators.
+        hardware: of the device.
+        workload: formats, kernel and sequence length.
+        quantised: whether its products run in the compute format.
+    """
+    total = 0.0
+    for op in work.ops:
+        match op:
+            case Linear():
+                total += _product_s(op, work, hardware, workload, quantised=quantised)
+            case CoreAttention():
+                total += _attention_s(op, hardware, workload)
+            case Vector():
+                total += _vector_s(op, work, hardware, workload)
+    return total
+
+
+def _parts(model: ModelSpec, workload: Workload) -> tuple[Float[np.ndarray, "parts"], list[tuple[LayerWork, bool]]]:
+    """How often a sequence meets each layer kind, embedding and head, and whether its products are quantised."""
+    kinds = model.kind_counts()
+    found = [
+        (float(count), layer_work(kind, model.hidden, workload.attention_kernel), True) for kind, count in kinds.items()
+    ]
+    found += [(1.0, edge_work(model, "embedding"), False), (1.0, edge_work(model, "head"), False)]
+    return np.array([count for count, _, _ in found]), [(work, own) for _, work, own in found]
+
+
+def _product_s(op: Linear, work: LayerWork, hardware: Hardware, workload: Workload, *, quantised: bool) -> float:
+    width_in, width_out = (sum(units * width for units, width in side) for side in (op.inputs, op.outputs))
+    copies = float(work.top_k) if op.experts else 1.0
+    peak = hardware.gemm_flop_per_s * hardware.gemm_fraction
+    if not quantised:
+        peak = hardware.head_flop_per_s * hardware.head_fraction
+    lost = hardware.efficiency.k_half
+    passes = 1.0 + lost / width_in
+    if workload.training:
+        passes += 1.0 + lost / width_out + 1.0
+    return 2.0 * width_in * width_out * copies * workload.seq_len * passes / peak
+
+
+def _attention_s(op: CoreAttention, hardware: Hardware, workload: Workload) -> float:
+    seq, efficiency = float(workload.seq_len), hardware.efficiency
+    if workload.attention_kernel == "materialised":
+        aligned = op.head_dim % ALIGNED == 0 and op.value_dim % ALIGNED == 0
+        peak = hardware.attention_flop_per_s if aligned else hardware.scalar_flop_per_s
+        passes = 3.0 if workload.training else 1.0
+        flop = 2.0 * op.heads * seq * seq * (op.head_dim + op.value_dim) * passes
+        return flop / (peak * hardware.head_fraction)
+    window = float(op.window) if op.window else np.inf
+    pairs = float(score_pairs(seq, seq, window=window, causal=op.causal)) + efficiency.flash_keys_half * seq
+    qk, v = (-(-dim // FLASH_PAD) * FLASH_PAD for dim in (op.head_dim, op.value_dim))
+    once = 2.0 * op.heads * pairs * (1 + 2 * efficiency.flash_dim_half / (qk + v))
+    peak = hardware.attention_flop_per_s * hardware.flash_share
+    seconds = once * (qk + v) / (peak * efficiency.flash_forward_fraction)
+    if workload.training:
+        seconds += once * (3 * qk + 2 * v) / (peak * efficiency.flash_backward_fraction)
+    return float(seconds)
+
+
+def _vector_s(op: Vector, work: LayerWork, hardware: Hardware, workload: Workload) -> float:
+    elements = op.forward_elements + (op.backward_elements if workload.training else 0.0)
+    copies = float(work.top_k) if op.region in ("expert", "expert-in") else 1.0
+    size = 4.0 if op.fp32 else workload.precision.bytes_of("activations")
+    traffic_bytes = elements * copies * workload.seq_len * size * hardware.software.vector_passes
+    return traffic_bytes / hardware.achieved_memory_bytes_per_s
+
+
+def _update_s(model: ModelSpec, workload: Workload, devices: list[tuple[Hardware, int]]) -> float:
+    """Read the gradient twice, read and write main copy and moments, write weights; and what a step takes anyway."""
+    if not workload.training:
+        return 0.0
+    precision = workload.precision
+    main = precision.bytes_of("master") or precision.bytes_of("weights")
+    moments = OPTIMIZER_MOMENTS[workload.optimizer] * precision.bytes_of("moments")
+    touched = 2 * precision.bytes_of("gradients") + 2 * (main + moments) + precision.bytes_of("weights")
+    bandwidth = sum(count * hardware.achieved_memory_bytes_per_s for hardware, count in devices)
+    return model.parameters * touched / bandwidth + min(hardware.software.step_s for hardware, _ in devices)
