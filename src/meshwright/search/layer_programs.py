@@ -90,7 +90,8 @@ class StagePrograms:
                 held = options.state_bytes + in_flight * options.kept_bytes
                 room = self.room_bytes - transient - around_bytes(embedding, head)
                 self._programs[key] = _Knapsack(options, allowed, held, options.edge_bytes, embedding, room)
-            solved = self._programs[key].solve(layers, head)
+            program = self._programs[key]
+            solved = program.solve(layers, head) if program.may_hold(layers) else None
             if solved is not None and (best is None or solved[0] < best[0]):
                 best = solved
             if best is not None and best[0] <= self.least_s(layers, embedding, head):
@@ -159,6 +160,10 @@ class _Knapsack:
         self.reached = [np.zeros((self.groups, max(self.units, 0) + 1))]
         self.picks: list[Int[np.ndarray, "groups units_plus_1"]] = []
         self.sizes: list[Int[np.ndarray, " allowed"]] = []
+
+    def may_hold(self, layers: int) -> bool:
+        """Whether so many layers fit at their smallest."""
+        return layers * int(np.ceil(self.held.min() / UNIT_BYTES)) <= self.units
 
     def solve(self, layers: int, head: bool) -> tuple[float, list[int]] | None:
         """Seconds and the options of so many layers; None where they do not fit.

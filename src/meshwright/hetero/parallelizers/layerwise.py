@@ -26,7 +26,7 @@ from meshwright.specs.plan import StrategyRun
 from meshwright.specs.seam import ModelSlice, PartialPlan
 from meshwright.specs.workload import Workload
 
-IN_FLIGHT = (16, 12, 8, 6, 4, 3, 2)
+IN_FLIGHT = (16, 8, 4, 3, 2)
 """Micro-batches that a stage before the last is planned for."""
 
 
