@@ -40,6 +40,7 @@ _HOMES = {
     "Listing": "compiler.listing",
     "difference": "compiler.listing",
     "Hosts": "compiler.stages.hosts",
+    "Islands": "compiler.stages.islands",
     "StagesPlan": "compiler.stages.plan",
     "plan_step": "compiler.stages.search",
     "Parallelizer": "specs.seam",

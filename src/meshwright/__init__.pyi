@@ -6,7 +6,7 @@ from meshwright.app.plan import plan
 from meshwright.app.plan_set import PlanSet
 from meshwright.app.size import size
 from meshwright.app.trace import trace
-from meshwright.compiler.marking import grad, value_and_grad
+from meshwright.compiler.marking import grad, layer_boundary, value_and_grad
 from meshwright.compiler.methods import (
     Auto,
     DataParallel,
@@ -18,6 +18,7 @@ from meshwright.compiler.methods import (
     Zero3Parallel,
 )
 from meshwright.compiler.stages.hosts import Hosts
+from meshwright.compiler.stages.islands import Islands
 from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.compiler.stages.search import plan_step
 from meshwright.runtime.checkpoint import restore_checkpoint, save_checkpoint
@@ -33,6 +34,7 @@ __all__ = [
     "FromPlan",
     "Hosts",
     "Island",
+    "Islands",
     "LocalPipeline",
     "ModelSlice",
     "Parallelizer",
@@ -49,6 +51,7 @@ __all__ = [
     "estimate",
     "explain",
     "grad",
+    "layer_boundary",
     "parallelize",
     "plan",
     "plan_step",

@@ -15,6 +15,7 @@ import pytest
 from meshwright.compiler.marking import value_and_grad
 from meshwright.compiler.methods import Auto, FromPlan, PipeshardParallel
 from meshwright.compiler.stages.hosts import Hosts
+from meshwright.compiler.stages.islands import Islands
 from meshwright.compiler.stages.plan import StagePlan, StagesPlan
 from meshwright.compiler.stages.search import Space, plan_step
 from meshwright.errors import InputError
@@ -116,6 +117,22 @@ def test_everything_chosen_and_replayed_from_a_saved_plan(tmp_path: Any) -> None
     assert abs(float(value) - float(loss)) < 1e-5
     assert largest_difference(found, expected) < 1e-5
     assert int(extra["right"]) == int(expected_extra["right"])
+
+
+def test_islands_visited_in_another_order_than_their_devices_end_where_one_device_ends() -> None:
+    """The first stage needs the island that has memory, whose devices come last."""
+    state, batch = network()
+    small = replace(SLOW, name="small", devices_per_host=2, memory_bytes=2500.0)
+    large = replace(SLOW, name="large", devices_per_host=2)
+    method = Auto(hosts=Islands(groups=(small, large)), num_micro_batches=4, recompute=False)
+    run = parallelize(network_step, method=method)
+    plan = run.lower(state, batch).plan
+    assert plan.group_of(plan.stages[0]).name == "large"
+    assert plan.group_of(plan.stages[-1]).name == "small"
+    there, value = run(state, batch)
+    here, expected = jax.jit(network_step)(state, batch)
+    assert abs(float(value) - float(expected)) < 1e-5
+    assert largest_difference(there, here) < 1e-5
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])

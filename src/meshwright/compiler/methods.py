@@ -10,6 +10,7 @@ from typing import Any, Literal
 from meshwright.compiler.grid import GridSharding, GridSplit
 from meshwright.compiler.shardings import DataSharding, Sharding
 from meshwright.compiler.stages.hosts import Hosts
+from meshwright.compiler.stages.islands import Islands
 from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.compiler.stages.search import Space
 from meshwright.compiler.trace import TracedStep
@@ -147,7 +148,7 @@ class PipeshardParallel(Method):
     num_stages: int | Literal["auto"] = 2
     """Meshes; each takes an equal part of the devices. "auto" leaves their number, their layers and the devices of each
     to the inter-operator pass."""
-    hosts: Hosts | None = None
+    hosts: Hosts | Islands | None = None
     """With "auto", what the devices and their links are like; without it, one host as `Auto` takes it."""
     schedule: str = "1f1b"
     """A name of `meshwright schedule list` with forward and backward tasks."""
@@ -238,7 +239,7 @@ class Auto(Method):
 
     num_micro_batches: int = 0
     """0 chooses them."""
-    hosts: Hosts | None = None
+    hosts: Hosts | Islands | None = None
     """What the devices and their links are like; without it, one host with the numbers of `ShardParallel`."""
     recompute: bool | None = None
     """Whether every layer runs its forward again in the backward; without it, where that takes less time."""
@@ -252,7 +253,7 @@ class Auto(Method):
         if wrong:
             raise InputError(wrong)
 
-    def on(self, devices: int) -> Hosts:
+    def on(self, devices: int) -> Hosts | Islands:
         """Hosts to plan for.
 
         Args:
@@ -309,7 +310,7 @@ def one_host(devices: int) -> Hosts:
     )  # fmt: skip
 
 
-def _too_many(hosts: Hosts | None, devices: Sequence[Any] | None) -> list[Problem]:
+def _too_many(hosts: Hosts | Islands | None, devices: Sequence[Any] | None) -> list[Problem]:
     if hosts is None or devices is None or hosts.devices <= len(devices):
         return []
     return [

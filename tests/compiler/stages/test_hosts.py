@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from meshwright.compiler.stages.hosts import Hosts
+from meshwright.compiler.stages.islands import Islands, Submesh
 from meshwright.errors import InputError
+from meshwright.library.clusters import resolve_gpus
+from meshwright.specs.cluster import LinkSpec
 
 FOUR = Hosts(hosts=4, devices_per_host=8, flop_per_s=1e12, inside_bytes_per_s=100e9, between_bytes_per_s=8e9)
 
@@ -47,3 +50,44 @@ def test_numbers_must_be_positive() -> None:
     with pytest.raises(InputError, match="hosts = 0") as raised:
         Hosts(hosts=0, devices_per_host=8, flop_per_s=-1.0, inside_bytes_per_s=1.0, between_bytes_per_s=1.0)
     assert len(raised.value.problems) == 2
+
+
+OLD = Hosts(name="old", hosts=2, devices_per_host=4, flop_per_s=1e12, inside_bytes_per_s=50e9, between_bytes_per_s=4e9,
+            memory_bytes=16e9)  # fmt: skip
+NEW = Hosts(name="new", hosts=1, devices_per_host=8, flop_per_s=5e12, inside_bytes_per_s=4e11, between_bytes_per_s=5e10,
+            memory_bytes=80e9)  # fmt: skip
+
+
+def test_a_stage_lies_within_one_kind_of_hosts() -> None:
+    islands = Islands(groups=(OLD, NEW))
+    assert islands.devices == 16
+    assert islands.memory_bytes == 8 * 16e9 + 8 * 80e9
+    assert islands.submeshes() == [*(Submesh(0, n) for n in (1, 2, 4, 8)), *(Submesh(1, n) for n in (1, 2, 4, 8))]
+    assert [islands.group_of(device) for device in (0, 7, 8, 15)] == [0, 0, 1, 1]
+    given, turned = islands.rows()
+    assert given.fits(0, Submesh(0, 8))
+    assert not given.fits(4, Submesh(0, 8))
+    assert not given.fits(4, Submesh(1, 4))
+    assert turned.fits(0, Submesh(1, 8))
+    assert [turned.device(place) for place in (0, 7, 8, 15)] == [8, 15, 0, 7]
+
+
+def test_between_kinds_the_link_they_have_counts_or_their_slower_own() -> None:
+    row = Islands(groups=(OLD, NEW)).rows()[0]
+    assert row.hop_s(8e9, 8, Submesh(0, 8), Submesh(1, 8)) == pytest.approx(8e9 / 8e9, rel=1e-3)  # two hosts of 4e9
+    assert row.hop_s(8e9, 8, Submesh(0, 2), Submesh(1, 8)) == pytest.approx(2.0, rel=1e-3)
+    assert row.hop_s(8e9, 4, Submesh(0, 4), Submesh(0, 4)) == OLD.hop_s(8e9, 4, 4, 4)
+    link = LinkSpec(between=("new", "old"), bandwidth_bytes_per_s=1e9, latency_s=0.5)
+    joined = Islands(groups=(OLD, NEW), links=(link,)).rows()[0]
+    assert joined.hop_s(8e9, 8, Submesh(0, 4), Submesh(1, 8)) == pytest.approx(0.5 + 2.0)
+
+
+def test_islands_are_those_of_a_cluster_and_have_names() -> None:
+    cluster = resolve_gpus("8xH100,8xV100-16")
+    islands = Islands.of(cluster, {group.name: 1e14 for group in cluster.groups})
+    assert [group.devices for group in islands.groups] == [8, 8]
+    assert [group.memory_bytes for group in islands.groups] == [group.device.memory_bytes for group in cluster.groups]
+    with pytest.raises(InputError, match="groups named old, old"):
+        Islands(groups=(OLD, OLD))
+    with pytest.raises(InputError, match="did you mean old"):
+        Islands(groups=(OLD,), links=(LinkSpec(between=("old", "olt"), bandwidth_bytes_per_s=1.0, latency_s=0.0),))

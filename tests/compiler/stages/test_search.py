@@ -11,9 +11,11 @@ import jax
 import pytest
 
 from meshwright.compiler.stages.hosts import Hosts
+from meshwright.compiler.stages.islands import Islands
 from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.compiler.stages.search import Space, plan_step, price_stages, simulated_s
 from meshwright.errors import InfeasibleError, InputError
+from meshwright.specs.cluster import LinkSpec
 from tests.compiler.models import initial, step, tokens
 
 HOSTS = Hosts(hosts=2, devices_per_host=4, flop_per_s=1e8, memory_bytes=1e6, inside_bytes_per_s=1e9,
@@ -47,6 +49,30 @@ def test_no_given_stages_are_quicker(shapes: Any, plan: StagesPlan, stages: Any)
     theirs = price_stages(step, shapes, HOSTS, stages, space=Space(micro_batches=(1, 2, 4, 8, 16)))
     assert [stage.devices for stage in theirs.stages] == [4, 4] if len(stages) == 2 else True
     assert plan.step_s <= theirs.step_s * (1 + 1e-9)
+
+
+def test_islands_share_the_layers_by_their_speed_and_memory(shapes: Any) -> None:
+    """Twice: with the quick island first and last, as a pipeline visits them in any order."""
+    quick = replace(HOSTS, name="quick", hosts=1, flop_per_s=4e8)
+    slow = replace(HOSTS, name="slow", hosts=1, flop_per_s=1e8)
+    link = LinkSpec(between=("quick", "slow"), bandwidth_bytes_per_s=1e8, latency_s=1e-6)
+    plans = [
+        plan_step(step, shapes, Islands(groups=groups, links=(link,)), space=Space(micro_batches=(4, 8)))
+        for groups in ((quick, slow), (slow, quick))
+    ]
+    assert plans[0].step_s == pytest.approx(plans[1].step_s)
+    for plan in plans:
+        assert plan.step_s == simulated_s(plan.stages, plan.micro_batches, plan.hosts)
+        used = sorted(d for stage in plan.stages for d in range(stage.first_device, stage.first_device + stage.devices))
+        assert used == list(range(8))
+        flops = {"quick": 0, "slow": 0}
+        for stage in plan.stages:
+            flops[plan.group_of(stage).name] += stage.layers[1] - stage.layers[0] + 1
+        assert flops["quick"] > flops["slow"]
+    assert StagesPlan.from_json(plans[0].to_json()) == plans[0]
+    small = replace(slow, memory_bytes=100.0)
+    with pytest.raises(InfeasibleError, match="nothing fits into 100 bytes a device: stage"):
+        plan_step(step, shapes, Islands(groups=(quick, small)), space=Space(micro_batches=(8,)))
 
 
 def test_plans_are_saved_and_read_again(plan: StagesPlan, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def planned_stages(step: TracedStep, plan: StagesPlan, devices: Sequence[Any]) -
     for stage, parts, own in zip(cut.stages, cut.layers, plan.stages, strict=True):
         row = np.array(devices[own.first_device : own.first_device + own.devices], dtype=object)
         mesh = Mesh(row.reshape(own.mesh_shape), AXES[: len(own.mesh_shape)])
-        view = plan.hosts.mesh(own.mesh_shape)
+        view = plan.group_of(own).mesh(own.mesh_shape)
         try:
             held, sharding = shard_stage(cut.step, stage, [(view, mesh)], _setting(plan, own), parts)
         except InfeasibleError as error:
@@ -68,7 +68,7 @@ def planned_stages(step: TracedStep, plan: StagesPlan, devices: Sequence[Any]) -
 
 def _setting(plan: StagesPlan, stage: StagePlan) -> Setting:
     """Where layers are recomputed only what they are handed is kept, which the plan has counted."""
-    memory_bytes, in_flight = plan.hosts.memory_bytes, float(stage.in_flight)
+    memory_bytes, in_flight = plan.group_of(stage).memory_bytes, float(stage.in_flight)
     if plan.recompute:
         in_flight = 0.0
         if memory_bytes is not None:

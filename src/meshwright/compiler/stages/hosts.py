@@ -16,6 +16,8 @@ class Hosts:
 
     hosts: int
     devices_per_host: int
+    name: str = "hosts"
+    """Of the group, where there are several."""
     flop_per_s: float
     """Of one device, as it is reached in products of matrices."""
     inside_bytes_per_s: float
@@ -48,7 +50,7 @@ class Hosts:
         """
         inner, outer = group.domains[0], group.domains[-1]
         return cls(
-            hosts=group.nodes, devices_per_host=group.devices_per_node, flop_per_s=flop_per_s,
+            name=group.name, hosts=group.nodes, devices_per_host=group.devices_per_node, flop_per_s=flop_per_s,
             memory_bytes=group.device.memory_bytes,
             inside_bytes_per_s=inner.bandwidth_bytes_per_s * inner.efficiency,
             between_bytes_per_s=outer.bandwidth_bytes_per_s * outer.efficiency * group.devices_per_node,

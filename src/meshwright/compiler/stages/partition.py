@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.compiler.stages.hosts import Hosts
+from meshwright.compiler.stages.islands import Row, Submesh
 from meshwright.compiler.stages.ranges import Ranges
 from meshwright.shapes import Float, Int
 
@@ -40,54 +40,51 @@ class Choice:
     last: int
     """Layers, both included."""
     device: int
-    """The first one."""
+    """Place of the first one along the row."""
     submesh: int
     variant: int
 
 
-def stage_costs(ranges: Ranges, submeshes: int, memory_bytes: float, micro_batches: int, stages: int) -> StageCosts:
+def stage_costs(ranges: Ranges, memory_bytes: Sequence[float], micro_batches: int, stages: int) -> StageCosts:
     """The quickest variant of each range that fits into memory, by its place in the pipeline.
 
     Args:
         ranges: columns of all variants.
-        submeshes: how many.
-        memory_bytes: of one device.
+        memory_bytes: of one device of each submesh.
         micro_batches: of a step.
         stages: at most.
     """
     owner = np.array([variant.submesh for variant in ranges.variants])
-    shape = (stages, submeshes, *ranges.total_s.shape[1:])
+    shape = (stages, len(memory_bytes), *ranges.total_s.shape[1:])
     total, chosen = np.full(shape, np.inf), np.zeros(shape, np.int64)
     for s in range(stages):
         held = ranges.state_bytes + min(s + 1, micro_batches) * ranges.kept_bytes + ranges.transient_bytes
-        fitting = np.where(held <= memory_bytes, ranges.total_s, np.inf)
-        for k in range(submeshes):
+        for k, limit in enumerate(memory_bytes):
             own = np.flatnonzero(owner == k)
-            best = fitting[own].argmin(axis=0)
+            fitting = np.where(held[own] <= limit, ranges.total_s[own], np.inf)
+            best = fitting.argmin(axis=0)
             chosen[s, k] = own[best]
-            total[s, k] = np.take_along_axis(fitting[own], best[None], axis=0)[0]
+            total[s, k] = np.take_along_axis(fitting, best[None], axis=0)[0]
     return StageCosts(total_s=total, variant=chosen)
 
 
 def partitions(
     costs: StageCosts,
     crossing_bytes: Float[np.ndarray, " layers_less_1"],
-    hosts: Hosts,
-    submeshes: Sequence[int],
+    row: Row,
+    submeshes: Sequence[Submesh],
     micro_batches: int,
-    below_s: float = np.inf,
 ) -> list[tuple[float, tuple[Choice, ...]]]:
     """Stages for each bound of the slowest that is worth trying, best first.
 
     Args:
         costs: of ranges.
         crossing_bytes: handed on behind each layer.
-        hosts: where stages lie.
-        submeshes: devices of each.
+        row: of devices, on which stages lie.
+        submeshes: that a stage may have.
         micro_batches: of a step.
-        below_s: steps that take as long need not be found.
     """
-    table = _Table(costs, crossing_bytes, hosts, submeshes)
+    table = _Table(costs, crossing_bytes, row, submeshes)
     free = table.solve(np.inf)
     if free is None:
         return []
@@ -97,7 +94,7 @@ def partitions(
         middle = (low + high) // 2
         low, high = (low, middle) if table.solve(bounds[middle]) is not None else (middle + 1, high)
     found: list[tuple[float, tuple[Choice, ...]]] = []
-    best, place = below_s, low
+    best, place = np.inf, low
     while place < len(bounds) and free[0] + (micro_batches - 1) * bounds[place] < best:
         # Of bounds that are close the loosest is solved: no plan within the others is slower by more than their spread.
         behind = int(np.searchsorted(bounds, bounds[place] * (1.0 + CLOSE), side="right"))
@@ -113,17 +110,17 @@ def partitions(
 
 
 def any_partition(
-    costs: StageCosts, crossing_bytes: Float[np.ndarray, " layers_less_1"], hosts: Hosts, submeshes: Sequence[int]
+    costs: StageCosts, crossing_bytes: Float[np.ndarray, " layers_less_1"], row: Row, submeshes: Sequence[Submesh]
 ) -> tuple[Choice, ...] | None:
     """The stages of the least sum of times; None where there are none at all.
 
     Args:
         costs: of ranges.
         crossing_bytes: handed on behind each layer.
-        hosts: where stages lie.
-        submeshes: devices of each.
+        row: of devices, on which stages lie.
+        submeshes: that a stage may have.
     """
-    found = _Table(costs, crossing_bytes, hosts, submeshes).solve(np.inf)
+    found = _Table(costs, crossing_bytes, row, submeshes).solve(np.inf)
     return None if found is None else found[1]
 
 
@@ -131,21 +128,24 @@ class _Table:
     """Least seconds of the last layers on the last devices."""
 
     def __init__(
-        self, costs: StageCosts, crossing_bytes: Float[np.ndarray, " layers_less_1"], hosts: Hosts,
-        submeshes: Sequence[int],
+        self, costs: StageCosts, crossing_bytes: Float[np.ndarray, " layers_less_1"], row: Row,
+        submeshes: Sequence[Submesh],
     ) -> None:  # fmt: skip
         self.costs, self.submeshes = costs, submeshes
         self.stages, _, self.layers, _ = costs.total_s.shape
-        self.devices = hosts.devices
-        # Whether a stage of n devices may lie before the last d, and what handing on to them takes there and back.
+        self.devices = row.devices
+        # Whether a stage may lie before the last d devices, and what handing on to them takes there and back.
         left = range(self.devices + 1)
-        self.allowed = np.array(
-            [[d + n <= self.devices and hosts.fits(self.devices - d - n, n) for d in left] for n in submeshes]
-        )
-        self.hop_s = np.array([
-            [[2.0 * hosts.hop_s(size, self.devices - d, n, n) if d else 0.0 for d in left] for size in crossing_bytes]
-            for n in submeshes
-        ]).reshape(len(submeshes), self.layers - 1, self.devices + 1)  # fmt: skip
+        self.allowed = np.array([
+            [d + own.devices <= self.devices and row.fits(self.devices - d - own.devices, own) for d in left]
+            for own in submeshes
+        ])  # fmt: skip
+        self.hop_s = np.zeros((len(submeshes), self.layers - 1, self.devices + 1))
+        for k, own in enumerate(submeshes):
+            for d in np.flatnonzero(self.allowed[k, 1:]) + 1:
+                first = self.devices - int(d)
+                after = row.behind(first, own)
+                self.hop_s[k, :, d] = [2.0 * row.hop_s(size, first, own, after) for size in crossing_bytes]
 
     def paces(self) -> Float[np.ndarray, " bounds"]:
         """Every time of a stage and the message behind it, in order."""
@@ -167,14 +167,14 @@ class _Table:
         time = self.costs.total_s
         least = np.full((self.stages, layers, devices + 1), np.inf)
         origin = np.zeros((self.stages, layers, devices + 1, 2), np.int64)
-        for k, n in enumerate(self.submeshes):
+        for k, n in enumerate(own.devices for own in self.submeshes):
             if self.allowed[k, 0]:
                 own = np.where(time[0, k, :, -1] <= slowest_s, time[0, k, :, -1], np.inf)
                 better = own < least[0, :, n]
                 least[0, better, n] = own[better]
                 origin[0, better, n] = (k, layers - 1)
         for s in range(1, self.stages):
-            for k, n in enumerate(self.submeshes):
+            for k, n in enumerate(own.devices for own in self.submeshes):
                 # rest[b, d]: the stages behind layer b on the last d devices.
                 rest = np.where(self.allowed[k], least[s - 1, 1:] + self.hop_s[k], np.inf)[:, : devices + 1 - n]
                 useful = np.flatnonzero(np.isfinite(rest).any(axis=0))
@@ -199,7 +199,7 @@ class _Table:
         for s_left in range(s, -1, -1):
             k, last = (int(number) for number in origin[s_left, layer, left])
             choices.append(Choice(layer, last, devices - left, k, int(self.costs.variant[s_left, k, layer, last])))
-            behind = left - self.submeshes[k]
+            behind = left - self.submeshes[k].devices
             sending_s = float(self.hop_s[k, last, behind]) / 2 if s_left else 0.0
             most = max(most, float(time[s_left, k, layer, last]) + sending_s)
             layer, left = last + 1, behind

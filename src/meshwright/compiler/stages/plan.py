@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.compiler.stages.hosts import Hosts
+from meshwright.compiler.stages.islands import Islands, islands_of
 from meshwright.errors import InputError, Problem
+from meshwright.specs.cluster import LinkSpec
 
 VERSION = 1
 
@@ -65,7 +67,7 @@ class StagesPlan:
     schedule: str
     step_s: float
     """By the event simulator, without the update."""
-    hosts: Hosts
+    hosts: Hosts | Islands
     """Where it was planned to run."""
     split_state: bool
     """Whether optimizer state is split over all devices of a stage."""
@@ -74,6 +76,15 @@ class StagesPlan:
     def stage_ends(self) -> tuple[int, ...]:
         """Position behind the last equation of each stage."""
         return tuple(self.layer_ends[stage.layers[1]] for stage in self.stages)
+
+    def group_of(self, stage: StagePlan) -> Hosts:
+        """Hosts on which a stage lies.
+
+        Args:
+            stage: of this plan.
+        """
+        islands = islands_of(self.hosts)
+        return islands.groups[islands.group_of(stage.first_device)]
 
     def to_json(self) -> str:
         """The plan as text that `from_json` reads."""
@@ -105,7 +116,7 @@ class StagesPlan:
         return cls(
             loss=held["loss"], layer_ends=tuple(held["layer_ends"]), micro_batches=held["micro_batches"],
             recompute=held["recompute"], schedule=held["schedule"], step_s=held["step_s"],
-            hosts=Hosts(**held["hosts"]), split_state=held["split_state"], stages=stages,
+            hosts=_hosts(held["hosts"]), split_state=held["split_state"], stages=stages,
         )  # fmt: skip
 
     def save(self, path: str | Path) -> None:
@@ -154,6 +165,13 @@ def _counted(count: int, what: str) -> str:
 
 def _unreadable(what: str, why: str) -> InputError:
     return InputError(Problem(what=what, why=why, fix="save the plan of a compiled step again", field="plan"))
+
+
+def _hosts(held: Mapping[str, Any]) -> Hosts | Islands:
+    if "groups" not in held:
+        return Hosts(**held)
+    links = tuple(LinkSpec(**{**link, "between": tuple(link["between"])}) for link in held["links"])
+    return Islands(groups=tuple(Hosts(**group) for group in held["groups"]), links=links)
 
 
 def _stage(row: Mapping[str, Any]) -> StagePlan:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.compiler.cut import Stage
-from meshwright.compiler.stages.hosts import Hosts
+from meshwright.compiler.sharding.cost import LogicalMesh
+from meshwright.compiler.stages.islands import Islands, Submesh
 from meshwright.compiler.stages.layers import Content
 from meshwright.compiler.stages.tables import PRICES, Border, Joined, LayerProblem, Terms, columns_of, joined
 from meshwright.shapes import Float
@@ -64,19 +65,19 @@ class Ranges:
 def ranges_of(
     layers: Sequence[Stage],
     contents: Sequence[Content],
-    hosts: Hosts,
-    submeshes: Sequence[int],
+    islands: Islands,
+    submeshes: Sequence[Submesh],
     terms: Terms,
     recompute: Sequence[bool],
-    views: Mapping[int, Sequence[tuple[int, ...]]] | None = None,
+    views: Mapping[Submesh, Sequence[tuple[int, ...]]] | None = None,
 ) -> tuple[Ranges, ...]:
     """Price all ranges, with and without recomputation; equal layers once, and equal rows of layers once.
 
     Args:
         layers: of a loss, for one micro-batch.
         contents: of each, equal for equal layers.
-        hosts: where they run.
-        submeshes: devices of each.
+        islands: where they run.
+        submeshes: that a stage may have.
         terms: of the whole plan.
         recompute: whether every layer runs its forward again; one answer for each.
         views: logical meshes of each submesh; all without it.
@@ -85,18 +86,31 @@ def ranges_of(
     numbers = [first[content] for content in contents]
     variants: list[Variant] = []
     columns: list[list[Float[np.ndarray, "columns layers layers"]]] = [[] for _ in recompute]
-    for place, count in enumerate(submeshes):
-        prices = PRICES if count > 1 else PRICES[:1]
-        for view in hosts.views(count) if views is None else views[count]:
-            mesh = hosts.mesh(view)
-            problems = {number: LayerProblem.of(layers[number], mesh, terms) for number in set(numbers)}
+    # Groups of one kind are priced once.
+    priced: dict[LogicalMesh, list[list[Float[np.ndarray, "columns layers layers"]]]] = {}
+    for place, submesh in enumerate(submeshes):
+        group = islands.groups[submesh.group]
+        prices = PRICES if submesh.devices > 1 else PRICES[:1]
+        for view in group.views(submesh.devices) if views is None else views[submesh]:
+            mesh = group.mesh(view)
             variants += [Variant(place, view, price) for price in prices]
-            for again, own in zip(recompute, columns, strict=True):
-                tables = {number: problem.tables(prices, recompute=again) for number, problem in problems.items()}
-                for at in range(len(prices)):
-                    parts = {number: (row[at].objective_s, columns_of(row[at])) for number, row in tables.items()}
-                    own.append(_all_ranges(numbers, parts))
+            if mesh not in priced:
+                problems = {number: LayerProblem.of(layers[number], mesh, terms) for number in set(numbers)}
+                priced[mesh] = [_priced(problems, numbers, prices, again) for again in recompute]
+            for own, found in zip(columns, priced[mesh], strict=True):
+                own += found
     return tuple(Ranges(variants=tuple(variants), columns=np.stack(own, axis=1)) for own in columns)
+
+
+def _priced(
+    problems: Mapping[int, LayerProblem], numbers: Sequence[int], prices: Sequence[float], recompute: bool
+) -> list[Float[np.ndarray, "columns layers layers"]]:
+    """All ranges on one logical mesh, for every price of memory."""
+    tables = {number: problem.tables(prices, recompute=recompute) for number, problem in problems.items()}
+    return [
+        _all_ranges(numbers, {number: (row[at].objective_s, columns_of(row[at])) for number, row in tables.items()})
+        for at in range(len(prices))
+    ]
 
 
 def _all_ranges(

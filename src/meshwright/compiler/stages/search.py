@@ -16,6 +16,7 @@ from meshwright.compiler.cost import bytes_of
 from meshwright.compiler.cut import Body, Stage, body_of, cut
 from meshwright.compiler.stacks import by_layer
 from meshwright.compiler.stages.hosts import Hosts
+from meshwright.compiler.stages.islands import Islands, Row, Submesh, islands_of
 from meshwright.compiler.stages.layers import Content, content_of, find_layers
 from meshwright.compiler.stages.partition import MOST_STAGES, Choice, any_partition, partitions, stage_costs
 from meshwright.compiler.stages.plan import StagePlan, StagesPlan
@@ -88,7 +89,7 @@ class Space:
 def plan_step(
     fun: Callable[..., Any],
     arguments: Sequence[Any],
-    hosts: Hosts,
+    hosts: Hosts | Islands,
     *,
     batch_argnums: Sequence[int] = (1,),
     space: Space | None = None,
@@ -103,7 +104,7 @@ def plan_step(
     Args:
         fun: of a state and a batch; it marks its loss.
         arguments: arrays, or shapes of arrays.
-        hosts: where it is to run.
+        hosts: where it is to run; of one kind, or islands of several.
         batch_argnums: arguments that are split on their first axis.
         space: what to try.
 
@@ -127,7 +128,7 @@ def plan_step(
 def price_stages(
     fun: Callable[..., Any],
     arguments: Sequence[Any],
-    hosts: Hosts,
+    hosts: Hosts | Islands,
     stages: Sequence[tuple[int, tuple[int, ...] | int]],
     *,
     batch_argnums: Sequence[int] = (1,),
@@ -138,7 +139,7 @@ def price_stages(
     Args:
         fun: of a state and a batch; it marks its loss.
         arguments: arrays, or shapes of arrays.
-        hosts: where it is to run.
+        hosts: where it is to run; of one kind, or islands of several.
         stages: layers of each, and its devices or its logical mesh.
         batch_argnums: arguments that are split on their first axis.
         space: numbers of micro-batches and recomputation to try; the quickest is returned.
@@ -191,14 +192,18 @@ class Shortage:
     """Micro-batches."""
     bytes: float
     """That it needs on a device, at least."""
+    limit_bytes: float
+    """That a device has."""
 
 
 class _Search:
     """The best plan so far."""
 
-    def __init__(self, reader: LossReader, hosts: Hosts, space: Space) -> None:
+    def __init__(self, reader: LossReader, hosts: Hosts | Islands, space: Space) -> None:
         self.reader, self.hosts, self.space = reader, hosts, space
-        self.submeshes = hosts.submeshes()
+        self.islands = islands_of(hosts)
+        self.submeshes = self.islands.submeshes()
+        self.rows = self.islands.rows()
         self.best: StagesPlan | None = None
         self.mean_bytes = np.inf
         """Least that all devices need on average, of what was tried."""
@@ -213,21 +218,24 @@ class _Search:
         found = np.inf
         options = self._that_may_fit(layers, micro_batches)
         priced = ranges_of(
-            layers.parts, layers.contents, self.hosts, self.submeshes, self._terms(micro_batches), options
+            layers.parts, layers.contents, self.islands, self.submeshes, self._terms(micro_batches), options
         )
         for recompute, ranges in zip(options, priced, strict=True):
-            stages = min(self.space.most_stages, len(layers.parts), self.hosts.devices)
-            costs = stage_costs(ranges, len(self.submeshes), self.hosts.limit_bytes, micro_batches, stages)
-            cuts = partitions(costs, layers.crossing_bytes(), self.hosts, self.submeshes, micro_batches)
+            stages = min(self.space.most_stages, len(layers.parts), self.islands.devices)
+            costs = stage_costs(ranges, self._limits(self.submeshes), micro_batches, stages)
+            cuts: list[tuple[float, tuple[Choice, ...], Row]] = []
+            for row in self.rows:
+                own = partitions(costs, layers.crossing_bytes(), row, self.submeshes, micro_batches)
+                cuts += [(step_s, choices, row) for step_s, choices in own]
             if not cuts:
                 self.lacking.append(partial(self._shortage, ranges, layers, micro_batches, stages))
-            for _, choices in cuts[:SIMULATED]:
-                found = min(found, self._simulated(layers, ranges, choices, micro_batches, recompute))
+            for _, choices, row in sorted(cuts, key=lambda one: one[0])[:SIMULATED]:
+                found = min(found, self._simulated(layers, ranges, choices, row, micro_batches, recompute))
         return found
 
     def _that_may_fit(self, layers: Layers, micro_batches: int) -> list[bool]:
         """Choices of recomputation whose state and kept bytes fit into all devices together."""
-        one = self.hosts.mesh((1,))
+        one = self.islands.groups[0].mesh((1,))
         terms = self._terms(micro_batches)
         known: dict[Content, tuple[float, float, float]] = {}
         sums = np.zeros(3)
@@ -237,42 +245,45 @@ class _Search:
             sums += known[content]
         self.state_bytes = sums[0]
         self.sample_bytes = sums[1] * micro_batches / self.reader.batch
-        room = self.hosts.limit_bytes * self.hosts.devices - sums[0]
+        room = self.islands.memory_bytes - sums[0]
         kept = min(sums[1 if again else 2] for again in self.space.recompute)
-        self.mean_bytes = min(self.mean_bytes, float(sums[0] + kept) / self.hosts.devices)
+        self.mean_bytes = min(self.mean_bytes, float(sums[0] + kept) / self.islands.devices)
         return [again for again in self.space.recompute if sums[1 if again else 2] <= room]
 
     def may_fit(self, micro_batches: int) -> bool:
         """Whether so few micro-batches may fit, as far as those tried before tell."""
         kept = self.sample_bytes * self.reader.batch / micro_batches
-        return self.state_bytes + kept <= self.hosts.limit_bytes * self.hosts.devices
+        return self.state_bytes + kept <= self.islands.memory_bytes
 
     def given(self, micro_batches: int, stages: Sequence[tuple[int, tuple[int, ...] | int]]) -> None:
         """Price given stages."""
         layers = Layers.of(*self.reader.read(micro_batches))
         views = [(shape,) if isinstance(shape, int) else shape for _, shape in stages]
         counts = [int(np.prod(view)) for view in views]
-        submeshes = sorted(set(counts))
-        allowed: dict[int, list[tuple[int, ...]]] = {count: [] for count in submeshes}
-        for (_, shape), view, devices in zip(stages, views, counts, strict=True):
-            allowed[devices] += self.hosts.views(devices) if isinstance(shape, int) else [view]
+        firsts = [sum(counts[:number]) for number in range(len(counts))]
+        own = [Submesh(self.islands.group_of(first), count) for first, count in zip(firsts, counts, strict=True)]
+        submeshes = sorted(set(own), key=lambda one: (one.group, one.devices))
+        allowed: dict[Submesh, list[tuple[int, ...]]] = {one: [] for one in submeshes}
+        for (_, shape), view, one in zip(stages, views, own, strict=True):
+            group = self.islands.groups[one.group]
+            allowed[one] += group.views(one.devices) if isinstance(shape, int) else [view]
         priced = ranges_of(
-            layers.parts, layers.contents, self.hosts, submeshes, self._terms(micro_batches), self.space.recompute,
-            {devices: list(dict.fromkeys(own)) for devices, own in allowed.items()},
+            layers.parts, layers.contents, self.islands, submeshes, self._terms(micro_batches), self.space.recompute,
+            {one: list(dict.fromkeys(shapes)) for one, shapes in allowed.items()},
         )  # fmt: skip
         for recompute, ranges in zip(self.space.recompute, priced, strict=True):
             choices, first, device = [], 0, 0
-            costs = stage_costs(ranges, len(submeshes), self.hosts.limit_bytes, micro_batches, len(stages))
-            for number, ((count, _), devices) in enumerate(zip(stages, counts, strict=True)):
-                k, last, s = submeshes.index(devices), first + count - 1, len(stages) - 1 - number
+            costs = stage_costs(ranges, self._limits(submeshes), micro_batches, len(stages))
+            for number, ((count, _), one) in enumerate(zip(stages, own, strict=True)):
+                k, last, s = submeshes.index(one), first + count - 1, len(stages) - 1 - number
                 if np.isfinite(costs.total_s[s, k, first, last]):
                     choices.append(Choice(first, last, device, k, int(costs.variant[s, k, first, last])))
                 else:
                     in_flight = min(s + 1, micro_batches)
-                    self.lacking.append(partial(self._lacks, ranges, number, (first, last), devices, k, in_flight))
-                first, device = last + 1, device + devices
+                    self.lacking.append(partial(self._lacks, ranges, number, (first, last), one, k, in_flight))
+                first, device = last + 1, device + one.devices
             if len(choices) == len(stages):
-                self._simulated(layers, ranges, tuple(choices), micro_batches, recompute)
+                self._simulated(layers, ranges, tuple(choices), self.rows[0], micro_batches, recompute)
 
     def _terms(self, micro_batches: int) -> Terms:
         once = self.space.reductions == "step"
@@ -282,10 +293,10 @@ class _Search:
         )  # fmt: skip
 
     def _simulated(
-        self, layers: Layers, ranges: Ranges, choices: Sequence[Choice], micro_batches: int, recompute: bool
+        self, layers: Layers, ranges: Ranges, choices: Sequence[Choice], row: Row, micro_batches: int, recompute: bool
     ) -> float:
         """Let the event simulator run the stages, and keep them if they are the quickest so far."""
-        stages = _stage_plans(layers, ranges, choices, self.hosts, micro_batches)
+        stages = _stage_plans(layers, ranges, choices, row, micro_batches)
         step_s = simulated_s(stages, micro_batches, self.hosts)
         if self.best is None or step_s < self.best.step_s:
             self.best = StagesPlan(
@@ -294,25 +305,31 @@ class _Search:
             )  # fmt: skip
         return step_s
 
+    def _limits(self, submeshes: Sequence[Submesh]) -> list[float]:
+        """Memory of a device of each submesh."""
+        return [self.islands.groups[submesh.group].limit_bytes for submesh in submeshes]
+
     def _lacks(
-        self, ranges: Ranges, number: int, layers: tuple[int, int], devices: int, submesh: int, in_flight: int
+        self, ranges: Ranges, number: int, layers: tuple[int, int], submesh: Submesh, k: int, in_flight: int
     ) -> Shortage:
         """What a stage needs at least."""
-        own = [place for place, variant in enumerate(ranges.variants) if variant.submesh == submesh]
+        own = [place for place, variant in enumerate(ranges.variants) if variant.submesh == k]
         held = ranges.state_bytes + in_flight * ranges.kept_bytes + ranges.transient_bytes
-        return Shortage(number, layers, devices, in_flight, float(held[own, layers[0], layers[1]].min()))
+        needed = float(held[own, layers[0], layers[1]].min())
+        return Shortage(number, layers, submesh.devices, in_flight, needed, self._limits([submesh])[0])
 
     def _shortage(self, ranges: Ranges, layers: Layers, micro_batches: int, stages: int) -> Shortage | None:
         """The stage that needs most in the partition that needs least."""
 
-        def partition(memory_bytes: float) -> tuple[Choice, ...] | None:
-            costs = stage_costs(ranges, len(self.submeshes), memory_bytes, micro_batches, stages)
-            return any_partition(costs, layers.crossing_bytes(), self.hosts, self.submeshes)
+        def partition(times: float) -> tuple[Choice, ...] | None:
+            limits = [times * limit for limit in self._limits(self.submeshes)]
+            costs = stage_costs(ranges, limits, micro_batches, stages)
+            return any_partition(costs, layers.crossing_bytes(), self.rows[0], self.submeshes)
 
-        low = high = self.hosts.limit_bytes
+        low = high = 1.0
         while (found := partition(high)) is None:
             low, high = high, 2.0 * high
-            if high > BEYOND * self.hosts.limit_bytes:
+            if high > BEYOND:
                 return None
         while high > low * CLOSE_BYTES:
             middle = math.sqrt(low * high)
@@ -323,14 +340,15 @@ class _Search:
                         min(len(found) - number, micro_batches))
             for number, choice in enumerate(found)
         ]  # fmt: skip
-        return max(every, key=lambda one: one.bytes)
+        return max(every, key=lambda one: one.bytes / one.limit_bytes)
 
     def why_nothing_fits(self) -> Problem:
         """What the least demanding plan lacks, and which of its stages."""
-        limit = self.hosts.limit_bytes
+        limit = self.islands.memory_bytes / self.islands.devices
         found = [one for lacks in self.lacking[-LOOKED_INTO:] if (one := lacks()) is not None]
         if found:
-            least = min(found, key=lambda one: one.bytes)
+            least = min(found, key=lambda one: one.bytes / one.limit_bytes)
+            limit = least.limit_bytes
             first, last = least.layers
             lacks = (
                 f"stage {least.number} (layers {first}-{last} on {_devices(least.devices)}, {least.in_flight}"
@@ -354,7 +372,7 @@ def _devices(count: int) -> str:
 
 
 def _stage_plans(
-    layers: Layers, ranges: Ranges, choices: Sequence[Choice], hosts: Hosts, micro_batches: int
+    layers: Layers, ranges: Ranges, choices: Sequence[Choice], row: Row, micro_batches: int
 ) -> tuple[StagePlan, ...]:
     crossing = layers.crossing_bytes()
     found: list[StagePlan] = []
@@ -364,13 +382,13 @@ def _stage_plans(
         sending_s = 0.0
         if number + 1 < len(choices):
             after = choices[number + 1]
-            right = int(np.prod(ranges.variants[after.variant].view))
-            sending_s = hosts.hop_s(float(crossing[choice.last]), after.device, int(np.prod(view)), right)
+            left, right = (_submesh(ranges, row, one) for one in (choice, after))
+            sending_s = row.hop_s(float(crossing[choice.last]), after.device, left, right)
         forward_s = float(ranges.forward_s[at])
         found.append(
             StagePlan(
                 layers=(choice.first, choice.last),
-                first_device=choice.device,
+                first_device=row.device(choice.device),
                 mesh_shape=view,
                 forward_s=forward_s,
                 backward_s=float(ranges.total_s[at]) - forward_s,
@@ -384,7 +402,12 @@ def _stage_plans(
     return tuple(found)
 
 
-def simulated_s(stages: Sequence[StagePlan], micro_batches: int, hosts: Hosts) -> float:
+def _submesh(ranges: Ranges, row: Row, choice: Choice) -> Submesh:
+    """Where a stage lies."""
+    return Submesh(row.islands.group_of(row.device(choice.device)), math.prod(ranges.variants[choice.variant].view))
+
+
+def simulated_s(stages: Sequence[StagePlan], micro_batches: int, hosts: Hosts | Islands) -> float:
     """Makespan of a pipeline of stages under 1F1B, by the event simulator.
 
     Args:
@@ -393,7 +416,7 @@ def simulated_s(stages: Sequence[StagePlan], micro_batches: int, hosts: Hosts) -
         hosts: whose links have a latency.
     """
     table = schedule_named(SCHEDULE).table(len(stages), micro_batches, 1)
-    latency_s = min(hosts.inside_latency_s, hosts.between_latency_s)
+    latency_s = islands_of(hosts).latency_s
     sending_s = np.array([[max(0.0, stage.sending_s - latency_s)] for stage in stages])
     times = Times(
         forward_s=np.array([[stage.forward_s] for stage in stages]),
