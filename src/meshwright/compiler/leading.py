@@ -11,7 +11,7 @@ import jax
 from jax.extend import core
 
 from meshwright.compiler.inline import is_dropped
-from meshwright.compiler.sharding.rules import POINTWISE
+from meshwright.compiler.pointwise import POINTWISE
 
 Bounds = tuple[int, ...]
 """Where parts begin along the first axis, and the size of the axis."""

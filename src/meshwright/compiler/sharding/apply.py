@@ -13,12 +13,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from meshwright.compiler.cut import Stage
 from meshwright.compiler.inline import piece
+from meshwright.compiler.pointwise import POINTWISE
 from meshwright.compiler.sharding.cost import LogicalMesh, Placements
 from meshwright.compiler.sharding.explain import explained
 from meshwright.compiler.sharding.graph import CHOOSE, DecisionGraph, graph_of
 from meshwright.compiler.sharding.nodes import Site
 from meshwright.compiler.sharding.problem import Solution
-from meshwright.compiler.sharding.rules import POINTWISE
 from meshwright.compiler.sharding.solve import solve
 from meshwright.compiler.sharding.strategies import spread
 from meshwright.compiler.shardings import Role

@@ -12,6 +12,8 @@ from typing import Any
 
 from jax.extend import core
 
+from meshwright.compiler.pointwise import POINTWISE
+
 NO_FACTOR = -1
 """Of a dimension that cannot be split: every device needs all of it."""
 
@@ -65,17 +67,6 @@ def _blocked(eqn: core.JaxprEqn) -> tuple[int, ...]:
     if name == "rev":
         return tuple(params["dimensions"])
     return () if name in POINTWISE or eqn.outvars[0].aval.shape == () else tuple(range(len(eqn.outvars[0].aval.shape)))
-
-
-POINTWISE = (
-    "abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan", "atan2", "atanh",
-    "bitcast_convert_type", "cbrt", "ceil", "clamp", "convert_element_type", "copy", "copy_p", "cos", "cosh",
-    "digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "imag",
-    "integer_pow", "is_finite", "layer_boundary", "le", "lgamma", "log", "log1p", "logistic", "lt", "max", "min",
-    "mul", "name", "ne", "neg", "nextafter", "not", "optimization_barrier", "or", "pow", "real", "reduce_precision",
-    "rem", "round", "rsqrt", "select_n", "sharding_constraint", "shift_left", "shift_right_arithmetic",
-    "shift_right_logical", "sign", "sin", "sinh", "sqrt", "square", "stop_gradient", "sub", "tan", "tanh", "xor",
-)  # fmt: skip
 
 
 class _Factors:
