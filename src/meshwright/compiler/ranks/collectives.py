@@ -79,18 +79,14 @@ def gathered(values: Sequence[Any], dimensions: Sequence[int], axes: Axes, ranks
     return _by_bucket(values, [ranks * value.nbytes for value in values], move)
 
 
-def summed_in_parts(values: Sequence[Any], axes: Axes, ranks: int) -> list[Any]:
-    """Sums over the ranks of values that no dimension of theirs splits: scattered as rows of numbers, and gathered.
+def row_of(value: Any, ranks: int) -> Any:
+    """The numbers of a value in a row that the ranks divide, with zeros behind them.
 
     Args:
-        values: of this rank.
-        axes: of the mesh along which the ranks lie.
+        value: any.
         ranks: how many.
     """
-    rows = [jnp.pad(value.reshape(-1), (0, -value.size % ranks)) for value in values]
-    own = scattered(rows, [0] * len(rows), axes, ranks, flat=True)
-    whole = gathered(own, [0] * len(own), axes, ranks, flat=True)
-    return [row[: value.size].reshape(value.shape) for row, value in zip(whole, values, strict=True)]
+    return jnp.pad(value.reshape(-1), (0, -value.size % ranks))
 
 
 def _rows(value: Any, dimension: int, ranks: int) -> Any:

@@ -10,7 +10,8 @@ from jax.sharding import AbstractMesh, Mesh
 
 from meshwright.compiler.cut import Stage
 from meshwright.compiler.grid import GridSharding
-from meshwright.compiler.ranks.layout import Layout, PartitionedLayout, RankLayout
+from meshwright.compiler.ranks.layout import Layout, PartitionedLayout
+from meshwright.compiler.ranks.rank_layout import RankLayout
 from meshwright.compiler.ranks.samples import NotShared
 from meshwright.compiler.ranks.stages import rank_stages
 from meshwright.compiler.shardings import DataSharding, Sharding

@@ -73,7 +73,7 @@ class Walk:
             operands: of it.
             consts: values of its constants.
         """
-        values: dict[Any, _Value] = dict(zip(program.invars, operands, strict=True))
+        values: dict[Any, Value] = dict(zip(program.invars, operands, strict=True))
         values |= {var: Value(value, WHOLE) for var, value in zip(program.constvars, consts, strict=True)}
 
         def of(atom: Any) -> Value:
@@ -224,13 +224,13 @@ class Walk:
         walk = Walk(self.axes, self.ranks)
         found: list[Lie] = []
 
-        @jax.custom_jvp
+        @jax.custom_jvp  # type: ignore[untyped-decorator]
         def function(*values: Any) -> list[Any]:
             made = walk._inside(eqn, [Value(value, lie) for value, lie in zip(values, lies, strict=True)])
             found[:] = [value.lie for value in made]
             return [value.value for value in made]
 
-        @function.defjvp
+        @function.defjvp  # type: ignore[untyped-decorator]
         def _(values: Any, changes: Any) -> tuple[list[Any], list[Any]]:
             given = zip([*values, *(changes[at] for at in moving)], [*lies, *(lies[at] for at in moving)], strict=True)
             read = walk.read(derived.jaxpr, [Value(value, lie) for value, lie in given], derived.consts)

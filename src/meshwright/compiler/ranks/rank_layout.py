@@ -1,0 +1,252 @@
+"""The form of data ranks: each runs a stage for its own samples, and the collectives are written here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+from jax.sharding import AbstractMesh, PartitionSpec
+
+from meshwright.compiler.ranks.collectives import gathered, row_of, scattered, summed
+from meshwright.compiler.ranks.layout import Held, means, put_together, shape_only
+from meshwright.compiler.ranks.samples import OWN, SUM, WHOLE, Lie
+from meshwright.compiler.ranks.stages import RankStages
+from meshwright.compiler.shardings import Role, Sharding, counts_samples
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class RankLayout:
+    """The form of data ranks.
+
+    A gradient is added up over the micro-batches on each rank by itself and reduced behind the last one: an all-reduce
+    of all gradients of a mesh, or with ZeRO one reduce-scatter per bucket; parameters that were updated in parts are
+    gathered, one all-gather per bucket. With split parameters (ZeRO-3) every task gathers those that it reads, and
+    every backward scatters its gradients, so that no rank keeps whole ones; with ZeRO-2 where that is asked for.
+
+    Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (SC 2020).
+    """
+
+    ranks: RankStages
+    sharding: Sharding
+    mesh: AbstractMesh
+    zero: int
+    """ZeRO stage."""
+    splits_sums: bool
+    """Whether every backward reduces its gradients."""
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Of the mesh along which the data ranks lie."""
+        return tuple(name for name, _ in self.ranks.axes)
+
+    @property
+    def flat(self) -> bool:
+        """Whether the data ranks are all there are: arrays that other axes split are no rows of numbers."""
+        return self.mesh.size == self.ranks.ranks
+
+    # ---- values
+
+    def parameter(self, operand: int) -> Held:
+        """Whole, or a part of which the whole is gathered."""
+        var = self.ranks.step.loss.invars[operand]
+        spec = self._spec(Role.READ, var)
+        return Held(aval=shape_only(var.aval), spec=spec, shard=self._split(spec))
+
+    def other(self, operand: int) -> Held:
+        """The samples of each rank; its own number; anything else whole."""
+        if operand == self.ranks.number:
+            return self._lying(jax.ShapeDtypeStruct((), jnp.int32), SUM)
+        var = self.ranks.step.loss.invars[operand]
+        return self._lying(var.aval, self.ranks.operands[operand])
+
+    def carried(self, var: core.Var) -> Held:
+        """As the loss of a rank makes it."""
+        return self._lying(var.aval, self.ranks.carried[var])
+
+    def cotangent(self, var: core.Var) -> Held:
+        """Of samples by samples; of anything else each rank has a share of its own."""
+        lie = self.ranks.carried[var]
+        return self._lying(var.aval, lie if lie >= 0 else SUM)
+
+    def result(self, place: int) -> Held:
+        """As the loss of a rank makes it."""
+        return self._lying(self.ranks.step.mark.outvars[place].aval, self.ranks.results[place])
+
+    def kept(self, aval: Any) -> Held:
+        """Each rank's own, side by side along an axis more; what other axes of the mesh do is left to the compiler."""
+        held = self._lying(aval, SUM)
+        return held if self.flat else replace(held, spec=None)
+
+    def sum(self, operand: int) -> Held:
+        """Each rank's own whole gradient, or its part of the reduced one."""
+        var = self.ranks.step.loss.invars[operand]
+        spec = self._spec(Role.GRADIENT, var)
+        shard = self._split(spec) if self.splits_sums else None
+        if shard is not None:
+            return Held(aval=shape_only(var.aval), spec=spec, shard=shard)
+        rest = [self._without_ranks(entry) for entry in spec]
+        own = self._lying(var.aval, SUM)
+        return Held(aval=own.aval, spec=PartitionSpec(self.axes, *rest), lie=OWN)
+
+    def gradient(self, operand: int) -> Held:
+        """As the state of the optimizer lies."""
+        var = self.ranks.step.loss.invars[operand]
+        spec = self._spec(Role.STATE if self.zero else Role.GRADIENT, var)
+        return Held(aval=shape_only(var.aval), spec=spec, shard=self._split(spec))
+
+    def _lying(self, aval: Any, lie: Lie) -> Held:
+        if lie == WHOLE:
+            return Held(aval=shape_only(aval), spec=PartitionSpec())
+        if lie >= 0:
+            return Held(aval=shape_only(aval), spec=PartitionSpec(*[None] * lie, self.axes), lie=lie)
+        whole = jax.ShapeDtypeStruct((self.ranks.ranks, *aval.shape), aval.dtype)
+        return Held(aval=whole, spec=PartitionSpec(self.axes), lie=OWN)
+
+    def _spec(self, role: Role, var: core.Var) -> PartitionSpec:
+        return self.sharding.spec(role, var, self.mesh.size)
+
+    def _split(self, spec: PartitionSpec) -> int | None:
+        """Dimension that the data ranks split."""
+        return next((at for at, entry in enumerate(spec) if self._of_ranks(entry)), None)
+
+    def _of_ranks(self, entry: Any) -> bool:
+        return bool(set(self.axes) & set(_names(entry)))
+
+    def _without_ranks(self, entry: Any) -> Any:
+        return tuple(name for name in _names(entry) if name not in self.axes) or None
+
+    # ---- programs
+
+    def program(
+        self, closed: core.ClosedJaxpr, reads: Sequence[Held], writes: Sequence[Held], sums: int = 0
+    ) -> core.ClosedJaxpr:
+        """Each rank runs it for its own samples."""
+        function, added = core.jaxpr_as_fun(closed), writes[len(writes) - sums :] if sums else []
+
+        def run(*given: Any) -> list[Any]:
+            made = self._leave(function(*self._enter(given[: len(reads)], reads, flat=self.flat)), writes)
+            totals = zip(made[len(made) - sums :], given[len(reads) :], strict=True)
+            return [*made[: len(made) - sums], *(own + before for own, before in totals)]
+
+        return self._on_mesh(run, [*reads, *added], writes)
+
+    def totals(self, numbers: Sequence[int], counts: Sequence[int], parts: int) -> core.ClosedJaxpr:
+        """Sums of sums of each rank, then one reduction of all of them."""
+        step = self.ranks.step
+        operands = [step.wrt[number] for number in numbers]
+        sums, writes = [self.sum(operand) for operand in operands], [self.gradient(operand) for operand in operands]
+        reads = [held for held, count in zip(sums, counts, strict=True) for _ in range(count)]
+        alone = self._by_device([*sums, *writes])
+        shapes = [jax.ShapeDtypeStruct(self._part(held, alone=alone), held.aval.dtype) for held in sums]
+
+        def run(*given: Any) -> list[Any]:
+            own = [value[0] if held.lie == OWN else value for value, held in zip(given, reads, strict=True)]
+            return self._reduced(means(own, shapes, counts, parts), sums, writes, flat=alone)
+
+        return self._on_mesh(run, reads, writes, alone=alone)
+
+    def _by_device(self, values: Sequence[Held]) -> bool:
+        """Whether no other axis of the mesh splits a dimension that ranks split, so that devices can work alone."""
+        return all(set(_names(entry)) <= set(self.axes) or not self._of_ranks(entry)
+                   for held in values for entry in held.spec or ())  # fmt: skip
+
+    def _part(self, held: Held, *, alone: bool) -> tuple[int, ...]:
+        """Shape of what a rank, or each of its devices, adds to."""
+        split = held.spec if alone else self._along(held)
+        sizes = dict(zip(self.mesh.axis_names, self.mesh.axis_sizes, strict=True))
+        parts = [prod(sizes[name] for name in _names(entry)) for entry in split or ()]
+        shape = [size // part for size, part in zip_longest(held.aval.shape, parts, fillvalue=1)]
+        return tuple(shape[1:] if held.lie == OWN else shape)
+
+    def _reduced(self, values: Sequence[Any], sums: Sequence[Held], writes: Sequence[Held], *, flat: bool) -> list[Any]:
+        """Gradients of each rank brought to where the update wants them."""
+        found = dict(enumerate(values))
+        left = [at for at, held in enumerate(sums) if held.lie == OWN]
+        parts = [at for at in left if writes[at].shard is not None]
+        odd = [at for at in left if writes[at].shard is None]
+        if not (self.zero and flat):
+            moved = scattered([found[at] for at in parts], [writes[at].shard or 0 for at in parts], self.axes,
+                              self.ranks.ranks, flat=flat)  # fmt: skip
+            whole = summed([found[at] for at in odd], self.axes)
+        else:
+            # What no dimension splits goes along as a row of numbers, and is gathered.
+            rows = [row_of(found[at], self.ranks.ranks) for at in odd]
+            dimensions = [writes[at].shard or 0 for at in (*parts, *odd)]
+            moved = scattered([*(found[at] for at in parts), *rows], dimensions, self.axes, self.ranks.ranks, flat=True)
+            own = gathered(moved[len(parts) :], [0] * len(odd), self.axes, self.ranks.ranks, flat=True)
+            whole = [row[: found[at].size].reshape(found[at].shape) for row, at in zip(own, odd, strict=True)]
+        found.update(zip((*parts, *odd), [*moved[: len(parts)], *whole], strict=True))
+        return [found[at] for at in range(len(values))]
+
+    def together(self, place: int, count: int, parts: int) -> core.ClosedJaxpr:
+        """Sums of each rank are summed over the ranks; anything else is put together as the mesh holds it."""
+        held, var = self.result(place), self.ranks.step.mark.outvars[place]
+        joins = counts_samples(self.ranks.step, var)
+        if held.lie != OWN:
+            return jax.make_jaxpr(lambda *given: put_together(given, joins=joins, parts=parts))(*[held.aval] * count)
+        total = self._lying(var.aval, WHOLE)
+        return self._on_mesh(
+            lambda *given: summed(put_together([one[0] for one in given], joins=False, parts=parts), self.axes),
+            [held] * count, [total],
+        )  # fmt: skip
+
+    def updated_part(self, operand: int) -> Held | None:
+        """The part whose gradient and state a rank has."""
+        held = self.gradient(operand)
+        return held if self.zero in (1, 2) and held.shard is not None else None
+
+    def whole_parameters(self, parts: Sequence[Held]) -> core.ClosedJaxpr:
+        """One all-gather per bucket."""
+        whole = [self._lying(held.aval, WHOLE) for held in parts]
+        alone = self._by_device(parts)
+        if alone:
+            whole = [replace(held, spec=PartitionSpec(*map(self._without_ranks, part.spec or ())))
+                     for held, part in zip(whole, parts, strict=True)]  # fmt: skip
+        return self._on_mesh(lambda *given: self._enter(given, parts, flat=alone), parts, whole, alone=alone)
+
+    def _enter(self, given: Sequence[Any], reads: Sequence[Held], *, flat: bool) -> list[Any]:
+        """What a rank is given as its program takes it."""
+        found = [value[0] if held.lie == OWN else value for value, held in zip(given, reads, strict=True)]
+        parts = [at for at, held in enumerate(reads) if held.shard is not None]
+        whole = gathered([found[at] for at in parts], [reads[at].shard or 0 for at in parts], self.axes,
+                         self.ranks.ranks, flat=flat)  # fmt: skip
+        for at, value in zip(parts, whole, strict=True):
+            found[at] = value
+        return found
+
+    def _leave(self, made: Sequence[Any], writes: Sequence[Held]) -> list[Any]:
+        """What its program makes as the mesh holds it."""
+        found = [value[None] if held.lie == OWN else value for value, held in zip(made, writes, strict=True)]
+        parts = [at for at, held in enumerate(writes) if held.shard is not None]
+        own = scattered([found[at] for at in parts], [writes[at].shard or 0 for at in parts], self.axes,
+                        self.ranks.ranks, flat=self.flat)  # fmt: skip
+        for at, value in zip(parts, own, strict=True):
+            found[at] = value
+        return found
+
+    def _on_mesh(
+        self, run: Any, reads: Sequence[Held], writes: Sequence[Held], *, alone: bool = False
+    ) -> core.ClosedJaxpr:
+        """What each rank runs, or each device by itself, as one program."""
+        along = (lambda held: held.spec) if alone else self._along
+        mapped = jax.shard_map(
+            run, mesh=self.mesh, in_specs=tuple(map(along, reads)), out_specs=[*map(along, writes)],
+            axis_names=set(self.mesh.axis_names if alone else self.axes), check_vma=False,
+        )  # fmt: skip
+        return jax.make_jaxpr(jax.jit(mapped))(*(held.aval for held in reads))
+
+    def _along(self, held: Held) -> PartitionSpec:
+        """How the data ranks split a value, whatever other axes do."""
+        at = 0 if held.lie == OWN else held.shard if held.shard is not None else held.lie
+        return PartitionSpec(*[None] * at, self.axes) if at >= 0 else PartitionSpec()
+
+
+def _names(entry: Any) -> tuple[str, ...]:
+    """Axes of a mesh that split a dimension."""
+    return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
