@@ -122,7 +122,7 @@ def test_one_kind_of_device_is_rented_by_nodes() -> None:
 
 def test_one_kind_of_device_that_cannot_keep_to_a_limit() -> None:
     few: dict[str, object] = {"global_batch": BATCH, "gpus": "8xH100", "pin": ("tp=2", "mbs=1")}
-    with pytest.raises(InfeasibleError, match="the quickest found takes .* a step, on 8 H100") as late:
+    with pytest.raises(InfeasibleError, match=r"the quickest found takes .* a step, on 8 H100") as late:
         plan(MODEL, max_step_time="1ms", **few)  # type: ignore[arg-type]
     assert "USD" not in str(late.value)
     with pytest.raises(InputError, match="no price is known for H100"):

@@ -112,16 +112,21 @@ def plan(
         given_too = {"MODEL": model, "--gpus": gpus, "--cluster": cluster, "--seq": seq, "--gbs": gbs,
                      "--tokens-per-step": tokens_per_step, "--dtype": dtype, "--optimizer": optimizer,
                      "--profiles": profiles, "--schedule": schedule, "--target": target,
-                     "--parallelizer": parallelizer}  # fmt: skip
+                     "--parallelizer": parallelizer, "--objective": objective, "--max-step-time": max_step_time,
+                     "--max-price-per-step": max_price_per_step, "--days": days,
+                     "--max-price": max_price}  # fmt: skip
         out = Output(as_json=json, quiet=quiet, no_color=no_color)
         replan_after(gather, out, replan_from, lost, added, top, pin, forbid, output, given_too)
         return
     if profiles is not None:
         unused = {"--seq": seq, "--tokens-per-step": tokens_per_step, "--dtype": dtype, "--optimizer": optimizer,
                   "--pin": pin, "--forbid": forbid, "--schedule": schedule, "--target": target,
-                  "--calibration": calibration, "--tolerance": tolerance, "--parallelizer": parallelizer,
-                  "--days": days,
-                  "--max-price": max_price}  # fmt: skip
+                  "--calibration": calibration, "--tolerance": tolerance,
+                  "--parallelizer": parallelizer}  # fmt: skip
+        untold = {"--tokens": tokens, "--days": days, "--max-price": max_price}
+        for name in (name for name, value in untold.items() if value is not None):
+            why, fix = "profiles do not tell how many tokens a sequence has", "--max-step-time or --max-price-per-step"
+            gather.problem(Problem(what=f"{name} with --profiles", why=why, fix=f"limit one step: {fix}", field=name))
         for name in (name for name, value in unused.items() if value is not None):
             why = "measured profiles are fp32 with Adam at one sequence length, in 1F1B"
             gather.problem(Problem(what=f"{name} with --profiles", why=why, fix=f"leave {name} out", field=name))
@@ -176,9 +181,16 @@ def plan(
         gather.attempt(lambda: check_file(output))
     named = None
     if parallelizer is not None:
+        from meshwright.app.plan_composed import check_composed
         from meshwright.hetero.parallelizers.registry import parallelizers_named
 
         named = gather.attempt(lambda: parallelizers_named(parallelizer))
+        other_aims = {name: value for name, value in wanted.items() if (name, value) != ("objective", "time")}
+        gather.attempt(
+            lambda: check_composed(
+                pin=pin, forbid=forbid, schedule=schedule, target=target, pareto=pareto, **other_aims
+            )
+        )
     gather.with_inputs(model, inputs)
     out = Output(as_json=json, quiet=quiet, no_color=no_color)
     limits = given(
