@@ -111,8 +111,9 @@ class _Reading:
         if not isinstance(one, core.Literal):
             return known.get(one, Power())
         small, large = (float(np.real(atom.val)) if np.size(atom.val) == 1 else 1.0 for atom in (one, other))
-        if small == large:
-            return Power(zero=small == 0.0)
+        if small == large or (math.isnan(small) and math.isnan(large)):
+            # So does NaN: `jnp.var` of nothing.
+            return Power(zero=small == 0.0 or math.isnan(small))
         if not small * large > 0:
             return NONE
         return Power(_rounded(math.log(large / small) / math.log(self.parts)))
