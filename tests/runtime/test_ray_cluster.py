@@ -7,14 +7,17 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
 
+from meshwright.app.elastic import training_on
 from meshwright.calculon.on_ray import ray_module
 from meshwright.runtime.on_ray import RayCrew
+from meshwright.runtime.timings import this_machine
 from meshwright.runtime.train import Recovery, Steps, train
 from meshwright.runtime.training_run import Training
 from meshwright.specs.row import PlanRow
@@ -61,7 +64,8 @@ def test_a_killed_node_costs_the_steps_since_the_checkpoint(cluster: tuple[str, 
             assert all(len(own & set(crew.pids())) == 1 for own in of_nodes)
             kill(nodes[1])
 
-    steps = Steps(count=3, folder=tmp_path / "state", every=1, elastic=True)
+    again = partial(training_on, machine=this_machine())
+    steps = Steps(count=3, folder=tmp_path / "state", every=1, plan_again=again)
     ended = train(there, jax.devices(), steps, on_step=on_step, on_recovery=recoveries.append)
     ended.step.close()
     # A busy cluster may place a worker on the dying node once more, and that one is lost too.
