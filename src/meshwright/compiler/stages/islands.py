@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, permutations
 
@@ -77,6 +77,14 @@ class Islands:
     def submeshes(self) -> list[Submesh]:
         """What a stage may have, group by group."""
         return [Submesh(number, count) for number, group in enumerate(self.groups) for count in group.submeshes()]
+
+    def limits_bytes(self, submeshes: Sequence[Submesh]) -> list[float]:
+        """Memory of a device of each submesh.
+
+        Args:
+            submeshes: of these islands.
+        """
+        return [self.groups[submesh.group].limit_bytes for submesh in submeshes]
 
     def group_of(self, device: int) -> int:
         """Number of the group of a device.

@@ -18,12 +18,13 @@ from meshwright.compiler.stacks import by_layer
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.islands import Islands, Row, Submesh, islands_of
 from meshwright.compiler.stages.layers import Content, content_of, find_layers
-from meshwright.compiler.stages.partition import MOST_STAGES, Choice, any_partition, partitions, stage_costs
+from meshwright.compiler.stages.partition import MOST_STAGES, Choice, partitions, stage_costs
 from meshwright.compiler.stages.plan import StagePlan, StagesPlan
 from meshwright.compiler.stages.ranges import Ranges, ranges_of
+from meshwright.compiler.stages.shortage import Shortage, least_shortage, nothing_fits, shortage_of
 from meshwright.compiler.stages.tables import LayerProblem, Terms
 from meshwright.compiler.trace import LossReader
-from meshwright.errors import InfeasibleError, Problem
+from meshwright.errors import InfeasibleError
 from meshwright.schedules import schedule_named
 from meshwright.schedules.simulate import makespans
 from meshwright.schedules.times import Times
@@ -31,12 +32,6 @@ from meshwright.schedules.times import Times
 SIMULATED = 4
 """Partitions that the simulator runs for each number of micro-batches."""
 SCHEDULE = "1f1b"
-CLOSE_BYTES = 1.01
-"""Ratio up to which the memory that would do is found, where nothing fits."""
-BEYOND = 1e6
-"""Times the memory of a device, beyond which it is not looked for."""
-LOOKED_INTO = 4
-"""Attempts of which is told what they lack: the last ones have the smallest micro-batches."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -121,7 +116,7 @@ def plan_step(
     else:
         _climb(search, [count for count in _powers(reader.batch) if reader.batch % count == 0], 4 * hosts.devices)
     if search.best is None:
-        raise InfeasibleError(search.why_nothing_fits())
+        raise InfeasibleError(nothing_fits(search.lacking, search.islands, search.mean_bytes))
     return search.best
 
 
@@ -151,7 +146,7 @@ def price_stages(
     for micro_batches in space.micro_batches or ():
         search.given(micro_batches, stages)
     if search.best is None:
-        raise InfeasibleError(search.why_nothing_fits())
+        raise InfeasibleError(nothing_fits(search.lacking, search.islands, search.mean_bytes))
     return search.best
 
 
@@ -181,21 +176,6 @@ def _climb(search: _Search, counts: Sequence[int], start: int) -> None:
         climb(0, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Shortage:
-    """A stage that does not fit."""
-
-    number: int
-    layers: tuple[int, int]
-    devices: int
-    in_flight: int
-    """Micro-batches."""
-    bytes: float
-    """That it needs on a device, at least."""
-    limit_bytes: float
-    """That a device has."""
-
-
 class _Search:
     """The best plan so far."""
 
@@ -222,13 +202,15 @@ class _Search:
         )
         for recompute, ranges in zip(options, priced, strict=True):
             stages = min(self.space.most_stages, len(layers.parts), self.islands.devices)
-            costs = stage_costs(ranges, self._limits(self.submeshes), micro_batches, stages)
+            costs = stage_costs(ranges, self.islands.limits_bytes(self.submeshes), micro_batches, stages)
             cuts: list[tuple[float, tuple[Choice, ...], Row]] = []
             for row in self.rows:
                 own = partitions(costs, layers.crossing_bytes(), row, self.submeshes, micro_batches)
                 cuts += [(step_s, choices, row) for step_s, choices in own]
             if not cuts:
-                self.lacking.append(partial(self._shortage, ranges, layers, micro_batches, stages))
+                self.lacking.append(
+                    partial(least_shortage, ranges, layers.crossing_bytes(), self.rows[0], micro_batches, stages)
+                )
             for _, choices, row in sorted(cuts, key=lambda one: one[0])[:SIMULATED]:
                 found = min(found, self._simulated(layers, ranges, choices, row, micro_batches, recompute))
         return found
@@ -273,14 +255,16 @@ class _Search:
         )  # fmt: skip
         for recompute, ranges in zip(self.space.recompute, priced, strict=True):
             choices, first, device = [], 0, 0
-            costs = stage_costs(ranges, self._limits(submeshes), micro_batches, len(stages))
+            costs = stage_costs(ranges, self.islands.limits_bytes(submeshes), micro_batches, len(stages))
             for number, ((count, _), one) in enumerate(zip(stages, own, strict=True)):
                 k, last, s = submeshes.index(one), first + count - 1, len(stages) - 1 - number
                 if np.isfinite(costs.total_s[s, k, first, last]):
                     choices.append(Choice(first, last, device, k, int(costs.variant[s, k, first, last])))
                 else:
                     in_flight = min(s + 1, micro_batches)
-                    self.lacking.append(partial(self._lacks, ranges, number, (first, last), one, k, in_flight))
+                    self.lacking.append(
+                        partial(shortage_of, ranges, number, (first, last), one, k, in_flight, self.islands)
+                    )
                 first, device = last + 1, device + one.devices
             if len(choices) == len(stages):
                 self._simulated(layers, ranges, tuple(choices), self.rows[0], micro_batches, recompute)
@@ -304,71 +288,6 @@ class _Search:
                 schedule=SCHEDULE, step_s=step_s, hosts=self.hosts, split_state=self.space.split_state, stages=stages,
             )  # fmt: skip
         return step_s
-
-    def _limits(self, submeshes: Sequence[Submesh]) -> list[float]:
-        """Memory of a device of each submesh."""
-        return [self.islands.groups[submesh.group].limit_bytes for submesh in submeshes]
-
-    def _lacks(
-        self, ranges: Ranges, number: int, layers: tuple[int, int], submesh: Submesh, k: int, in_flight: int
-    ) -> Shortage:
-        """What a stage needs at least."""
-        own = [place for place, variant in enumerate(ranges.variants) if variant.submesh == k]
-        held = ranges.state_bytes + in_flight * ranges.kept_bytes + ranges.transient_bytes
-        needed = float(held[own, layers[0], layers[1]].min())
-        return Shortage(number, layers, submesh.devices, in_flight, needed, self._limits([submesh])[0])
-
-    def _shortage(self, ranges: Ranges, layers: Layers, micro_batches: int, stages: int) -> Shortage | None:
-        """The stage that needs most in the partition that needs least."""
-
-        def partition(times: float) -> tuple[Choice, ...] | None:
-            limits = [times * limit for limit in self._limits(self.submeshes)]
-            costs = stage_costs(ranges, limits, micro_batches, stages)
-            return any_partition(costs, layers.crossing_bytes(), self.rows[0], self.submeshes)
-
-        low = high = 1.0
-        while (found := partition(high)) is None:
-            low, high = high, 2.0 * high
-            if high > BEYOND:
-                return None
-        while high > low * CLOSE_BYTES:
-            middle = math.sqrt(low * high)
-            fitting = partition(middle)
-            low, high, found = (middle, high, found) if fitting is None else (low, middle, fitting)
-        every = [
-            self._lacks(ranges, number, (choice.first, choice.last), self.submeshes[choice.submesh], choice.submesh,
-                        min(len(found) - number, micro_batches))
-            for number, choice in enumerate(found)
-        ]  # fmt: skip
-        return max(every, key=lambda one: one.bytes / one.limit_bytes)
-
-    def why_nothing_fits(self) -> Problem:
-        """What the least demanding plan lacks, and which of its stages."""
-        limit = self.islands.memory_bytes / self.islands.devices
-        found = [one for lacks in self.lacking[-LOOKED_INTO:] if (one := lacks()) is not None]
-        if found:
-            least = min(found, key=lambda one: one.bytes / one.limit_bytes)
-            limit = least.limit_bytes
-            first, last = least.layers
-            lacks = (
-                f"stage {least.number} (layers {first}-{last} on {_devices(least.devices)}, {least.in_flight}"
-                f" in flight) needs at least {least.bytes:.4g}, {least.bytes - limit:.4g} more than there is"
-            )
-        else:
-            lacks = (
-                f"state and kept activations alone need at least {self.mean_bytes:.4g} on every device,"
-                f" {self.mean_bytes - limit:.4g} more than there is"
-            )
-        return Problem(
-            what=f"nothing fits into {limit:.4g} bytes a device: {lacks}",
-            why="parameters, their gradients and state, and the activations in flight must fit on every device",
-            fix="more devices, a smaller batch, or more micro-batches",
-            field="memory_bytes",
-        )
-
-
-def _devices(count: int) -> str:
-    return "1 device" if count == 1 else f"{count} devices"
 
 
 def _stage_plans(
