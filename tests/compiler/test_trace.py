@@ -44,6 +44,7 @@ TWO = descent(lambda w, x: (x @ w).mean())
         (lambda w, x: ((x @ w) ** 2).mean() + (w**2).sum(), True),
         (lambda w, x: jax.lax.scan(lambda s, c: (s + c.sum(), None), 0.0, (x @ w).T)[0] / len(x), True),
         (lambda w, x: jax.nn.logsumexp(x @ w, axis=1).sum(), False),
+        (lambda w, x: ((x @ w) / (1e-5 + (x @ w).var(axis=1, keepdims=True))).mean(), True),
     ],
 )
 def test_means_and_sums_are_told_apart(loss: Callable[..., Any], mean: bool) -> None:
