@@ -64,6 +64,7 @@ def parallelizers_named(names: str | Parallelizer | Iterable[str | Parallelizer]
 def _made(name: str) -> Parallelizer:
     home = HOMES.get(name, name)
     module_name, colon, attribute = home.partition(":")
+    module_name = module_name.removesuffix(".py")
     if not colon:
         close = nearest(name, HOMES)
         fix = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(HOMES)};"

@@ -1,0 +1,102 @@
+"""Plans by chosen parallelizers: a plan set as any other, and nobody's faults lose it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright.app.check import check
+from meshwright.app.explain import explain
+from meshwright.app.plan import plan
+from meshwright.app.plan_set import PlanSet
+from meshwright.app.trace import trace
+from meshwright.errors import InfeasibleError, InputError
+from meshwright.specs.model import LayerRun
+from tests.hetero.parallelizers.slices import Half, Plain, job
+from tests.hetero.parallelizers.test_guard import Raises
+
+MODEL = replace(job().model, runs=(LayerRun(layers=job().model.runs[0].layers, repeats=4),))
+
+
+def planned(parallelizer: Any, gpus: str = "2xH100,2xA100-80", **options: Any) -> PlanSet:
+    return plan(MODEL, gpus=gpus, seq_len=2048, global_batch=32, parallelizer=parallelizer, **options)
+
+
+@pytest.fixture(scope="module")
+def mixed() -> PlanSet:
+    return planned([Plain(), Half({})])
+
+
+def test_every_plan_is_priced_by_estimate_and_shown_with_what_was_claimed(mixed: PlanSet) -> None:
+    found = mixed.composition
+    assert found is not None
+    times = [one.estimate.step_time_s for one in mixed]
+    assert times == sorted(times)
+    assert len(found.claimed_s) == len(mixed)
+    assert sum(last - first + 1 for first, last in (one.layers for one in found.slices)) >= MODEL.num_layers
+    for one in found.slices:
+        assert one.parallelizer in ("plain", "half")
+        assert one.priced_s > 0
+        assert one.text() in mixed.verdict.why
+    assert found.own_s is not None
+    assert found.own_s <= 1.02 * times[0]
+
+
+def test_the_answer_is_a_plan_set_with_the_parts_of_its_composition(mixed: PlanSet) -> None:
+    document = mixed.to_dict()
+    entry = document["composition"]
+    assert entry["parallelizers"] == ["plain", "half"]
+    assert entry["slices"][0]["micro_batch_s"] == mixed.composition.slices[0].priced_s  # type: ignore[union-attr]
+    assert document["search"]["looked_at"]["questions"] > 0
+    assert all(":" in name for name in document["search"]["pruned"])
+    assert document["mixing"]["alone"][0]["step_time_s"] >= mixed.best.estimate.step_time_s
+
+
+def test_verbs_read_its_file(mixed: PlanSet, tmp_path: Path) -> None:
+    path = mixed.best.save(tmp_path / "plan.json")
+    assert check(None, path).to_dict()["legal"]
+    assert explain(path).to_dict()["estimate"]["step_time_s"] == pytest.approx(mixed.best.estimate.step_time_s)
+    assert trace(path).to_dict()["step_time_s"] == pytest.approx(mixed.best.estimate.step_time_s)
+
+
+def test_one_more_parallelizer_is_never_a_loss(mixed: PlanSet) -> None:
+    for alone in (Plain(), Half({})):
+        assert mixed.best.estimate.step_time_s <= planned(alone).best.estimate.step_time_s * (1 + 1e-9)
+
+
+def test_a_claim_that_is_too_hopeful_does_not_win() -> None:
+    class Hopeful:
+        name = "hopeful"
+
+        def plan(self, *asked: Any) -> list[Any]:
+            slow = [one for one in Plain().plan(*asked) if one.strategies[0].tp > 1]
+            return [replace(one, forward_s=0.7 * one.forward_s, backward_s=0.7 * one.backward_s) for one in slow]
+
+    both, honest = planned([Hopeful(), Plain()], gpus="4xA100-80"), planned(Plain(), gpus="4xA100-80")
+    assert both.best.estimate.step_time_s <= honest.best.estimate.step_time_s * (1 + 1e-9)
+
+
+def test_what_raises_or_lies_is_a_reported_skip() -> None:
+    found = planned([Raises(), Half({"forward_s": 1e-9}), Plain()], gpus="2xH100", top=1)
+    assert found.composition is not None
+    skipped = " ".join(line for line in found.verdict.why if line.startswith("skipped: "))
+    assert "raised ZeroDivisionError" in skipped
+    assert "at their peak" in skipped
+    assert len(found) == 1
+
+
+def test_where_nobody_answers_the_reasons_are_said() -> None:
+    with pytest.raises(InfeasibleError) as raised:
+        planned(Raises(), gpus="2xH100")
+    assert "was found with raises" in str(raised.value)
+    assert "raised ZeroDivisionError" in str(raised.value)
+
+
+def test_options_that_nobody_can_be_held_to_are_refused_together() -> None:
+    with pytest.raises(InputError) as raised:
+        planned(Plain(), pin="tp=2", pareto=True, objective="memory")
+    assert [problem.field for problem in raised.value.problems] == ["pin", "pareto", "objective"]
+    assert planned(Plain(), gpus="2xH100", objective="time").composition is not None
