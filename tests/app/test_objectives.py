@@ -83,6 +83,19 @@ def test_the_nearest_that_can_be_had_is_named(aim: Aim, words: str) -> None:
         admitted(aim, offers, "a model on devices")
 
 
+def test_a_limit_of_a_run_is_mended_in_its_own_units() -> None:
+    workload = Workload(seq_len=1000, global_batch=10, tokens=1e6)
+    offers = [offer(3600, 2)]
+    for aim, words in (
+        (Aim(days=2.0), "allow --days 4.17, or add"),
+        (Aim(days=2.0, max_step_time_s=60), "allow --days 4.17 and --max-step-time 3600, or add"),
+        (Aim(days=20.0, max_step_time_s=60), "allow --max-step-time 3600, or add"),
+        (Aim(max_price=50), "allow --max-price 200, or find"),
+    ):
+        with pytest.raises(InfeasibleError, match=words):
+            admitted(aim.of_run(workload), offers, "a model on devices")
+
+
 def test_limits_of_a_run_are_those_of_its_steps() -> None:
     workload = Workload(seq_len=1000, global_batch=10, tokens=1e6)
     aim = Aim(days=2.0, max_price=50.0).of_run(workload)

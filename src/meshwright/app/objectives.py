@@ -40,6 +40,8 @@ class Aim:
     """Of the whole run."""
     max_price: float = math.inf
     """Of the whole run."""
+    steps: float | None = None
+    """Of the run, once limits of the run are limits of its steps."""
 
     @property
     def limited(self) -> bool:
@@ -75,6 +77,7 @@ class Aim:
             self,
             max_step_time_s=min(self.max_step_time_s, self.days * DAY_S / steps),
             max_price_per_step=min(self.max_price_per_step, self.max_price / steps),
+            steps=steps,
         )
 
     def excess(self, offer: Offer[Planned]) -> float:
@@ -219,16 +222,16 @@ def admitted(aim: Aim, offers: Sequence[Offer[Planned]], what: str) -> Offer[Pla
     if late or both:
         why.append(f"the quickest found takes {_said(quickest)}")
     if late:
-        fixes.append(f"allow --max-step-time {_rounded_up(quickest.step_time_s)}, or add devices")
+        fixes.append(f"allow {_time_option(aim, quickest.step_time_s)}, or add devices")
     if dear or both:
         why.append(f"the cheapest found takes {_said(cheapest)}")
     if dear:
-        fixes.append(f"allow --max-price-per-step {_rounded_up(cheapest.price_per_step)}, or find cheaper devices")
+        fixes.append(f"allow {_price_option(aim, cheapest.price_per_step)}, or find cheaper devices")
     if not fixes:
         in_time = [offer for offer in offers if offer.step_time_s <= aim.max_step_time_s]
         least = min(in_time, key=lambda offer: offer.price_per_step)
         why.append(f"the cheapest found in time takes {_said(least)}")
-        fixes.append(f"allow --max-price-per-step {_rounded_up(least.price_per_step)}, or a longer step")
+        fixes.append(f"allow {_price_option(aim, least.price_per_step)}, or a longer step")
     raise InfeasibleError(
         Problem(
             what=f"no plan found of {what} keeps to {aim.limits_said()}",
@@ -238,6 +241,22 @@ def admitted(aim: Aim, offers: Sequence[Offer[Planned]], what: str) -> Offer[Pla
         ),
         code="MW302",
     )
+
+
+def _time_option(aim: Aim, step_time_s: float) -> str:
+    """What would allow a step of this time: the limits that forbid it, in their own units."""
+    days = step_time_s * (aim.steps or 0.0) / DAY_S
+    own = not aim.steps or aim.max_step_time_s < aim.days * DAY_S / aim.steps * (1 - _ROUNDING)
+    options = [f"--days {_rounded_up(days)}"] if days > aim.days else []
+    return " and ".join([*options, *([f"--max-step-time {_rounded_up(step_time_s)}"] if own else [])])
+
+
+def _price_option(aim: Aim, price_per_step: float) -> str:
+    """What would allow a step of this price, likewise."""
+    run = price_per_step * (aim.steps or 0.0)
+    own = not aim.steps or aim.max_price_per_step < aim.max_price / aim.steps * (1 - _ROUNDING)
+    options = [f"--max-price {_rounded_up(run)}"] if run > aim.max_price else []
+    return " and ".join([*options, *([f"--max-price-per-step {_rounded_up(price_per_step)}"] if own else [])])
 
 
 def _said(offer: Offer[Planned]) -> str:
