@@ -24,7 +24,7 @@ demo: $(CORE)  ## the main job, offline: the best plan for Llama-3.1-70B on 64 H
 test: $(TEST)  ## every test but the long products of cases and those against PyTorch
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" --ignore=tests/torch
 
-test-full: $(TEST)  ## every test but those against PyTorch, with ten times the generated examples
+test-full: $(TEST)  ## every test but those against PyTorch, with ten times the generated examples; hours on 2 cores
 	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -q -n $(WORKERS) --ignore=tests/torch
 
 test-torch: $(TEST) $(TORCH)  ## pipeline schedules against PyTorch itself, which is a large download

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import meshwright as mw
-from meshwright.app.run import Course, run
+from meshwright.app.run import Course, StepDone, run
 from meshwright.app.run_inputs import RunOptions, run_inputs
 from meshwright.app.verify import verify
 from meshwright.cli import main
-from meshwright.errors import MeshwrightError
+from meshwright.errors import MeshwrightError, StoppedError
 from tests.virtual_devices import eight_devices
 
 eight_devices()
@@ -54,6 +54,19 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert [*first, *rest["losses"]] == pytest.approx(whole, abs=1e-5)
     with pytest.raises(MeshwrightError, match="nothing is left to run"):
         run(small("dp2"), Course(steps=3, checkpoint=folder))
+
+
+def test_an_interrupted_run_says_what_its_checkpoint_holds(tmp_path: Path) -> None:
+    def interrupt(done: StepDone) -> None:
+        if done.step == 2:
+            raise KeyboardInterrupt
+
+    course = Course(steps=9, checkpoint=tmp_path / "state", every=2)
+    with pytest.raises(StoppedError, match=r"interrupted after step 2[\s\S]*holds the state after step 1"):
+        run(small("dp2"), course, on_step=interrupt)
+    assert run(small("dp2"), Course(steps=3, checkpoint=tmp_path / "state")).to_dict()["first_step"] == 2
+    with pytest.raises(KeyboardInterrupt):
+        run(small("dp2"), Course(steps=9), on_step=interrupt)
 
 
 def test_a_plan_that_equals_one_device_passes_and_a_tolerance_of_nothing_fails(

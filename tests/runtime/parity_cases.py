@@ -41,11 +41,20 @@ SPLIT = {"tensor and data": "tensor", "heads": "context", "gathered keys": "cont
 SHARDINGS = ("z0", "z1", "z2", "z3", "fsdp-keep", "hsdp")
 RECOMPUTES = ("none", "sel", "full")
 DTYPES = ("fp64", "fp32")
-RUNNING = tuple(
-    name for name in SCHEDULES
-    if schedule_named(name).exact_semantics and name not in ("seq1f1b", "bamboo")
-)  # fmt: skip
-"""Schedules that update one version of the weights, but those with segments of sequences and redundant forwards."""
+
+
+def _nests(row: PlanRow) -> bool:
+    """Whether a plan runs, and its ranks go together."""
+    try:
+        check_runs(row)
+        grid_of(row)
+    except MeshwrightError:
+        return False
+    return True
+
+
+RUNNING = tuple(name for name in SCHEDULES if _nests(PlanRow(schedule=name)))
+"""Schedules that `run` runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,15 +193,6 @@ def _grid(model: str, stages: int, ranks: str) -> PlanRow | None:
         if _nests(row):
             return row
     return None
-
-
-def _nests(row: PlanRow) -> bool:
-    try:
-        check_runs(row)
-        grid_of(row)
-    except MeshwrightError:
-        return False
-    return True
 
 
 @cache

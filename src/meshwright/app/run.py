@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from meshwright.app.run_inputs import RunInputs, RunOptions, run_inputs
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError, Problem, StoppedError
 from meshwright.formats.writing import check_file, write_file
 
 if TYPE_CHECKING:
@@ -154,6 +154,7 @@ def run(
         InputError: model, plan and devices do not go together.
         UnsupportedError: what the zoo or the runtime does not have.
         LostError: a worker died or hung.
+        StoppedError: interrupted; the checkpoint holds a step of this run.
     """
     trace, checkpoint = course.trace, course.checkpoint
     if trace is not None:
@@ -187,7 +188,12 @@ def run(
         training = inputs.training(options)
         asked = Steps(count=course.steps, folder=None if checkpoint is None else Path(checkpoint), every=course.every,
                       plan_again=partial(training_on, machine=this_machine()) if course.elastic else None)  # fmt: skip
-        now = train(training, available, asked, on_step=stepped, on_recovery=recovered)
+        try:
+            now = train(training, available, asked, on_step=stepped, on_recovery=recovered)
+        except KeyboardInterrupt:
+            if saved := _saved(done, course):
+                raise saved from None
+            raise
         try:
             if not done:
                 raise _all_done(course.steps, checkpoint)
@@ -224,6 +230,18 @@ def _told(one: Recovery) -> str:
         f"{one.why}; on with {one.plan.format()} on {one.devices} devices from step {one.resumed},"
         f" {again} step{'' if again == 1 else 's'} again"
     )
+
+
+def _saved(done: Sequence[StepDone], course: Course) -> StoppedError | None:
+    """What the checkpoint holds of an interrupted run; None where this run wrote none."""
+    after = (done[-1].step + 1) // course.every * course.every if done else 0
+    if course.checkpoint is None or not done or after <= done[0].step:
+        return None
+    return StoppedError(
+        Problem(what=f"interrupted after step {done[-1].step}", field="run",
+                why=f"{course.checkpoint} holds the state after step {after - 1}",
+                fix="the same command goes on from there")
+    )  # fmt: skip
 
 
 def _all_done(steps: int, checkpoint: str | os.PathLike[str] | None) -> InputError:
