@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshwright.app.verdict import percent
-from meshwright.units import seconds
+from meshwright.units import seconds, significant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,10 +16,12 @@ class Subset:
     said: str
     step_time_s: float | None
     """None where nothing fits."""
+    price_per_step: float | None = None
+    """USD; None where a price is not known."""
 
     def to_dict(self) -> dict[str, object]:
         """As data."""
-        return {"devices": self.said, "step_time_s": self.step_time_s}
+        return {"devices": self.said, "step_time_s": self.step_time_s, "price_per_step": self.price_per_step}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +126,8 @@ class Mixing:
                 found.append(f"without {name}: {seconds(rest.step_time_s)}, {change}")
         for one in self.alone:
             said = "does not fit" if one.step_time_s is None else seconds(one.step_time_s)
+            if self.per_step is not None and one.price_per_step is not None:
+                said += f", {significant(one.price_per_step)} USD"
             found.append(f"{one.said} alone: {said}")
         found += [self.sensitive, *self.frameworks]
         looked = ", ".join(f"{count:,} {name}" for name, count in self.counts.items() if ":" not in name)

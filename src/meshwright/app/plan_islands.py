@@ -158,7 +158,11 @@ def _answer(
 
     def subset(numbers: Iterable[int], one: Candidate | None) -> Subset:
         said = " + ".join(f"{groups[n].devices} {groups[n].name}" for n in numbers)
-        return Subset(said=said, step_time_s=one.step_time_s if one else None)
+        return Subset(
+            said=said,
+            step_time_s=one.step_time_s if one else None,
+            price_per_step=one.estimate.price_per_step if one else None,
+        )
 
     mixing = mixing_of(
         best.job,
