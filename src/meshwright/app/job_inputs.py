@@ -408,8 +408,10 @@ def _defaults(workload: Workload, model: ModelSpec, cluster: ClusterSpec, price:
     share = f"{100 * TIGHT_SHARE:.0f}%"
     reserve = f"{share} of the memory stays free where any plan allows it, and nothing is offloaded to the host"
     found.append(Assumption(name="memory reserve", value=reserve, basis="assumed"))
-    if price is None and group.price_per_hour is not None:
-        value = f"{group.price_per_hour:.2f} per {group.device.name} and hour (list price)"
-        found.append(Assumption(name="price", value=value, basis="literature"))
+    listed = {g.device.name: g.device.price_per_hour for g in cluster.groups if g.price_per_device_hour is None}
+    for name, per_hour in listed.items() if price is None else ():
+        if per_hour is not None:
+            value = f"{per_hour:.2f} per {name} and hour (list price)"
+            found.append(Assumption(name="price", value=value, basis="literature"))
     found += [Assumption(name=model.name, value=note, basis="assumed") for note in model.notes]
     return found
