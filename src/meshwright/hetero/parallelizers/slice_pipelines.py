@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from meshwright.estimate.memory import TIGHT_SHARE
@@ -141,6 +141,7 @@ class SlicePipelines:
     allowed: Allowed
     prune: bool = True
     """Drop beginnings that cannot become the best; False keeps them all, for proofs on small cases."""
+    _known: dict[tuple[int, ...], list[Answer]] = field(default_factory=dict)
 
     @property
     def counts(self) -> Counter[str]:
@@ -259,15 +260,18 @@ class SlicePipelines:
 
     def _fitting(self, first: int, end: int, group: int, size: int, wave: int, stages: int) -> list[Answer]:
         """Answers that fit with so many micro-batches in flight, none of which another beats in time."""
-        questions = self.questions
-        spec = questions.cluster.groups[group]
-        room = spec.device.memory_bytes * (1.0 - TIGHT_SHARE)
-        kept = min(stages, max(1, questions.workload.global_batch // wave))
-        every = questions.answers(first, end, group, size, wave)
-        fitting = [a for a in every if a.plan.state_bytes + kept * a.plan.activation_bytes <= room]
-        self.counts["partial plans: too large at their place"] += len(every) - len(fitting)
-        if not self.prune:
-            return fitting
+        kept = min(stages, max(1, self.questions.workload.global_batch // wave))
+        key = (first, end, group, size, wave, kept)
+        if key not in self._known:
+            every = self.questions.answers(first, end, group, size, wave)
+            room = self.questions.cluster.groups[group].device.memory_bytes * (1.0 - TIGHT_SHARE)
+            fitting = [a for a in every if a.plan.state_bytes + kept * a.plan.activation_bytes <= room]
+            self.counts["partial plans: too large at their place"] += len(every) - len(fitting)
+            self._known[key] = self._quickest(fitting) if self.prune else fitting
+        return self._known[key]
+
+    def _quickest(self, fitting: Sequence[Answer]) -> list[Answer]:
+        """Answers of each number of devices that none beats in seconds of a micro-batch and of synchronisation."""
         found: list[Answer] = []
         for answer in sorted(fitting, key=lambda a: (a.busy_s, a.plan.sync_s)):
             if all(answer.plan.sync_s < a.plan.sync_s or answer.plan.devices != a.plan.devices for a in found):
