@@ -17,6 +17,14 @@ from meshwright.compiler.sharding.collectives import Collectives, in_all
 from meshwright.kernels.collectives import LevelRates, all_gather_s, all_reduce_s, group_span, reduce_scatter_s
 from meshwright.runtime.compiled import CompiledStep
 from meshwright.runtime.counted import step_collectives
+from tests.compiler.sharding.test_plan_quality import (
+    experts_loss,
+    experts_shapes,
+    priced_bytes,
+    shapes,
+    transformer,
+    transformer_loss,
+)
 
 DEVICES, WIDTH, MICRO_BATCHES = 8, 16, 3
 LAYERS = 4
@@ -152,3 +160,44 @@ def test_odd_gradients_are_scattered_as_rows_of_numbers() -> None:
     expected, _ = jax.jit(step)(weights, x)
     for name, value in expected.items():
         np.testing.assert_allclose(reached[name], value, rtol=1e-5, atol=1e-6)
+
+
+# ---- operators split one by one: whole steps, their loss, backward and update
+
+
+LINKS: dict[str, Any] = {"link_bytes_per_s": 1.0, "link_latency_s": 1e-9}
+"""Seconds of communication are bytes, but for a latency that breaks ties."""
+
+
+def split(of: Any, weights: Any, batch: Any, flop_per_s: float) -> tuple[Collectives, float]:
+    """What a step with Adam sends, and what was priced."""
+
+    def step(state: Any, given: Any) -> Any:
+        own, moments = state
+        value, gradients = mw.value_and_grad(of)(own, given)
+        changes, moments = optax.adam(1e-2).update(gradients, moments)
+        return (optax.apply_updates(own, changes), moments), value
+
+    method = mw.ShardParallel(mesh_shape=(DEVICES,), flop_per_s=flop_per_s, **LINKS)
+    state = weights, jax.eval_shape(optax.adam(1e-2).init, weights)
+    found = mw.parallelize(step, method=method, loss="mean").lower(state, batch)
+    return in_all(step_collectives(found.runtime).values()), priced_bytes(found.sharding)
+
+
+def test_a_step_split_by_heads_and_columns_needs_4_all_reduces_a_layer_less_one() -> None:
+    layers = 2
+    found, priced = split(transformer_loss, transformer(layers, 64), shapes((3, 4, 64)), 10.0)
+    assert found.count == {"all-reduce": 4 * layers - 1}
+    assert found.sent_bytes == pytest.approx(priced, rel=0.01)
+
+
+def test_a_step_split_by_samples_needs_one_all_reduce_of_its_gradients() -> None:
+    found, priced = split(transformer_loss, transformer(2, 16), shapes((256, 16, 16)), 1e3)
+    assert found.of_arrays == {"all-reduce": 1}
+    assert found.sent_bytes == pytest.approx(priced, rel=0.01)
+
+
+def test_a_step_with_experts_on_devices_of_their_own_needs_4_all_to_alls() -> None:
+    found, priced = split(experts_loss, *experts_shapes(), 1e3)
+    assert found.of_arrays == {"all-to-all": 4, "all-reduce": 1}
+    assert found.sent_bytes == pytest.approx(priced, rel=0.01)

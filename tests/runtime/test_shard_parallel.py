@@ -21,7 +21,7 @@ SLOW: dict[str, Any] = {"flop_per_s": 1e8, "link_bytes_per_s": 1e9, "link_latenc
 """Devices so slow that tiny products are worth splitting."""
 
 
-@pytest.mark.parametrize("shape", [(8,), (2, 4), (4, 2)])
+@pytest.mark.parametrize("shape", [(8,), (2, 4), (4, 2), (2, 2, 2)])
 def test_parameters_after_some_steps_are_those_of_one_device(shape: tuple[int, ...]) -> None:
     run = parallelize(step, method=ShardParallel(mesh_shape=shape, **SLOW))
     state, reached, batch = initial(), initial(), tokens(SAMPLES)

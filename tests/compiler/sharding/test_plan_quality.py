@@ -122,12 +122,16 @@ def experts_loss(weights: Any, batch: Any) -> jax.Array:
     return jnp.mean((jnp.einsum("gsec,egcm->gsm", dispatch, made) @ weights["after"]) ** 2)
 
 
-def test_experts_on_devices_of_their_own_need_4_all_to_alls() -> None:
+def experts_shapes() -> tuple[Any, Any]:
+    """Of weights, and of tokens and their dispatch."""
     width, wide, groups, tokens, experts = 16, 512, 64, 32, 8
     weights = shapes({"before": (width, width), "up": (experts, width, wide), "down": (experts, wide, width),
                       "after": (width, width)})  # fmt: skip
-    batch = shapes([(groups, tokens, width), (groups, tokens, experts, tokens // experts)])
-    found, sharding = compiled(experts_loss, weights, batch)
+    return weights, shapes([(groups, tokens, width), (groups, tokens, experts, tokens // experts)])
+
+
+def test_experts_on_devices_of_their_own_need_4_all_to_alls() -> None:
+    found, sharding = compiled(experts_loss, *experts_shapes())
     assert found.count["all-to-all"] == 4
     assert set(found.count) == {"all-to-all", "all-reduce"}
     assert found.count["all-reduce"] == 1
