@@ -85,12 +85,13 @@ class _Around:
             before = None
         if before is not None:
             yield rung(f"start: layers{' and batch' if several else ''} shared evenly", before, None)
-        if several:
-            equal = self._equal_shares(self.shapes)
-            if equal is not None:
-                yield rung("add its layers by stage" if before else "start: batch shared evenly", equal, before)
-                before = equal
-        yield rung("add its shares of the batch" if several else "add its layers by stage", self.chosen, before)
+        equal = self._equal_shares(self.shapes) if several else None
+        unequal = equal is not None and equal.step_time_s > self.chosen.step_time_s * (1 + LEAST_EFFECT)
+        if equal is not None and unequal:
+            yield rung("add its layers by stage" if before else "start: batch shared evenly", equal, before)
+            before = equal
+        if before is not None:
+            yield rung("add its shares of the batch" if unequal else "add its layers by stage", self.chosen, before)
 
     def _equal_shares(self, shapes: Sequence[tuple[PipelineShape, tuple[int, ...]]]) -> StepPrice | None:
         """As many sequences in each pipeline, as far as whole micro-batches go; None where a point was not measured."""
