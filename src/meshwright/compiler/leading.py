@@ -47,13 +47,19 @@ def tie_of(eqn: core.JaxprEqn) -> Tie | None:
     read = [atom.aval.shape for atom in eqn.invars]
     here = (True,) * len(eqn.outvars)
     if name in POINTWISE:
-        alike = made and all(shape in ((), made) for shape in read)
-        return Tie(tuple(shape == made for shape in read), here) if alike else None
+        # Operands of one entry along an axis serve all entries of the result.
+        fitting = all(
+            not shape or (len(shape) == len(made) and all(a in (1, b) for a, b in zip(shape, made, strict=True)))
+            for shape in read
+        )
+        tied = tuple(shape[:1] == made[:1] for shape in read)
+        return Tie(tied, here) if made and fitting else None
     match name:
         case "broadcast_in_dim" if made:
             places = params["broadcast_dimensions"]
-            if len(read) == 1 and (0 not in places or (places[0] == 0 and read[0][0] == made[0])):
-                return Tie((0 in places,), here)
+            along = read[0][places.index(0)] if 0 in places else 1
+            if len(read) == 1 and (along == 1 or (along == made[0] and places[0] == 0)):
+                return Tie((along != 1,), here)
         case "transpose" if params["permutation"][:1] == (0,):
             return Tie((True,), here)
         case "squeeze" if made and 0 not in params["dimensions"]:
