@@ -74,7 +74,7 @@ class Updating:
         combined: dict[core.Var, int] = {}
         for phase in phases_of(step.jaxpr, step.after, homes):
             update = spread_update(phase.jaxpr, phase.eqns, {**homes, **made})
-            self._pieces(update, {**update.home, **made, **combined})
+            self._pieces(update, phase.eqns, {**update.home, **made, **combined})
             made |= {var: part.mesh for part in update.pieces for var in part.outputs}
             for one in phase.reductions:
                 buffers = {mesh: self.out.at(mesh, ("value", part)) for mesh, part in one.parts.items()}
@@ -85,10 +85,9 @@ class Updating:
                 combined[one.result] = next(iter(buffers))
         return {**homes, **made, **combined}
 
-    def _pieces(self, update: Update, home: Mapping[core.Var, int]) -> None:
+    def _pieces(self, update: Update, eqns: Sequence[core.JaxprEqn], home: Mapping[core.Var, int]) -> None:
         step = self.step
-        inside = {*step.mark.outvars, *home, *(var for eqn in step.after for var in eqn.outvars)}
-        inside -= set(step.jaxpr.invars)
+        inside = {*step.mark.outvars, *(var for eqn in [*step.after, *eqns] for var in eqn.outvars)}
         readers: dict[core.Var, list[int]] = defaultdict(list)
         for part in update.pieces:
             for var in part.inputs:
