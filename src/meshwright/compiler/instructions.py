@@ -42,6 +42,8 @@ class Instruction:
     writes: tuple[int, ...] = ()
     executable: str | None = None
     """Of RUN."""
+    donates: tuple[int, ...] = ()
+    """What a RUN reads for the last time and whose memory its results take."""
     peer: int | None = None
     """Mesh on the other side of SEND and RECV."""
     group: tuple[int, ...] = ()
@@ -85,6 +87,8 @@ class Instruction:
             names.append("reads " + _spans(self.reads))
         if self.writes:
             names.append("writes " + _spans(self.writes))
+        if self.donates:
+            names.append("donates " + _spans(self.donates))
         return "  ".join(names)
 
 
@@ -135,6 +139,12 @@ class Program:
     def meshes(self) -> int:
         """Device meshes."""
         return len(self.lists)
+
+    @property
+    def taken(self) -> frozenset[int]:
+        """Inputs whose memory the step takes."""
+        donated = {buffer for own in self.lists for one in own for buffer in one.donates}
+        return frozenset(feed.input for feed in self.feeds if feed.buffer in donated)
 
     def __str__(self) -> str:
         """The lists as text, mesh after mesh."""

@@ -165,7 +165,8 @@ def _told(program: Program, mesh: int) -> list[str]:
     for one in program.lists[mesh]:
         with_whom = f" with {one.peer}" if one.peer is not None else ""
         with_whom += f" {one.combine or ''} over {one.group}" if one.group else ""
-        lines.append(f"{one.op} {one.label}{with_whom}: {held(one.reads)} -> {held(one.writes)}")
+        donated = f" donates {held(one.donates)}" if one.donates else ""
+        lines.append(f"{one.op} {one.label}{with_whom}: {held(one.reads)} -> {held(one.writes)}{donated}")
     return lines
 
 
@@ -175,7 +176,7 @@ def _without_defaults(one: Instruction) -> dict[str, Any]:
 
 
 def _instruction(data: Mapping[str, Any]) -> Instruction:
-    many = {name: tuple(data[name]) for name in ("reads", "writes", "group") if name in data}
+    many = {name: tuple(data[name]) for name in ("reads", "writes", "group", "donates") if name in data}
     return Instruction(**{**data, **many, "op": Op(data["op"])})
 
 

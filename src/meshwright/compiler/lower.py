@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from meshwright.compiler.donation import with_donations
 from meshwright.compiler.finish import Finish
 from meshwright.compiler.halves import Halves
 from meshwright.compiler.instructions import Outcome, Program
@@ -43,6 +44,7 @@ def lower(
     devices: Sequence[int],
     layouts: Sequence[Layout],
     inexact: str = "",
+    given: Collection[int] = (),
 ) -> Program:
     """Write the lists.
 
@@ -55,6 +57,7 @@ def lower(
         layouts: of values of the loss, by mesh.
         inexact: how what the table computes differs from one update with the gradient of the batch; empty if it does
             not.
+        given: inputs that the caller gives away.
 
     Raises:
         InputError: the table has another number of stages or micro-batches than the step, or tasks that cannot be
@@ -76,8 +79,10 @@ def lower(
     else:
         outcomes = _with_versions(communicating, tasks, finish, shardings, devices)
     kept = {outcome.buffer for outcome in outcomes}
+    lists = [with_frees(instructions, kept) for instructions in out.lists]
+    given = set(given) - {outcome.input for outcome in outcomes}
     return Program(
-        lists=tuple(tuple(with_frees(instructions, kept)) for instructions in out.lists),
+        lists=tuple(map(tuple, with_donations(lists, out.executables, out.buffers, operands.feeds, given))),
         executables=out.executables,
         buffers=tuple(out.buffers),
         feeds=tuple(operands.feeds),

@@ -93,6 +93,10 @@ class _Walk:
             return True
         if instruction.op is not Op.ALLREDUCE:
             self._send(mesh, instruction)
+        if not set(instruction.donates) <= set(instruction.reads):
+            self._problem(mesh, instruction, f"donates {instruction.donates}, of which it does not read all")
+        live.difference_update(instruction.donates)
+        self.bytes[mesh] -= sum(buffers[buffer].bytes for buffer in instruction.donates)
         for buffer in instruction.writes:
             if buffer in live:
                 self._problem(mesh, instruction, f"writes buffer {buffer}, which holds a value")

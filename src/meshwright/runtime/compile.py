@@ -49,6 +49,8 @@ class Place:
     ray: str | None = None
     timeout_s: float = TIMEOUT_S
     hosts_per_mesh: int = 1
+    donate: bool = False
+    """Whether a step takes the memory of the state that it is given."""
 
     def __post_init__(self) -> None:
         check_backend(self.backend, self.ray, self.timeout_s, self.hosts_per_mesh)
@@ -117,7 +119,9 @@ def compile_step(
     form = form_of(step, stages, shardings, meshes, versions=table.version is not None)
     step, stages = form.step, form.stages
     halves = [halves_of(stage, last=stage is stages[-1], axes=form.axes) for stage in stages]
-    program = lower(step, halves, table, shardings, [mesh.size for mesh in meshes], form.layouts, order.inexact)
+    state = jax.tree.leaves(jax.tree.unflatten(step.in_tree, range(len(step.jaxpr.invars)))[0])
+    sizes = [mesh.size for mesh in meshes]
+    program = lower(step, halves, table, shardings, sizes, form.layouts, order.inexact, state if place.donate else ())
     return CompiledStep(
         step=step,
         table=table,

@@ -55,7 +55,7 @@ class MeshExecutor:
         self.moments: list[Moment] | None = None
         """Where instructions are timed; each is then waited for."""
         self._functions, self._channels, self._watch = functions, channels, watch
-        self._compiled: dict[str, Any] = {}
+        self._compiled: dict[Any, Any] = {}
         self._posted = -1
         """Place of the ALLREDUCE whose own part was sent last."""
         self._shardings: dict[int, NamedSharding] = {}
@@ -134,6 +134,8 @@ class MeshExecutor:
         match instruction.op:
             case Op.RUN:
                 results = self.compiled(instruction)(*(self.values[buffer] for buffer in instruction.reads))
+                for buffer in instruction.donates:
+                    del self.values[buffer]
                 self.values.update(zip(instruction.writes, results, strict=True))
             case Op.SEND:
                 self._give(instruction)
@@ -209,7 +211,8 @@ class MeshExecutor:
         Args:
             instruction: a RUN of this mesh.
         """
-        name = instruction.executable or ""
+        places = tuple(place for place, buffer in enumerate(instruction.reads) if buffer in instruction.donates)
+        name = instruction.executable or "", places
         if name not in self._compiled:
             wanted: Any = [
                 None if self.buffers[buffer].spec is None else self.sharding(buffer) for buffer in instruction.writes
@@ -217,5 +220,5 @@ class MeshExecutor:
             if not instruction.reads:
                 # Nothing else says on which devices it runs.
                 wanted = NamedSharding(self.mesh, PartitionSpec())
-            self._compiled[name] = jax.jit(self._functions[name], out_shardings=wanted)
+            self._compiled[name] = jax.jit(self._functions[name[0]], out_shardings=wanted, donate_argnums=places)
         return self._compiled[name]

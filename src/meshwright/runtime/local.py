@@ -8,13 +8,22 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any
 
+import jax
 from jax.extend import core
 from jax.sharding import Mesh, NamedSharding
 
 from meshwright.compiler.instructions import Feed, Program
+from meshwright.errors import InputError, Problem
 from meshwright.runtime.channels import local_channels
 from meshwright.runtime.executor import MeshExecutor
 from meshwright.runtime.moments import Moments, from_start
+
+GIVEN = Problem(
+    what="a part of the state was given to an earlier step, which took its memory (donate=True)",
+    why="what a step takes is gone when it returns",
+    fix="go on from what that step returned, or leave donate out",
+    field="state",
+)
 
 
 class LocalRuntime:
@@ -99,6 +108,8 @@ class LocalRuntime:
     def _begin(self, inputs: Sequence[Any], micro_batches: int) -> None:
         fed: dict[int, dict[int, Any]] = defaultdict(dict)
         for feed in self.program.feeds:
+            if isinstance(inputs[feed.input], jax.Array) and inputs[feed.input].is_deleted():
+                raise InputError(GIVEN)
             fed[self.program.buffers[feed.buffer].mesh][feed.buffer] = part_of(inputs, feed, micro_batches)
         for mesh, executor in enumerate(self.executors):
             executor.begin(fed[mesh])

@@ -107,6 +107,7 @@ def parallelize(
     ray: str | None = None,
     timeout_s: float = TIMEOUT_S,
     hosts_per_mesh: int = 1,
+    donate: bool = False,
 ) -> Any:
     """Run a training step on many devices.
 
@@ -120,11 +121,12 @@ def parallelize(
         timeout_s: a worker that has not gone on to its next instruction by then ends the step with an error; in the
             first step, which compiles, by ten times as long. One that dies does at once.
         hosts_per_mesh: workers that share the devices of each mesh, as one group of JAX.
+        donate: whether each call takes the memory of its first argument, which then cannot be read any more.
 
     Returns:
         The step, to be called the same way; without `fun`, a decorator.
     """
-    place = Place(backend=backend, ray=ray, timeout_s=timeout_s, hosts_per_mesh=hosts_per_mesh)
+    place = Place(backend=backend, ray=ray, timeout_s=timeout_s, hosts_per_mesh=hosts_per_mesh, donate=donate)
     if fun is None:
         return lambda step: ParallelizedStep(step, method or DataParallel(), batch_argnums, loss, place)
     return ParallelizedStep(fun, method or DataParallel(), batch_argnums, loss, place)

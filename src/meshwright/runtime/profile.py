@@ -7,7 +7,7 @@ import statistics
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -55,7 +55,7 @@ def predict(program: Program, executors: Sequence[MeshExecutor]) -> Prediction:
             name = instruction.executable
             if name is not None and name not in times:
                 values = [_filled(executor, program.buffers, buffer) for buffer in instruction.reads]
-                times[name], busy = _seconds(executor.compiled(instruction), values)
+                times[name], busy = _seconds(executor.compiled(replace(instruction, donates=())), values)
                 busy_s += busy * counts[name]
         run_s.append(times)
     hop_s, bytes_per_s = _hop(executors)

@@ -14,11 +14,11 @@ import numpy as np
 from jax.sharding import Mesh
 
 from meshwright.compiler.instructions import Buffer, Instruction, Program
-from meshwright.errors import LostError, Problem
+from meshwright.errors import InputError, LostError, Problem
 from meshwright.runtime.crew import Crew, together
 from meshwright.runtime.host_arrays import from_host, host_form, to_host
 from meshwright.runtime.hosted import together_again
-from meshwright.runtime.local import part_of
+from meshwright.runtime.local import GIVEN, part_of
 from meshwright.runtime.moments import Moments, from_start
 from meshwright.runtime.portable import Part, parts_of
 from meshwright.runtime.worker import Done, Key, Move, Orders
@@ -31,7 +31,7 @@ SECRET_BYTES = 16
 class RemoteArray:
     """A value that a worker keeps; `numpy.asarray` gathers it."""
 
-    __slots__ = ("_buffer", "_host", "_key", "_team")
+    __slots__ = ("_buffer", "_given", "_host", "_key", "_team")
 
     def __init__(self, team: _Team, key: Key, buffer: Buffer) -> None:
         """Refer to a value.
@@ -43,6 +43,7 @@ class RemoteArray:
         """
         self._team, self._key, self._buffer = team, key, buffer
         self._host: np.ndarray | None = None
+        self._given = False
 
     def __del__(self) -> None:
         # In a tenth of the time of a finalizer, of which a step would make one for every array of the state.
@@ -79,8 +80,22 @@ class RemoteArray:
         form = host_form(self._buffer.shape, self._buffer.dtype)
         return from_host(self._numbers(), form.keys)
 
+    def give(self) -> None:
+        """Its memory is taken by a step."""
+        self._given = True
+
+    def check(self) -> None:
+        """Whether it can still be read.
+
+        Raises:
+            InputError: a step has taken its memory.
+        """
+        if self._given:
+            raise InputError(GIVEN)
+
     def _numbers(self) -> np.ndarray:
         if self._host is None:
+            self.check()
             self._host = self._team.fetch(self._buffer.mesh, self._key)
         return self._host
 
@@ -178,12 +193,18 @@ class RemoteRuntime:
         return self._step(inputs, micro_batches, timed=True)
 
     def _step(self, inputs: Sequence[Any], micro_batches: int, *, timed: bool) -> tuple[list[Any], Moments]:
+        for feed in self.program.feeds:
+            if isinstance(inputs[feed.input], RemoteArray):
+                inputs[feed.input].check()
         team = self._started()
         if self._loaded is None or self._loaded[0] is not team:
             self._loaded = team, team.load(self._parts)
         steps = team.steps
         orders = self._orders(team, self._loaded[1], inputs, micro_batches, timed=timed)
         done = team.step(orders, self.program.lists)
+        for place in self.program.taken:
+            if isinstance(inputs[place], RemoteArray):
+                inputs[place].give()
         scalars = {key: value for one in done for key, value in one.scalars.items()}
         made: dict[int, Any] = {}
         for outcome in self.program.outcomes:

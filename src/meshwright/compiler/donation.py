@@ -1,0 +1,75 @@
+"""Buffers whose memory the results of their last reader take: sums of gradients, and state that is not needed again."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from jax.extend import core
+
+from meshwright.compiler.instructions import Buffer, Feed, Instruction, Op
+
+
+def with_donations(
+    lists: Sequence[Sequence[Instruction]],
+    executables: Mapping[str, core.ClosedJaxpr],
+    buffers: Sequence[Buffer],
+    feeds: Sequence[Feed],
+    given: Collection[int] = (),
+) -> list[list[Instruction]]:
+    """The lists with donations in place of some of their FREEs.
+
+    A buffer is donated to its last reader if a result has its shape, type and sharding, and if nothing else may be the
+    same memory: not what was sent or received, and not what an executable hands through.
+
+    Args:
+        lists: with FREE behind the last use of each buffer.
+        executables: that they run.
+        buffers: of the program.
+        feeds: inputs of the step.
+        given: inputs that the caller gives away.
+    """
+    shared, own = set[int](), set[int]()
+    for one in (one for instructions in lists for one in instructions):
+        if one.op is Op.RUN:
+            jaxpr = executables[one.executable or ""].jaxpr
+            inputs, times = set(jaxpr.invars), Counter(var for var in jaxpr.outvars if isinstance(var, core.Var))
+            for buffer, var in zip(one.writes, jaxpr.outvars, strict=True):
+                if isinstance(var, core.Var) and var not in inputs and times[var] == 1:
+                    own.add(buffer)
+            shared |= {buffer for buffer, var in zip(one.reads, jaxpr.invars, strict=True) if var in times}
+        elif one.op is not Op.FREE:
+            shared |= {*one.reads, *one.writes}
+    times_fed = Counter(feed.input for feed in feeds)
+    own |= {
+        feed.buffer for feed in feeds if feed.micro_batch is None and feed.input in given and times_fed[feed.input] == 1
+    }
+    return [_donating(instructions, buffers, own - shared) for instructions in lists]
+
+
+def _donating(instructions: Sequence[Instruction], buffers: Sequence[Buffer], may: set[int]) -> list[Instruction]:
+    found: list[Instruction] = []
+    for one in instructions:
+        before = found[-1] if found else None
+        if before is None or one.op is not Op.FREE or before.op is not Op.RUN:
+            found.append(one)
+            continue
+        free: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        for buffer in one.reads:
+            if buffer in may and before.reads.count(buffer) == 1:
+                free[_kind(buffers[buffer])].append(buffer)
+        taken = []
+        for written in before.writes:
+            kind = _kind(buffers[written])
+            if buffers[written].spec is not None and free[kind]:
+                taken.append(free[kind].pop(0))
+        found[-1] = replace(before, donates=tuple(sorted(taken)))
+        rest = tuple(buffer for buffer in one.reads if buffer not in taken)
+        if rest:
+            found.append(replace(one, reads=rest))
+    return found
+
+
+def _kind(buffer: Buffer) -> tuple[object, ...]:
+    return buffer.shape, buffer.dtype, buffer.spec
