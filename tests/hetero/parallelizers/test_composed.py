@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from meshwright.estimate.memory import TIGHT_SHARE
+from meshwright.estimate.price import check_plan
 from meshwright.hetero.blends import gradient_sum_s, partitions
 from meshwright.hetero.links import link_between
 from meshwright.hetero.parallelizers.composed import Effort, SliceComposer, slice_composer
 from meshwright.hetero.parallelizers.execution import sliced_plan
 from meshwright.hetero.parallelizers.native import Native
 from meshwright.hetero.parallelizers.questions import undominated
-from meshwright.hetero.parallelizers.slice_pipelines import PlannedStage, SlicePipeline
+from meshwright.hetero.parallelizers.slice_pipelines import IslandPart, PlannedStage, SlicePipeline
 from meshwright.hetero.parallelizers.with_calculon import Calculon
 from meshwright.specs.model import LayerRun
 from tests.hetero.parallelizers.slices import Half, Plain, job
@@ -41,7 +42,7 @@ def best(*parallelizers: Any, **options: Any) -> Any:
     return next(iter(composer.blends(groups, 1)), None), composer
 
 
-def every_pipeline(composer: SliceComposer, block: tuple[int, ...], wave: int) -> Iterator[SlicePipeline]:
+def every_pipeline(composer: SliceComposer, block: tuple[IslandPart, ...], wave: int) -> Iterator[SlicePipeline]:
     """All orders, numbers and sizes of stages inside a node, splits and partial plans, one by one."""
     questions = composer.questions
     groups, layers = questions.cluster.groups, questions.model.num_layers
@@ -54,8 +55,8 @@ def every_pipeline(composer: SliceComposer, block: tuple[int, ...], wave: int) -
                     yield found
 
     for order in itertools.permutations(block):
-        for each in itertools.product(*(list(sizes(groups[g].devices)) for g in order)):
-            shape = [(g, n) for g, own in zip(order, each, strict=True) for n in own]
+        for each in itertools.product(*(list(sizes(part.devices)) for part in order)):
+            shape = [(part.group, n) for part, own in zip(order, each, strict=True) for n in own]
             if len(shape) > layers:
                 continue
             for cuts in itertools.combinations(range(1, layers), len(shape) - 1):
@@ -100,7 +101,7 @@ def brute_force_s(composer: SliceComposer, waves: tuple[int, ...]) -> float:
     batch = questions.workload.global_batch
     gradient_bytes = questions.model.parameters * questions.workload.precision.bytes_of("reduce")
     least = math.inf
-    for blocks in partitions(tuple(range(len(questions.cluster.groups)))):
+    for blocks in partitions(tuple(IslandPart(n, group.devices) for n, group in enumerate(questions.cluster.groups))):
         found = []
         for block in blocks:
             paces = {}
@@ -143,7 +144,7 @@ class Wavering:
         return [*plans, *smaller, *(replace(p, sync_s=2 * p.sync_s) for p in plans)]
 
 
-@pytest.mark.parametrize("gpus", ["4xH100", "2xH100,4xH200"])
+@pytest.mark.parametrize("gpus", ["4xH100", "2xH100,2xH200"])
 def test_no_rule_of_pruning_loses_the_best(gpus: str) -> None:
     pruned, with_rules = best(Wavering(), gpus=gpus, layers=3, effort=WIDE)
     free, without = best(Wavering(), gpus=gpus, layers=3, effort=replace(WIDE, prune=False))
@@ -197,6 +198,18 @@ def test_several_pipelines_share_the_batch_and_hold_every_layer_once() -> None:
                 device = composer.questions.cluster.groups[stage.group].device
                 held = stage.plan.state_bytes + (len(pipeline.stages) - place) * stage.plan.activation_bytes
                 assert held <= device.memory_bytes * (1 - TIGHT_SHARE)
+
+
+def test_halves_of_an_island_may_stand_in_pipelines_of_their_own() -> None:
+    composer = composer_of(Plain(), gpus="16xH100,8xA100-80", effort=replace(Effort(), waves=3), waves=(8,))
+    found = composer.blends(range(2), 10_000)
+    halved = [blend for blend in found if sum(0 in member.islands for member in blend.members) == 2]
+    assert any(len({tuple(s.devices for s in m.pipeline.stages) for m in blend.members}) > 1 for blend in halved)
+    for blend in halved[:20]:
+        plan = sliced_plan(blend, composer.questions.cluster)
+        check_plan(plan, composer.questions.model, composer.questions.cluster, composer.questions.workload)
+    without = composer_of(Plain(), gpus="16xH100,8xA100-80", effort=replace(Effort(), parts=0), waves=(8,))
+    assert found[0].step_s <= without.blends(range(2), 1)[0].step_s
 
 
 def test_equal_slices_on_equal_islands_are_asked_once() -> None:

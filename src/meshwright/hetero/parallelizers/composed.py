@@ -5,8 +5,9 @@
     blends      islands spread over pipelines, micro-batches shared so that all end together   `hetero.blends`
 
 Restrictions, so that few questions are asked (`Effort` says how many): layers are cut at a grid first, and one by one
-around the best blends; stages of an island are equal but for their layers where it has many devices; a slice has
-between half and twice the layers that its devices' share of the peak would give it; a pipeline enters an island once.
+around the best blends; islands are spread over pipelines whole or, where they are few, by halves; stages of an island
+are equal but for their layers where it has many devices; a slice has between half and twice the layers of its devices'
+share of the peak; a pipeline enters an island once.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 from meshwright.hetero.blends import Blend, Member, blended, gradient_sum_s, partitions, whole
 from meshwright.hetero.links import link_between
 from meshwright.hetero.parallelizers.guard import TIME_LIMIT_S, Guarded
-from meshwright.hetero.parallelizers.questions import Questions, kind_of
+from meshwright.hetero.parallelizers.questions import Questions
 from meshwright.hetero.parallelizers.slice_pipelines import Allowed, IslandPart, SlicePipeline, SlicePipelines
 from meshwright.search.grid import divisors
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
@@ -50,6 +51,8 @@ class Effort:
     """Of a pipeline on one island."""
     sizes: int = 6
     """Of stages on one island."""
+    parts: int = 4
+    """Islands up to which their halves are spread over pipelines too."""
     uneven_devices: int = 8
     """Devices of an island up to which its stages may differ in size."""
     near: float = 2.0
@@ -64,7 +67,7 @@ class Effort:
     @property
     def of_slow(self) -> Effort:
         """For parallelizers that take seconds for a slice."""
-        return replace(self, waves=2, lengths=4, refined=0, stages=4, sizes=4, uneven_devices=0)
+        return replace(self, waves=2, lengths=4, refined=0, stages=4, sizes=4, uneven_devices=0, parts=0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,21 +103,40 @@ class SliceComposer:
         """
         key = tuple(sorted(groups))
         if key not in self._blends:
-            found = [blend for blocks in partitions(key) for blend in self._of_blocks(blocks)]
+            found = [blend for blocks in self._spread(key) for blend in self._of_blocks(blocks)]
             found.sort(key=lambda blend: blend.step_s)
             refined = [again for blend in found[: self.effort.refined] for again in self._refined(blend)]
             self.counts["blends"] += len(found) + len(refined)
             self._blends[key] = _distinct(sorted([*refined, *found], key=lambda blend: blend.step_s))
         return self._blends[key][:most]
 
-    def _of_blocks(self, blocks: Sequence[tuple[int, ...]]) -> list[SliceBlend]:
+    def _spread(self, groups: Sequence[int]) -> Iterator[Sequence[tuple[IslandPart, ...]]]:
+        """Every way to spread the groups over pipelines; where there are few of them, their halves as well."""
+        specs = self.questions.cluster.groups
+        every = tuple(IslandPart(number, specs[number].devices) for number in groups)
+        yield from partitions(every)
+        halves = [
+            [IslandPart(number, specs[number].devices // 2)] * 2 if specs[number].nodes % 2 == 0 else [part]
+            for number, part in zip(groups, every, strict=True)
+        ]
+        parts = tuple(itertools.chain.from_iterable(halves))
+        if len(every) < len(parts) <= self.effort.parts:
+            seen: set[tuple[tuple[IslandPart, ...], ...]] = set()
+            for blocks in partitions(parts):
+                alike = tuple(sorted(tuple(sorted(block)) for block in blocks))
+                twice = any(len({part.group for part in block}) < len(block) for block in blocks)
+                if not twice and alike not in seen:
+                    seen.add(alike)
+                    yield blocks
+
+    def _of_blocks(self, blocks: Sequence[tuple[IslandPart, ...]]) -> list[SliceBlend]:
         """One pipeline through each block, whole micro-batches shared so that all end together."""
         kept = dict(self.effort.kept_of).get(len(blocks), 2)
         choices = [[self._member(pipeline, block) for pipeline in self.pipelines(block)[:kept]] for block in blocks]
         return [made for chosen in itertools.product(*choices) if (made := self._blend(chosen)) is not None]
 
-    def _member(self, pipeline: SlicePipeline, block: Sequence[int]) -> Member[SlicePipeline]:
-        return Member(pipeline, frozenset(block), pipeline.devices)
+    def _member(self, pipeline: SlicePipeline, block: Sequence[IslandPart]) -> Member[SlicePipeline]:
+        return Member(pipeline, frozenset(part.group for part in block), pipeline.devices)
 
     def _blend(self, members: Sequence[Member[SlicePipeline]]) -> SliceBlend | None:
         questions = self.questions
@@ -125,11 +147,9 @@ class SliceComposer:
         exact = blended(members, questions.workload.global_batch, sync_s)
         return whole(exact, questions.workload.global_batch) if np.isfinite(exact.step_s) else None
 
-    def pipelines(self, block: Sequence[int]) -> list[SlicePipeline]:
-        """The undominated pipelines through all of these groups, in any order, the quickest for the batch first."""
-        groups = self.questions.cluster.groups
-        parts = tuple(IslandPart(number, groups[number].devices) for number in block)
-        key = tuple(sorted((repr(kind_of(groups[part.group])), part.group, part.devices) for part in parts))
+    def pipelines(self, parts: Sequence[IslandPart]) -> list[SlicePipeline]:
+        """The undominated pipelines through all of these islands, in any order, the quickest for the batch first."""
+        groups, key = self.questions.cluster.groups, tuple(sorted(parts))
         if key not in self._pipelines:
             layers = self.questions.model.num_layers
             steps = np.linspace(0, layers, min(layers, self.effort.lengths) + 1).round().astype(int).tolist()
