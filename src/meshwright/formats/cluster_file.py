@@ -270,9 +270,7 @@ def _link(table: _Link, usual: LinkSpec) -> LinkSpec:
     found = replace(usual, price_per_gb=table.price_per_gb or 0.0)
     if table.gb_s is not None:
         latency_us = DEFAULT_LATENCY_US if table.latency_us is None else table.latency_us
-        found = replace(
-            found, bandwidth_bytes_per_s=table.gb_s * GIGA, latency_s=latency_us * MICRO, basis=table.basis
-        )
+        found = replace(found, bandwidth_bytes_per_s=table.gb_s * GIGA, latency_s=latency_us * MICRO, basis=table.basis)
     elif table.latency_us is not None:
         found = replace(found, latency_s=table.latency_us * MICRO)
     return found

@@ -2,7 +2,7 @@
 
     {schema: "meshwright.plan/1", name, hash: "sha256:...", model, cluster, workload, strategies, pipelines}
 
-A plan of measured layers has `profile` (what it uses of the profiles) and `global_batch` in place of model and workload.
+A plan of measured layers has `profile` (what it uses of them) and `global_batch` in place of model and workload.
 A plan set (`meshwright.plan-set/1`) holds such documents in `plans[i].plan`. Equal jobs give equal bytes and equal
 hashes on every machine: keys are sorted, defaults left out, numbers that may have a fraction always written with one.
 """
