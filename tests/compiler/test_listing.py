@@ -60,6 +60,13 @@ def test_plans_keep_their_lists(tmp_path: Path) -> None:
     assert mw.difference(mw.Listing.load(tmp_path / "plan.json"), lists) == ""
 
 
+def test_the_page_shows_the_lists_of_this_step() -> None:
+    method = mw.PipeshardParallel(num_stages=2, num_micro_batches=2, devices=jax.devices()[:2])
+    run = mw.parallelize(step, method=method, donate=True)
+    page = Path(__file__).parents[2] / "docs" / "train-steps.md"
+    assert f"```text\n{run.lower(jax.eval_shape(initial), jax.eval_shape(batch)).program}\n```" in page.read_text()
+
+
 def test_what_differs_is_told_by_mesh() -> None:
     one, same = compiled(), compiled()
     assert mw.difference(one.program, same.program) == ""

@@ -31,7 +31,7 @@ def measured(weights: Any, batch: Any) -> Any:
         hidden = jnp.tanh(hidden @ layer)
     predicted = hidden @ weights["tied"].T
     return {"loss": ((predicted - batch["x"]) ** 2).mean(), "right": (predicted * batch["x"] > 0).sum(),
-            "predicted": predicted, "norm": (weights["tied"] ** 2).sum()}  # fmt: skip
+            "predicted": predicted, "norm": sum((leaf**2).sum() for leaf in jax.tree.leaves(weights))}  # fmt: skip
 
 
 def same(one: Any, other: Any) -> None:
