@@ -56,6 +56,8 @@ class MeshExecutor:
         """Where instructions are timed; each is then waited for."""
         self._functions, self._channels, self._watch = functions, channels, watch
         self._compiled: dict[Any, Any] = {}
+        self._runs: dict[int, Any] = {}
+        """By place of a RUN, what it calls."""
         self._posted = -1
         """Place of the ALLREDUCE whose own part was sent last."""
         self._shardings: dict[int, NamedSharding] = {}
@@ -133,7 +135,9 @@ class MeshExecutor:
     def _do(self, instruction: Instruction) -> None:
         match instruction.op:
             case Op.RUN:
-                results = self.compiled(instruction)(*(self.values[buffer] for buffer in instruction.reads))
+                if (run := self._runs.get(self.place)) is None:
+                    run = self._runs[self.place] = self.compiled(instruction)
+                results = run(*[self.values[buffer] for buffer in instruction.reads])
                 for buffer in instruction.donates:
                     del self.values[buffer]
                 self.values.update(zip(instruction.writes, results, strict=True))

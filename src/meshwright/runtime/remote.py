@@ -145,6 +145,7 @@ class RemoteRuntime:
         self._parts = [
             replace(part, host=host, hosts=hosts) for part in parts_of(program, list(meshes)) for host in range(hosts)
         ]
+        self._taken = program.taken
         self._team: _Team | None = None
         self._beside = beside
         self._loaded: tuple[_Team, int] | None = None
@@ -193,16 +194,13 @@ class RemoteRuntime:
         return self._step(inputs, micro_batches, timed=True)
 
     def _step(self, inputs: Sequence[Any], micro_batches: int, *, timed: bool) -> tuple[list[Any], Moments]:
-        for feed in self.program.feeds:
-            if isinstance(inputs[feed.input], RemoteArray):
-                inputs[feed.input].check()
         team = self._started()
         if self._loaded is None or self._loaded[0] is not team:
             self._loaded = team, team.load(self._parts)
         steps = team.steps
         orders = self._orders(team, self._loaded[1], inputs, micro_batches, timed=timed)
         done = team.step(orders, self.program.lists)
-        for place in self.program.taken:
+        for place in self._taken:
             if isinstance(inputs[place], RemoteArray):
                 inputs[place].give()
         scalars = {key: value for one in done for key, value in one.scalars.items()}
@@ -237,6 +235,8 @@ class RemoteRuntime:
         hosts: dict[int, np.ndarray] = {}
         for feed in self.program.feeds:
             value, mesh = inputs[feed.input], self.program.buffers[feed.buffer].mesh
+            if isinstance(value, RemoteArray) and value._given:
+                value.check()
             if isinstance(value, RemoteArray) and value._team is team and feed.micro_batch is None:
                 if value._buffer.mesh == mesh:
                     reused[mesh][feed.buffer] = value._key
