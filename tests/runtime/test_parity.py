@@ -92,6 +92,14 @@ def test_ten_steps_in_32_bits() -> None:
     check_case(Case(model="gpt-tiny", ranks="data", row=row, dtype="fp32"), layers=1, steps=10)
 
 
+def test_context_and_expert_ranks_in_workers_of_their_own() -> None:
+    row = PlanRow(pp=2, dp=2, cp=(("p2p", 2),), ep=4, mbs=4, gbs=SAMPLES, sharding="z2")
+    own = replace(training("moe-tiny", row, 1), backend="processes", timeout_s=120.0)
+    with precision("fp32"):
+        there = run_parallel(own, jax.devices(), 2, start("moe-tiny", 1, "fp32"))
+        check(there, alone("moe-tiny", 1, 2, "fp32"), "moe-tiny", "fp32")
+
+
 # ---- submeshes of unequal size
 
 LOOSE = Hosts(
