@@ -71,6 +71,8 @@ class Composition:
     own: str = ""
     """Title of the plan of our own search, nothing where it found none."""
     own_s: float | None = None
+    tight: bool = False
+    """Whether the plans leave less memory free than those of our own search."""
 
     def lines(self) -> tuple[str, ...]:
         """The answer's part in words."""
@@ -91,7 +93,9 @@ class Composition:
                 if abs(change) < 0.0005
                 else f"{percent(abs(change))} {'slower' if change > 0 else 'faster'}"
             )
-            found.append(f"meshwright's own search: {seconds(self.own_s)}, {than}: {self.own}")
+            found.append(
+                f"meshwright's own search: {seconds(self.own_s)}, {than}{', more memory left' * self.tight}: {self.own}"
+            )
         found += [f"skipped: {line}" for line in self.skips[:MOST_SKIPS]]
         if len(self.skips) > MOST_SKIPS:
             found.append(f"skipped: {len(self.skips) - MOST_SKIPS} reasons more; --json has them")

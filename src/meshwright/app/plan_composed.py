@@ -98,6 +98,7 @@ def _answer(search: ComposedSearch, found: Sequence[Composed], top: int) -> Plan
         counts=dict(search.counts),
         own=own[0] if own else "",
         own_s=own[1] if own else None,
+        tight=best.estimate.fits != "yes",
     )
     mixing = None if inputs.cluster.homogeneous else _mixing(search, best)
     worth = (composition.searched(),) if mixing is None else replace(mixing, held=()).lines()

@@ -43,7 +43,7 @@ def title_of(job: Job, row: PlanRow | None = None) -> str:
     if job.cluster.homogeneous:
         return title(job.plan, job.model, job.name)
     names = [groups_of(job, pipeline) for pipeline in range(len(job.plan.pipelines))]
-    if row is not None:
+    if row is not None and len({group for name in names for group in name}) == 1:
         return f"{job.plan.devices} {names[0][0]}: {row.format()}"
     runs = ([(group, len(list(run))) for group, run in groupby(name)] for name in names)
     return " | ".join(" > ".join(f"{count}x{group}" for group, count in run) for run in runs)
