@@ -17,6 +17,8 @@ from meshwright.compiler.sharding.collectives import Collectives, in_all
 from meshwright.kernels.collectives import LevelRates, all_gather_s, all_reduce_s, group_span, reduce_scatter_s
 from meshwright.runtime.compiled import CompiledStep
 from meshwright.runtime.counted import step_collectives
+from meshwright.runtime.training_run import Training
+from meshwright.specs.row import PlanRow
 from tests.compiler.sharding.test_plan_quality import (
     experts_loss,
     experts_shapes,
@@ -160,6 +162,15 @@ def test_odd_gradients_are_scattered_as_rows_of_numbers() -> None:
     expected, _ = jax.jit(step)(weights, x)
     for name, value in expected.items():
         np.testing.assert_allclose(reached[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_beside_tensor_ranks_gradients_go_in_one_bucket_along_the_data_ranks() -> None:
+    plan = PlanRow(tp=2, dp=4, mbs=2, gbs=16, sharding="z1")
+    training = Training(spec=None, row=plan, stage_layers=(2,), seq_len=4, hidden=8)
+    step = training.step(jax.devices()).lower(training.initial(), training.batch(0))
+    found = step_collectives(step.runtime)
+    assert found["gradients0"].of_arrays == {"reduce-scatter": 1, "all-gather": 1}
+    assert found["whole0"].of_arrays == {"all-gather": 1}
 
 
 # ---- operators split one by one: whole steps, their loss, backward and update

@@ -263,7 +263,7 @@ class Auto(Method):
 
     @property
     def space(self) -> Space:
-        """What is tried. The runtime reduces gradients with each micro-batch."""
+        """What is tried. Gradients of operators that are split one by one are reduced with each micro-batch."""
         return Space(
             micro_batches=(self.num_micro_batches,) if self.num_micro_batches else None,
             recompute=(True, False) if self.recompute is None else (self.recompute,),

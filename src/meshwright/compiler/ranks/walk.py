@@ -107,7 +107,10 @@ class Walk:
         given = [self.total(value) for value in given]
         wanted, made = sample_lies(eqn, [value.lie for value in given], self.ranks)
         given = [self.own(value, want) for value, want in zip(given, wanted, strict=True)]
-        results = _evaluated(program, for_rank(eqn, wanted, made, self.ranks), given)
+        try:
+            results = _evaluated(program, for_rank(eqn, wanted, made, self.ranks), given)
+        except (TypeError, ValueError) as error:
+            raise NotShared(f"{name} cannot be written for the samples of one rank") from error
         for var, value, lie in zip(eqn.outvars, results, made, strict=True):
             if value is not None and part_shape(var.aval.shape, lie, self.ranks) != np.shape(value):
                 raise NotShared(f"{name} has no part for the samples of one rank")
