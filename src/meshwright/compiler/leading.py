@@ -143,6 +143,14 @@ class Stacking:
             found += [leaf] if bounds is None else part(leaf, bounds)
         return found
 
+    def first_of(self, leaf: int) -> int:
+        """Input of the step that is a leaf, or its first part.
+
+        Args:
+            leaf: its number among those that the user passes.
+        """
+        return sum(1 if own is None else len(own) - 1 for own in self.inputs[:leaf])
+
     def joined(self, outputs: Sequence[Any], join: Callable[[Sequence[Any], Bounds], Any]) -> list[Any]:
         """What the user gets, of the outputs of the step.
 

@@ -75,18 +75,21 @@ def rows_of(eqn: core.JaxprEqn) -> list[Any]:
     return list(eqn.invars[eqn.params["num_consts"] + eqn.params["num_carry"] :])
 
 
-def parted_loss(loss: core.Jaxpr, wrt: Sequence[int], loops: Loops) -> PartedLoss:
+def parted_loss(
+    loss: core.Jaxpr, wrt: Sequence[int], loops: Loops, operands: Mapping[int, Bounds] | None = None
+) -> PartedLoss:
     """The loss with loops in parts.
 
     Args:
         loss: a flat program.
         wrt: positions of its differentiated operands.
         loops: partition of each loop over layers.
+        operands: partition of operands, where it is known beside that of loops.
     """
-    if not loops:
+    if not loops and not operands:
         origins = tuple((place, 0.0) for place in range(len(loss.eqns)))
         return PartedLoss(jaxpr=loss, wrt=tuple(wrt), bounds=(None,) * len(loss.invars), origins=origins)
-    known = _partitions(loss, loops)
+    known = _partitions(loss, loops, operands or {})
     writing = Parting(known)
     invars: list[core.Var] = []
     bounds: list[Bounds | None] = []
@@ -121,6 +124,28 @@ def by_layer(loss: core.Jaxpr, wrt: Sequence[int]) -> PartedLoss:
     """
     loops = {place: tuple(range(loss.eqns[place].params["length"] + 1)) for place in layer_loops(loss, wrt)}
     return parted_loss(loss, wrt, loops)
+
+
+def parted_along(step: TracedStep, inputs: Mapping[int, Bounds]) -> TracedStep:
+    """The step with some inputs in parts, and its loops over rows of these in the same parts.
+
+    Args:
+        step: whose loss takes its inputs as they are.
+        inputs: partition of each that lies in parts.
+    """
+    place_of = {var: place for place, var in enumerate(step.jaxpr.invars)}
+    operands = {
+        operand: inputs[place_of[atom]]
+        for operand, atom in enumerate(step.mark.invars)
+        if isinstance(atom, core.Var) and place_of.get(atom) in inputs
+    }
+    known = _partitions(step.loss, {}, operands)
+    loops = {}
+    for place in layer_loops(step.loss, tuple(operands)):
+        found = [known[var] for var in rows_of(step.loss.eqns[place]) if isinstance(var, core.Var) and var in known]
+        if found:
+            loops[place] = found[0]
+    return parted_step(step, parted_loss(step.loss, step.wrt, loops, operands))
 
 
 def parted_step(step: TracedStep, loss: PartedLoss) -> TracedStep:
@@ -175,9 +200,10 @@ def parted_step(step: TracedStep, loss: PartedLoss) -> TracedStep:
         outputs=tuple(_several(known[atom]) if isinstance(atom, core.Var) and atom in writing.parts else None
                       for atom in step.jaxpr.outvars),
     )  # fmt: skip
+    several = any([*stacking.inputs, *stacking.outputs])
     return replace(
         step, jaxpr=jaxpr, loss=loss.jaxpr, wrt=loss.wrt, mark=mark, before=before, after=after,
-        batch=tuple(int(starts[place]) for place in step.batch), stacking=stacking,
+        batch=tuple(int(starts[place]) for place in step.batch), stacking=stacking if several else None, whole=step,
         in_tree=tree_in_parts(step.in_tree, stacking.inputs), out_tree=tree_in_parts(step.out_tree, stacking.outputs),
     )  # fmt: skip
 
@@ -191,9 +217,9 @@ def _anchor(step: TracedStep) -> core.JaxprEqn:
     return step.loss.eqns[0]
 
 
-def _partitions(loss: core.Jaxpr, loops: Loops) -> dict[core.Var, Bounds]:
+def _partitions(loss: core.Jaxpr, loops: Loops, operands: Mapping[int, Bounds]) -> dict[core.Var, Bounds]:
     """Partition of every variable that a loop takes rows of or makes rows of, and of what belongs to it."""
-    known: dict[core.Var, Bounds] = {}
+    known = {loss.invars[place]: bounds for place, bounds in operands.items()}
     for place, bounds in loops.items():
         eqn = loss.eqns[place]
         made = eqn.outvars[eqn.params["num_carry"] :]

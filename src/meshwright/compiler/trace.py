@@ -45,6 +45,8 @@ class TracedStep:
     """Whether the loss is a mean over the batch (else a sum)."""
     stacking: Stacking | None = None
     """Leaves of the user that lie in parts here, as tuples in `in_tree` and `out_tree`."""
+    whole: TracedStep | None = None
+    """The step before anything was parted, where something is."""
 
     @property
     def gradients(self) -> list[core.Var]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 
-from meshwright.compiler.evaluation import trace_function
+from meshwright.compiler.evaluation import TracedFunction, trace_function
 from meshwright.compiler.following import FollowedSharding, follow, followed_places, lying
 from meshwright.compiler.forward import lower_forward
 from meshwright.compiler.instructions import Program
+from meshwright.compiler.leading import Stacking
 from meshwright.compiler.methods import FollowParallel
+from meshwright.compiler.stacks import parted_along
 from meshwright.compiler.trace import TracedStep
 from meshwright.compiler.verify import Verified, verify
 from meshwright.errors import InputError, Problem
@@ -20,6 +22,7 @@ from meshwright.runtime.compiled import CompiledStep
 from meshwright.runtime.local import LocalRuntime
 from meshwright.runtime.moments import Moments
 from meshwright.runtime.remote import RemoteRuntime
+from meshwright.runtime.stacked import in_parts
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -39,7 +42,7 @@ class CompiledFunction:
         Args:
             arguments: as the function takes them.
         """
-        outputs = self.runtime.step(jax.tree.leaves(tuple(arguments)), self.step.micro_batches)
+        outputs = self.runtime.step(self._given(arguments), self.step.micro_batches)
         return jax.tree.unflatten(self.step.out_tree, outputs)
 
     def recorded(self, *arguments: Any) -> tuple[Any, Moments]:
@@ -48,8 +51,13 @@ class CompiledFunction:
         Args:
             arguments: as the function takes them.
         """
-        outputs, moments = self.runtime.recorded(jax.tree.leaves(tuple(arguments)), self.step.micro_batches)
+        outputs, moments = self.runtime.recorded(self._given(arguments), self.step.micro_batches)
         return jax.tree.unflatten(self.step.out_tree, outputs), moments
+
+    def _given(self, arguments: Sequence[Any]) -> list[Any]:
+        """Inputs; of what its user sees stacked, the parts."""
+        leaves, stacking = jax.tree.leaves(tuple(arguments)), self.step.stacking
+        return leaves if stacking is None else stacking.parted(leaves, in_parts)
 
 
 def compile_following(
@@ -73,11 +81,13 @@ def compile_following(
     """
     source = _source(method)
     name = getattr(fun, "__name__", "the function")
-    places = followed_places(arguments, batch_argnums, source.step, method.reads, name)
+    places = followed_places(arguments, batch_argnums, source.step.whole or source.step, method.reads, name)
     function = trace_function(
         fun, arguments, batch_argnums=batch_argnums, micro_batches=method.num_micro_batches,
         mean=None if loss is None else loss == "mean",
     )  # fmt: skip
+    if source.step.stacking is not None:
+        function, places = _in_parts(function, places, source.step.stacking)
     where = {own: lying(source.program, other) for own, other in places.items()}
     followed = follow(function.step, {own: found.mesh for own, found in where.items()})
     invars = function.step.jaxpr.invars
@@ -110,11 +120,18 @@ def _source(method: FollowParallel) -> CompiledStep:
             why="where its state lies is decided then", fix="call it once, or its lower(state, batch), before",
             field="step",
         ))  # fmt: skip
-    if getattr(found.step, "stacking", None) is not None:
-        raise InputError(Problem(
-            what=f"{getattr(method.step, '__name__', 'the step')} loops over stacked layers",
-            why="their rows lie in parts on the meshes of their stages, and a loop over all of them cannot follow",
-            fix="write the layers out, or gather the parameters (numpy.asarray) for a function of its own",
-            field="step",
-        ))  # fmt: skip
     return found
+
+
+def _in_parts(
+    function: TracedFunction, places: Mapping[int, int], source: Stacking
+) -> tuple[TracedFunction, dict[int, int]]:
+    """The function with its loops over stacked layers in the parts of a step, and which of its inputs each input is."""
+    bounds = {own: parts for own, other in places.items() if (parts := source.inputs[other]) is not None}
+    step = parted_along(function.step, bounds)
+    found = {}
+    for own, other in places.items():
+        first = own if step.stacking is None else step.stacking.first_of(own)
+        for part in range(len(bounds[own]) - 1 if own in bounds else 1):
+            found[first + part] = source.first_of(other) + part
+    return replace(function, step=step), found
