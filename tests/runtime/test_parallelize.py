@@ -150,3 +150,37 @@ def test_random_keys_sums_and_derived_weights() -> None:
         assert abs(float(value) - float(expected)) < 1e-4
     assert largest_difference((there[0], there[1], there[3]), (here[0], here[1], here[3])) < 1e-5
     assert (jax.random.key_data(there[2]) == jax.random.key_data(here[2])).all()
+
+
+@jax.jit
+def _halved(x: jax.Array) -> jax.Array:
+    return jax.jit(jnp.tanh)(x) / 2
+
+
+def nested_loss(layers: Any, batch: Any) -> jax.Array:
+    """Functions of `jit` in each other, checkpoints and a loop between the layers."""
+    x, wanted = batch
+    for layer in layers:
+        x = jax.checkpoint(lambda x, layer: _halved(x @ layer["w"] + layer["b"]))(x, layer)
+    x, _ = jax.lax.scan(lambda x, _: (jnp.sin(x), None), x, length=2)
+    return ((x - wanted) ** 2).mean()
+
+
+@jax.jit
+def nested_step(state: Any, batch: Any) -> tuple[Any, jax.Array]:
+    """`jit` around the whole step and around its update."""
+    value, gradients = value_and_grad(nested_loss)(state, batch)
+    return jax.jit(lambda a, b: jax.tree.map(lambda x, y: x - 0.1 * y, a, b))(state, gradients), value
+
+
+@pytest.mark.parametrize("schedule", ["zb-h1", "varuna"])
+def test_jit_checkpoints_and_loops_inside_and_batches_of_another_size(schedule: str) -> None:
+    drawn = np.random.RandomState(0)
+    state = [{"w": jnp.asarray(drawn.randn(4, 4), jnp.float32), "b": jnp.zeros(4)} for _ in range(4)]
+    run = parallelize(nested_step, method=LocalPipeline(num_stages=2, num_micro_batches=4, schedule=schedule))
+    there = here = state
+    for samples in (8, 16, 8):
+        batch = tuple(jnp.asarray(drawn.randn(samples, 4), jnp.float32) for _ in range(2))
+        (there, value), (here, expected) = run(there, batch), nested_step(here, batch)
+        assert float(value) == pytest.approx(float(expected), rel=1e-5)
+    assert largest_difference(there, here) < 1e-6
