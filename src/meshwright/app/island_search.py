@@ -12,7 +12,7 @@ from meshwright.errors import InputError
 from meshwright.estimate.price import check_plan, estimate_of
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.estimate.result import StepEstimate
-from meshwright.hetero.blends import Blend, whole
+from meshwright.hetero.blends import Blend
 from meshwright.hetero.native_bound import least_step_s
 from meshwright.hetero.native_compose import Composer
 from meshwright.hetero.native_execution import native_plan
@@ -90,12 +90,9 @@ class IslandSearch:
         """Compositions over these groups, or some of them, the quickest first."""
         parts = [Part(number, self.cluster.groups[number].devices) for number in groups]
         found: list[Candidate] = []
-        for blend in self.composer.blends(parts, 3 * most):
-            if len(found) > 1 and blend.step_s > FARTHEST * found[0].step_time_s:
+        for made in self.composer.made(parts, 3 * most):
+            if len(found) > 1 and made.step_s > FARTHEST * min(one.step_time_s for one in found):
                 break
-            made = whole(blend, self.workload.global_batch)
-            if made is None:
-                continue
             candidate = self.candidate(native_plan(made, self.cluster), _groups_of(made))
             if candidate is not None:
                 found.append(candidate)

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from meshwright.hetero.blends import Blend, Member, blended, gradient_sum_s, partitions
+from meshwright.hetero.blends import Blend, Member, blended, gradient_sum_s, partitions, whole
 from meshwright.hetero.divided import AROUND, Divided
 from meshwright.hetero.native_islands import NativeIslands, Part
 from meshwright.hetero.native_pipelines import THOROUGH, Effort, NativePipelines
@@ -30,6 +30,10 @@ from meshwright.specs.workload import Workload
 
 KEPT_OF = {1: 20, 2: 4, 3: 3, 4: 2}
 """Pipelines through the same islands that are blended, by the number of pipelines in the blend; one of more."""
+ROUNDED = 80
+"""Blends that are given whole micro-batches at least, where so many are found."""
+TRIED = 8
+"""Blends of whole islands whose best sets what divided ones must promise."""
 SLOW = 2.0
 """Times the bound of the step that divided islands may take where no blend of whole ones fits."""
 BLENDS = 400
@@ -72,13 +76,33 @@ class Composer:
         key = tuple(parts)
         if key not in self._blends:
             found = [blend for blocks in partitions(key) for blend in self._of_blocks(blocks)]
-            found += self._divided(key, min((blend.step_s for blend in found), default=math.inf))
-            self.counts["blends"] += len(found)
-            # Gradients between pipelines only add to the step: no blend behind the first few needs them.
-            found.sort(key=lambda blend: blend.step_s)
-            found = [self._synchronised(blend) for blend in found[:BLENDS]]
-            self._blends[key] = sorted(found, key=lambda blend: blend.step_s)
+            whole_s = min((one.step_s for one in self._made(self._ranked(found), TRIED)), default=math.inf)
+            divided = self._divided(key, whole_s)
+            self.counts["blends"] += len(found) + len(divided)
+            self._blends[key] = self._ranked([*found, *divided])
         return self._blends[key][:most]
+
+    def made(self, parts: Sequence[Part], most: int) -> list[Blend[SplitPipeline]]:
+        """The most promising blends with whole micro-batches, the quickest first; arguments as `blends`."""
+        return self._made(self.blends(parts, BLENDS), most)
+
+    def _made(self, blends: Sequence[Blend[SplitPipeline]], most: int) -> list[Blend[SplitPipeline]]:
+        """With whole micro-batches; where those are few, some blends lose much that promise to be quick."""
+        found: list[Blend[SplitPipeline]] = []
+        for number, blend in enumerate(blends):
+            if number >= ROUNDED and len(found) >= most:
+                break
+            one = whole(blend, self.workload.global_batch)
+            if one is not None:
+                found.append(one)
+        return sorted(found, key=lambda one: one.step_s)[:most]
+
+    def _ranked(self, found: list[Blend[SplitPipeline]]) -> list[Blend[SplitPipeline]]:
+        """The best by their closed form, gradients between pipelines included."""
+        # Gradients between pipelines only add to the step: no blend behind the first few needs them.
+        able = [blend for blend in found if math.isfinite(blend.step_s)]
+        able.sort(key=lambda blend: blend.step_s)
+        return sorted((self._synchronised(blend) for blend in able[:BLENDS]), key=lambda blend: blend.step_s)
 
     def _of_blocks(self, blocks: Sequence[tuple[Part, ...]]) -> Iterator[Blend[SplitPipeline]]:
         return self._products([(block, self.pipelines(block)) for block in blocks])

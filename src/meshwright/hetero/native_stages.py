@@ -43,6 +43,8 @@ MOST_MICRO_BATCH = 16
 SLOWEST = 1.6
 """A strategy this much slower per layer than the quickest of the same devices is not looked at."""
 
+NO_COLUMNS = ("grid", "shardings", "always_s")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageOptions:
@@ -67,6 +69,8 @@ class StageOptions:
     fixed_bytes: Float[np.ndarray, "rows"]
     sync_s: Float[np.ndarray, "rows parts"]
     """Gradient sums, optimizer and gathers of a step that compute does not hide."""
+    always_s: float
+    """What follows every step whatever its layers; the same for all strategies, and left out of `sync_s`."""
 
     def __len__(self) -> int:
         return len(self.devices)
@@ -78,10 +82,11 @@ class StageOptions:
 
     def take(self, index: Int[np.ndarray, "picked"] | Bool[np.ndarray, "rows"]) -> StageOptions:
         """The rows of this index or mask."""
-        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("grid", "shardings")}
+        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in NO_COLUMNS}
         return StageOptions(
             grid=self.grid.take(index),
             shardings=self.shardings,
+            always_s=self.always_s,
             **{name: values[index] for name, values in columns.items()},
         )
 
@@ -147,11 +152,10 @@ def stage_options(
         _sharded(model, workload, hardware, grid, devices, wave, costs, items, choice, number, layers_per_device)
         for number, choice in enumerate(_shardings(grid, devices, space))
     ]
-    shardings = tuple(_shardings(grid, devices, space))
     priced = [piece for piece in pieces if piece is not None]
     if not priced:
         return None
-    whole = _joined(priced, shardings)
+    whole = _joined(priced, tuple(_shardings(grid, devices, space)))
     wanted = space.pinned("recompute")
     if wanted is not None:
         allowed = [index for index, (name, _) in enumerate(RECOMPUTES) if name in wanted]
@@ -344,7 +348,8 @@ def _sharded(
         DataNetwork(sharding, data_groups(columns), hardware),
         workload,
     )
-    sync_s = (around.gradients_s + around.gather_s + around.optimizer_s + around.offload_s) / usual
+    always_s = hardware.software.step_s * workload.training
+    sync_s = (around.gradients_s + around.gather_s + around.optimizer_s + around.offload_s - always_s) / usual
     kinds, edge = len(model.kinds()), 3 * len(model.kinds())
 
     def parts(values: Float[np.ndarray, "rows items"], mode: int, *, largest: bool = False) -> np.ndarray:
@@ -377,6 +382,7 @@ def _sharded(
                 transient_bytes=parts(transient, 2 if share else mode, largest=True),
                 fixed_bytes=empty[:, 0],
                 sync_s=parts(sync_s, 0),
+                always_s=always_s,
             )
         )
     return _joined(pieces, ())
@@ -384,9 +390,10 @@ def _sharded(
 
 def _joined(pieces: Sequence[StageOptions], shardings: tuple[Sharding, ...]) -> StageOptions:
     grid = Grid(**{f.name: np.concatenate([getattr(p.grid, f.name) for p in pieces]) for f in fields(Grid)})
-    names = [f.name for f in fields(StageOptions) if f.name not in ("grid", "shardings")]
+    names = [f.name for f in fields(StageOptions) if f.name not in NO_COLUMNS]
     return StageOptions(
         grid=grid,
         shardings=shardings,
+        always_s=pieces[0].always_s,
         **{name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in names},
     )

@@ -62,7 +62,7 @@ class Native:
                     micro_batch=micro_batch,
                     forward_s=float(options.forward_s[row] @ counts),
                     backward_s=float(options.backward_s[row] @ counts),
-                    sync_s=float(options.sync_s[row] @ counts),
+                    sync_s=float(options.sync_s[row] @ counts) + options.always_s,
                     state_bytes=float(state[row]),
                     activation_bytes=float(kept[row]),
                     strategies=strategies,
