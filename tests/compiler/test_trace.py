@@ -112,6 +112,11 @@ def drawn(w: jax.Array, x: jax.Array) -> jax.Array:
     return (x @ w + np.random.random(2)).mean()
 
 
+def told(w: jax.Array, x: jax.Array) -> jax.Array:
+    jax.debug.print("{}", x[0, 0])
+    return (x @ w).mean()
+
+
 def asked(w: jax.Array, x: jax.Array) -> jax.Array:
     return (x @ w).mean() if w[0, 0] > 0 else (x @ w).std()
 
@@ -145,6 +150,12 @@ def test_what_is_left_behind_is_told_with_its_line() -> None:
         trace_step(keeping, (WEIGHTS, BATCH))
     line = keeping.__code__.co_firstlineno + 2
     assert f"uses a value that an earlier trace left behind: tests/compiler/test_trace.py:{line}" in str(raised.value)
+
+
+def test_what_is_printed_on_the_way_is_told_with_its_line() -> None:
+    line = told.__code__.co_firstlineno + 1
+    with pytest.raises(InputError, match=rf"does more than compute \(debug\w*\): tests/compiler/test_trace.py:{line}"):
+        trace_step(descent(told), (WEIGHTS, BATCH))
 
 
 def test_what_reads_no_samples_is_refused() -> None:

@@ -42,6 +42,7 @@ def traced(fun: Callable[..., Any], flat: Callable[..., Any], shapes: Sequence[j
                 field=getattr(fun, "__name__", "step"),
             )
         )
+    _check_effects(fun, once.jaxpr)
     return once
 
 
@@ -73,6 +74,33 @@ def _check_stale(fun: Callable[..., Any], program: core.ClosedJaxpr) -> None:
         if isinstance(value, jax.core.Tracer):
             line = next((line_of(eqn) for eqn in program.jaxpr.eqns if var in eqn.invars), "")
             raise _stale(fun, f": {line}" if line else "")
+
+
+def _check_effects(fun: Callable[..., Any], program: core.Jaxpr) -> None:
+    """Refuse what happens beside the computation: prints, calls of Python, references that are written to."""
+    acting = _first_effect(program)
+    if acting is not None:
+        line = line_of(acting)
+        raise InputError(
+            Problem(
+                what=f"{start_of(fun)} does more than compute ({acting.primitive.name})"
+                + (f": {line}" if line else ""),
+                why="parts of it run on several meshes, once for every micro-batch and again for recomputation",
+                fix="return what is to be seen, from the loss with has_aux=True, and print it behind the step",
+                field=getattr(fun, "__name__", "step"),
+            )
+        )
+
+
+def _first_effect(program: core.Jaxpr) -> core.JaxprEqn | None:
+    for eqn in program.eqns:
+        for value in eqn.params.values():
+            for inner in _programs(value):
+                if (found := _first_effect(inner)) is not None:
+                    return found
+        if eqn.effects:
+            return eqn
+    return None
 
 
 def _stale(fun: Callable[..., Any], at: str) -> InputError:
