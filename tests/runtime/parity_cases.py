@@ -129,7 +129,10 @@ def every_case() -> list[Case]:
 
 
 def cover() -> list[Case]:
-    """Few cases that have every pair of levels of any two factors, every schedule, and every use of devices."""
+    """Few cases that have every pair of levels of any two factors, every schedule, and every use of devices.
+
+    Pairs are those of cases that compile quickly: decoders on one, two and four stages.
+    """
     cases = list(_small_cases())
     factors = ["model", "stages", "split", "lists", "sharding", "recompute", "dtype"]
     chosen = pairwise([case.factors for case in cases], factors, [case.cost for case in cases], ["schedule", "ranks"])
