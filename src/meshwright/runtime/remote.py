@@ -47,7 +47,7 @@ class RemoteArray:
 
     def __del__(self) -> None:
         # In a tenth of the time of a finalizer, of which a step would make one for every array of the state.
-        self._team.dropped.append((self._buffer.mesh, self._key))
+        self._team.dropped[self._buffer.mesh].append(self._key)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -146,6 +146,9 @@ class RemoteRuntime:
             replace(part, host=host, hosts=hosts) for part in parts_of(program, list(meshes)) for host in range(hosts)
         ]
         self._taken = program.taken
+        # A step of a large model goes through hundreds of these.
+        self._feeds = [(feed.input, feed.buffer, program.buffers[feed.buffer].mesh, feed) for feed in program.feeds]
+        self._made = {one.buffer: program.buffers[one.buffer] for one in program.outcomes if one.buffer is not None}
         self._team: _Team | None = None
         self._beside = beside
         self._loaded: tuple[_Team, int] | None = None
@@ -204,12 +207,9 @@ class RemoteRuntime:
             if isinstance(inputs[place], RemoteArray):
                 inputs[place].give()
         scalars = {key: value for one in done for key, value in one.scalars.items()}
-        made: dict[int, Any] = {}
-        for outcome in self.program.outcomes:
-            if outcome.buffer is not None and outcome.buffer not in made:
-                key = (steps, outcome.buffer)
-                made[outcome.buffer] = RemoteArray(team, key, self.program.buffers[outcome.buffer])
-                made[outcome.buffer]._host = scalars.get(key)
+        made = {number: RemoteArray(team, (steps, number), buffer) for number, buffer in self._made.items()}
+        for (_, number), value in scalars.items():
+            made[number]._host = value
         outputs = [
             inputs[outcome.input] if outcome.buffer is None else made[outcome.buffer]  # type: ignore[index]
             for outcome in self.program.outcomes
@@ -233,20 +233,22 @@ class RemoteRuntime:
         reused: dict[int, dict[int, Key]] = defaultdict(dict)
         moves = []
         hosts: dict[int, np.ndarray] = {}
-        for feed in self.program.feeds:
-            value, mesh = inputs[feed.input], self.program.buffers[feed.buffer].mesh
-            if isinstance(value, RemoteArray) and value._given:
+        for number, buffer, mesh, feed in self._feeds:
+            value = inputs[number]
+            remote = isinstance(value, RemoteArray)
+            if remote and value._given:
                 value.check()
-            if isinstance(value, RemoteArray) and value._team is team and feed.micro_batch is None:
+            if remote and value._team is team and feed.micro_batch is None:
                 if value._buffer.mesh == mesh:
-                    reused[mesh][feed.buffer] = value._key
+                    reused[mesh][buffer] = value._key
                 else:
-                    moves.append(Move(key=value._key, given=value._buffer, target=mesh, buffer=feed.buffer))
+                    moves.append(Move(key=value._key, given=value._buffer, target=mesh, buffer=buffer))
                 continue
-            if isinstance(value, RemoteArray) or feed.micro_batch is None:
-                hosts.setdefault(feed.input, to_host(value))
-                value = hosts[feed.input]
-            fed[mesh][feed.buffer] = to_host(part_of({feed.input: value}, feed, micro_batches))  # type: ignore[arg-type]
+            if remote or feed.micro_batch is None:
+                if number not in hosts:
+                    hosts[number] = to_host(value)
+                value = hosts[number]
+            fed[mesh][buffer] = to_host(part_of({number: value}, feed, micro_batches))  # type: ignore[arg-type]
         dropped = team.take_dropped()
         return [
             Orders(
@@ -274,7 +276,7 @@ class _Team:
     over: bool = False
 
     def __post_init__(self) -> None:
-        self.dropped: list[tuple[int, Key]] = []
+        self.dropped: dict[int, list[Key]] = defaultdict(list)
         self._end = weakref.finalize(self, self.crew.close, kill=True)
 
     def start(self, count: int) -> None:
@@ -315,11 +317,8 @@ class _Team:
 
     def take_dropped(self) -> dict[int, list[Key]]:
         """By mesh, what the driver no longer refers to since the last call."""
-        dropped, self.dropped = self.dropped, []
-        found: dict[int, list[Key]] = defaultdict(list)
-        for mesh, key in dropped:
-            found[mesh].append(key)
-        return found
+        dropped, self.dropped = self.dropped, defaultdict(list)
+        return dropped
 
     def end(self, *, kill: bool) -> None:
         """Let the workers go."""
