@@ -15,10 +15,14 @@ import pytest
 
 import meshwright as mw
 from meshwright.calculon.on_ray import HERE, connect, ray_module
+from meshwright.compiler.instructions import Op
 from meshwright.errors import LostError
 from meshwright.runtime.on_ray import RayCrew
 from tests.runtime.small import batch, initial, step
 from tests.runtime.test_auto_elsewhere import check, two_stages
+from tests.runtime.test_collectives import clipped, states
+from tests.runtime.test_versions import batch as samples
+from tests.runtime.test_versions import loss
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -108,3 +112,20 @@ def test_two_actors_share_a_mesh(cluster: None) -> None:
 def test_actors_run_what_was_planned(cluster: None) -> None:
     """Two stages on submeshes of other shapes, every operator split as it was decided."""
     check("ray", two_stages())
+
+
+def test_actors_meet_in_the_update_and_evaluate_the_state_they_keep(cluster: None) -> None:
+    train = mw.parallelize(clipped, method=METHOD, backend="ray", donate=True)
+    evaluate = mw.parallelize(loss, method=mw.FollowParallel(train, num_micro_batches=2))
+    alone = mw.parallelize(clipped, method=mw.LocalPipeline(num_stages=2, num_micro_batches=2))
+    state, expected = states()["clipped"], states()["clipped"]
+    try:
+        for _ in range(2):
+            state, _ = train(state, samples())
+            expected, _ = alone(expected, samples())
+        for one, other in zip(jax.tree.leaves(state), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=0, atol=1e-6)
+        assert any(one.op is Op.ALLREDUCE for one in train.lower(state, samples()).program.lists[0])
+        assert float(evaluate(state[0], samples())) == pytest.approx(float(loss(expected[0], samples())), abs=1e-5)
+    finally:
+        train.close()
