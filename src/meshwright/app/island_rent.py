@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from meshwright.app.island_search import Candidate, IslandSearch
 from meshwright.app.objectives import Aim
@@ -37,7 +37,7 @@ def rent_islands(run: IslandSearch, aim: Aim, found: Sequence[Candidate]) -> lis
     def offers_on(counts: Counts) -> list[Offer[Candidate]]:
         parts = [Part(n, counts[group.name]) for n, group in enumerate(groups) if counts[group.name]]
         if len(parts) > 1:
-            every = [*_composed(run, parts), *(found if counts == most else ())]
+            every = [*_composed(run, parts, aim), *(found if counts == most else ())]
             return [offer_of(run, one) for one in every]
         (part,) = parts
         if part.devices % node[groups[part.group].name]:
@@ -62,11 +62,13 @@ def offer_of(run: IslandSearch, one: Candidate) -> Offer[Candidate]:
     )
 
 
-def _composed(run: IslandSearch, parts: Sequence[Part]) -> list[Candidate]:
-    """The quickest and the cheapest compositions over these parts, or some of them."""
+def _composed(run: IslandSearch, parts: Sequence[Part], aim: Aim) -> list[Candidate]:
+    """The quickest, the cheapest, and the cheapest in time of the compositions over these parts, or some of them."""
     blends = run.composer.blends(parts, LOOKED_AT)
     price = {id(blend): _price_per_step(blend, run) for blend in blends}
-    wanted = [*blends[:PRICED], *sorted(blends, key=lambda blend: price[id(blend)])[:PRICED]]
+    cheap = sorted(blends, key=lambda blend: price[id(blend)])
+    in_time = [blend for blend in cheap if blend.step_s <= aim.max_step_time_s]
+    wanted = [*blends[:PRICED], *cheap[:PRICED], *in_time[:PRICED]]
     found: list[Candidate] = []
     for blend in {id(blend): blend for blend in wanted}.values():
         made = whole(blend, run.workload.global_batch)
@@ -79,7 +81,7 @@ def _composed(run: IslandSearch, parts: Sequence[Part]) -> list[Candidate]:
 
 
 def _price_per_step(blend: Blend[SplitPipeline], run: IslandSearch) -> float:
-    """What a blend costs at the step of its closed form, activations over priced links included."""
+    """What a blend costs at the step of its closed form, activations and gradients over priced links included."""
     cluster, workload = run.cluster, run.workload
     hour = sum(
         (cluster.groups[stage.island].price_per_hour or 0.0) * stage.devices
@@ -92,6 +94,12 @@ def _price_per_step(blend: Blend[SplitPipeline], run: IslandSearch) -> float:
         sent = 2 * share * pipeline.wave * once_bytes
         order = [stage.island for stage in pipeline.stages] * pipeline.chunks
         paid += sent * sum(_price_per_byte(cluster, here, there) for here, there in pairwise(order) if here != there)
+    # Gradients go around the groups that hold a layer.
+    count = len(blend.islands)
+    if len(blend.members) > 1 and count > 1:
+        dearest = max(_price_per_byte(cluster, one, other) for one, other in combinations(blend.islands, 2))
+        gradient_bytes = run.model.parameters * workload.precision.bytes_of("reduce")
+        paid += 2 * (count - 1) / count * gradient_bytes * dearest
     return hour * blend.step_s / SECONDS_PER_HOUR + paid
 
 
