@@ -123,12 +123,11 @@ def test_stages_meet_once_and_reach_what_one_device_reaches(step: Any, counted: 
         assert largest_difference(reached[2][:2], reached[1][:2]) == 0.0
 
 
-@pytest.mark.parametrize("hosts", [1, 2])
-def test_workers_meet_too(hosts: int) -> None:
+def test_workers_meet_too() -> None:
     method = mw.PipeshardParallel(num_stages=2, num_micro_batches=MICRO_BATCHES, zero=1)
     for step in (clipped, by_loss):
         state = states()[step.__name__]
-        run = mw.parallelize(step, method=method, backend="processes", timeout_s=60.0, hosts_per_mesh=hosts)
+        run = mw.parallelize(step, method=method, backend="processes", timeout_s=60.0, hosts_per_mesh=2)
         try:
             there, value = run(*(state, batch()))
             here, expected = jax.jit(lambda state, batch: step(state, batch, accumulated))(state, batch())  # noqa: B023

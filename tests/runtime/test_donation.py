@@ -26,10 +26,8 @@ def same(one: Any, other: Any) -> None:
     ("method", "backend", "hosts"),
     [
         (METHOD, "local", 1),
-        (METHOD, "processes", 1),
         (METHOD, "processes", 2),
         (mw.LocalPipeline(num_stages=2, num_micro_batches=4), "local", 1),
-        (mw.Zero2Parallel(num_micro_batches=2), "local", 1),
     ],
 )
 def test_a_state_that_is_given_away_changes_no_number(method: Any, backend: str, hosts: int) -> None:

@@ -107,13 +107,12 @@ def test_gradients_are_of_weights_as_old_as_the_papers_say(method: Any, each: in
     assert largest_difference(first, newest) > 1e-3
 
 
-@pytest.mark.parametrize("backend", ["local", "processes"])
-def test_versions_on_meshes_of_their_own(backend: str) -> None:
+def test_versions_on_meshes_of_their_own() -> None:
     method = mw.PipeshardParallel(
         devices=jax.devices()[:4], num_stages=2, num_micro_batches=4, schedule="pipedream", zero=1
     )
     alone = mw.LocalPipeline(num_stages=2, num_micro_batches=4, schedule="pipedream")
-    run = mw.parallelize(step, method=method, backend=backend, timeout_s=60.0)
+    run = mw.parallelize(step, method=method, backend="processes", timeout_s=60.0)
     try:
         there, value = run(initial(), batch())
         there, value = run(there, batch())
