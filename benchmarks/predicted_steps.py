@@ -14,7 +14,7 @@ from benchmarks.timing import run
 
 MODEL = ("llama-3.1-8b", "--layers", "4", "--hidden", "256", "--vocab", "2048", "--seq", "64")
 PLANS = ("dp8.mbs4.gbs32", "tp2.dp4.mbs4.gbs32", "pp2.dp4.mbs2.gbs32", "pp4.dp2.mbs4.gbs32.zb-h1")
-STEPS = 9
+STEPS = 6
 
 
 @dataclass(frozen=True, slots=True)
