@@ -194,8 +194,8 @@ machines; on one machine, of CPUs, starting a transfer takes longer than a whole
 transport takes tensors of PyTorch only, and a call of an actor for each.
 
 A worker that waits looks again and again for as long as 0.5 ms, giving its core away between two looks, and then
-sleeps: being woken takes longer than a small message. It sleeps at once where the wait before was longer than that, and
-where the machine has fewer cores than workers.
+sleeps: being woken takes longer than a small message. It sleeps at once where the wait before was longer than that,
+where somebody else took the core lately, and where the machine has fewer cores than workers.
 
 ## Instructions
 
@@ -213,8 +213,8 @@ and Adam. Beside it a call of a method of every actor that does nothing, answers
 
 ## Steps predicted
 
-`meshwright run {" ".join(MODEL)}` on eight virtual devices: the seconds of every executable run alone, the lists
-replayed with them, and the work of all shared evenly by the cores; against the median step. The prediction knows
+`meshwright run {" ".join(MODEL)}`
+on eight virtual devices: the seconds of every executable run alone, the lists replayed with them, and the work of all shared evenly by the cores; against the median step. The prediction knows
 neither what Python takes to dispatch, nor what devices that share cores lose to each other in caches.
 
 {steps}

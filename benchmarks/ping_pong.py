@@ -70,6 +70,8 @@ def duration(seconds: float) -> str:
     Args:
         seconds: any.
     """
+    if seconds >= 1.0:
+        return f"{seconds:.3g} s"
     return f"{1e6 * seconds:.3g} µs" if seconds < 1e-3 else f"{1e3 * seconds:.3g} ms"
 
 
