@@ -32,9 +32,9 @@ MEMORY_BYTES_PER_S = 20 * GIGA
 
 
 def training_on(training: Training, devices: int, machine: Machine) -> Training:
-    """A training of the same batch on fewer devices, under the quickest plan that runs here.
+    """A training of the same batch on fewer devices: of the plans that run here and use most, the quickest.
 
-    Workers are nodes of a cluster of equal devices. A plan that leaves devices idle is taken where none uses all.
+    Workers are nodes of a cluster of equal devices.
 
     Args:
         training: what ran, under which plan; it goes on where as many devices are left.
@@ -44,13 +44,13 @@ def training_on(training: Training, devices: int, machine: Machine) -> Training:
     Raises:
         InfeasibleError: no plan of this batch fits.
     """
-    job, row = _job(training, machine), training.row
-    if devices >= row.devices:
+    job, before = _job(training, machine), training.row
+    if devices >= before.devices:
         return training
     found: list[PlanRow] = []
     if devices >= job.cluster.groups[0].devices_per_node:
         try:
-            answer = replan(job, lost=f"{devices}-{row.devices - 1}", top=TRIED)
+            answer = replan(job, lost=f"{devices}-{before.devices - 1}", top=TRIED)
             found = [
                 one for move in answer.moves if (one := row_of(move.plan.plan, job.model)) and _runs(one, training)
             ]
@@ -58,13 +58,15 @@ def training_on(training: Training, devices: int, machine: Machine) -> Training:
             found = []
     if not found:
         raise InfeasibleError(
-            Problem(what=f"no plan of {row.gbs} samples a step on the {devices} devices that are left",
-                    why=f"it was {row.format()}", fix="start again with more devices, or another --gbs",
+            Problem(what=f"no plan of {before.gbs} samples a step on the {devices} devices that are left",
+                    why=f"it was {before.format()}", fix="start again with more devices, or another --gbs",
                     field="devices"),
             code="MW311",
         )  # fmt: skip
-    parts = found[0].pp * found[0].vpp
-    return replace(training, row=found[0], stage_layers=ModelLayout.of(job.model, training.seq_len).split(parts))
+    # What this machine takes for so little work is not known well enough to leave devices idle for it.
+    row = max(found, key=lambda one: one.devices)
+    stage_layers = ModelLayout.of(job.model, training.seq_len).split(row.pp * row.vpp)
+    return replace(training, row=row, stage_layers=stage_layers)
 
 
 def _job(training: Training, machine: Machine) -> Job:
