@@ -21,7 +21,7 @@ from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.units import seconds
 
-COMPOSED = 3
+COMPOSED = 6
 """Compositions that are priced in full."""
 MOST_SIZES = 1
 """Numbers of nodes that equal pipelines are tried on: the one that promises most."""
