@@ -16,6 +16,7 @@ NAMES = {
     *("parallelize", "grad", "value_and_grad", "LocalPipeline", "PipeshardParallel"),
     *("save_checkpoint", "restore_checkpoint"),
     *("Auto", "FromPlan", "Hosts", "StagesPlan", "plan_step"),
+    *("FollowParallel", "Islands", "Listing", "difference", "layer_boundary"),
     *("DataParallel", "ShardParallel", "Zero2Parallel", "Zero3Parallel"),
 }
 

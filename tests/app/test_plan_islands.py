@@ -9,8 +9,10 @@ import pytest
 
 from meshwright.app.estimate import estimate
 from meshwright.app.plan import plan
+from meshwright.app.plan_islands import plan_islands
 from meshwright.app.plan_set import PlanSet
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
+from tests.hetero.test_native_compose import asked
 
 MODEL, GPUS, BATCH = "llama-3-8b", "16xH100,16xA100-80", 64
 
@@ -80,3 +82,22 @@ def test_the_front_is_that_of_one_kind() -> None:
 def test_nothing_fits() -> None:
     with pytest.raises(InfeasibleError, match="8 x A100-80"):
         plan("deepseek-v3", gpus="8xA100-80,8xH100", global_batch=8)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "batch", "layers"),
+    [
+        ("5xA100-40,4xL40S", "5xA100-40,5xL40S", 16, 16),
+        ("4xA100-80,1xH100", "7xA100-80,1xH100", 8, 12),
+        ("2xA100-40,2xL40S,2xA100-80", "5xA100-40,2xL40S,2xA100-80", 8, 8),
+        ("4xL40S,3xH100", "7xL40S,3xH100", 16, 8),
+    ],
+)
+def test_devices_that_a_small_batch_does_not_divide_over_are_left_idle(
+    before: str, after: str, batch: int, layers: int
+) -> None:
+    few, many = (
+        plan_islands(asked(gpus, batch, layers), top=1, pin=("sharding=z0,z1", "recompute=none"))
+        for gpus in (before, after)
+    )
+    assert many.plans[0].estimate.step_time_s <= few.plans[0].estimate.step_time_s * (1 + 1e-9)

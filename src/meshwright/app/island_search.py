@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -27,6 +27,8 @@ from meshwright.specs.row import PlanRow
 
 FARTHEST = 1.12
 """Times the step of the first composition that others promise at most: closed forms are within that of `estimate`."""
+SMALL = 32
+"""Devices of a cluster on which compositions that leave some idle are looked at beside those that need not."""
 NEAR = 8
 """Pipelines of one kind of device whose degrees its search keeps to."""
 
@@ -88,7 +90,30 @@ class IslandSearch:
 
     def composed(self, groups: Iterable[int], most: int) -> list[Candidate]:
         """Compositions over these groups, or some of them, the quickest first."""
-        parts = [Part(number, self.cluster.groups[number].devices) for number in groups]
+        return self._composed_of([self._whole(number) for number in groups], most)
+
+    def leaving_out(self, groups: Sequence[int], most: int) -> list[Candidate]:
+        """Compositions without some devices of one group, on a small cluster: fewer may divide a small batch better.
+
+        Args:
+            groups: that may be used.
+            most: of each number of devices.
+        """
+        if self.cluster.devices > SMALL:
+            return []
+        found: list[Candidate] = []
+        for number in groups:
+            group = self.cluster.groups[number]
+            unit = group.devices_per_node if group.nodes > 1 else 1
+            rest = [self._whole(other) for other in groups if other != number]
+            for devices in range(unit, group.devices, unit):
+                found += self._composed_of([Part(number, devices), *rest], most)
+        return found
+
+    def _whole(self, number: int) -> Part:
+        return Part(number, self.cluster.groups[number].devices)
+
+    def _composed_of(self, parts: Sequence[Part], most: int) -> list[Candidate]:
         found: list[Candidate] = []
         for made in self.composer.made(parts, 3 * most):
             if len(found) > 1 and made.step_s > FARTHEST * min(one.step_time_s for one in found):

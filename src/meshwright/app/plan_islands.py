@@ -89,7 +89,7 @@ def plan_islands(
     run = IslandSearch(inputs, space_for)
     every = range(len(inputs.cluster.groups))
     alone = {number: run.alone(number) for number in every}
-    mixed = run.composed(every, COMPOSED) if refuses is None else []
+    mixed = [*run.composed(every, COMPOSED), *run.leaving_out(every, SUBSET_COMPOSED)] if refuses is None else []
     alone = _searched_where_close(run, alone, mixed)
     without = {}
     if len(alone) > 2 and refuses is None:
