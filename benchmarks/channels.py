@@ -213,8 +213,9 @@ and Adam. Beside it a call of a method of every actor that does nothing, answers
 
 ## Steps predicted
 
-`meshwright run` of {MODEL[0]} with `{" ".join(MODEL[1:])}` on eight virtual devices: the seconds of every executable run alone, the lists replayed with them, and the work of all
-shared evenly by the cores; against the median step. The prediction knows neither what Python takes to dispatch, nor
+`meshwright run` of {MODEL[0]} with `{" ".join(MODEL[1:])}` on eight
+virtual devices: the seconds of every executable run alone, the lists replayed with them, and the work of all shared
+evenly by the cores; against the median step. The prediction knows neither what Python takes to dispatch, nor
 what devices that share cores lose to each other in caches.
 
 {steps}
