@@ -9,13 +9,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.inline import flat_jaxpr
 from meshwright.compiler.marking import gradient_p, marked_forward
 from meshwright.compiler.scaling import is_mean
-from meshwright.compiler.trace import TracedStep, batch_part, batch_places, check_batch, flat_loss
+from meshwright.compiler.trace import TracedStep, flat_loss, flattened
 from meshwright.errors import InputError, Problem
 
 
@@ -60,20 +59,10 @@ def trace_function(
     Raises:
         InputError: it differentiates, the batch cannot be divided, or results of micro-batches cannot be put together.
     """
-    leaves, in_tree = jax.tree.flatten(tuple(arguments))
-    batch = batch_places(arguments, batch_argnums)
-    shapes = [jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.result_type(leaf)) for leaf in leaves]
-    check_batch([shapes[place] for place in batch], micro_batches)
-    out_tree: list[Any] = []
-
-    def flat(*given: Any) -> list[Any]:
-        outputs, structure = jax.tree.flatten(fun(*jax.tree.unflatten(in_tree, given)))
-        out_tree[:] = [structure]
-        return outputs
+    given = flattened(fun, arguments, batch_argnums, micro_batches)
 
     def traced_with(parts: int) -> core.ClosedJaxpr:
-        cut = [batch_part(shape, parts) if place in batch else shape for place, shape in enumerate(shapes)]
-        return flat_jaxpr(marked_forward(flat), cut)
+        return flat_jaxpr(marked_forward(given.flat), given.cut(parts))
 
     closed = traced_with(micro_batches)
     mark = next(eqn for eqn in closed.jaxpr.eqns if eqn.primitive is gradient_p)
@@ -88,7 +77,8 @@ def trace_function(
         whole = flat_loss(next(eqn for eqn in traced_with(1).jaxpr.eqns if eqn.primitive is gradient_p))
     step = TracedStep(
         jaxpr=closed.jaxpr, consts=tuple(closed.consts), loss=body.jaxpr, wrt=(), mark=mark, before=(), after=(),
-        batch=batch, micro_batches=micro_batches, in_tree=in_tree, out_tree=out_tree[0], mean=bool(mean),
+        batch=given.batch, micro_batches=micro_batches, in_tree=given.in_tree, out_tree=given.out_tree[0],
+        mean=bool(mean),
     )  # fmt: skip
     return TracedFunction(step=step, gathers=_gathers(step, body, whole, mean))
 

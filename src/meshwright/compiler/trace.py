@@ -54,6 +54,51 @@ class TracedStep:
         return self.mark.outvars[len(self.loss.outvars) :]
 
 
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Flattened:
+    """A function of lists, with the shapes of its inputs."""
+
+    flat: Callable[..., list[Any]]
+    shapes: tuple[jax.ShapeDtypeStruct, ...]
+    batch: tuple[int, ...]
+    """Inputs that are split into micro-batches."""
+    in_tree: Any
+    out_tree: list[Any]
+    """Of the results, once `flat` was called."""
+
+    def cut(self, parts: int) -> list[jax.ShapeDtypeStruct]:
+        """Shapes of the inputs of one of so many micro-batches."""
+        return [batch_part(shape, parts) if place in self.batch else shape for place, shape in enumerate(self.shapes)]
+
+
+def flattened(
+    fun: Callable[..., Any], arguments: Sequence[Any], batch_argnums: Sequence[int], micro_batches: int
+) -> Flattened:
+    """A function as one of lists.
+
+    Args:
+        fun: of trees of arrays.
+        arguments: arrays, or shapes of arrays.
+        batch_argnums: arguments whose arrays hold one sample per entry of their first axis.
+        micro_batches: parts into which a batch is split.
+
+    Raises:
+        InputError: the batch cannot be divided.
+    """
+    leaves, in_tree = jax.tree.flatten(tuple(arguments))
+    batch = batch_places(arguments, batch_argnums)
+    shapes = tuple(jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.result_type(leaf)) for leaf in leaves)
+    check_batch([shapes[place] for place in batch], micro_batches)
+    out_tree: list[Any] = []
+
+    def flat(*given: Any) -> list[Any]:
+        outputs, structure = jax.tree.flatten(fun(*jax.tree.unflatten(in_tree, given)))
+        out_tree[:] = [structure]
+        return outputs
+
+    return Flattened(flat=flat, shapes=shapes, batch=batch, in_tree=in_tree, out_tree=out_tree)
+
+
 def trace_step(
     fun: Callable[..., Any],
     arguments: Sequence[Any],
@@ -75,20 +120,10 @@ def trace_step(
         InputError: there is no mark or more than one, the batch cannot be divided, or the loss is neither a mean nor a
             sum over the batch.
     """
-    leaves, in_tree = jax.tree.flatten(tuple(arguments))
-    batch = batch_places(arguments, batch_argnums)
-    shapes = [jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.result_type(leaf)) for leaf in leaves]
-    check_batch([shapes[place] for place in batch], micro_batches)
-    out_tree: list[Any] = []
-
-    def flat(*given: Any) -> list[Any]:
-        outputs, structure = jax.tree.flatten(fun(*jax.tree.unflatten(in_tree, given)))
-        out_tree[:] = [structure]
-        return outputs
+    given = flattened(fun, arguments, batch_argnums, micro_batches)
 
     def traced_with(parts: int) -> core.ClosedJaxpr:
-        cut = [batch_part(shape, parts) if place in batch else shape for place, shape in enumerate(shapes)]
-        return traced(fun, flat, cut)
+        return traced(fun, given.flat, given.cut(parts))
 
     closed = traced_with(micro_batches)
     mark = _mark_of(closed, fun)
@@ -104,10 +139,10 @@ def trace_step(
         mark=mark,
         before=before,
         after=after,
-        batch=batch,
+        batch=given.batch,
         micro_batches=micro_batches,
-        in_tree=in_tree,
-        out_tree=out_tree[0],
+        in_tree=given.in_tree,
+        out_tree=given.out_tree[0],
         mean=mean,
     )
 
