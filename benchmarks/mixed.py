@@ -15,10 +15,10 @@ import time
 
 from benchmarks import ROOT, markdown_table
 from benchmarks.timing import Line
-from meshwright.app.island_search import IslandSearch
-from meshwright.app.job_inputs import job_inputs
 from meshwright.app.plan import plan
 from meshwright.app.replan import replan
+from meshwright.planning.island_search import IslandSearch
+from meshwright.planning.job_inputs import job_inputs
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.units import GIB, KIB, significant

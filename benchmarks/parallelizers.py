@@ -12,11 +12,11 @@ import os
 import sys
 
 from benchmarks import markdown_table
-from meshwright.app.composed_search import ComposedSearch
-from meshwright.app.job_inputs import job_inputs
 from meshwright.app.plan import plan
 from meshwright.errors import MeshwrightError
-from meshwright.hetero.parallelizers.registry import HOMES, parallelizers_named
+from meshwright.planning.compose.parallelizers.registry import HOMES, parallelizers_named
+from meshwright.planning.composed_search import ComposedSearch
+from meshwright.planning.job_inputs import job_inputs
 from meshwright.units import seconds, significant
 
 JOBS = (("llama-2-7b", "8xA100-40", 64), ("llama-3-8b", "16xH100,8xA100-80", 128))

@@ -17,8 +17,11 @@ install_import_hook(
     [
         *("meshwright.kernels", "meshwright.schedules", "meshwright.estimate", "meshwright.search"),
         "meshwright.calculon",
-        # The rest of hetero prices one composition at a time, millions of calls of plain numbers.
-        *(f"meshwright.hetero.{name}" for name in ("beam", "bounds", "columns", "pruning", "sequences", "stage_kinds")),
+        # The rest of planning.compose prices one composition at a time, millions of calls of plain numbers.
+        *(
+            f"meshwright.planning.compose.{name}"
+            for name in ("beam", "bounds", "columns", "pruning", "sequences", "stage_kinds")
+        ),
     ],
     typechecker=f"{__name__}.check_types",
 )

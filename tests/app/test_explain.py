@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.changes import neighbours, with_rest
 from meshwright.app.estimate import estimate
 from meshwright.app.explain import explain
 from meshwright.app.explanation import Explanation
-from meshwright.app.variants import equal_shares, evenly, variants
 from meshwright.errors import InputError
 from meshwright.estimate.price import estimate_plan
 from meshwright.library import models
 from meshwright.library.clusters import resolve_gpus
+from meshwright.planning.changes import neighbours, with_rest
+from meshwright.planning.variants import equal_shares, evenly, variants
 from meshwright.specs import Workload
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow

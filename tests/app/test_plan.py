@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.app.finding import is_round, parts, resized
-from meshwright.app.infeasible import NoPlanError
-from meshwright.app.objectives import Aim
 from meshwright.app.plan import plan
-from meshwright.app.title import bare_row
-from meshwright.app.verdict import OBJECTIVE_RULES
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 from meshwright.formats.plan_json import read_document, read_job
 from meshwright.library.calibration import calibration
 from meshwright.library.clusters import resolve_gpus
+from meshwright.planning.finding import is_round, parts, resized
+from meshwright.planning.infeasible import NoPlanError
+from meshwright.planning.objectives import Aim
+from meshwright.planning.title import bare_row
+from meshwright.planning.verdict import OBJECTIVE_RULES
 from meshwright.search.search import search
 from meshwright.specs.row import parse_row
 from tests.app.questions import BATCH, GPUS, MODEL, best_plans

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.changed_cluster import changed_cluster, resized
 from meshwright.app.plan import plan
 from meshwright.app.replan import Replanned, replan
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.formats.plan_json import write_job
 from meshwright.library.clusters import resolve_gpus
+from meshwright.planning.changed_cluster import changed_cluster, resized
 from meshwright.specs.job import Job
 
 

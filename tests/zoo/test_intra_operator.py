@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from meshwright.app.job_inputs import JobInputs, job_inputs
 from meshwright.app.plan import plan
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.search import Space, price_stages
 from meshwright.estimate.hardware import hardware_of
-from meshwright.hetero.parallelizers.guard import Guarded
-from meshwright.hetero.parallelizers.registry import parallelizers_named
+from meshwright.planning.compose.parallelizers.guard import Guarded
+from meshwright.planning.compose.parallelizers.registry import parallelizers_named
+from meshwright.planning.job_inputs import JobInputs, job_inputs
 from meshwright.specs.cluster import Island
 from meshwright.specs.seam import ModelSlice, PartialPlan
 from meshwright.zoo.decoder import Decoder

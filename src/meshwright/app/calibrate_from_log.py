@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from meshwright.app.job_inputs import Count
-from meshwright.app.plan_source import PlanLike, PlanQuestion, plan_question
 from meshwright.calibrate.file import write_calibration
 from meshwright.calibrate.one_step import NOISE, Learned, StepOn, doubt_of, learn
 from meshwright.errors import InputError, Problem
@@ -22,6 +20,8 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.formats.logs import LoggedStep, RunLog, read_log, steady
 from meshwright.formats.logs.record import median
 from meshwright.library.calibration import SCHEMA, Z90, MeasuredPlan, calibration
+from meshwright.planning.job_inputs import Count
+from meshwright.planning.plan_source import PlanLike, PlanQuestion, plan_question
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec

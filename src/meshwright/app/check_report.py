@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from meshwright.app.job_inputs import JobInputs
 from meshwright.app.post_mortem import PostMortem
-from meshwright.app.verdict import memory
 from meshwright.errors import Problem, ViolationError
 from meshwright.estimate.result import StepPrice
+from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.verdict import memory
 from meshwright.specs.measured import MeasuredJob
 from meshwright.units import seconds
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meshwright.app.job_inputs import is_cluster_path
 from meshwright.formats.cluster import assumptions
 from meshwright.formats.cluster_file import cluster_from_table
 from meshwright.formats.clusters import ALIKE, read_description
 from meshwright.formats.clusters.base import Description
 from meshwright.formats.clusters.write import cluster_file
-from meshwright.hetero.islands import AlikeDevices, Granularity, check_tolerance, granularities, islands
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.devices import device
+from meshwright.planning.compose.islands import AlikeDevices, Granularity, check_tolerance, granularities, islands
+from meshwright.planning.job_inputs import is_cluster_path
 from meshwright.specs.cluster import ClusterSpec
 
 MOST_GRANULARITIES = 12

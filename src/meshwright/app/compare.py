@@ -8,17 +8,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from meshwright.app.measured_words import folder_notes, planned_title
 from meshwright.app.plan_set import shortened
-from meshwright.app.plan_source import PlanLike, planned_job
-from meshwright.app.title import bare_row, strategy_text
-from meshwright.app.verdict import FITS_WORDS, differences, memory, percent, tied
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.formats.plan_json import PlannedJob
-from meshwright.hetero.job_price import price_job
 from meshwright.library.calibration import calibration
+from meshwright.planning.compose.job_price import price_job
+from meshwright.planning.measured_words import folder_notes, planned_title
+from meshwright.planning.plan_source import PlanLike, planned_job
+from meshwright.planning.title import bare_row, strategy_text
+from meshwright.planning.verdict import FITS_WORDS, differences, memory, percent, tied
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.plan import Pipeline

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
-from meshwright.app.axes import inexact
-from meshwright.app.job_inputs import Count
 from meshwright.app.plan_set import PlanSet, ranked
-from meshwright.app.plan_source import PlanLike, plan_question
-from meshwright.app.verdict import Verdict, reasons, sentence, whole_run
 from meshwright.errors import InputError
 from meshwright.estimate.price import estimate_plan
 from meshwright.formats.cluster import Assumption
+from meshwright.planning.axes import inexact
+from meshwright.planning.job_inputs import Count
+from meshwright.planning.plan_source import PlanLike, plan_question
+from meshwright.planning.verdict import Verdict, reasons, sentence, whole_run
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec

@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from meshwright.app.changes import describe, neighbours, with_rest
 from meshwright.app.explain_measured import explain_measured
 from meshwright.app.explain_mixed import mixed_steps
 from meshwright.app.explanation import Explanation, Step
-from meshwright.app.plan_source import PlanLike, planned_job
-from meshwright.app.price_words import price_lines
-from meshwright.app.pricing import Priced, Pricer
-from meshwright.app.sensitivity import effects
-from meshwright.app.title import bare_row
-from meshwright.app.verdict import against, memory, percent, sentence
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
+from meshwright.planning.changes import describe, neighbours, with_rest
+from meshwright.planning.plan_source import PlanLike, planned_job
+from meshwright.planning.price_words import price_lines
+from meshwright.planning.pricing import Priced, Pricer
+from meshwright.planning.sensitivity import effects
+from meshwright.planning.title import bare_row
+from meshwright.planning.verdict import against, memory, percent, sentence
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.model import ModelSpec

@@ -11,16 +11,16 @@ from dataclasses import replace
 
 from meshwright.app.explain_mixed import rung, step_of
 from meshwright.app.explanation import Explanation, Step
-from meshwright.app.measured_words import folder_notes, measured_sentence
-from meshwright.app.price_words import price_said, traffic_lines
-from meshwright.app.sensitivity import LEAST_EFFECT, SURE_STEP, Effect
 from meshwright.estimate.result import StepPrice
-from meshwright.hetero.composition import Composition, Part, PipelineShape
-from meshwright.hetero.composition_price import CompositionPricer
-from meshwright.hetero.improve import merged, similar
-from meshwright.hetero.job_price import paced_pipelines, price_job, price_pipelines
-from meshwright.hetero.measured_job import costs_of, pipeline_shapes
-from meshwright.hetero.shares import shares
+from meshwright.planning.compose.composition import Composition, Part, PipelineShape
+from meshwright.planning.compose.composition_price import CompositionPricer
+from meshwright.planning.compose.improve import merged, similar
+from meshwright.planning.compose.job_price import paced_pipelines, price_job, price_pipelines
+from meshwright.planning.compose.measured_job import costs_of, pipeline_shapes
+from meshwright.planning.compose.shares import shares
+from meshwright.planning.measured_words import folder_notes, measured_sentence
+from meshwright.planning.price_words import price_said, traffic_lines
+from meshwright.planning.sensitivity import LEAST_EFFECT, SURE_STEP, Effect
 from meshwright.specs.measured import MeasuredJob, MeasuredLink, MeasuredModel
 
 MOST_NEIGHBOURS = 12

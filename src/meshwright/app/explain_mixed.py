@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from meshwright.app.explanation import Step
-from meshwright.app.variants import equal_shares, evenly, variants
-from meshwright.app.verdict import against, memory, percent
 from meshwright.errors import MeshwrightError
 from meshwright.estimate.legality import plan_problems
 from meshwright.estimate.price import check_plan, estimate_of
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.estimate.result import StepEstimate, StepPrice
+from meshwright.planning.variants import equal_shares, evenly, variants
+from meshwright.planning.verdict import against, memory, percent
 from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.units import seconds

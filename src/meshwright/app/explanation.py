@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from meshwright.app.measured_words import planned_title
-from meshwright.app.sensitivity import Effect
 from meshwright.estimate.result import StepPrice
 from meshwright.formats.plan_json import PlannedJob
+from meshwright.planning.measured_words import planned_title
+from meshwright.planning.sensitivity import Effect
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshwright.app.plan_source import PlanLike, job_of
-from meshwright.app.title import groups_of
 from meshwright.app.torch_csv import LOADER_FILE, torch_files
-from meshwright.app.verdict import memory, percent
 from meshwright.errors import Problem, UnsupportedError, unknown_name
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats import megatron
 from meshwright.formats.plan_json import content_hash, write_job
 from meshwright.formats.writing import check_directory, write_folder
+from meshwright.planning.plan_source import PlanLike, job_of
+from meshwright.planning.title import groups_of
+from meshwright.planning.verdict import memory, percent
 from meshwright.specs.job import Job
 from meshwright.units import seconds
 

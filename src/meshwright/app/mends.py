@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from meshwright.app.changes import Change, describe, distance, repairs
 from meshwright.app.check_report import Repair
-from meshwright.app.job_inputs import JobInputs
-from meshwright.app.pricing import Pricer
+from meshwright.planning.changes import Change, describe, distance, repairs
+from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.pricing import Pricer
 from meshwright.specs.row import PlanRow
 
 MOST_MENDS = 5

@@ -7,21 +7,24 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
-from meshwright.app.axes import check_axes, inexact, space_of, target_rule
-from meshwright.app.finding import Found, check_options, restricted
-from meshwright.app.infeasible import no_plan
-from meshwright.app.job_inputs import Count, Gathered, JobInputs, job_inputs
-from meshwright.app.node_rent import find_best
-from meshwright.app.objectives import QUICKEST, Aim, Duration, aim_of
 from meshwright.app.plan_composed import Names, check_composed, plan_composed
 from meshwright.app.plan_islands import check_islands, plan_islands
 from meshwright.app.plan_set import PlanSet, RankedPlan
-from meshwright.app.price_words import price_lines
-from meshwright.app.rank_map import rank_map
-from meshwright.app.reserve import reserve_line
-from meshwright.app.unequal import with_unequal
-from meshwright.app.usable_islands import usable_islands
-from meshwright.app.verdict import (
+from meshwright.formats.cluster import Assumption
+from meshwright.library.calibration import calibration
+from meshwright.planning.axes import check_axes, inexact, space_of, target_rule
+from meshwright.planning.compose.parallelizers.registry import parallelizers_named
+from meshwright.planning.finding import Found, check_options, restricted
+from meshwright.planning.infeasible import no_plan
+from meshwright.planning.job_inputs import Count, Gathered, JobInputs, job_inputs
+from meshwright.planning.node_rent import find_best
+from meshwright.planning.objectives import QUICKEST, Aim, Duration, aim_of
+from meshwright.planning.price_words import price_lines
+from meshwright.planning.rank_map import rank_map
+from meshwright.planning.reserve import reserve_line
+from meshwright.planning.unequal import with_unequal
+from meshwright.planning.usable_islands import usable_islands
+from meshwright.planning.verdict import (
     OBJECTIVE_RULES,
     RunnerUp,
     Verdict,
@@ -32,9 +35,6 @@ from meshwright.app.verdict import (
     sentence,
     whole_run,
 )
-from meshwright.formats.cluster import Assumption
-from meshwright.hetero.parallelizers.registry import parallelizers_named
-from meshwright.library.calibration import calibration
 from meshwright.search.front import FrontPlan, device_front
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from meshwright.app.axes import space_of
-from meshwright.app.island_search import Candidate, IslandSearch
-from meshwright.app.job_inputs import JobInputs, job_inputs
 from meshwright.app.plan_set import PlanSet, RankedPlan
-from meshwright.app.usable_islands import usable_islands
-from meshwright.app.verdict import Verdict, percent, reasons, sentence
-from meshwright.hetero.native_pipelines import QUICK
+from meshwright.planning.axes import space_of
+from meshwright.planning.compose.native_pipelines import QUICK
+from meshwright.planning.island_search import Candidate, IslandSearch
+from meshwright.planning.job_inputs import JobInputs, job_inputs
+from meshwright.planning.usable_islands import usable_islands
+from meshwright.planning.verdict import Verdict, percent, reasons, sentence
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from meshwright.app.axes import space_of
-from meshwright.app.composed_search import Composed, ComposedSearch
-from meshwright.app.composition import MOST_SKIPS, Composition, PlannedSlice
-from meshwright.app.finding import find_plans
-from meshwright.app.island_search import IslandSearch
-from meshwright.app.job_inputs import JobInputs
-from meshwright.app.mixing import Mixing, Subset
 from meshwright.app.mixing_facts import mixing_of
 from meshwright.app.plan_set import PlanSet, RankedPlan
-from meshwright.app.title import strategy_text, title
-from meshwright.app.verdict import RunnerUp, Verdict, against, reasons, sentence, whole_run
 from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem
 from meshwright.formats.cluster import Assumption
-from meshwright.hetero.parallelizers.registry import parallelizers_named
+from meshwright.planning.axes import space_of
+from meshwright.planning.compose.parallelizers.registry import parallelizers_named
+from meshwright.planning.composed_search import Composed, ComposedSearch
+from meshwright.planning.composition import MOST_SKIPS, Composition, PlannedSlice
+from meshwright.planning.finding import find_plans
+from meshwright.planning.island_search import IslandSearch
+from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.mixing import Mixing, Subset
+from meshwright.planning.title import strategy_text, title
+from meshwright.planning.verdict import RunnerUp, Verdict, against, reasons, sentence, whole_run
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job

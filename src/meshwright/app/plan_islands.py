@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from meshwright.app.axes import space_of, target_rule
-from meshwright.app.finding import CLEARLY_FASTER, restricted
-from meshwright.app.island_rent import offer_of, rent_islands
-from meshwright.app.island_search import Candidate, IslandSearch
-from meshwright.app.job_inputs import JobInputs
-from meshwright.app.mixing import Subset
 from meshwright.app.mixing_facts import mixing_of
-from meshwright.app.objectives import QUICKEST, Aim, admitted, require_prices, usd
 from meshwright.app.plan_set import PlanSet, RankedPlan
-from meshwright.app.price_words import price_lines
-from meshwright.app.verdict import RunnerUp, Verdict, against, percent, reasons, sentence, whole_run
 from meshwright.errors import InfeasibleError, MeshwrightError, Problem, UnsupportedError
 from meshwright.formats.cluster import Assumption
+from meshwright.planning.axes import space_of, target_rule
+from meshwright.planning.finding import CLEARLY_FASTER, restricted
+from meshwright.planning.island_rent import offer_of, rent_islands
+from meshwright.planning.island_search import Candidate, IslandSearch
+from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.mixing import Subset
+from meshwright.planning.objectives import QUICKEST, Aim, admitted, require_prices, usd
+from meshwright.planning.price_words import price_lines
+from meshwright.planning.verdict import RunnerUp, Verdict, against, percent, reasons, sentence, whole_run
 from meshwright.search.search import FRONT_SLACK
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec

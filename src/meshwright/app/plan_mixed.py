@@ -10,25 +10,25 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshwright.app.measured_cluster import measured_cluster, measured_kinds
-from meshwright.app.measured_words import measured_title
-from meshwright.app.mixed_rent import composed_offer, priced_cluster, rented_part
-from meshwright.app.objectives import Aim, Duration, admitted, aim_of, require_prices, usd
-from meshwright.app.price_words import price_said, traffic_lines
 from meshwright.errors import InfeasibleError, InputError, Problem, UnsupportedError, unknown_name
 from meshwright.estimate.result import StepPrice
 from meshwright.formats.plan_json import PLAN_SET_SCHEMA, job_document, write_job
 from meshwright.formats.profiles import ProfileSet, read_profiles
-from meshwright.hetero.bounds import compute_bound_s
-from meshwright.hetero.compose import Composed, Composer
-from meshwright.hetero.composition_price import CompositionPricer
-from meshwright.hetero.costing import Offer
-from meshwright.hetero.execution import execution_plan
-from meshwright.hetero.job_price import PacedPipeline, paced_pipelines, price_job
-from meshwright.hetero.kinds import DeviceKind
-from meshwright.hetero.measured_job import measured_job, pipeline_shapes
-from meshwright.hetero.profile_costs import ProfileCosts
-from meshwright.hetero.shares import shares
+from meshwright.planning.compose.bounds import compute_bound_s
+from meshwright.planning.compose.compose import Composed, Composer
+from meshwright.planning.compose.composition_price import CompositionPricer
+from meshwright.planning.compose.costing import Offer
+from meshwright.planning.compose.execution import execution_plan
+from meshwright.planning.compose.job_price import PacedPipeline, paced_pipelines, price_job
+from meshwright.planning.compose.kinds import DeviceKind
+from meshwright.planning.compose.measured_job import measured_job, pipeline_shapes
+from meshwright.planning.compose.profile_costs import ProfileCosts
+from meshwright.planning.compose.shares import shares
+from meshwright.planning.measured_cluster import measured_cluster, measured_kinds
+from meshwright.planning.measured_words import measured_title
+from meshwright.planning.mixed_rent import composed_offer, priced_cluster, rented_part
+from meshwright.planning.objectives import Aim, Duration, admitted, aim_of, require_prices, usd
+from meshwright.planning.price_words import price_said, traffic_lines
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.plan import ExecutionPlan

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from meshwright.app.objectives import QUICKEST, Aim
-from meshwright.app.rank_map import RankMap, rank_map
-from meshwright.app.title import bare_row, title, title_of
-from meshwright.app.verdict import Verdict, WholeRun, tied
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.cluster import Assumption
 from meshwright.formats.plan_json import PLAN_SET_SCHEMA, content_hash, job_document, write_job
 from meshwright.library.calibration import calibration
+from meshwright.planning.objectives import QUICKEST, Aim
+from meshwright.planning.rank_map import RankMap, rank_map
+from meshwright.planning.title import bare_row, title, title_of
+from meshwright.planning.verdict import Verdict, WholeRun, tied
 from meshwright.search.front import FrontPlan
 from meshwright.search.result import Certificate
 from meshwright.specs.cluster import ClusterSpec
@@ -29,11 +29,11 @@ from meshwright.units import seconds
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from meshwright.app.composition import Composition
     from meshwright.app.explanation import Explanation
     from meshwright.app.export import Exported
-    from meshwright.app.mixing import Mixing
     from meshwright.app.trace import Trace
+    from meshwright.planning.composition import Composition
+    from meshwright.planning.mixing import Mixing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meshwright.app.changed_cluster import ChangedCluster, changed_cluster
 from meshwright.app.plan import plan
 from meshwright.app.plan_again import plans_again
 from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.formats.plan_json import read_job
-from meshwright.hetero.moved_state import MovedState, moved_state
+from meshwright.planning.changed_cluster import ChangedCluster, changed_cluster
+from meshwright.planning.compose.moved_state import MovedState, moved_state
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.units import gib, seconds

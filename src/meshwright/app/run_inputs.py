@@ -6,10 +6,10 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from meshwright.app.plan_source import is_file, job_of
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, unknown_name
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.legality import row_problems
+from meshwright.planning.plan_source import is_file, job_of
 from meshwright.schedules import ALIASES, SCHEDULES
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow, parse_row

@@ -7,15 +7,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from meshwright.app.axes import schedule_names
-from meshwright.app.job_inputs import JobInputs
-from meshwright.app.plan_source import PlanLike, plan_question
-from meshwright.app.verdict import percent
 from meshwright.errors import InputError, MeshwrightError, Problem
 from meshwright.estimate.layout import expand
 from meshwright.estimate.legality import row_problems
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
+from meshwright.planning.axes import schedule_names
+from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.plan_source import PlanLike, plan_question
+from meshwright.planning.verdict import percent
 from meshwright.schedules import SCHEDULES
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from meshwright.app.job_inputs import Count, job_inputs, parse_count
 from meshwright.app.plan_set import PlanSet
 from meshwright.app.sizing import MOST_DEVICES, CurvePoint, Goal, Sizing, nodes_of
-from meshwright.app.verdict import percent
 from meshwright.errors import InfeasibleError, InputError, Problem
 from meshwright.library.devices import device as library_device
+from meshwright.planning.job_inputs import Count, job_inputs, parse_count
+from meshwright.planning.verdict import percent
 from meshwright.specs.device import DeviceSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.units import seconds, significant

@@ -6,16 +6,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from meshwright.app.axes import space_of
-from meshwright.app.finding import find_plans, is_round
-from meshwright.app.job_inputs import JobInputs
 from meshwright.app.plan import plan_set
 from meshwright.app.plan_set import PlanSet
-from meshwright.app.verdict import whole_run
 from meshwright.errors import InputError
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.price import model_flop_per_token
 from meshwright.formats.cluster import node_group
+from meshwright.planning.axes import space_of
+from meshwright.planning.finding import find_plans, is_round
+from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.verdict import whole_run
 from meshwright.search.bound import row_bounds
 from meshwright.search.grid import build_grid
 from meshwright.search.space import Space

@@ -9,14 +9,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from meshwright.app.job_inputs import Count
-from meshwright.app.measured_words import folder_notes, planned_title
-from meshwright.app.plan_source import PlanLike, measured_plan, plan_question, planned_job
 from meshwright.errors import InputError, Problem
 from meshwright.estimate.timeline import StepTimeline, step_timeline
 from meshwright.formats.plan_json import PlannedJob
 from meshwright.formats.writing import check_file, write_file
-from meshwright.hetero.job_timeline import job_timeline
+from meshwright.planning.compose.job_timeline import job_timeline
+from meshwright.planning.job_inputs import Count
+from meshwright.planning.measured_words import folder_notes, planned_title
+from meshwright.planning.plan_source import PlanLike, measured_plan, plan_question, planned_job
 from meshwright.report.picture import MemoryLine, Picture, Span
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.measured import MeasuredJob

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from meshwright.app.axes import space_of
 from meshwright.app.calculon_space import (
     MOST_BATCH,
     MOST_PROCESSORS,
@@ -17,13 +16,14 @@ from meshwright.app.calculon_space import (
     read_apps,
     read_systems,
 )
-from meshwright.app.finding import require_homogeneous
-from meshwright.app.job_inputs import Count, job_inputs
 from meshwright.app.tune_answer import Judged, TuneAnswer
 from meshwright.app.tune_options import Chosen, TuneOptions, tune_options
 from meshwright.calculon.inputs import Application, System
 from meshwright.calculon.space import Space as Executions
 from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem
+from meshwright.planning.axes import space_of
+from meshwright.planning.finding import require_homogeneous
+from meshwright.planning.job_inputs import Count, job_inputs
 from meshwright.schedules import DEFAULT_SCHEDULES
 from meshwright.search.tuners.base import Optimum, Trial, TunableSpace
 from meshwright.search.tuners.calculon_space import CalculonSpace

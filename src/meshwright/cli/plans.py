@@ -160,11 +160,11 @@ def plan(
         expert_imbalance=gather.number("--expert-imbalance", expert_imbalance),
         tokens=tokens,
     )
-    from meshwright.app.axes import check_axes, target_rule
-    from meshwright.app.finding import check_options
     from meshwright.app.plan import plan as search
     from meshwright.formats.writing import check_file, write_file
     from meshwright.library.calibration import calibrated_by
+    from meshwright.planning.axes import check_axes, target_rule
+    from meshwright.planning.finding import check_options
 
     wanted = given(
         objective=objective,
@@ -182,7 +182,7 @@ def plan(
     named = None
     if parallelizer is not None:
         from meshwright.app.plan_composed import check_composed
-        from meshwright.hetero.parallelizers.registry import parallelizers_named
+        from meshwright.planning.compose.parallelizers.registry import parallelizers_named
 
         named = gather.attempt(lambda: parallelizers_named(parallelizer))
         other_aims = {name: value for name, value in wanted.items() if (name, value) != ("objective", "time")}
@@ -214,7 +214,7 @@ def plan(
 
 def _checked_aim(wanted: Mapping[str, Any]) -> None:
     """What the objective and the limits say, so that their problems come with all others."""
-    from meshwright.app.objectives import aim_of
+    from meshwright.planning.objectives import aim_of
 
     aim_of(**wanted)
 
@@ -285,11 +285,11 @@ def estimate(
         expert_imbalance=gather.number("--expert-imbalance", expert_imbalance),
         tokens=tokens,
     )
-    from meshwright.app.axes import schedule_names
     from meshwright.app.estimate import estimate as price_plan
     from meshwright.app.schedules_of_plan import schedules_of_plan
     from meshwright.formats.writing import check_file, write_file
     from meshwright.library.calibration import calibrated_by
+    from meshwright.planning.axes import schedule_names
 
     if output is not None:
         gather.attempt(lambda: check_file(output))

@@ -61,8 +61,8 @@ def compare(
     if first is None or second is None:
         gather.problem(missing("PLAN" if first is None else "the second PLAN", WRITE_ONE))
     from meshwright.app.compare import compare as hold_together
-    from meshwright.app.plan_source import job_of
     from meshwright.formats.writing import check_file, write_file
+    from meshwright.planning.plan_source import job_of
 
     if svg is not None:
         gather.attempt(lambda: check_file(svg))

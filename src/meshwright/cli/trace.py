@@ -66,9 +66,9 @@ def trace(
         attention_kernel=attention_kernel,
         expert_imbalance=gather.number("--expert-imbalance", expert_imbalance),
     )
-    from meshwright.app.plan_source import is_file
     from meshwright.app.trace import check_files
     from meshwright.app.trace import trace as draw
+    from meshwright.planning.plan_source import is_file
 
     if plan is not None and model is None and not is_file(plan):
         gather.problem(missing("--model", "for example --model llama-3.1-70b; only a plan file carries its model"))

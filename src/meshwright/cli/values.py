@@ -86,7 +86,7 @@ class Gather:
     def with_inputs(self, model: str | None, inputs: dict[str, Any]) -> None:
         """Raise what is wrong so far, together with what is wrong with model, cluster and workload."""
         if self.errors:
-            from meshwright.app.job_inputs import job_inputs
+            from meshwright.planning.job_inputs import job_inputs
 
             self.attempt(lambda: job_inputs(model or "", **inputs))
         self.done()

@@ -1,0 +1,168 @@
+"""Islands divided between pipelines: which shares of them each pipeline takes, as columns with integer counts.
+
+    a use       devices of each island that one pipeline takes; a share is all of the island or a round part of it
+    its value   sequences that its best pipeline trains within a horizon T:  wave (1 + (T - fill - sync) / period)
+    a division  uses, some of them several times, within the devices there are and worth the whole batch at T
+
+T is a little more than the step of the best composition of whole islands, so that only what is quicker is looked for.
+A use is worth what the quickest of its routes promises until it stands in one of the best divisions and its layers are
+split exactly; this goes on until the best divisions hold none that are not, or enough are.
+Restrictions made for speed: the shares of `island_shares`, at most four pipelines, so many uses and partial divisions.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from meshwright.planning.compose.native_islands import Part
+from meshwright.planning.compose.native_pipelines import NativePipelines, Placed, Use
+from meshwright.planning.compose.pipelines import SplitPipeline
+from meshwright.planning.compose.routes import Picks
+from meshwright.shapes import Float, Int
+
+MOST_USES = {1: 64, 2: 150, 3: 90}
+"""That are looked at, by the number of islands; of more of them as many as of three."""
+FEWEST_USES = 90
+MOST_TUPLES = 1_000
+"""Combinations of stage counts of one use."""
+BISECTED = 6
+"""Routes of a use whose pace is searched, with chunks and without."""
+MOST_PIPELINES = 4
+BEAM = 160
+"""Partial divisions that are kept, those that may be worth the most."""
+AT_ONCE = 5
+"""Uses whose layers are split before divisions are compared again."""
+MOST_DIVISIONS = 12
+"""Divisions that the answer may be chosen from."""
+AROUND = 1.02
+"""Times the step of the best composition of whole islands that a division may promise: closed forms are that near."""
+
+
+@dataclass(slots=True)
+class Divided:
+    """Divisions of some parts of the cluster that promise a step within a horizon."""
+
+    through: NativePipelines
+    parts: Sequence[Part]
+    horizon_s: float
+    _known: dict[Use, list[SplitPipeline]] = field(default_factory=dict)
+    _routes: dict[Use, list[Placed]] = field(default_factory=dict)
+
+    def divisions(self) -> list[list[tuple[Use, list[SplitPipeline]]]]:
+        """The best divisions, each with the best pipelines of its uses, none of whole islands only."""
+        uses = self._uses()
+        self._pace([use for use in uses if use not in self._known])
+        values = np.array([self._value(use) for use in uses])
+        useful = np.flatnonzero(values > 0)
+        uses, values = [uses[i] for i in useful.tolist()], values[useful]
+        found = 0
+        while uses:
+            best = self._best(uses, values)
+            wanted = dict.fromkeys(use for chosen in best for use in chosen if uses[use] not in self._known)
+            if not wanted or found >= self.through.effort.divided_uses:
+                return [
+                    [(uses[use], self._known[uses[use]]) for use in chosen]
+                    for chosen in best
+                    if all(uses[use] in self._known for use in chosen)
+                ]
+            asked = list(wanted)[:AT_ONCE]
+            found += len(asked)
+            for use in asked:
+                split = self.through.split_some(self._routes[uses[use]])
+                self._known[uses[use]] = sorted(split, key=self.sequences, reverse=True)
+                values[use] = self._value(uses[use])
+        return []
+
+    def _uses(self) -> list[Use]:
+        """Shares of the islands, those that are cut the least first, that could hold the model."""
+        shares = [
+            [0, part.devices, *(share for share in self.through.islands.shares(part.group) if share < part.devices)]
+            for part in self.parts
+        ]
+        ranks = itertools.product(*(range(len(own)) for own in shares))
+        ordered = sorted(ranks, key=lambda rank: (sum(place - 1 for place in rank if place), rank))
+        found: list[Use] = []
+        most = MOST_USES.get(len(self.parts), FEWEST_USES)
+        for rank in ordered[1:]:
+            use = tuple(
+                Part(part.group, own[place]) for part, own, place in zip(self.parts, shares, rank, strict=True) if place
+            )
+            if max(rank) < 2:
+                self._known[use] = self.through.through(use)
+            found.append(use)
+            if len(found) == most:
+                break
+        return found
+
+    def _pace(self, uses: Sequence[Use]) -> None:
+        """The routes of all uses, those of the same groups together."""
+        total = sum(self.through.islands.rate(part) for part in self.parts)
+        through: dict[tuple[int, ...], list[tuple[Use, Picks]]] = {}
+        for use in uses:
+            share = sum(self.through.islands.rate(part) for part in use) / max(total, 1e-300)
+            picks = self.through.promising(use, share, bisected=BISECTED, most_tuples=MOST_TUPLES)
+            if picks is not None:
+                through.setdefault(tuple(part.group for part in use), []).append((use, picks))
+        for alike in through.values():
+            own = [use for use, _ in alike]
+            found = self.through.paced_all(own, [picks for _, picks in alike])
+            for use, routes in zip(own, found, strict=True):
+                self._routes[use] = sorted(routes, key=lambda one: -one.sequences(self.horizon_s))
+
+    def _value(self, use: Use) -> float:
+        """Sequences within the horizon, by its pipelines where they are known, else by its routes."""
+        if use in self._known:
+            return max((self.sequences(one) for one in self._known[use]), default=0.0)
+        routes = self._routes.get(use, [])
+        return max(routes[0].sequences(self.horizon_s), 0.0) if routes else 0.0
+
+    def sequences(self, one: SplitPipeline) -> float:
+        """That a pipeline trains within the horizon; none where it cannot start."""
+        number = 1.0 + (self.horizon_s - one.fill_s - one.sync_s) / one.period_s
+        return one.wave * number if number >= one.least_micro_batches else 0.0
+
+    def _best(self, uses: Sequence[Use], values: Float[np.ndarray, "uses"]) -> list[tuple[int, ...]]:
+        """The divisions that may be worth the batch, the most valuable first."""
+        groups = [part.group for part in self.parts]
+        taken = np.zeros((len(uses), len(groups)), dtype=np.int64)
+        for number, use in enumerate(uses):
+            for part in use:
+                taken[number, groups.index(part.group)] = part.devices
+        there = np.array([part.devices for part in self.parts])
+        each = np.array([self.through.islands.rate(Part(group, 1)) for group in groups])
+        per_device = each * self.horizon_s / self.through.islands.usual_layers
+        whole = np.array([all(part in self.parts for part in use) for use in uses])
+        batch = float(self.through.islands.workload.global_batch)
+        chosen = np.zeros((1, 0), dtype=np.int64)
+        left, worth = there[None, :], np.zeros(1)
+        found: list[tuple[float, tuple[int, ...]]] = []
+        for _ in range(MOST_PIPELINES):
+            last = chosen[:, -1] if chosen.shape[1] else np.zeros(1, dtype=np.int64)
+            able = (taken[None] <= left[:, None]).all(axis=2) & (np.arange(len(uses)) >= last[:, None])
+            which, added = np.nonzero(able)
+            chosen = np.column_stack([chosen[which], added])
+            left, worth = left[which] - taken[added], worth[which] + values[added]
+            loss = self._sync_s(taken[chosen].sum(axis=2)) * batch / self.horizon_s
+            good = np.flatnonzero((worth - loss >= batch) & ~whole[chosen].all(axis=1))
+            found += [(float(worth[i] - loss[i]), tuple(chosen[i].tolist())) for i in good.tolist()]
+            kept = _largest(worth + left @ per_device, BEAM, batch)
+            chosen, left, worth = chosen[kept], left[kept], worth[kept]
+        found.sort(key=lambda one: -one[0])
+        return [division for _, division in found[:MOST_DIVISIONS]]
+
+    def _sync_s(self, devices: Int[np.ndarray, "divisions pipelines"]) -> Float[np.ndarray, "divisions"]:
+        """Gradients between the pipelines over the quickest link there is: what they take at least."""
+        count = devices.shape[1]
+        through, groups = self.through, [part.group for part in self.parts]
+        gradient_bytes = through.islands.model.parameters * through.islands.workload.precision.bytes_of("reduce")
+        link = max(through.islands.link(a, b)[0] for a in groups for b in groups)
+        return np.asarray(2 * (count - 1) / count * gradient_bytes / (link * devices.min(axis=1)))
+
+
+def _largest(worth: Float[np.ndarray, "rows"], most: int, least: float) -> Int[np.ndarray, "kept"]:
+    order = np.argsort(-worth, kind="stable")[:most]
+    return order[worth[order] >= least]

@@ -1,0 +1,109 @@
+"""Nothing fits: the constraint that binds, and the cheapest mends, each one priced."""
+
+from __future__ import annotations
+
+from meshwright.errors import InfeasibleError, Problem
+from meshwright.planning.finding import Found, SpaceFor
+from meshwright.planning.job_mends import Mend, mends_of_job
+from meshwright.planning.leanest import Leanest, leanest
+from meshwright.planning.verdict import memory
+from meshwright.search.space import Space
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.workload import Workload
+from meshwright.units import gib
+
+_NEXT = "\n       or "
+"""Between mends, each on a line of its own in the terminal."""
+
+
+class NoPlanError(InfeasibleError):
+    """No plan fits; the mends come with it as data too."""
+
+    default_code = "MW300"
+
+    def __init__(self, problems: tuple[Problem, ...], mends: tuple[Mend, ...], *, code: str | None = None) -> None:
+        self.mends = mends
+        super().__init__(problems, code=code)
+
+    def to_dict(self) -> dict[str, object]:
+        """The same as data, for `--json`."""
+        document = super().to_dict()
+        problems = [{**problem, "fix": problem["fix"].replace(_NEXT, "; or ")} for problem in self._records()]
+        return {**document, "problems": problems, "feasible": False, "mends": [mend.to_dict() for mend in self.mends]}
+
+    def _records(self) -> list[dict[str, str]]:
+        return [{"field": p.field, "what": p.what, "why": p.why, "fix": p.fix} for p in self.problems]
+
+
+def no_plan(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor, found: Found
+) -> NoPlanError:
+    """The error that says which constraint binds and what would mend it.
+
+    Args:
+        model: the model.
+        cluster: what the user has.
+        workload: the step.
+        space_for: the search space for a number of devices.
+        found: the search that found nothing.
+
+    Returns:
+        The error, to be raised.
+    """
+    space = space_for(cluster)
+    certificate = found.result.certificate
+    if not certificate.space:
+        return NoPlanError((_nothing_legal(model, cluster, workload, space),), (), code="MW301")
+    tried = leanest(model, cluster, workload, space)
+    lean = tried[0] if tried else None
+    mends = tuple(mends_of_job(model, cluster, workload, space_for, tried))
+    problem = Problem(
+        what=_what(model, cluster, certificate.space, lean, pinned=bool(space.pins)),
+        why=_why(lean) if lean else "",
+        fix=_fix(mends, pinned=bool(space.pins)),
+        field="memory",
+    )
+    return NoPlanError((problem,), mends)
+
+
+def _what(model: ModelSpec, cluster: ClusterSpec, space: int, lean: Leanest | None, *, pinned: bool) -> str:
+    group = cluster.groups[0]
+    left = " that the pins leave" if pinned else ""
+    start = f"none of the {space:,} plans{left} of {model.name} fits {cluster.devices} x {group.device.name}"
+    if lean is None:
+        return start
+    full = lean.estimate.fullest
+    return (
+        f"{start}: the leanest tried ({lean.row.format()}) needs {memory(full.peak_memory_bytes, full.capacity_bytes)}"
+    )
+
+
+def _why(lean: Leanest) -> str:
+    full = lean.estimate.fullest
+    kinds = sorted(full.memory_bytes, key=lambda kind: -kind[1])
+    shown = ", ".join(f"{name.replace('_', ' ')} {gib(size)}" for name, size in kinds[:4] if size > 0)
+    over = f"; {gib(lean.over_bytes)} too much" if lean.over_bytes > 0 else ""
+    return f"stage {full.stage} at its peak ({full.peak_moment}): {shown}{over}"
+
+
+def _fix(mends: tuple[Mend, ...], *, pinned: bool) -> str:
+    lines = ["free a pin"] if pinned else []
+    lines += [mend.line() for mend in mends]
+    return _NEXT.join(lines) or "no change that was tried makes it fit"
+
+
+def _nothing_legal(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: Space) -> Problem:
+    held = ", ".join(f"{axis} {', '.join(map(str, values))}" for axis, values in space.pins)
+    pinned = f" with {held}" if held and len(held) < 200 else ""
+    schedules = ", ".join(map(str, dict(space.pins).get("schedule", ())))
+    also = f"; p, m and v must suit {schedules} (`meshwright schedule list`)" if schedules else ""
+    return Problem(
+        what=f"no legal plan of {model.name} uses all {cluster.devices} devices{pinned}",
+        why=(
+            f"tp must divide the heads, dp the batch of {workload.global_batch:,}, pp x vpp stay within "
+            f"{model.num_layers} layers, and tp x cp x pp x dp be {cluster.devices}{also}"
+        ),
+        fix=("free a pin, or " if space.pins else "") + "use a batch or a number of devices with more common factors",
+        field="plan",
+    )

@@ -1,0 +1,227 @@
+"""Changes of a job that make it fit: same devices first, then more or larger ones, then other training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from meshwright.errors import MeshwrightError
+from meshwright.estimate.result import StepEstimate
+from meshwright.formats.cluster import node_group
+from meshwright.library.devices import devices as library_devices
+from meshwright.planning.finding import SpaceFor, is_round, resized
+from meshwright.planning.leanest import Leanest, priced
+from meshwright.planning.verdict import FITS_WORDS, memory
+from meshwright.search.search import search
+from meshwright.search.space import Space
+from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec
+from meshwright.specs.device import DeviceSpec
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.workload import OPTIMIZER_MOMENTS, Workload
+from meshwright.units import GIB, gib, seconds
+
+MOST_DEVICES = 65_536
+LARGER_DEVICES = 5
+SHORTEST_SEQ = 512
+OFFLOADS = ("o", "ao", "wao")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mend:
+    """A change that makes the job fit, with what it would then cost."""
+
+    option: str
+    """What to say: `--gpus 32xH100`."""
+    text: str
+    plan: str
+    devices: int
+    step_time_s: float
+    peak_memory_bytes: float
+    capacity_bytes: float
+    changes_training: bool = False
+    """Whether the optimizer sees other steps than were asked for."""
+
+    def line(self) -> str:
+        """One line for people."""
+        changed = "; trains differently" if self.changes_training else ""
+        peak = memory(self.peak_memory_bytes, self.capacity_bytes)
+        return f"{self.option}: {self.text}, {seconds(self.step_time_s)} per step, {peak} ({self.plan}){changed}"
+
+    def to_dict(self) -> dict[str, object]:
+        """As data."""
+        return {
+            "option": self.option,
+            "text": self.text,
+            "plan": self.plan,
+            "devices": self.devices,
+            "step_time_s": self.step_time_s,
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "capacity_bytes": self.capacity_bytes,
+            "changes_training": self.changes_training,
+        }
+
+
+def mends_of_job(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor, tried: list[Leanest]
+) -> Iterator[Mend]:
+    """Changes that make it fit: same devices first, then more or larger ones, then other training."""
+    lean = tried[0] if tried else None
+    yield from _offloaded(tried, model, cluster, workload)
+    yield from _more_devices(model, cluster, workload, space_for)
+    yield from _larger_memory(model, cluster, workload, space_for, lean)
+    yield from _other_optimizer(model, cluster, workload, space_for)
+    if lean is None or lean.length_bytes > lean.over_bytes:
+        yield from _shorter(model, cluster, workload, space_for)
+
+
+def _offloaded(tried: list[Leanest], model: ModelSpec, cluster: ClusterSpec, workload: Workload) -> Iterator[Mend]:
+    """The quickest of the lean plans that fits with as little as possible in host memory."""
+    words = {"o": "optimizer states", "a": "activations", "w": "weights"}
+    for letters in OFFLOADS:
+        rows = [priced(replace(lean.row, offload=letters), model, cluster, workload) for lean in tried]
+        fitting = [lean for lean in rows if lean and lean.estimate.fits != "no"]
+        if not fitting:
+            continue
+        best = min(fitting, key=lambda lean: (lean.estimate.fits != "yes", lean.estimate.step_time_s))
+        kept = ", ".join(words[letter] for letter in letters[::-1])
+        yield _mend(f"off-{letters}", f"keep {kept} in host memory", best.row.format(), best.estimate, cluster)
+        return
+
+
+def _more_devices(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Iterator[Mend]:
+    """The smallest cluster of the same nodes (of a round count) that fits: doubled until it does, then halved back."""
+    group = cluster.groups[0]
+    usual = group.device.node.devices_per_node if group.device.node else group.devices_per_node
+
+    def sized(devices: int) -> ClusterSpec:
+        per_node = min(devices, max(group.devices_per_node, usual))
+        nodes = -(-devices // per_node)
+        spec = node_group(name=group.name, device=group.device, nodes=nodes, devices_per_node=per_node)
+        if group.devices_per_node == per_node and len(group.domains) == len(spec.domains):
+            return resized(cluster, nodes=nodes, per_node=per_node)
+        return ClusterSpec(name=f"{nodes * per_node}x{group.device.name}", groups=(spec,))
+
+    def fits(devices: int) -> tuple[str, StepEstimate] | None:
+        return _searched(model, sized(devices), workload, space_for)
+
+    def whole(devices: int) -> int:
+        """Devices that the nodes of such a cluster really have."""
+        return sized(devices).devices
+
+    low, high = cluster.devices, whole(cluster.devices * 2)
+    best = None
+    while high <= min(MOST_DEVICES, MAX_DEVICES, cluster.devices * 256):
+        best = fits(high)
+        if best:
+            break
+        low, high = high, whole(high * 2)
+    if best is None:
+        return
+    between = [count for count in range(low + 1, high) if whole(count) == count and is_round(count)]
+    while between:
+        middle = between[len(between) // 2]
+        tried = fits(middle)
+        if tried:
+            best, high = tried, middle
+        between = [count for count in between if (count < middle if tried else count > middle)]
+    where = sized(high)
+    plan, estimate = best
+    yield _mend(f"--gpus {where.name}", f"{where.devices:,} devices", plan, estimate, where)
+
+
+def _larger_memory(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor, lean: Leanest | None
+) -> Iterator[Mend]:
+    """The same number of devices of the kind with the least memory that is enough."""
+    group = cluster.groups[0]
+    needed = max(1.05 * group.device.memory_bytes, 0.97 * lean.estimate.fullest.peak_memory_bytes if lean else 0.0)
+    larger = [
+        device
+        for device in library_devices()
+        if device.memory_bytes > needed and device.vendor == group.device.vendor and device.node
+    ]
+    tried = 0
+
+    def order(device: DeviceSpec) -> tuple[int, bool, str]:
+        unlike = device.node is None or device.node.devices_per_node != group.devices_per_node
+        return round(device.memory_bytes / GIB), unlike, device.name
+
+    for device in sorted(larger, key=order):
+        usual = device.node.devices_per_node if device.node else 1
+        per_node = min(cluster.devices, usual)
+        if cluster.devices % per_node or tried == LARGER_DEVICES:
+            continue
+        nodes = cluster.devices // per_node
+        spec = node_group(name=device.name, device=device, nodes=nodes, devices_per_node=per_node)
+        where = ClusterSpec(name=f"{cluster.devices}x{device.name}", groups=(spec,))
+        tried += 1
+        found = _searched(model, where, workload, space_for)
+        if found:
+            yield _mend(f"--gpus {where.name}", f"{gib(device.memory_bytes)} each", *found, where)
+            return
+
+
+def _other_optimizer(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Iterator[Mend]:
+    """An optimizer that keeps one state per parameter instead of two."""
+    moments = OPTIMIZER_MOMENTS[workload.optimizer]
+    for name in ("muon", "lion"):
+        if OPTIMIZER_MOMENTS[name] < moments:
+            found = _searched(model, cluster, replace(workload, optimizer=name), space_for)
+            if found:
+                text = f"{OPTIMIZER_MOMENTS[name]:.0f} state per parameter instead of {moments:.0f}"
+                yield _mend(f"--optimizer {name}", text, *found, cluster, changes_training=True)
+            return
+
+
+def _shorter(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Iterator[Mend]:
+    """Shorter sequences, as many tokens a step."""
+    seq, batch = workload.seq_len, workload.global_batch
+    while seq % 2 == 0 and seq // 2 >= SHORTEST_SEQ:
+        seq, batch = seq // 2, batch * 2
+        found = _searched(model, cluster, replace(workload, seq_len=seq, global_batch=batch), space_for)
+        if found:
+            option = f"--seq {seq} --gbs {batch}"
+            yield _mend(option, "shorter sequences, as many tokens a step", *found, cluster, changes_training=True)
+            return
+
+
+def _searched(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor
+) -> tuple[str, StepEstimate] | None:
+    """The best 1F1B plan of another cluster or workload, None if nothing fits there either.
+
+    No schedule keeps less alive at the same speed, so what fits at all fits with 1F1B; chunks may make it quicker.
+    """
+    try:
+        result = search(model, cluster, workload, _quick(space_for(cluster)), top=1, refine=False)
+    except MeshwrightError:
+        # A pin or a number format that this cluster or step does not allow: no mend.
+        return None
+    if not result.plans:
+        return None
+    found = result.plans[0]
+    return found.row.format() if found.row else "", found.estimate
+
+
+def _quick(space: Space) -> Space:
+    """The space without interleaving, unless schedules or chunks are pinned."""
+    if space.pinned("schedule") is not None or space.pinned("vpp") is not None:
+        return space
+    return replace(space, pins=(*space.pins, ("schedule", ("1f1b",))))
+
+
+def _mend(
+    option: str, text: str, plan: str, estimate: StepEstimate, cluster: ClusterSpec, *, changes_training: bool = False
+) -> Mend:
+    full = estimate.fullest
+    fits = "" if estimate.fits == "yes" else f", {FITS_WORDS[estimate.fits]}"
+    return Mend(
+        option=option,
+        text=text + fits,
+        plan=plan,
+        devices=cluster.devices,
+        step_time_s=estimate.step_time_s,
+        peak_memory_bytes=full.peak_memory_bytes,
+        capacity_bytes=full.capacity_bytes,
+        changes_training=changes_training,
+    )

@@ -1,0 +1,292 @@
+"""What is wanted of a plan: the least of time, memory or cost, under limits of time and price.
+
+    --max-step-time        the cheapest step that takes no longer
+    --max-price-per-step   the quickest step that costs no more
+    --days, --max-price    the same of a whole run of so many tokens
+
+One `Aim` says it for one kind of device, for several, and for measured profiles.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem, unknown_name
+from meshwright.planning.compose.costing import Offer, Planned
+from meshwright.planning.job_inputs import Count, parse_count
+from meshwright.specs.workload import Workload
+from meshwright.units import DAY_S, seconds, significant
+
+OBJECTIVES = ("time", "cost", "memory")
+_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "min": 60.0, "h": 3600.0}
+_ROUNDING = 1e-9
+"""Relative: a plan at its own step's limit keeps to it."""
+
+Duration = float | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """What makes a plan better, and what it must keep to."""
+
+    objective: str = "time"
+    max_step_time_s: float = math.inf
+    max_price_per_step: float = math.inf
+    """USD."""
+    days: float = math.inf
+    """Of the whole run."""
+    max_price: float = math.inf
+    """Of the whole run."""
+    steps: float | None = None
+    """Of the run, once limits of the run are limits of its steps."""
+
+    @property
+    def limited(self) -> bool:
+        """Whether any limit is given."""
+        limits = (self.max_step_time_s, self.max_price_per_step, self.days, self.max_price)
+        return any(math.isfinite(limit) for limit in limits)
+
+    @property
+    def rents(self) -> bool:
+        """Whether fewer devices may be the better answer."""
+        return self.objective == "cost" or math.isfinite(self.max_price_per_step)
+
+    def of_run(self, workload: Workload) -> Aim:
+        """Limits of the whole run as limits of a step.
+
+            step <= days / steps,  price of a step <= price of the run / steps,  steps = tokens / tokens of a step
+
+        Raises:
+            InputError: nobody said how many tokens the run has.
+        """
+        if not (math.isfinite(self.days) or math.isfinite(self.max_price)):
+            return self
+        if workload.tokens is None:
+            names = [n for n, limit in (("--days", self.days), ("--max-price", self.max_price)) if math.isfinite(limit)]
+            why = "how long a run is, and what it costs, depends on its tokens"
+            fix = "say --tokens 2T, or limit one step: --max-step-time, --max-price-per-step"
+            raise InputError(
+                [Problem(what=f"{name} without --tokens", why=why, fix=fix, field="tokens") for name in names],
+                code="MW206",
+            )
+        steps = workload.tokens / workload.tokens_per_step
+        return replace(
+            self,
+            max_step_time_s=min(self.max_step_time_s, self.days * DAY_S / steps),
+            max_price_per_step=min(self.max_price_per_step, self.max_price / steps),
+            steps=steps,
+        )
+
+    def excess(self, offer: Offer[Planned]) -> float:
+        """By what shares of the limits an offer is beyond them; 0 for one that keeps to them."""
+        pairs = ((offer.step_time_s, self.max_step_time_s), (offer.price_per_step, self.max_price_per_step))
+        over = (value / limit - 1.0 if limit else math.inf * (value > 0) for value, limit in pairs if value > limit)
+        return sum(share for share in over if share > _ROUNDING)
+
+    def rank(self, offer: Offer[Planned]) -> tuple[float, ...]:
+        """Offers that keep to the limits first, then those nearest to them; among these the least of the objective."""
+        time_s, price = offer.step_time_s, offer.price_per_step
+        values = {"time": (time_s, price), "cost": (price, time_s), "memory": (offer.peak_memory_bytes, time_s)}
+        return (self.excess(offer), *values[self.objective])
+
+    def limits_said(self) -> str:
+        """The limits in words: `5 s and 0.2 USD a step`."""
+        parts = [
+            seconds(self.max_step_time_s) if math.isfinite(self.max_step_time_s) else "",
+            f"{usd(self.max_price_per_step)}" if math.isfinite(self.max_price_per_step) else "",
+        ]
+        said = " and ".join(part for part in parts if part) + " a step"
+        runs = [
+            f"{significant(self.days)} days" if math.isfinite(self.days) else "",
+            usd(self.max_price) if math.isfinite(self.max_price) else "",
+        ]
+        run = " and ".join(part for part in runs if part)
+        return f"{said} ({run} for the run)" if run else said
+
+    def rule(self) -> str:
+        """What is looked for, in words."""
+        least = {"time": "quickest", "cost": "cheapest", "memory": "least memory of any"}[self.objective]
+        return f"{least} step found within {self.limits_said()}"
+
+    def to_dict(self) -> dict[str, float]:
+        """The limits as data, those that are given."""
+        limits = {
+            "max_step_time_s": self.max_step_time_s,
+            "max_price_per_step": self.max_price_per_step,
+            "days": self.days,
+            "max_price": self.max_price,
+        }
+        return {name: limit for name, limit in limits.items() if math.isfinite(limit)}
+
+
+QUICKEST = Aim()
+"""What is wanted where nothing else is said."""
+
+
+def aim_of(
+    objective: str | None = None,
+    *,
+    max_step_time: Duration | None = None,
+    max_price_per_step: Count | None = None,
+    days: Count | None = None,
+    max_price: Count | None = None,
+) -> Aim:
+    """The aim that some words say.
+
+    Args:
+        objective: time, memory or cost; without it time, or cost where only times are limited.
+        max_step_time: that a step may take, in seconds or as `40s`, `500ms`, `2min`.
+        max_price_per_step: USD that a step may cost.
+        days: that the run may take.
+        max_price: USD that the run may cost.
+
+    Raises:
+        InputError: anything is malformed; all problems together.
+    """
+    errors: list[MeshwrightError] = []
+    limits: dict[str, float] = {}
+    if objective is not None and objective not in OBJECTIVES:
+        errors.append(InputError(unknown_name("objective", str(objective)[:60], OBJECTIVES), code="MW206"))
+    given = {"max_price_per_step": max_price_per_step, "days": days, "max_price": max_price}
+    for name, value in given.items():
+        try:
+            limits[name] = math.inf if value is None else parse_count(name, value)
+        except InputError:
+            errors.append(_not_above_zero(name, value, "for example 2.5"))
+    try:
+        limits["max_step_time_s"] = math.inf if max_step_time is None else _duration_s(max_step_time)
+    except ValueError:
+        fix = "in seconds, or as 40s, 500ms or 2min"
+        errors.append(_not_above_zero("max_step_time", max_step_time, fix))
+    if errors:
+        raise InputError([problem for error in errors for problem in error.problems], code="MW206")
+    if objective is None:
+        timed = math.isfinite(min(limits["max_step_time_s"], limits["days"]))
+        paid = math.isfinite(min(limits["max_price_per_step"], limits["max_price"]))
+        objective = "cost" if timed and not paid else "time"
+    return Aim(objective=objective, **limits)
+
+
+def _not_above_zero(name: str, value: object, fix: str) -> InputError:
+    said = f"--{name.replace('_', '-')}"
+    return InputError(
+        Problem(what=f"{said} is {str(value)[:60]!r}", why="must be a finite number above 0", fix=fix, field=said),
+        code="MW206",
+    )
+
+
+def _duration_s(value: Duration) -> float:
+    """Seconds of a number or of a number with its unit.
+
+    Raises:
+        ValueError: it is neither, or not above 0.
+    """
+    number, scale = math.nan, 1.0
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:[eE][+-]?[0-9]{1,2})?)\s*([a-zµ]*)\s*", value[:64])
+        if match and match[2] in _SECONDS:
+            number, scale = float(match[1].replace("_", "").replace(",", "")), _SECONDS[match[2]]
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        number = float(value)
+    if not 0 < number * scale < math.inf:
+        raise ValueError(value)
+    return number * scale
+
+
+def usd(price: float) -> str:
+    """A price in words: `0.054 USD`."""
+    return f"{price:,.0f} USD" if price >= 1000 else f"{significant(price)} USD"
+
+
+def admitted(aim: Aim, offers: Sequence[Offer[Planned]], what: str) -> Offer[Planned]:
+    """The best offer, if it keeps to the limits.
+
+    Args:
+        aim: the limits.
+        offers: those looked at, the best first; at least one.
+        what: model and cluster, in words.
+
+    Raises:
+        InfeasibleError: it does not; names the nearest that can be had.
+    """
+    if aim.excess(offers[0]) == 0:
+        return offers[0]
+    quickest = min(offers, key=lambda offer: (offer.step_time_s, offer.price_per_step))
+    cheapest = min(offers, key=lambda offer: (offer.price_per_step, offer.step_time_s))
+    late, dear = quickest.step_time_s > aim.max_step_time_s, cheapest.price_per_step > aim.max_price_per_step
+    both = math.isfinite(aim.max_step_time_s) and math.isfinite(aim.max_price_per_step)
+    why, fixes = [], []
+    if late or both:
+        why.append(f"the quickest found takes {_said(quickest)}")
+    if late:
+        fixes.append(f"allow {_time_option(aim, quickest.step_time_s)}, or add devices")
+    if dear or both:
+        why.append(f"the cheapest found takes {_said(cheapest)}")
+    if dear:
+        fixes.append(f"allow {_price_option(aim, cheapest.price_per_step)}, or find cheaper devices")
+    if not fixes:
+        in_time = [offer for offer in offers if offer.step_time_s <= aim.max_step_time_s]
+        least = min(in_time, key=lambda offer: offer.price_per_step)
+        why.append(f"the cheapest found in time takes {_said(least)}")
+        fixes.append(f"allow {_price_option(aim, least.price_per_step)}, or a longer step")
+    raise InfeasibleError(
+        Problem(
+            what=f"no plan found of {what} keeps to {aim.limits_said()}",
+            why="; ".join(why),
+            fix="; ".join(fixes),
+            field="max_step_time" if late else "max_price_per_step",
+        ),
+        code="MW302",
+    )
+
+
+def _time_option(aim: Aim, step_time_s: float) -> str:
+    """What would allow a step of this time: the limits that forbid it, in their own units."""
+    days = step_time_s * (aim.steps or 0.0) / DAY_S
+    own = not aim.steps or aim.max_step_time_s < aim.days * DAY_S / aim.steps * (1 - _ROUNDING)
+    options = [f"--days {_rounded_up(days)}"] if days > aim.days else []
+    return " and ".join([*options, *([f"--max-step-time {_rounded_up(step_time_s)}"] if own else [])])
+
+
+def _price_option(aim: Aim, price_per_step: float) -> str:
+    """What would allow a step of this price, likewise."""
+    run = price_per_step * (aim.steps or 0.0)
+    own = not aim.steps or aim.max_price_per_step < aim.max_price / aim.steps * (1 - _ROUNDING)
+    options = [f"--max-price {_rounded_up(run)}"] if run > aim.max_price else []
+    return " and ".join([*options, *([f"--max-price-per-step {_rounded_up(price_per_step)}"] if own else [])])
+
+
+def _said(offer: Offer[Planned]) -> str:
+    price = f" and costs {usd(offer.price_per_step)}" if offer.price_per_step else ""
+    return f"{seconds(offer.step_time_s)}{price} a step, on {offer.on}"
+
+
+def _rounded_up(value: float) -> str:
+    """Three digits, never below the value."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return f"{math.ceil(value / unit - _ROUNDING) * unit:.12g}"
+
+
+def require_prices(unknown: Iterable[str]) -> None:
+    """Cost compares devices by their prices.
+
+    Args:
+        unknown: devices whose price nobody said.
+
+    Raises:
+        InputError: there are any.
+    """
+    problems = [
+        Problem(
+            what=f"no price is known for {name}",
+            why="what a step costs is that of the devices it uses, each at its own price",
+            fix="give price_per_device_hour of its group in a cluster file, or one --price for all devices",
+            field="price_per_device_hour",
+        )
+        for name in unknown
+    ]
+    if problems:
+        raise InputError(problems, code="MW212")

@@ -1,0 +1,359 @@
+"""A plan from whatever names one: a job, an entry of an answer, a plan file, or the one-line form."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from meshwright.errors import InputError, MeshwrightError, Problem
+from meshwright.estimate.layout import expand
+from meshwright.estimate.legality import row_problems
+from meshwright.formats.cluster import Assumption
+from meshwright.formats.plan_json import PlannedJob, read_job, with_model
+from meshwright.library import models
+from meshwright.planning.job_inputs import Count, JobInputs, job_inputs, resolve_cluster
+from meshwright.schedules import ALIASES, SCHEDULES
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.job import Job
+from meshwright.specs.measured import MeasuredJob
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.plan import ExecutionPlan
+from meshwright.specs.row import PlanRow, parse_row
+from meshwright.specs.row_of import row_of
+from meshwright.specs.workload import Precision
+
+
+@runtime_checkable
+class HasJob(Protocol):
+    """An entry of an answer."""
+
+    @property
+    def job(self) -> PlannedJob:
+        """The plan with its model, or measured layers, cluster and workload."""
+        ...
+
+
+PlanLike = Job | MeasuredJob | HasJob | str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanQuestion:
+    """A plan, legal or not, with everything needed to price it."""
+
+    inputs: JobInputs
+    row: PlanRow | None
+    """None where the plan needs more than one row."""
+    plan: ExecutionPlan | None
+    """None where the row is not legal."""
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def job(self) -> Job:
+        """The plan as a job.
+
+        Raises:
+            InputError: the row is not legal.
+        """
+        if self.plan is None:
+            raise InputError(self.problems, code="MW231")
+        found = self.inputs
+        name = self.row.format() if self.row else None
+        return Job(model=found.model, cluster=found.cluster, workload=found.workload, plan=self.plan, name=name)
+
+
+def job_of(plan: PlanLike) -> tuple[Job, tuple[str, ...]]:
+    """The job a plan file or an entry of an answer holds, and warnings about the file.
+
+    Raises:
+        InputError: the file cannot be used, or the one-line form stands where a file is needed.
+        UnsupportedError: the plan is of measured layers and carries no model.
+    """
+    planned, warnings = planned_job(plan)
+    return with_model(planned), warnings
+
+
+def planned_job(plan: PlanLike) -> tuple[PlannedJob, tuple[str, ...]]:
+    """As `job_of`, for those who price plans of measured layers too.
+
+    Raises:
+        InputError: the file cannot be used, or the one-line form stands where a file is needed.
+    """
+    if isinstance(plan, Job | MeasuredJob):
+        return plan, ()
+    if isinstance(plan, HasJob):
+        return plan.job, ()
+    if isinstance(plan, str) and not is_file(plan):
+        raise InputError(
+            Problem(
+                what=f"{plan[:80]!r} is no plan file",
+                why="a plan's one-line form does not say model, cluster and workload; a plan file does",
+                fix="write one with `meshwright plan ... --json > plans.json` and name plans.json#1",
+                field="plan",
+            ),
+            code="MW232",
+        )
+    read = read_job(plan if isinstance(plan, str) else Path(plan))
+    return read.planned, read.warnings
+
+
+def measured_plan(
+    plan: PlanLike | ExecutionPlan | PlanRow, settings: Mapping[str, object]
+) -> tuple[MeasuredJob, tuple[str, ...]] | None:
+    """A plan of measured layers, and warnings about its file; None for any other plan.
+
+    Args:
+        plan: as `plan_question` takes it.
+        settings: what else was said; the file of such a plan says all there is.
+
+    Raises:
+        InputError: the file cannot be used, or another model, cluster or workload is given.
+    """
+    if isinstance(plan, ExecutionPlan | PlanRow | Job) or (isinstance(plan, str) and not is_file(plan)):
+        return None
+    job, warnings = planned_job(plan)
+    if not isinstance(job, MeasuredJob):
+        return None
+    problems = [
+        Problem(
+            what=f"{name} is given with a plan of measured layers",
+            why="its layers were measured on its own devices, at its own sequence length",
+            fix="leave it out, or plan again with --profiles",
+            field=name,
+        )
+        for name, value in settings.items()
+        if value is not None
+    ]
+    if problems:
+        raise InputError(problems, code="MW230")
+    return job, warnings
+
+
+def is_file(text: str) -> bool:
+    """Whether text names a plan file rather than a plan: it has a path, a file ending, or is there."""
+    path = text.partition("#")[0]
+    if not path.strip() or "\0" in path or len(path) > 4096:
+        return False
+    return text.lstrip()[:1] == "{" or path.endswith(".json") or os.sep in path or Path(path).exists()
+
+
+def plan_question(
+    model: ModelSpec | str | os.PathLike[str] | None,
+    plan: PlanLike | ExecutionPlan | PlanRow,
+    *,
+    cluster: ClusterSpec | str | os.PathLike[str] | None = None,
+    gpus: str | None = None,
+    seq_len: Count | None = None,
+    global_batch: Count | None = None,
+    tokens_per_step: Count | None = None,
+    dtype: str | Precision | None = None,
+    optimizer: str | None = None,
+    attention_kernel: str | None = None,
+    expert_imbalance: float | None = None,
+    tokens: Count | None = None,
+    price: float | None = None,
+) -> PlanQuestion:
+    """Bring a plan together with its model, cluster and workload.
+
+    Args:
+        model: as `job_inputs` takes it; a plan file carries its own, which this replaces.
+        plan: a row, its one-line form, a plan file, a job, or an execution plan.
+        cluster, gpus, seq_len, global_batch, tokens_per_step, dtype, optimizer, attention_kernel, expert_imbalance,
+            tokens, price: as `job_inputs` takes them; what is not given comes from the plan file, else by default.
+
+    Returns:
+        The plan and what it is for; `problems` where its degrees are not legal.
+
+    Raises:
+        InputError: anything is malformed, or plan, model and cluster contradict each other.
+        UnsupportedError: an unknown name.
+    """
+    settings: dict[str, object] = {
+        "seq_len": seq_len,
+        "dtype": dtype,
+        "optimizer": optimizer,
+        "attention_kernel": attention_kernel,
+        "expert_imbalance": expert_imbalance,
+        "tokens": tokens,
+    }
+    given = {name: value for name, value in settings.items() if value is not None}
+    carried = isinstance(plan, (Job, MeasuredJob, HasJob)) or (
+        isinstance(plan, (str, os.PathLike)) and _names_file(plan)
+    )
+    if carried:
+        job, read_warnings = job_of(plan)  # type: ignore[arg-type]
+        return _carried(job, read_warnings, model, cluster, gpus, price, given, (global_batch, tokens_per_step))
+    if model is None:
+        why = "only a plan file carries its model"
+        raise InputError(Problem(what="no model is given", why=why, fix="name one", field="model"), code="MW203")
+    text = plan if isinstance(plan, str) else ""
+    stated = _stated_batch(plan)
+    if stated is not None and global_batch is not None and str(stated) != str(global_batch):
+        problem = Problem(
+            what=f"the plan says gbs{stated}, --gbs says {global_batch}",
+            why="a step has one batch",
+            fix="leave one of them out",
+            field="gbs",
+        )
+        raise InputError(problem, code="MW230")
+    own_batch = stated is None and global_batch is None and tokens_per_step is None
+    inputs = job_inputs(
+        model,
+        cluster=cluster,
+        gpus=gpus,
+        global_batch=stated if stated is not None else global_batch,
+        tokens_per_step=None if stated is not None else tokens_per_step,
+        price=price,
+        **given,  # type: ignore[arg-type]
+    )
+    if isinstance(plan, ExecutionPlan):
+        workload = inputs.workload.with_batch(plan.global_batch)
+        inputs = replace(inputs, workload=workload, batch_given=True)
+        return PlanQuestion(inputs=inputs, row=row_of(plan, inputs.model), plan=plan)
+    row = plan if isinstance(plan, PlanRow) else _parse(text, inputs)
+    warnings: tuple[str, ...] = ()
+    if own_batch and row.devices == inputs.cluster.devices:
+        usual = inputs.workload.global_batch
+        row, inputs = _own_batch(row, inputs)
+        if row.gbs != usual:
+            step = f"dp {row.dp} x mbs {row.mbs} = {row.dp * row.mbs:,}"
+            warnings = (f"a step has {row.gbs:,} sequences instead of the default {usual:,}, for {step}",)
+    return with_row(row, inputs, warnings)
+
+
+def with_row(row: PlanRow, inputs: JobInputs, warnings: tuple[str, ...] = ()) -> PlanQuestion:
+    """A row with what it is for; written out as a plan if it is legal."""
+    inputs = replace(inputs, workload=inputs.workload.with_batch(row.gbs))
+    problems = row_problems(row, inputs.model, inputs.workload.seq_len, inputs.cluster.devices)
+    plan = None if problems else expand(row, inputs.model, inputs.workload.seq_len)
+    return PlanQuestion(inputs=inputs, row=row, plan=plan, problems=problems, warnings=warnings)
+
+
+def _names_file(plan: str | os.PathLike[str]) -> bool:
+    return not isinstance(plan, str) or is_file(plan)
+
+
+def _stated_batch(plan: object) -> int | None:
+    if isinstance(plan, (PlanRow,)):
+        return plan.gbs
+    if isinstance(plan, ExecutionPlan):
+        return plan.global_batch
+    match = re.search(r"(?:^|\.)\s*gbs([0-9]{1,9})\s*(?:\.|$)", plan) if isinstance(plan, str) else None
+    return int(match[1]) if match and int(match[1]) else None
+
+
+def _parse(text: str, inputs: JobInputs) -> PlanRow:
+    if not text.strip():
+        raise InputError(
+            Problem(
+                what="no plan is given", why="it says the degrees", fix="for example tp8.pp4.z1.mbs1", field="plan"
+            ),
+            code="MW210",
+        )
+    row = parse_row(
+        text,
+        devices=inputs.cluster.devices,
+        global_batch=inputs.workload.global_batch,
+        schedules=(*SCHEDULES, *ALIASES),
+    )
+    return replace(row, schedule=ALIASES.get(row.schedule, row.schedule))
+
+
+def _own_batch(row: PlanRow, inputs: JobInputs) -> tuple[PlanRow, JobInputs]:
+    """A batch that nobody gave moves to the nearest one that the plan's data ranks divide."""
+    step, batch = row.dp * row.mbs, inputs.workload.global_batch
+    if batch % step == 0:
+        return row, inputs
+    batch = max(step, round(batch / step) * step)
+    note = Assumption(
+        name="global_batch",
+        value=f"{batch:,} sequences, the multiple of dp {row.dp} x mbs {row.mbs} next to the default",
+        basis="assumed",
+    )
+    kept = tuple(a for a in inputs.assumptions if a.name != "global_batch")
+    workload = inputs.workload.with_batch(batch)
+    return replace(row, gbs=batch), replace(inputs, workload=workload, assumptions=(*kept, note))
+
+
+def _carried(
+    job: Job,
+    warnings: tuple[str, ...],
+    model: ModelSpec | str | os.PathLike[str] | None,
+    cluster: ClusterSpec | str | os.PathLike[str] | None,
+    gpus: str | None,
+    price: float | None,
+    given: dict[str, object],
+    batch: tuple[Count | None, Count | None],
+) -> PlanQuestion:
+    """A plan file's own model, cluster and workload, with what else was given in their place."""
+    workload = job.workload
+    own = {
+        "seq_len": workload.seq_len,
+        "dtype": workload.precision,
+        "optimizer": workload.optimizer,
+        "attention_kernel": workload.attention_kernel,
+        "expert_imbalance": workload.expert_imbalance,
+        "tokens": workload.tokens,
+    }
+    for name, value in given.items():
+        if str(value) != str(getattr(own[name], "name", own[name])):
+            shown = getattr(own[name], "name", own[name])
+            warnings = (*warnings, f"{name} {value} is used, the plan was made for {shown}")
+    errors: list[MeshwrightError] = []
+    wanted = [count for count in batch if count is not None]
+    if wanted and not _same_batch(batch, workload.global_batch, workload.seq_len):
+        problem = Problem(
+            what=f"the plan file runs {workload.global_batch} sequences per step, {wanted[0]} is asked for",
+            why="a plan's number of micro-batches is part of it",
+            fix="leave --gbs out, or plan again",
+            field="gbs",
+        )
+        errors.append(InputError(problem, code="MW230"))
+    if errors:
+        raise errors[0]
+    spec = job.model
+    if model is not None:
+        asked = model if isinstance(model, ModelSpec) else models.resolve(model)
+        if asked != spec:
+            warnings = (*warnings, f"{asked.name} is priced, the plan was made for {spec.name}")
+        spec = asked
+    where = job.cluster
+    if cluster is not None or gpus is not None:
+        asked_cluster = resolve_cluster(cluster, gpus)
+        if asked_cluster.groups != where.groups:
+            used, there = job.plan.devices, asked_cluster.devices
+            idle = f" and runs on {used} of these {there} devices" if used < there else ""
+            warnings = (*warnings, f"{asked_cluster.name} is priced, the plan was made for {where.name}{idle}")
+        where = asked_cluster
+    inputs = job_inputs(
+        spec,
+        cluster=where,
+        global_batch=workload.global_batch,
+        price=price,
+        **(own | given),  # type: ignore[arg-type]
+    )
+    _check_layers(job.plan, spec)
+    return PlanQuestion(inputs=inputs, row=row_of(job.plan, spec), plan=job.plan, warnings=warnings)
+
+
+def _same_batch(batch: tuple[Count | None, Count | None], own: int, seq_len: int) -> bool:
+    sequences, per_step = batch
+    return (sequences is None or str(sequences) == str(own)) and (
+        per_step is None or str(per_step) == str(own * seq_len)
+    )
+
+
+def _check_layers(plan: ExecutionPlan, model: ModelSpec) -> None:
+    if plan.num_layers == model.num_layers:
+        return
+    problem = Problem(
+        what=f"the plan holds {plan.num_layers} layers, {model.name} has {model.num_layers}",
+        why="every layer stands in exactly one stage",
+        fix="give the model the plan was made for",
+        field="layers",
+    )
+    raise InputError(problem, code="MW230")

@@ -1,0 +1,59 @@
+"""Pipelines of unequal shape on one kind of device: where batch or nodes do not divide, they use what is left idle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from meshwright.planning.finding import Found, SpaceFor
+from meshwright.planning.island_search import Candidate, IslandSearch
+from meshwright.planning.job_inputs import JobInputs
+from meshwright.search.result import FoundPlan, SearchResult
+from meshwright.specs.cluster import ClusterSpec
+
+LOOKED_AT = 4
+"""Compositions that are priced in full."""
+GAIN = 0.01
+"""Share of the step that unequal pipelines must save to stand in for equal ones."""
+
+
+def divides_well(cluster: ClusterSpec) -> bool:
+    """Whether equal pipelines use all of a count of devices: where it is a power of two."""
+    return cluster.devices & (cluster.devices - 1) == 0
+
+
+def with_unequal(inputs: JobInputs, found: Found, space_for: SpaceFor, *, top: int) -> Found:
+    """The plans found, behind those of unequal pipelines that are clearly quicker.
+
+    Args:
+        inputs: model, cluster of one group, workload.
+        found: plans of equal pipelines, on all devices or on a part of them.
+        space_for: what is pinned.
+        top: how many plans to keep.
+    """
+    whole = inputs.cluster
+    if divides_well(whole) and found.cluster.devices == whole.devices and found.result.plans:
+        return found
+    run = IslandSearch(inputs, space_for)
+    composed = [one for one in run.composed([0], LOOKED_AT) if len(one.plan.pipelines) > 1]
+    equal_s = found.result.plans[0].estimate.step_time_s if found.result.plans else float("inf")
+    quicker = [one for one in composed if one.step_time_s < equal_s * (1 - GAIN)]
+    if not quicker:
+        return found
+    certificate = replace(found.result.certificate, optimal=False, bound_step_time_s=run.bound_s())
+    plans = (*(_found(one) for one in quicker[: max(1, top - 1)]), *found.result.plans)
+    result = SearchResult(plans=plans[:top], pareto=found.result.pareto, certificate=certificate, relaxed=False)
+    used = sum(stage.devices for stage in quicker[0].estimate.stages)
+    # Where they leave as many idle as equal ones, the reason is the same.
+    warnings = found.warnings if used == found.cluster.devices else _idle(used, whole.devices)
+    return Found(result=result, cluster=whole, warnings=warnings)
+
+
+def _found(one: Candidate) -> FoundPlan:
+    return FoundPlan(row=None, plan=one.plan, estimate=one.estimate)
+
+
+def _idle(used: int, devices: int) -> tuple[str, ...]:
+    if used == devices:
+        return ()
+    left = devices - used
+    return (f"{used:,} of {devices:,} devices used, {left:,} idle: no plan found that uses them is quicker",)

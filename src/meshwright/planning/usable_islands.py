@@ -1,0 +1,66 @@
+"""The part of a mixed cluster that a job can be planned on, and how fine its kinds of device are told apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from meshwright.errors import UnsupportedError
+from meshwright.estimate.hardware import hardware_of
+from meshwright.formats.cluster import Assumption
+from meshwright.planning.compose.islands import as_cluster, islands
+from meshwright.planning.job_inputs import JobInputs
+from meshwright.specs.cluster import ClusterSpec, NodeGroup
+
+
+def usable_islands(inputs: JobInputs, tolerance: float | None) -> tuple[JobInputs, tuple[str, ...]]:
+    """The question on the groups that compute in its format, seen as islands where a tolerance is given.
+
+    Args:
+        inputs: the question.
+        tolerance: largest (larger / smaller - 1) of two devices that count as alike; None keeps the groups as they are.
+
+    Returns:
+        The question, and what it leaves out.
+
+    Raises:
+        UnsupportedError: no device of the cluster computes in the format.
+        InputError: the tolerance is no number from 0 to 100.
+    """
+    refusals = {group.name: refusal for group in inputs.cluster.groups if (refusal := _refusal(group, inputs))}
+    if len(refusals) == len(inputs.cluster.groups):
+        raise next(iter(refusals.values()))
+    warnings = tuple(
+        f"{group.devices} {group.device.name} are left out: {refusals[group.name].problems[0].what}; "
+        f"{refusals[group.name].problems[0].fix} to plan with them"
+        for group in inputs.cluster.groups
+        if group.name in refusals
+    )
+    cluster = _without(inputs.cluster, set(refusals))
+    if tolerance is not None:
+        seen = islands(cluster, tolerance)
+        merged = [island for island in seen if len(island.groups) > 1]
+        cluster = as_cluster(cluster, seen)
+        said = "; ".join(
+            f"{' + '.join(island.groups)} count as {island.num_devices} {island.counts_as.device.name}"
+            for island in merged
+        )
+        note = Assumption(name=f"islands within {tolerance:g}", value=said or "every group by itself", basis="assumed")
+        inputs = replace(inputs, assumptions=(*inputs.assumptions, note))
+    return replace(inputs, cluster=cluster), warnings
+
+
+def _refusal(group: NodeGroup, inputs: JobInputs) -> UnsupportedError | None:
+    try:
+        hardware_of(group, inputs.workload.precision, inputs.workload.software)
+    except UnsupportedError as refused:
+        return refused
+    return None
+
+
+def _without(cluster: ClusterSpec, names: set[str]) -> ClusterSpec:
+    if not names:
+        return cluster
+    groups = tuple(group for group in cluster.groups if group.name not in names)
+    links = tuple(link for link in cluster.links if not names & set(link.between))
+    name = " + ".join(f"{group.devices} {group.device.name}" for group in groups)
+    return replace(cluster, name=name, groups=groups, links=links)

@@ -1,0 +1,114 @@
+"""What a change of plan moves, against a count of every parameter of every device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from meshwright.planning.compose.moved_state import MovedState, moved_state
+from meshwright.planning.job_inputs import job_inputs
+from meshwright.specs.plan import ExecutionPlan
+from meshwright.specs.row import PlanRow
+from meshwright.specs.row_of import plan_of
+
+CELLS = 48
+"""Parts a layer is counted in: every degree below divides it."""
+INPUTS = job_inputs("llama-3-8b", gpus="2x4xH100", global_batch=24)
+MODEL, WORKLOAD, CLUSTER = INPUTS.model, INPUTS.workload, INPUTS.cluster
+ROWS = {
+    "dp8": PlanRow(dp=8, gbs=24),
+    "tp2.dp4.z1": PlanRow(tp=2, dp=4, sharding="z1", gbs=24),
+    "tp4.pp2": PlanRow(tp=4, pp=2, dp=1, gbs=24),
+    "tp2.pp2.dp2.z3": PlanRow(tp=2, pp=2, dp=2, sharding="z3", gbs=24),
+    "pp4.dp2.fsdp": PlanRow(pp=4, dp=2, sharding="fsdp", gbs=24),
+}
+
+
+def made(row: PlanRow) -> ExecutionPlan:
+    base = MODEL.num_layers // row.pp
+    return plan_of(row, [base] * row.pp)
+
+
+def moved(before: str, after: str, number: list[int] | None = None) -> MovedState:
+    numbers = np.array(number if number is not None else range(8))
+    return moved_state(MODEL, WORKLOAD, made(ROWS[before]), made(ROWS[after]), CLUSTER, numbers)
+
+
+def cells_of(row: PlanRow, optimizer: bool) -> dict[int, list[set[int]]]:
+    """Cells of each layer, embedding and head that each device holds, counted one by one."""
+    held: dict[int, list[set[int]]] = {}
+    layers = MODEL.num_layers
+    for device in range(8):
+        stage, rank = divmod(device, 8 // row.pp)
+        tp, data = rank % row.tp, rank // row.tp
+        mine = set(range(CELLS * tp // row.tp, CELLS * (tp + 1) // row.tp))
+        sharded = row.sharding in ("z3", "fsdp") or (optimizer and row.sharding == "z1")
+        if sharded:
+            width = CELLS // row.tp // row.dp
+            first = CELLS * tp // row.tp + data * width
+            mine = set(range(first, first + width))
+        own = [mine if layer * row.pp // layers == stage else set() for layer in range(layers)]
+        held[device] = [*own, mine if stage == 0 else set(), mine if stage == row.pp - 1 else set()]
+    return held
+
+
+@pytest.mark.parametrize("before", ROWS)
+@pytest.mark.parametrize("after", ROWS)
+@pytest.mark.parametrize("lost", [(), (0,), (4, 5, 6, 7)])
+def test_every_byte_is_counted_once(before: str, after: str, lost: tuple[int, ...]) -> None:
+    number = [-1 if device in lost else device for device in range(8)]
+    found = moved(before, after, number)
+    weights = WORKLOAD.precision.bytes_of("weights")
+    states = WORKLOAD.precision.bytes_of("master") + 2 * WORKLOAD.precision.bytes_of("moments")
+    parameters = [layer.parameters(MODEL.hidden) for layer in MODEL.layers()]
+    parameters += [MODEL.embedding_parameters, MODEL.head_parameters]
+    expected = dict.fromkeys(("kept", "inside nodes of H100", "between nodes of H100", "lost"), 0.0)
+    for optimizer, width in ((False, weights), (True, states)):
+        had, wants = cells_of(ROWS[before], optimizer), cells_of(ROWS[after], optimizer)
+        left = {device: cells for device, cells in had.items() if device not in lost}
+        for device, layers in wants.items():
+            for layer, cells in enumerate(layers):
+                own = left[device][layer] if device in left else set()
+                near = set().union(*(c[layer] for d, c in left.items() if d // 4 == device // 4))
+                far = set().union(*(c[layer] for c in left.values()))
+                each = parameters[layer] * width / CELLS
+                expected["kept"] += each * len(cells & own)
+                expected["inside nodes of H100"] += each * len((cells & near) - own)
+                expected["between nodes of H100"] += each * len((cells & far) - near)
+                expected["lost"] += each * len(cells - far)
+    flows = {flow.link: flow.size_bytes for flow in found.flows}
+    assert found.kept_bytes == pytest.approx(expected["kept"], rel=1e-6, abs=1)
+    assert found.lost_bytes == pytest.approx(expected["lost"], rel=1e-6, abs=1)
+    for link in ("inside nodes of H100", "between nodes of H100"):
+        assert flows.get(link, 0.0) == pytest.approx(expected[link], rel=1e-6, abs=1)
+
+
+def test_no_change_moves_nothing() -> None:
+    same = moved("tp2.dp4.z1", "tp2.dp4.z1")
+    assert (same.moved_bytes, same.lost_bytes, same.time_s) == (0, 0, 0)
+    assert same.kept_bytes > 0
+
+
+def test_the_slowest_receiver_sets_the_time() -> None:
+    # The second node starts from nothing: each of its devices receives all weights and states over the fabric.
+    found = moved("dp8", "dp8", [0, 1, 2, 3, -1, -1, -1, -1])
+    outer = CLUSTER.groups[0].domains[-1]
+    each = found.moved_bytes / 4
+    assert found.time_s == pytest.approx(each / (outer.bandwidth_bytes_per_s * outer.efficiency))
+
+
+def test_experts_are_held_by_expert_ranks() -> None:
+    inputs = job_inputs("mixtral-8x7b", gpus="2x4xH100", global_batch=24)
+    row = PlanRow(dp=8, ep=8, sharding="z1", gbs=24)
+    one = plan_of(row, [inputs.model.num_layers])
+    other = plan_of(replace(row, ep=4), [inputs.model.num_layers])
+    same = moved_state(inputs.model, inputs.workload, one, one, inputs.cluster, np.arange(8))
+    fewer = moved_state(inputs.model, inputs.workload, one, other, inputs.cluster, np.arange(8))
+    assert same.moved_bytes == 0
+    weights = inputs.workload.precision.bytes_of("weights")
+    mlp = next(inputs.model.layers()).mlp
+    experts = mlp.experts * mlp.expert_parameters(inputs.model.hidden) * inputs.model.num_layers  # type: ignore[union-attr]
+    # Of a quarter of the experts' weights, devices 0, 3, 4 and 7 at most hold half already.
+    assert experts * weights / 8 * 8 <= fewer.moved_bytes

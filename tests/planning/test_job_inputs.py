@@ -1,0 +1,136 @@
+"""What users say becomes nouns; what they leave out is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwright.errors import InputError, UnsupportedError
+from meshwright.library.clusters import resolve_gpus
+from meshwright.planning.job_inputs import (
+    BATCH_TOLERANCE,
+    job_inputs,
+    parse_count,
+    resolve_cluster,
+    sensible_batch,
+    whole,
+)
+
+
+def test_defaults_are_named() -> None:
+    found = job_inputs("llama-3.1-70b", gpus="64xH100")
+    assert (found.workload.seq_len, found.workload.global_batch) == (4096, 1024)
+    names = {assumption.name for assumption in found.assumptions}
+    assert {"seq_len", "global_batch", "dtype", "optimizer", "memory reserve"} <= names
+    assert all(assumption.value and assumption.basis for assumption in found.assumptions)
+
+
+def test_what_is_given_is_no_assumption() -> None:
+    found = job_inputs("llama-3-8b", gpus="8xH100", seq_len=8192, global_batch=64, price=2.0)
+    names = {assumption.name for assumption in found.assumptions}
+    assert not names & {"seq_len", "global_batch", "price"}
+    assert found.cluster.groups[0].price_per_hour == 2.0
+
+
+def test_a_short_model_keeps_its_length() -> None:
+    assert job_inputs("gpt2", gpus="8xH100").workload.seq_len == 1024
+
+
+@pytest.mark.parametrize(
+    ("per_step", "seq", "batch"), [("1M", 32768, 32), (4_194_304, 4096, 1024), ("4_096_000", 4096, 1000)]
+)
+def test_tokens_per_step_become_sequences(per_step: str | int, seq: int, batch: int) -> None:
+    found = job_inputs("llama-3-8b", gpus="8xH100", seq_len=seq, tokens_per_step=per_step)
+    assert found.workload.global_batch == batch
+    rounded = any(assumption.name == "global_batch" for assumption in found.assumptions)
+    assert rounded == (batch * seq != whole("tokens_per_step", per_step))
+
+
+@given(target=st.floats(1, 1e6), devices=st.integers(1, 4096))
+def test_a_default_batch_is_near_its_target(target: float, devices: int) -> None:
+    batch = sensible_batch(target, devices)
+    assert batch >= 1
+    assert abs(batch - target) <= max(BATCH_TOLERANCE * target, 0.5)
+
+
+@given(power=st.integers(0, 20))
+def test_a_power_of_two_stays_on_devices_that_divide_it(power: int) -> None:
+    assert sensible_batch(2**power, 64) == 2**power
+
+
+@given(nodes=st.integers(1, 12))
+def test_the_odd_part_of_the_devices_divides_the_default_batch(nodes: int) -> None:
+    odd = nodes // (nodes & -nodes)
+    assert sensible_batch(1024, nodes * 8) % odd == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("15T", 15e12), ("1.5e12", 1.5e12), ("4_096", 4096), ("2k", 2e3), (7, 7.0)]
+)
+def test_counts_are_read(text: str | int, number: float) -> None:
+    assert parse_count("tokens", text) == number
+
+
+@pytest.mark.parametrize(
+    "value", ["", "x", "-1", -1, 0, float("nan"), float("inf"), "1e999", "1" * 400, True, None, "0"]
+)
+def test_what_is_no_count_is_refused(value: object) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_count("tokens", value)  # type: ignore[arg-type]
+    assert caught.value.problems[0].field == "tokens"
+
+
+@pytest.mark.parametrize("value", ["1.5", 10**13, 2.5])
+def test_sequences_are_whole(value: object) -> None:
+    with pytest.raises(InputError, match="gbs"):
+        whole("gbs", value)  # type: ignore[arg-type]
+
+
+def test_all_problems_come_together() -> None:
+    with pytest.raises(InputError) as caught:
+        job_inputs("lama-3-8b", gpus="8xH1000", seq_len=-3, dtype="bf17", price=float("nan"), tokens="many")
+    text = str(caught.value)
+    for part in ("lama-3-8b", "H1000", "seq_len", "bf17", "price", "tokens"):
+        assert part in text
+    assert len(caught.value.problems) == 6
+
+
+def test_only_unknown_names_are_unsupported() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        job_inputs("lama-3-8b", gpus="8xH1000", dtype="bf17")
+    assert len(caught.value.problems) == 3
+
+
+def test_one_cluster_is_given() -> None:
+    with pytest.raises(InputError, match="no cluster"):
+        resolve_cluster(None)
+    with pytest.raises(InputError, match="both"):
+        resolve_cluster("8xH100", "8xH100")
+
+
+def test_a_cluster_is_a_spec_a_line_or_a_file(tmp_path: Path) -> None:
+    spec = resolve_gpus("8xH100")
+    assert resolve_cluster(spec) is spec
+    assert resolve_cluster("8xH100") == spec
+    file = tmp_path / "lab.toml"
+    file.write_text('[[group]]\ndevice = "H100"\nnodes = 2\ndevices_per_node = 8\n')
+    assert resolve_cluster(file).devices == resolve_cluster(str(file)).devices == 16
+
+
+def test_positions_that_are_learned_end() -> None:
+    with pytest.raises(InputError, match="learned positions"):
+        job_inputs("gpt2", gpus="8xH100", seq_len=4096)
+    longer = job_inputs("llama-3-8b", gpus="8xH100", seq_len=32768)
+    assert any("longer than" in assumption.value for assumption in longer.assumptions)
+
+
+def test_a_device_must_compute_in_the_format() -> None:
+    with pytest.raises(UnsupportedError, match="fp8"):
+        job_inputs("llama-3-8b", gpus="8xA100-80", dtype="fp8")
+
+
+def test_very_short_sequences_still_have_a_step() -> None:
+    assert job_inputs("llama-3-8b", gpus="8xH100", seq_len=1).workload.global_batch == 2**20

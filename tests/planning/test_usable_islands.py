@@ -1,0 +1,54 @@
+"""Mixed clusters before planning: devices that cannot compute in the format, and kinds that count as one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import meshwright as mw
+from meshwright.errors import InputError, UnsupportedError
+from meshwright.planning.job_inputs import job_inputs
+from meshwright.planning.usable_islands import usable_islands
+
+
+def test_devices_that_cannot_compute_in_the_format_are_left_out_and_named() -> None:
+    inputs = job_inputs("llama-3.1-8b", gpus="8xV100-32,8xH100,8xA100-80", global_batch=96)
+    usable, left_out = usable_islands(inputs, None)
+    assert [group.name for group in usable.cluster.groups] == ["H100", "A100-80"]
+    assert all("V100-32" not in link.between for link in usable.cluster.links)
+    assert len(left_out) == 1
+    assert "8 V100-32 are left out" in left_out[0]
+    assert "--dtype fp16" in left_out[0]
+
+
+def test_what_is_left_of_one_kind_is_planned_as_one_kind_is() -> None:
+    mixed = mw.plan("llama-3.1-8b", gpus="8xH100,8xV100-32", global_batch=64, top=1)
+    plain = mw.plan("llama-3.1-8b", gpus="8xH100", global_batch=64, top=1)
+    assert mixed[0].name == plain[0].name
+    assert mixed[0].estimate.step_time_s == plain[0].estimate.step_time_s
+    assert any("left out" in warning for warning in mixed.warnings)
+
+
+def test_no_device_that_can_is_the_plain_refusal() -> None:
+    with pytest.raises(UnsupportedError, match="does not compute in bf16"):
+        job_inputs("llama-3.1-8b", gpus="8xV100-32,8xV100-16", global_batch=64)
+    inputs = job_inputs("llama-3.1-8b", gpus="8xH100,8xV100-16", global_batch=64)
+    old = replace(inputs, cluster=replace(inputs.cluster, groups=inputs.cluster.groups[1:], links=()))
+    with pytest.raises(UnsupportedError, match="does not compute in bf16"):
+        usable_islands(old, None)
+
+
+def test_kinds_within_the_tolerance_count_as_the_weakest_of_them() -> None:
+    inputs = job_inputs("llama-3.1-8b", gpus="8xA100-80,8xA100-40,8xH100", global_batch=96)
+    seen, _ = usable_islands(inputs, 1.1)
+    assert seen.cluster.devices == 24
+    assert len(seen.cluster.groups) == 2
+    merged = next(group for group in seen.cluster.groups if group.devices == 16)
+    weakest = min(group.device.memory_bytes for group in inputs.cluster.groups)
+    assert merged.device.memory_bytes == weakest
+    assert any("islands within 1.1" in one.name for one in seen.assumptions)
+    fine, _ = usable_islands(inputs, 0.0)
+    assert len(fine.cluster.groups) == 3
+    with pytest.raises(InputError, match="tolerance"):
+        usable_islands(inputs, -1.0)
