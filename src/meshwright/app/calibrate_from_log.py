@@ -17,8 +17,7 @@ from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.estimate.result import StepEstimate
-from meshwright.formats.logs import LoggedStep, RunLog, read_log, steady
-from meshwright.formats.logs.record import median
+from meshwright.formats.logs import LoggedStep, RunLog, median, read_log, steady
 from meshwright.library.calibration import SCHEMA, Z90, MeasuredPlan, calibration
 from meshwright.planning.job_inputs import Count
 from meshwright.planning.plan_source import PlanLike, PlanQuestion, plan_question

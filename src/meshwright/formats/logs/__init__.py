@@ -1,6 +1,27 @@
 """Training logs as measured steps: one file per framework, one record for all."""
 
-from meshwright.formats.logs.read import FRAMEWORKS, read_log
-from meshwright.formats.logs.record import Logged, LoggedStep, RunLog, steady
+from pathlib import Path
 
-__all__ = ["FRAMEWORKS", "Logged", "LoggedStep", "RunLog", "read_log", "steady"]
+from meshwright.formats.logs import deepspeed, megatron, nemo, table, torchtitan, transformers
+from meshwright.formats.logs.read import read_with
+from meshwright.formats.logs.record import Logged, LoggedStep, LogReader, RunLog, median, steady
+
+READERS: tuple[LogReader, ...] = (
+    nemo.READER,
+    megatron.READER,
+    torchtitan.READER,
+    deepspeed.READER,
+    transformers.READER,
+    table.READER,
+)
+"""In order of precedence: NeMo and Megatron-DeepSpeed print Megatron's lines too."""
+
+FRAMEWORKS = tuple(sorted(reader.name for reader in READERS))
+
+
+def read_log(path: str | Path, framework: str | None = None) -> RunLog:
+    """The steps of a training log; arguments and errors as `read_with`."""
+    return read_with(READERS, path, framework)
+
+
+__all__ = ["FRAMEWORKS", "READERS", "LogReader", "Logged", "LoggedStep", "RunLog", "median", "read_log", "steady"]

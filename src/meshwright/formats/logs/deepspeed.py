@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 
-from meshwright.formats.logs.record import NUMBER, LoggedStep, Reading, found, memory_bytes
+from meshwright.formats.logs.record import NUMBER, LoggedStep, LogReader, Reading, found, memory_in
 
-SIGNATURE = re.compile(r"SamplesPerSec=")
 _STEP = re.compile(r"(?:global_step=|\]\s+\d+/)(\d+),.*?(?:CurrSamplesPerSec|(?<!Avg)SamplesPerSec)=([^\s,]+)")
 _MEMORY = re.compile(rf"MaxMemAllocated=({NUMBER})\s*(GB|MB)")
 
@@ -19,14 +18,20 @@ def read(reading: Reading, lines: list[str]) -> None:
     """Steps with sequences per second and memory, and the batch."""
     for at, line in enumerate(lines, start=1):
         if match := _STEP.search(line):
-            memory = _MEMORY.search(line)
             reading.step(
                 LoggedStep(
                     line=at,
                     iteration=int(match[1]),
                     samples_per_s=reading.positive(at, "CurrSamplesPerSec", match[2]),
-                    memory_bytes=memory_bytes(memory[1], memory[2]) if memory else None,
+                    memory_bytes=memory_in(line, _MEMORY),
                 )
             )
         elif text := found(rf"\btrain_batch_size\s*[.:=]+\s*({NUMBER})", line):
             reading.state("global_batch", at, text)
+
+
+READER = LogReader(
+    name="deepspeed",
+    signature=re.compile(r"SamplesPerSec="),
+    read=read,
+)

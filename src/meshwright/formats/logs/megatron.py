@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 
-from meshwright.formats.logs.record import NUMBER, UNITS_S, LoggedStep, Reading, found, memory_bytes, plain
+from meshwright.formats.logs.record import NUMBER, UNITS_S, LoggedStep, LogReader, Reading, found, memory_bytes, plain
 
-SIGNATURE = re.compile(r"elapsed time per iteration \(")
 _STEP = re.compile(rf"iteration\s+(\d+)\s*/.*?elapsed time per iteration \((\w+)\):\s*({NUMBER}|\S+)")
 _ARGUMENT = re.compile(r"^\s*(?:\[[^\]]*\]:?\s*)?(\w+)\s\.{3,}\s(\S+)\s*$")
 _MEMORY = re.compile(rf"after (\d+) iterations\) memory \((\w+)\).*?max allocated:\s*({NUMBER})")
@@ -54,3 +53,11 @@ def read(reading: Reading, lines: list[str]) -> None:
                 reading.state(_STATED[match[1]], at, match[2])
         elif match := _MEMORY.search(line):
             peak = max(peak or 0.0, memory_bytes(match[3], match[2]))
+
+
+READER = LogReader(
+    name="megatron",
+    aliases=("megatron-lm", "megatron-core"),
+    signature=re.compile(r"elapsed time per iteration \("),
+    read=read,
+)

@@ -10,16 +10,15 @@ from __future__ import annotations
 import re
 
 from meshwright.formats.logs import megatron
-from meshwright.formats.logs.record import NUMBER, UNITS_S, LoggedStep, Reading, found, plain
+from meshwright.formats.logs.record import NUMBER, UNITS_S, LoggedStep, LogReader, Reading, found, plain
 
-SIGNATURE = re.compile(r"train_step_timing in \w+\s*[:=]|^\s*Step Time\s*:\s*[\d.]+\s*s\b")
 _TIMING = re.compile(rf"train_step_timing in (\w+)\s*[:=]\s*({NUMBER}|[^\s,|\]]+)")
 _BRIDGE = re.compile(rf"Step Time\s*:\s*({NUMBER})\s*(s|ms)\b")
 
 
 def read(reading: Reading, lines: list[str]) -> None:
     """Steps of any of the three; Megatron's lines are used where there are any."""
-    if any(megatron.SIGNATURE.search(line) for line in lines):
+    if megatron.READER.recognises(lines):
         megatron.read(reading, lines)
         return
     for at, line in enumerate(lines, start=1):
@@ -47,3 +46,11 @@ def read(reading: Reading, lines: list[str]) -> None:
                     step_time_s=seconds * UNITS_S[match[2]] if seconds else None,
                 )
             )
+
+
+READER = LogReader(
+    name="nemo",
+    aliases=("megatron-bridge",),
+    signature=re.compile(r"train_step_timing in \w+\s*[:=]|^\s*Step Time\s*:\s*[\d.]+\s*s\b"),
+    read=read,
+)

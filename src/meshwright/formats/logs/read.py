@@ -1,4 +1,4 @@
-"""A log of any framework: named, or told by its first line about a step."""
+"""A log of any framework: named, or recognised by its lines about steps."""
 
 from __future__ import annotations
 
@@ -8,37 +8,21 @@ from pathlib import Path
 
 from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
 from meshwright.formats.files import read_text
-from meshwright.formats.logs import deepspeed, megatron, nemo, table, torchtitan, transformers
-from meshwright.formats.logs.record import LoggedStep, Reading, RunLog
+from meshwright.formats.logs.record import LoggedStep, LogReader, Reading, RunLog
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 MAX_BYTES = 256 * 1024**2
-_READERS = {
-    "megatron": megatron,
-    "nemo": nemo,
-    "torchtitan": torchtitan,
-    "deepspeed": deepspeed,
-    "transformers": transformers,
-    "csv": table,
-}
-FRAMEWORKS = tuple(_READERS)
-_ALIASES = {
-    "megatron-lm": "megatron",
-    "megatron-core": "megatron",
-    "megatron-bridge": "nemo",
-    "huggingface": "transformers",
-    "hf": "transformers",
-}
 SAME_UNIT = 30.0
 """Steps of one run do not differ by this much: milliseconds are among seconds."""
 
 
-def read_log(path: str | Path, framework: str | None = None) -> RunLog:
+def read_with(readers: tuple[LogReader, ...], path: str | Path, framework: str | None = None) -> RunLog:
     """The steps of a training log.
 
     Args:
+        readers: those to choose from; of several that recognise a log, the first.
         path: text as the framework printed it, of one or of all ranks.
-        framework: of FRAMEWORKS; told by the log's lines where it is not given.
+        framework: name or alias of a reader; recognised by the log's lines if not given.
 
     Returns:
         Steps and what the run says about itself.
@@ -47,44 +31,41 @@ def read_log(path: str | Path, framework: str | None = None) -> RunLog:
         InputError: no step is found, or lines are malformed or contradict each other, all problems together.
         UnsupportedError: an unknown framework.
     """
-    wanted = None if framework is None else _ALIASES.get(framework.lower(), framework.lower())
-    if wanted is not None and wanted not in _READERS:
-        raise UnsupportedError(unknown_name("framework", framework or "", (*FRAMEWORKS, *_ALIASES)), code="MW403")
+    wanted = None if framework is None else _named(readers, framework)
     text = _COLOURS.sub("", read_text(path, "training log", max_bytes=MAX_BYTES))
     # Only line feeds end lines here: a progress bar returns to the start of its own many times.
     lines = text.split("\n")
-    name = wanted or told_by(lines)
+    reader = wanted or next((one for one in readers if one.recognises(lines)), None)
     reading = Reading()
-    if name is not None:
-        _READERS[name].read(reading, lines)
-    steps = tuple(step for step in reading.steps.values() if _says_something(step))
+    if reader is not None:
+        reader.read(reading, lines)
+    steps = tuple(step for step in reading.steps.values() if _measures(step))
     problems = [*reading.problems, *_contradictions(steps)]
     if not steps and not problems:
-        problems.append(_no_steps(path, wanted, len(lines)))
+        problems.append(_no_steps(path, (wanted,) if wanted else readers, len(lines)))
     if problems:
         raise InputError(problems[:10], code="MW216")
-    assert name is not None
-    return RunLog(framework=name, steps=steps, stated=tuple(reading.stated.items()))
+    assert reader is not None
+    return RunLog(framework=reader.name, steps=steps, stated=tuple(reading.stated.items()))
 
 
-def told_by(lines: list[str]) -> str | None:
-    """The framework whose lines about steps the log has; NeMo and Megatron-DeepSpeed print Megatron's too."""
-    seen = {name for name, reader in _READERS.items() if name != "csv" and any(map(reader.SIGNATURE.search, lines))}
-    for name in ("nemo", "megatron", "torchtitan", "deepspeed", "transformers"):
-        if name in seen:
-            return name
-    return "csv" if table.SIGNATURE.search(lines[0] if lines else "") else None
+def _named(readers: tuple[LogReader, ...], framework: str) -> LogReader:
+    for reader in readers:
+        if framework.lower() in (reader.name, *reader.aliases):
+            return reader
+    known = [name for reader in readers for name in (reader.name, *reader.aliases)]
+    raise UnsupportedError(unknown_name("framework", framework, known), code="MW403")
 
 
-def _says_something(step: LoggedStep) -> bool:
+def _measures(step: LoggedStep) -> bool:
     return any(value is not None for value in (step.step_time_s, step.tokens_per_s_per_device, step.samples_per_s))
 
 
-def _no_steps(path: str | Path, framework: str | None, lines: int) -> Problem:
-    said = f"lines of {framework}" if framework else f"lines about steps of {', '.join(FRAMEWORKS)}"
+def _no_steps(path: str | Path, readers: tuple[LogReader, ...], lines: int) -> Problem:
+    names = ", ".join(reader.name for reader in readers)
     return Problem(
         what=f"no step is found in {str(path)!r}",
-        why=f"none of its {lines:,} lines is one of the {said}",
+        why=f"none of its {lines:,} lines reports a step as {names} does",
         fix="give the log of the rank that prints, or a CSV with the columns step,step_time_s",
         field="steps",
     )

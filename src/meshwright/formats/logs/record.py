@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from meshwright.errors import Problem
@@ -41,7 +42,7 @@ class LoggedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logged:
-    """Something the run says about itself."""
+    """A value the run states about itself, and where."""
 
     line: int
     value: float
@@ -102,6 +103,25 @@ class Reading:
         return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogReader:
+    """How one framework's log is read."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    """Other names of the framework, in lower case."""
+    signature: re.Pattern[str]
+    """Found in a line about a step, and in no line of the readers listed behind this one."""
+    header_only: bool = False
+    """Whether only the first line can carry the signature."""
+    read: Callable[[Reading, list[str]], None]
+    """Adds steps, stated values and problems to the reading."""
+
+    def recognises(self, lines: list[str]) -> bool:
+        """Whether these are lines of such a log."""
+        return any(map(self.signature.search, lines[:1] if self.header_only else lines))
+
+
 def number(text: str) -> float | None:
     """A number with or without thousands separators, or None."""
     try:
@@ -118,6 +138,12 @@ def plain(text: str) -> float:
 def memory_bytes(amount: str, unit: str) -> float:
     """GiB, GB and MB of a log are powers of 1024: frameworks divide so."""
     return plain(amount) * {"g": GIB, "m": GIB / 1024, "k": GIB / 1024**2, "b": 1.0}[unit.strip().lower()[:1]]
+
+
+def memory_in(line: str, pattern: re.Pattern[str]) -> float | None:
+    """Bytes of the amount and unit that a pattern finds in a line."""
+    match = pattern.search(line)
+    return memory_bytes(match[1], match[2]) if match else None
 
 
 def found(pattern: str, line: str) -> str | None:

@@ -10,10 +10,9 @@ import csv
 import re
 
 from meshwright.errors import Problem
-from meshwright.formats.logs.record import LoggedStep, Reading
+from meshwright.formats.logs.record import LoggedStep, LogReader, Reading
 from meshwright.units import GIB
 
-SIGNATURE = re.compile(r"^\s*(?:\w+\s*,\s*)*(?:step_time_s|step_time_ms|tokens_per_s_per_device|samples_per_s)\b")
 TIMES = {"step_time_s": 1.0, "step_time_ms": 1e-3}
 MEASURES = (*TIMES, "tokens_per_s_per_device", "samples_per_s")
 
@@ -65,3 +64,11 @@ def read(reading: Reading, lines: list[str]) -> None:
                 memory_bytes=memory * GIB if memory is not None else None,
             )
         )
+
+
+READER = LogReader(
+    name="csv",
+    signature=re.compile(r"^\s*(?:\w+\s*,\s*)*(?:step_time_s|step_time_ms|tokens_per_s_per_device|samples_per_s)\b"),
+    header_only=True,
+    read=read,
+)

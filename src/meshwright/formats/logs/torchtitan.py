@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 
-from meshwright.formats.logs.record import NUMBER, LoggedStep, Reading, found, memory_bytes
+from meshwright.formats.logs.record import NUMBER, LoggedStep, LogReader, Reading, found, memory_in
 
-SIGNATURE = re.compile(r"step:\s*\d+\s.*\btps:\s*[\d,]")
 _STEP = re.compile(r"step:\s*(\d+)\s.*?\btps:\s*(\S+)")
 _MEMORY = re.compile(rf"memory:\s*({NUMBER})\s*(GiB|GB|MiB|MB)")
 
@@ -18,13 +17,12 @@ def read(reading: Reading, lines: list[str]) -> None:
     """Steps with tokens per second and memory, the batch where it is printed."""
     for at, line in enumerate(lines, start=1):
         if match := _STEP.search(line):
-            memory = _MEMORY.search(line)
             reading.step(
                 LoggedStep(
                     line=at,
                     iteration=int(match[1]),
                     tokens_per_s_per_device=reading.positive(at, "tps", match[2]),
-                    memory_bytes=memory_bytes(memory[1], memory[2]) if memory else None,
+                    memory_bytes=memory_in(line, _MEMORY),
                 )
             )
         elif "global batch size" in line:
@@ -33,3 +31,10 @@ def read(reading: Reading, lines: list[str]) -> None:
             for name, words in (("global_batch", "global batch size"), ("seq_len", "sequence length")):
                 if text := found(rf"{words}\s*[:=]?\s*({NUMBER})", line):
                     reading.state(name, at, text.rstrip(","))
+
+
+READER = LogReader(
+    name="torchtitan",
+    signature=re.compile(r"step:\s*\d+\s.*\btps:\s*[\d,]"),
+    read=read,
+)

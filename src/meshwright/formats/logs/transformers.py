@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 
-from meshwright.formats.logs.record import NUMBER, LoggedStep, Reading, found
+from meshwright.formats.logs.record import NUMBER, LoggedStep, LogReader, Reading, found
 
-SIGNATURE = re.compile(r"'train_(?:steps|samples)_per_second'|\d+/\d+ \[[\d:]+<[\d:?]+,\s*[\d.]+\s*(?:s/it|it/s)")
 _BAR = re.compile(rf"(\d+)/\d+ \[[\d:]+<[\d:?]+,\s*({NUMBER})\s*(s/it|it/s)")
 _BATCH = r"[Tt]otal train batch size[^=]*=\s*(" + NUMBER + ")"
 
@@ -32,3 +31,11 @@ def read(reading: Reading, lines: list[str]) -> None:
             reading.state("global_batch", at, text)
     if not reading.steps and summary is not None:
         reading.step(summary)
+
+
+READER = LogReader(
+    name="transformers",
+    aliases=("huggingface", "hf"),
+    signature=re.compile(r"'train_(?:steps|samples)_per_second'|\d+/\d+ \[[\d:]+<[\d:?]+,\s*[\d.]+\s*(?:s/it|it/s)"),
+    read=read,
+)
