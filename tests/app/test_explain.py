@@ -15,7 +15,7 @@ from meshwright.errors import InputError
 from meshwright.estimate.price import estimate_plan
 from meshwright.library import models
 from meshwright.library.clusters import resolve_gpus
-from meshwright.planning.changes import neighbours, with_rest
+from meshwright.planning.repair.changes import neighbours, with_rest
 from meshwright.planning.variants import equal_shares, evenly, variants
 from meshwright.specs import Workload
 from meshwright.specs.job import Job

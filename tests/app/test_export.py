@@ -11,7 +11,6 @@ import pytest
 
 from meshwright.app.export import TARGETS, export
 from meshwright.app.plan import plan
-from meshwright.app.torch_csv import plan_table, torch_files
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.layout import expand
 from meshwright.formats.megatron import read_flags
@@ -20,6 +19,7 @@ from meshwright.formats.torch_csv import read_actions
 from meshwright.formats.writing import write_file, write_folder
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import resolve
+from meshwright.planning.exporters.torch_csv import plan_table, torch_files
 from meshwright.schedules import SCHEDULES, Kind
 from meshwright.schedules.torch_actions import from_actions
 from meshwright.specs.job import Job

@@ -15,9 +15,9 @@ from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 from meshwright.formats.plan_json import read_document, read_job
 from meshwright.library.calibration import calibration
 from meshwright.library.clusters import resolve_gpus
-from meshwright.planning.finding import is_round, parts, resized
-from meshwright.planning.infeasible import NoPlanError
 from meshwright.planning.objectives import Aim
+from meshwright.planning.one_kind import is_round, parts, resized
+from meshwright.planning.repair.no_plan import NoPlanError
 from meshwright.planning.title import bare_row
 from meshwright.planning.verdict import OBJECTIVE_RULES
 from meshwright.search.search import search

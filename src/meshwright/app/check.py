@@ -6,22 +6,23 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from meshwright.app.check_report import Better, CheckReport, Violation
-from meshwright.app.launch_script import script_question
-from meshwright.app.mends import mends_of
-from meshwright.app.post_mortem import REMEDIES, PostMortem, post_mortem
+from meshwright.app.check_report import Better, CheckReport
 from meshwright.errors import InputError, MeshwrightError, Problem
 from meshwright.estimate.legality import plan_problems
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.planning.axes import target_rule
 from meshwright.planning.compose.job_price import price_job
-from meshwright.planning.finding import find_plans, restricted
 from meshwright.planning.job_inputs import Count
+from meshwright.planning.launch_script import script_question
 from meshwright.planning.measured_words import folder_notes, measured_sentence, planned_title
+from meshwright.planning.one_kind import find_plans, restricted
 from meshwright.planning.plan_source import PlanLike, PlanQuestion, measured_plan, plan_question
+from meshwright.planning.repair.of_plan import mends_of
+from meshwright.planning.repair.post_mortem import REMEDIES, PostMortem, post_mortem
 from meshwright.planning.title import title, title_of
 from meshwright.planning.verdict import against, memory, percent, sentence, tied
+from meshwright.planning.violation import Violation
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.measured import MeasuredJob

@@ -5,79 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from meshwright.app.post_mortem import PostMortem
 from meshwright.errors import Problem, ViolationError
 from meshwright.estimate.result import StepPrice
 from meshwright.planning.job_inputs import JobInputs
-from meshwright.planning.verdict import memory
+from meshwright.planning.repair.of_plan import Repair
+from meshwright.planning.repair.post_mortem import PostMortem
+from meshwright.planning.violation import Violation
 from meshwright.specs.measured import MeasuredJob
-from meshwright.units import seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Violation:
-    """One thing that must not stay so."""
-
-    code: str
-    """`LEGAL`, `MEM_STAGE`, `MODEL` or `OPTIONS`."""
-    what: str
-    why: str = ""
-    fix: str = ""
-    field: str = ""
-    stage: int | None = None
-    need_bytes: float | None = None
-    have_bytes: float | None = None
-
-    def to_dict(self) -> dict[str, object]:
-        """As data."""
-        return {
-            "code": self.code,
-            "what": self.what,
-            "why": self.why,
-            "fix": self.fix,
-            "field": self.field,
-            "stage": self.stage,
-            "need_bytes": self.need_bytes,
-            "have_bytes": self.have_bytes,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repair:
-    """A change that makes the plan legal and fit, priced."""
-
-    change: str
-    name: str
-    changes: int
-    """Settings that differ."""
-    step_time_s: float
-    peak_memory_bytes: float
-    capacity_bytes: float
-    fits: str
-    changes_training: bool
-
-    def line(self) -> str:
-        """One line for people."""
-        trained = "; trains differently" if self.changes_training else ""
-        tight = " (tight)" if self.fits == "tight" else ""
-        peak = memory(self.peak_memory_bytes, self.capacity_bytes)
-        return f"{self.change}: {seconds(self.step_time_s)}, {peak}{tight} ({self.name}){trained}"
-
-    def to_dict(self) -> dict[str, object]:
-        """As data."""
-        return {
-            "change": self.change,
-            "name": self.name,
-            "changes": self.changes,
-            "step_time_s": self.step_time_s,
-            "peak_memory_bytes": self.peak_memory_bytes,
-            "capacity_bytes": self.capacity_bytes,
-            "fits": self.fits,
-            "changes_training": self.changes_training,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

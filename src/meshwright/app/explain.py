@@ -13,10 +13,10 @@ from meshwright.app.explain_mixed import mixed_steps
 from meshwright.app.explanation import Explanation, Step
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
-from meshwright.planning.changes import describe, neighbours, with_rest
 from meshwright.planning.plan_source import PlanLike, planned_job
 from meshwright.planning.price_words import price_lines
 from meshwright.planning.pricing import Priced, Pricer
+from meshwright.planning.repair.changes import describe, neighbours, with_rest
 from meshwright.planning.sensitivity import effects
 from meshwright.planning.title import bare_row
 from meshwright.planning.verdict import against, memory, percent, sentence

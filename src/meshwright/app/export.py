@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshwright.app.torch_csv import LOADER_FILE, torch_files
 from meshwright.errors import Problem, UnsupportedError, unknown_name
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats import megatron
 from meshwright.formats.plan_json import content_hash, write_job
 from meshwright.formats.writing import check_directory, write_folder
+from meshwright.planning.exporters.torch_csv import LOADER_FILE, torch_files
 from meshwright.planning.plan_source import PlanLike, job_of
 from meshwright.planning.title import groups_of
 from meshwright.planning.verdict import memory, percent

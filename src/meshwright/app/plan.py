@@ -14,13 +14,12 @@ from meshwright.formats.cluster import Assumption
 from meshwright.library.calibration import calibration
 from meshwright.planning.axes import check_axes, inexact, space_of, target_rule
 from meshwright.planning.compose.parallelizers.registry import parallelizers_named
-from meshwright.planning.finding import Found, check_options, restricted
-from meshwright.planning.infeasible import no_plan
 from meshwright.planning.job_inputs import Count, Gathered, JobInputs, job_inputs
-from meshwright.planning.node_rent import find_best
 from meshwright.planning.objectives import QUICKEST, Aim, Duration, aim_of
+from meshwright.planning.one_kind import Found, check_options, find_best, restricted
 from meshwright.planning.price_words import price_lines
 from meshwright.planning.rank_map import rank_map
+from meshwright.planning.repair.no_plan import no_plan
 from meshwright.planning.reserve import reserve_line
 from meshwright.planning.unequal import with_unequal
 from meshwright.planning.usable_islands import usable_islands

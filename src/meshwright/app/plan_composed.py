@@ -13,10 +13,10 @@ from meshwright.planning.axes import space_of
 from meshwright.planning.compose.parallelizers.registry import parallelizers_named
 from meshwright.planning.composed_search import Composed, ComposedSearch
 from meshwright.planning.composition import MOST_SKIPS, Composition, PlannedSlice
-from meshwright.planning.finding import find_plans
 from meshwright.planning.island_search import IslandSearch
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixing import Mixing, Subset
+from meshwright.planning.one_kind import find_plans
 from meshwright.planning.title import strategy_text, title
 from meshwright.planning.verdict import RunnerUp, Verdict, against, reasons, sentence, whole_run
 from meshwright.search.space import Space

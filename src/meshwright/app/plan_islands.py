@@ -9,12 +9,12 @@ from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.errors import InfeasibleError, MeshwrightError, Problem, UnsupportedError
 from meshwright.formats.cluster import Assumption
 from meshwright.planning.axes import space_of, target_rule
-from meshwright.planning.finding import CLEARLY_FASTER, restricted
 from meshwright.planning.island_rent import offer_of, rent_islands
 from meshwright.planning.island_search import Candidate, IslandSearch
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixing import Subset
 from meshwright.planning.objectives import QUICKEST, Aim, admitted, require_prices, usd
+from meshwright.planning.one_kind import CLEARLY_FASTER, restricted
 from meshwright.planning.price_words import price_lines
 from meshwright.planning.verdict import RunnerUp, Verdict, against, percent, reasons, sentence, whole_run
 from meshwright.search.search import FRONT_SLACK

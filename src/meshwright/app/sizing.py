@@ -13,8 +13,8 @@ from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.price import model_flop_per_token
 from meshwright.formats.cluster import node_group
 from meshwright.planning.axes import space_of
-from meshwright.planning.finding import find_plans, is_round
 from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.one_kind import find_plans, is_round
 from meshwright.planning.verdict import whole_run
 from meshwright.search.bound import row_bounds
 from meshwright.search.grid import build_grid

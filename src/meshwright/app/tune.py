@@ -22,8 +22,8 @@ from meshwright.calculon.inputs import Application, System
 from meshwright.calculon.space import Space as Executions
 from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem
 from meshwright.planning.axes import space_of
-from meshwright.planning.finding import require_homogeneous
 from meshwright.planning.job_inputs import Count, job_inputs
+from meshwright.planning.one_kind import require_homogeneous
 from meshwright.schedules import DEFAULT_SCHEDULES
 from meshwright.search.tuners.base import Optimum, Trial, TunableSpace
 from meshwright.search.tuners.calculon_space import CalculonSpace

@@ -164,7 +164,7 @@ def plan(
     from meshwright.formats.writing import check_file, write_file
     from meshwright.library.calibration import calibrated_by
     from meshwright.planning.axes import check_axes, target_rule
-    from meshwright.planning.finding import check_options
+    from meshwright.planning.one_kind import check_options
 
     wanted = given(
         objective=objective,

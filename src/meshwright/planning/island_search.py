@@ -17,8 +17,8 @@ from meshwright.planning.compose.native_execution import native_plan
 from meshwright.planning.compose.native_islands import Part
 from meshwright.planning.compose.native_pipelines import THOROUGH, Effort
 from meshwright.planning.compose.pipelines import SplitPipeline
-from meshwright.planning.finding import find_plans, resized
 from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.one_kind import find_plans, resized
 from meshwright.search.search import search
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from meshwright.estimate.result import StepEstimate
-from meshwright.planning.changes import neighbours
 from meshwright.planning.pricing import Pricer
+from meshwright.planning.repair.changes import neighbours
 from meshwright.planning.title import bare_row
 from meshwright.planning.verdict import memory, percent, tied
 from meshwright.search.space import Space

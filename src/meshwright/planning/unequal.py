@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshwright.planning.finding import Found, SpaceFor
 from meshwright.planning.island_search import Candidate, IslandSearch
 from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.one_kind import Found, SpaceFor
 from meshwright.search.result import FoundPlan, SearchResult
 from meshwright.specs.cluster import ClusterSpec
 

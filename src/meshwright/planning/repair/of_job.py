@@ -9,8 +9,8 @@ from meshwright.errors import MeshwrightError
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.cluster import node_group
 from meshwright.library.devices import devices as library_devices
-from meshwright.planning.finding import SpaceFor, is_round, resized
-from meshwright.planning.leanest import Leanest, priced
+from meshwright.planning.one_kind import SpaceFor, is_round, resized
+from meshwright.planning.repair.leanest import Leanest, priced
 from meshwright.planning.verdict import FITS_WORDS, memory
 from meshwright.search.search import search
 from meshwright.search.space import Space

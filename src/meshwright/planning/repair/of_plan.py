@@ -3,16 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from meshwright.app.check_report import Repair
-from meshwright.planning.changes import Change, describe, distance, repairs
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.pricing import Pricer
+from meshwright.planning.repair.changes import Change, describe, distance, repairs
+from meshwright.planning.verdict import memory
 from meshwright.specs.row import PlanRow
+from meshwright.units import seconds
 
 MOST_MENDS = 5
 MOST_PAIRS = 40
 """Single changes that are changed once more where no single one mends the plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """A change that makes the plan legal and fit, priced."""
+
+    change: str
+    name: str
+    changes: int
+    """Settings that differ."""
+    step_time_s: float
+    peak_memory_bytes: float
+    capacity_bytes: float
+    fits: str
+    changes_training: bool
+
+    def line(self) -> str:
+        """One line for people."""
+        trained = "; trains differently" if self.changes_training else ""
+        tight = " (tight)" if self.fits == "tight" else ""
+        peak = memory(self.peak_memory_bytes, self.capacity_bytes)
+        return f"{self.change}: {seconds(self.step_time_s)}, {peak}{tight} ({self.name}){trained}"
+
+    def to_dict(self) -> dict[str, object]:
+        """As data."""
+        return {
+            "change": self.change,
+            "name": self.name,
+            "changes": self.changes,
+            "step_time_s": self.step_time_s,
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "capacity_bytes": self.capacity_bytes,
+            "fits": self.fits,
+            "changes_training": self.changes_training,
+        }
 
 
 def mends_of(row: PlanRow, inputs: JobInputs, short_bytes: float = 0.0) -> tuple[Repair, ...]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from meshwright.errors import InfeasibleError, Problem
-from meshwright.planning.finding import Found, SpaceFor
-from meshwright.planning.job_mends import Mend, mends_of_job
-from meshwright.planning.leanest import Leanest, leanest
+from meshwright.planning.one_kind import Found, SpaceFor
+from meshwright.planning.repair.leanest import Leanest, leanest
+from meshwright.planning.repair.of_job import Mend, mends_of_job
 from meshwright.planning.verdict import memory
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from meshwright.estimate.result import StageEstimate, StepEstimate
 from meshwright.formats.logs.out_of_memory import OutOfMemory, read_out_of_memory
 from meshwright.library.software import software
-from meshwright.planning.changes import neighbours
 from meshwright.planning.pricing import Pricer
+from meshwright.planning.repair.changes import neighbours
 from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from meshwright.app.check_report import Violation
 from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
 from meshwright.formats.files import read_text
 from meshwright.formats.megatron import model_facts, read_flags
 from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.plan_source import PlanQuestion, with_row
+from meshwright.planning.violation import Violation
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row_of import plan_of
 
