@@ -45,6 +45,16 @@ def test_a_run_says_losses_seconds_and_prediction_and_writes_both_timelines(tmp_
         assert f"B{mesh}.1" in ran
 
 
+def test_a_single_step_is_not_a_step_time_since_it_compiles(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(["run", "mlp-tiny", "--plan", "dp2", "--layers", "2", "--hidden", "4", "--gbs", "8", "--steps", "1"]) == 0
+    )
+    assert "measured from 2 steps on" in capsys.readouterr().out
+    timing = run(small("dp2"), Course(steps=1)).to_dict()["timing"]
+    assert timing["first_step_s"] > 0
+    assert (timing["step_time_s"], timing["error"]) == (None, None)
+
+
 def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     whole = run(small("dp2"), Course(steps=3)).to_dict()["losses"]

@@ -59,14 +59,14 @@ class Run:
         return self.steps[0].seconds
 
     @property
-    def step_time_s(self) -> float:
-        """Median seconds of the steps behind the first; of the first where there is no other."""
-        return median(one.seconds for one in self.steps[1:] or self.steps)
+    def step_time_s(self) -> float | None:
+        """Median seconds of the steps after the first, which compiles; None after a single step."""
+        return median(one.seconds for one in self.steps[1:]) if len(self.steps) > 1 else None
 
     @property
-    def error(self) -> float:
-        """(predicted - measured) / measured."""
-        return self.predicted_s / self.step_time_s - 1.0
+    def error(self) -> float | None:
+        """(predicted - measured) / measured; None where no step after the compiling one was measured."""
+        return None if self.step_time_s is None else self.predicted_s / self.step_time_s - 1.0
 
     def to_dict(self) -> dict[str, object]:
         """As data: `meshwright.run/1`; what depends on the clock lies under `timing`."""

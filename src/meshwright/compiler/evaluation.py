@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from meshwright.compiler.inline import flat_jaxpr
+from meshwright.compiler.loss_reduction import is_mean
 from meshwright.compiler.marking import gradient_p, marked_forward
-from meshwright.compiler.scaling import is_mean
 from meshwright.compiler.trace import TracedStep, flat_loss, flattened
 from meshwright.errors import InputError, Problem
 

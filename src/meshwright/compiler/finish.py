@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from meshwright.compiler.halves import Halves
 from meshwright.compiler.lists import Lists
 from meshwright.compiler.ranks.layout import Layout
+from meshwright.compiler.stage_programs import Halves
 from meshwright.compiler.trace import TracedStep
 from meshwright.shapes import Int
 

@@ -6,12 +6,12 @@ from collections.abc import Collection, Sequence
 
 from meshwright.compiler.donation import with_donations
 from meshwright.compiler.finish import Finish
-from meshwright.compiler.halves import Halves
 from meshwright.compiler.instructions import Outcome, Program
 from meshwright.compiler.lists import Lists, with_frees
 from meshwright.compiler.operands import Operands
 from meshwright.compiler.ranks.layout import Layout
 from meshwright.compiler.shardings import Sharding
+from meshwright.compiler.stage_programs import Halves
 from meshwright.compiler.stage_tasks import StageTasks, in_rounds
 from meshwright.compiler.trace import TracedStep
 from meshwright.compiler.updating import Updating

@@ -11,7 +11,7 @@ import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.inline import flat_jaxpr
-from meshwright.compiler.where import frame_of, line_of, start_of
+from meshwright.compiler.source_line import frame_of, line_of, start_of
 from meshwright.errors import InputError, Problem
 
 

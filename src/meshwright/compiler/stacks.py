@@ -17,7 +17,7 @@ from jax.extend import core
 
 from meshwright.compiler.cost import is_heavy
 from meshwright.compiler.inline import is_dropped
-from meshwright.compiler.leading import Bounds, Origin, Parting, Stacking, spans, spread, tie_of, tree_in_parts
+from meshwright.compiler.leading_axis import Bounds, Origin, Parting, Stacking, spans, spread, tie_of, tree_in_parts
 from meshwright.compiler.trace import TracedStep, around
 
 Loops = Mapping[int, Bounds]

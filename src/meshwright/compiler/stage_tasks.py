@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from jax.extend import core
 
-from meshwright.compiler.halves import Halves, SplitBackward, split_backward
 from meshwright.compiler.lists import Key, Lists
 from meshwright.compiler.operands import Operands
 from meshwright.compiler.ranks.layout import Held, Layout
 from meshwright.compiler.shardings import Role
+from meshwright.compiler.stage_programs import Halves, SplitBackward, split_backward
 from meshwright.compiler.trace import TracedStep
 from meshwright.schedules.table import Kind, ScheduleTable
 from meshwright.shapes import Int

@@ -9,7 +9,7 @@ import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.cut import Body, Stage, body_of, cut
-from meshwright.compiler.leading import Bounds, Origin
+from meshwright.compiler.leading_axis import Bounds, Origin
 from meshwright.compiler.stacks import PartedLoss, by_layer, layer_loops, parted_loss, parted_step
 from meshwright.compiler.trace import TracedStep
 from meshwright.shapes import Int

@@ -12,11 +12,11 @@ from jax.extend import core
 
 from meshwright.compiler.cost import aval_bytes
 from meshwright.compiler.inline import flat_jaxpr, opened
-from meshwright.compiler.leading import Stacking
+from meshwright.compiler.leading_axis import Stacking
+from meshwright.compiler.loss_reduction import is_mean
 from meshwright.compiler.marking import gradient_p, read_loss
 from meshwright.compiler.reading import told, traced
-from meshwright.compiler.scaling import is_mean
-from meshwright.compiler.where import start_of
+from meshwright.compiler.source_line import start_of
 from meshwright.errors import InputError, Problem
 
 

@@ -10,7 +10,6 @@ import numpy as np
 from jax.extend import core
 from jax.sharding import PartitionSpec
 
-from meshwright.compiler.halves import Halves
 from meshwright.compiler.inline import free_variables
 from meshwright.compiler.instructions import Outcome
 from meshwright.compiler.lists import Lists
@@ -18,6 +17,7 @@ from meshwright.compiler.operands import Operands, ancestors
 from meshwright.compiler.ranks.layout import Held, Layout
 from meshwright.compiler.reductions import phases_of
 from meshwright.compiler.shardings import Role, Sharding
+from meshwright.compiler.stage_programs import Halves
 from meshwright.compiler.trace import TracedStep
 from meshwright.compiler.update import Update, spread_update
 from meshwright.shapes import Int

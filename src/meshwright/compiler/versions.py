@@ -16,12 +16,12 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from meshwright.compiler.halves import Halves
 from meshwright.compiler.inline import free_variables, piece
 from meshwright.compiler.instructions import Outcome
 from meshwright.compiler.lists import Lists
 from meshwright.compiler.operands import Operands, ancestors
 from meshwright.compiler.shardings import Role, Sharding, shape_of
+from meshwright.compiler.stage_programs import Halves
 from meshwright.compiler.trace import TracedStep
 from meshwright.compiler.updating import is_parameter, state_spec
 from meshwright.errors import InputError, Problem

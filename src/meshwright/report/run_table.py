@@ -34,13 +34,21 @@ def render_run(run: Mapping[str, Any]) -> RenderableType:
     lines = [
         f"{run['model']}, {run['plan']}, {run['devices']} devices, backend {run['backend']}, {run['dtype']}",
         "layers " + "+".join(map(str, run["stage_layers"])) + f" = {sum(run['stage_layers'])}",
-        f"first step {seconds(timing['first_step_s'])} (compiles), then {seconds(timing['step_time_s'])} per step;"
-        f" predicted {seconds(timing['predicted_step_time_s'])} ({timing['error']:+.0%})",
+        _step_times(timing),
     ]
     lines += [f"recovered: {said}" for said in run["recoveries"]]
     if run["assumptions"]:
         lines.append("by default: " + "; ".join(run["assumptions"]))
     return Group(*lines)
+
+
+def _step_times(timing: Mapping[str, Any]) -> str:
+    """Measured and predicted step time; a single step says only how long compiling took."""
+    first, predicted = seconds(timing["first_step_s"]), seconds(timing["predicted_step_time_s"])
+    if timing["step_time_s"] is None:
+        return f"first step {first} (compiles); predicted {predicted} per step, measured from 2 steps on"
+    measured = seconds(timing["step_time_s"])
+    return f"first step {first} (compiles), then {measured} per step; predicted {predicted} ({timing['error']:+.0%})"
 
 
 SHOWN = 5

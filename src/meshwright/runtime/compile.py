@@ -11,7 +11,6 @@ import numpy as np
 from jax.sharding import Mesh
 
 from meshwright.compiler.cut import Stage
-from meshwright.compiler.halves import halves_of
 from meshwright.compiler.layers import layer_ends
 from meshwright.compiler.lower import lower
 from meshwright.compiler.methods import (
@@ -28,6 +27,7 @@ from meshwright.compiler.ranks.form import form_of
 from meshwright.compiler.sharding.apply import AXES, Setting, shard_stage
 from meshwright.compiler.sharding.cost import LogicalMesh, MeshAxis
 from meshwright.compiler.shardings import Sharding
+from meshwright.compiler.stage_programs import halves_of
 from meshwright.compiler.stages.apply import planned_stages
 from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.compiler.stages.search import Space, plan_step

@@ -14,6 +14,7 @@ from meshwright.compiler.creation import creation
 from meshwright.compiler.instructions import Program
 from meshwright.compiler.listing import saved
 from meshwright.compiler.sharding.apply import SolvedSharding
+from meshwright.compiler.sharding.hlo_collectives import Collectives
 from meshwright.compiler.shardings import Sharding
 from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.compiler.trace import TracedStep
@@ -67,6 +68,18 @@ class CompiledStep:
                 )
             )
         return "\n".join([*([self.reductions] if self.reductions else []), *lines])
+
+    def collectives(self) -> dict[str, Collectives]:
+        """What every executable communicates over all of its runs in a step, as XLA compiled it for this process.
+
+        Messages between meshes are not counted; executables without collectives are left out.
+        """
+        from meshwright.runtime.step_collectives import step_collectives
+
+        runtime = self.runtime
+        return step_collectives(
+            runtime if isinstance(runtime, LocalRuntime) else LocalRuntime(self.program, runtime.meshes)
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the instruction lists to a file, with the plan where there is one; `Listing.load` and `StagesPlan.load`

@@ -12,7 +12,7 @@ from meshwright.compiler.evaluation import TracedFunction, trace_function
 from meshwright.compiler.following import FollowedSharding, follow, followed_places, lying
 from meshwright.compiler.forward import lower_forward
 from meshwright.compiler.instructions import Program
-from meshwright.compiler.leading import Stacking
+from meshwright.compiler.leading_axis import Stacking
 from meshwright.compiler.methods import FollowParallel
 from meshwright.compiler.stacks import parted_along
 from meshwright.compiler.trace import TracedStep

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshwright.compiler.leading import Bounds, spans
+from meshwright.compiler.leading_axis import Bounds, spans
 from meshwright.runtime.remote import RemoteArray
 
 

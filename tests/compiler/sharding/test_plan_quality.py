@@ -16,8 +16,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from meshwright.compiler.cut import body_of, cut
 from meshwright.compiler.marking import value_and_grad
 from meshwright.compiler.sharding.apply import Setting, SolvedSharding, shard_stage
-from meshwright.compiler.sharding.collectives import Collectives, count_collectives
 from meshwright.compiler.sharding.cost import LogicalMesh, MeshAxis
+from meshwright.compiler.sharding.hlo_collectives import Collectives, count_collectives
 from meshwright.compiler.trace import trace_step
 
 DEVICES, HEADS = 8, 8

@@ -12,7 +12,7 @@ import pytest
 from jax.extend import core
 
 from meshwright.compiler.inline import flat_jaxpr
-from meshwright.compiler.leading import Parting, scaled, spans, spread
+from meshwright.compiler.leading_axis import Parting, scaled, spans, spread
 
 BOUNDS = (0, 1, 4, 6)
 DRAWN = np.random.RandomState(0)

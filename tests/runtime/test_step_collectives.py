@@ -13,10 +13,9 @@ import pytest
 
 import meshwright as mw
 from meshwright.compiler.methods import Method
-from meshwright.compiler.sharding.collectives import Collectives, in_all
+from meshwright.compiler.sharding.hlo_collectives import Collectives, in_all
 from meshwright.kernels.collectives import LevelRates, all_gather_s, all_reduce_s, group_span, reduce_scatter_s
 from meshwright.runtime.compiled import CompiledStep
-from meshwright.runtime.counted import step_collectives
 from meshwright.runtime.training_run import Training
 from meshwright.specs.row import PlanRow
 from tests.compiler.sharding.test_plan_quality import (
@@ -75,7 +74,7 @@ def sent(sharding: str) -> dict[str, Collectives]:
         "z2 split": mw.PipeshardParallel(num_stages=1, zero=2, split_sums=True, num_micro_batches=MICRO_BATCHES),
         "z3": mw.Zero3Parallel(num_micro_batches=MICRO_BATCHES),
     }[sharding]
-    return step_collectives(compiled(method).runtime)  # type: ignore[arg-type]
+    return compiled(method).collectives()
 
 
 COUNTS = {
@@ -128,7 +127,7 @@ def test_with_split_parameters_no_device_holds_whole_ones() -> None:
 
 def test_every_stage_reduces_its_gradients_once() -> None:
     step = compiled(mw.PipeshardParallel(num_stages=2, num_micro_batches=MICRO_BATCHES))
-    found = step_collectives(step.runtime)  # type: ignore[arg-type]
+    found = step.collectives()
     assert {name: one.of_arrays for name, one in found.items() if one.of_arrays} == {
         "gradients0": {"all-reduce": 1}, "gradients1": {"all-reduce": 1}
     }  # fmt: skip
@@ -140,7 +139,7 @@ def test_a_loss_that_mixes_samples_is_left_to_the_partitioner() -> None:
     assert step.explain() == (
         "gradients are reduced with every micro-batch, by XLA's partitioner: dot_general mixes samples"
     )
-    backward = [one for name, one in step_collectives(step.runtime).items() if name.startswith("B")]  # type: ignore[arg-type]
+    backward = [one for name, one in step.collectives().items() if name.startswith("B")]
     assert in_all(backward).of_arrays["all-reduce"] >= MICRO_BATCHES
 
 
@@ -155,7 +154,7 @@ def test_odd_gradients_are_scattered_as_rows_of_numbers() -> None:
     weights = {"w": jnp.asarray(drawn.randn(WIDTH, 5), jnp.float32), "b": jnp.zeros(5)}
     x = jnp.asarray(drawn.randn(DEVICES, WIDTH), jnp.float32)
     run = mw.parallelize(step, method=mw.Zero2Parallel())
-    assert in_all(step_collectives(run.lower(weights, x).runtime).values()).of_arrays == {
+    assert in_all(run.lower(weights, x).collectives().values()).of_arrays == {
         "reduce-scatter": 1, "all-gather": 2
     }  # fmt: skip
     reached, _ = run(weights, x)
@@ -168,7 +167,7 @@ def test_beside_tensor_ranks_gradients_go_in_one_bucket_along_the_data_ranks() -
     plan = PlanRow(tp=2, dp=4, mbs=2, gbs=16, sharding="z1")
     training = Training(spec=None, row=plan, stage_layers=(2,), seq_len=4, hidden=8)
     step = training.step(jax.devices()).lower(training.initial(), training.batch(0))
-    found = step_collectives(step.runtime)
+    found = step.collectives()
     assert found["gradients0"].of_arrays == {"reduce-scatter": 1, "all-gather": 1}
     assert found["whole0"].of_arrays == {"all-gather": 1}
 
@@ -192,7 +191,7 @@ def split(of: Any, weights: Any, batch: Any, flop_per_s: float) -> tuple[Collect
     method = mw.ShardParallel(mesh_shape=(DEVICES,), flop_per_s=flop_per_s, **LINKS)
     state = weights, jax.eval_shape(optax.adam(1e-2).init, weights)
     found = mw.parallelize(step, method=method, loss="mean").lower(state, batch)
-    return in_all(step_collectives(found.runtime).values()), priced_bytes(found.sharding)
+    return in_all(found.collectives().values()), priced_bytes(found.sharding)
 
 
 def test_a_step_split_by_heads_and_columns_needs_4_all_reduces_a_layer_less_one() -> None:

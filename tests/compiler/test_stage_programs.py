@@ -11,8 +11,8 @@ from jax.extend import core
 
 from meshwright.compiler.cost import eqn_flop
 from meshwright.compiler.cut import body_of, cut
-from meshwright.compiler.halves import Halves, halves_of, split_backward
 from meshwright.compiler.layers import crossing_bytes, layer_ends
+from meshwright.compiler.stage_programs import Halves, halves_of, split_backward
 from meshwright.compiler.trace import trace_step
 from meshwright.errors import InputError
 from tests.compiler.models import LAYERS, LENGTH, WIDTH, initial, largest_difference, loss, step, tokens

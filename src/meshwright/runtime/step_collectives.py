@@ -9,15 +9,13 @@ import jax
 from jax.extend import core
 
 from meshwright.compiler.instructions import Op
-from meshwright.compiler.sharding.collectives import Collectives, count_collectives, in_all
+from meshwright.compiler.sharding.hlo_collectives import Collectives, count_collectives, in_all
 from meshwright.runtime.executor import MeshExecutor
 from meshwright.runtime.local import LocalRuntime
 
 
 def step_collectives(runtime: LocalRuntime) -> dict[str, Collectives]:
-    """What XLA makes of each executable of a step, over all of its runs and meshes; nothing is run.
-
-    Messages between meshes are none of them.
+    """Collectives of each executable of a step over all of its runs and meshes; nothing is run.
 
     Args:
         runtime: of the step.
@@ -34,22 +32,22 @@ def step_collectives(runtime: LocalRuntime) -> dict[str, Collectives]:
 
 
 def _of_mesh(executor: MeshExecutor, programs: Mapping[str, core.ClosedJaxpr]) -> list[tuple[str, Collectives]]:
-    """What each RUN of a list sends, in order."""
-    lies: dict[int, Any] = {}
+    """Executable and collectives of each RUN of a list, in order."""
+    shardings: dict[int, Any] = {}
     compiled: dict[Any, tuple[Any, Collectives]] = {}
     found = []
     for instruction in executor.instructions:
         if instruction.op is not Op.RUN:
             continue
         name = instruction.executable or ""
-        given = [lies.get(buffer, executor.sharding(buffer)) for buffer in instruction.reads]
+        given = [shardings.get(buffer, executor.sharding(buffer)) for buffer in instruction.reads]
         key = name, tuple(given)
         if key not in compiled:
-            shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=lie)
-                      for aval, lie in zip(programs[name].in_avals, given, strict=True)]  # fmt: skip
+            shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)
+                      for aval, sharding in zip(programs[name].in_avals, given, strict=True)]  # fmt: skip
             one = executor.compiled(instruction).lower(*shapes).compile()
             compiled[key] = one.output_shardings, count_collectives(one.as_text())
         made, sent = compiled[key]
-        lies.update(zip(instruction.writes, made, strict=True))
+        shardings.update(zip(instruction.writes, made, strict=True))
         found.append((name, sent))
     return found

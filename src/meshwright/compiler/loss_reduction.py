@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jax.extend import core
 
-from meshwright.compiler.where import line_of
+from meshwright.compiler.source_line import line_of
 from meshwright.errors import InputError, Problem
 
 CLOSE = 0.02
