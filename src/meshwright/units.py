@@ -5,6 +5,9 @@ Memory is counted in GiB (2^30 bytes), links in GB/s (10^9 bytes per second), co
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
@@ -41,3 +44,59 @@ def significant(number: float, digits: int = 3) -> str:
     if "e" in text:
         return f"{float(text):,.0f}"
     return text
+
+
+def rounded(number: float) -> str:
+    """Three significant digits with thousands marked: `1,190`, `52.3`."""
+    return f"{float(f'{number:.3g}'):,.0f}" if abs(number) >= 100 else significant(number)
+
+
+def scaled(number: float) -> str:
+    """A large count without a space: `15T`, `4.19M`."""
+    return count(number).replace(" ", "")
+
+
+def percent(share: float) -> str:
+    """A share as percent, with one decimal below 10%: `89%`, `4.6%`, `under 0.1%`."""
+    value = 100.0 * share
+    if value >= 9.95 or value == 0:
+        return f"{value:.0f}%"
+    return f"{value:.1f}%" if abs(value) >= 0.05 else "under 0.1%"
+
+
+def percents(parts: Mapping[str, float]) -> dict[str, str]:
+    """Parts of a whole as percents with one decimal that sum to 100.0 (largest remainder), the largest first.
+
+    Args:
+        parts: amounts by name, in any one unit; those that round to 0.0% are left out.
+    """
+    whole = sum(parts.values())
+    if whole <= 0:
+        return {}
+    tenths = {name: 1000.0 * part / whole for name, part in parts.items()}
+    kept = {name: math.floor(value) for name, value in tenths.items()}
+    missing = 1000 - sum(kept.values())
+    for name in sorted(tenths, key=lambda name: kept[name] - tenths[name])[:missing]:
+        kept[name] += 1
+    ordered = sorted(kept, key=lambda name: -parts[name])
+    return {name: f"{kept[name] / 10:.1f}%" for name in ordered if kept[name]}
+
+
+def of_capacity(peak_bytes: float, capacity_bytes: float) -> str:
+    """A peak beside what there is: `71.2 of 79.6 GiB`."""
+    return f"{significant(peak_bytes / GIB)} of {gib(capacity_bytes)}"
+
+
+def usd(price: float) -> str:
+    """A price: `0.054 USD`, `1,204 USD`."""
+    return f"{price:,.0f} USD" if price >= 1000 else f"{significant(price)} USD"
+
+
+def signed_seconds(time_s: float) -> str:
+    """A difference of times: `+1.2 s`, `-38 ms`."""
+    return f"{'+' if time_s >= 0 else '-'}{seconds(abs(time_s))}"
+
+
+def slower(ratio: float) -> str:
+    """A relative difference of times: `21% slower`, `3.2% faster`."""
+    return f"{percent(abs(ratio))} {'slower' if ratio > 0 else 'faster'}"

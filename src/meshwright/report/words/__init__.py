@@ -1,0 +1,1 @@
+"""Every English sentence of an answer, made of the records below: one file a subject."""
