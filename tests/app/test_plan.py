@@ -17,9 +17,9 @@ from meshwright.library.calibration import calibration
 from meshwright.library.clusters import resolve_gpus
 from meshwright.planning.objectives import Aim
 from meshwright.planning.one_kind import is_round, parts, resized
+from meshwright.planning.plan_shape import bare_row
 from meshwright.planning.repair.no_plan import NoPlanError
-from meshwright.planning.title import bare_row
-from meshwright.planning.verdict import OBJECTIVE_RULES
+from meshwright.report.words.verdict import OBJECTIVE_RULES
 from meshwright.search.search import search
 from meshwright.specs.row import parse_row
 from tests.app.questions import BATCH, GPUS, MODEL, best_plans

@@ -15,21 +15,22 @@ from meshwright.planning.axes import target_rule
 from meshwright.planning.compose.job_price import price_job
 from meshwright.planning.job_inputs import Count
 from meshwright.planning.launch_script import script_question
-from meshwright.planning.measured_words import folder_notes, measured_sentence, planned_title
 from meshwright.planning.one_kind import find_plans, restricted
 from meshwright.planning.plan_source import PlanLike, PlanQuestion, measured_plan, plan_question
 from meshwright.planning.repair.of_plan import mends_of
 from meshwright.planning.repair.post_mortem import REMEDIES, PostMortem, post_mortem
-from meshwright.planning.title import title, title_of
-from meshwright.planning.verdict import against, memory, percent, sentence, tied
+from meshwright.planning.ties import tied
 from meshwright.planning.violation import Violation
+from meshwright.report.words.measured import folder_notes, measured_sentence, planned_title
+from meshwright.report.words.titles import title, title_of
+from meshwright.report.words.verdict import against, sentence
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
-from meshwright.units import gib
+from meshwright.units import gib, of_capacity, percent
 
 
 def check(
@@ -116,7 +117,7 @@ def _measured_report(job: MeasuredJob, warnings: tuple[str, ...]) -> CheckReport
     notes = [*warnings, *folder_notes(job), "no other plan was looked for: `plan --profiles` searches"]
     if estimate.fits == "tight":
         full = estimate.fullest
-        peak = memory(full.peak_memory_bytes, full.capacity_bytes)
+        peak = of_capacity(full.peak_memory_bytes, full.capacity_bytes)
         notes.append(f"tight: {estimate.place(full)} needs {peak}; under 8% are left for what is not modelled")
     return CheckReport(
         name=None,
@@ -151,7 +152,7 @@ def _report(
             violations += [_illegal(problem) for problem in found]
         if estimate.fits == "tight":
             full = estimate.fullest
-            peak = memory(full.peak_memory_bytes, full.capacity_bytes)
+            peak = of_capacity(full.peak_memory_bytes, full.capacity_bytes)
             warnings.append(f"tight: {estimate.place(full)} needs {peak}; under 8% are left for what is not modelled")
     died = post_mortem(oom_log, question.job, estimate, row) if oom_log is not None and estimate is not None else None
     if died is not None:
@@ -203,7 +204,7 @@ def _too_large(estimate: StepPrice) -> Iterator[Violation]:
     for stage in over[:8]:
         kinds = sorted(stage.memory_bytes, key=lambda kind: -kind[1])[:3]
         largest = ", ".join(f"{kind.replace('_', ' ')} {gib(size)}" for kind, size in kinds)
-        peak = memory(stage.peak_memory_bytes, stage.capacity_bytes)
+        peak = of_capacity(stage.peak_memory_bytes, stage.capacity_bytes)
         yield Violation(
             code="MEM_STAGE",
             what=f"{estimate.place(stage)} needs {peak}",

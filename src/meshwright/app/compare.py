@@ -15,16 +15,18 @@ from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.formats.plan_json import PlannedJob
 from meshwright.library.calibration import calibration
 from meshwright.planning.compose.job_price import price_job
-from meshwright.planning.measured_words import folder_notes, planned_title
+from meshwright.planning.plan_shape import bare_row
 from meshwright.planning.plan_source import PlanLike, planned_job
-from meshwright.planning.title import bare_row, strategy_text
-from meshwright.planning.verdict import FITS_WORDS, differences, memory, percent, tied
+from meshwright.planning.ties import tied
+from meshwright.report.words.measured import folder_notes, planned_title
+from meshwright.report.words.titles import strategy_text
+from meshwright.report.words.verdict import FITS_WORDS, differences
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.plan import Pipeline
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_of import row_of
-from meshwright.units import gib, seconds, significant
+from meshwright.units import gib, of_capacity, percent, seconds, significant
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -236,7 +238,7 @@ def _text(ratio: float, step: str, a: StepPrice, b: StepPrice, *, same_work: boo
     verdict = "a tie" if tied(ratio) else f"the second is {percent(abs(ratio))} {word}"
     why = differences(a, b) if same_work else ""
     peaks = " against ".join(
-        f"{memory(e.fullest.peak_memory_bytes, e.fullest.capacity_bytes)} ({FITS_WORDS[e.fits]})" for e in (a, b)
+        f"{of_capacity(e.fullest.peak_memory_bytes, e.fullest.capacity_bytes)} ({FITS_WORDS[e.fits]})" for e in (a, b)
     )
     return f"{verdict}: {step}" + (f" ({why})" if why else "") + f"; memory {peaks}"
 

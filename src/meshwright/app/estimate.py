@@ -11,7 +11,8 @@ from meshwright.formats.cluster import Assumption
 from meshwright.planning.axes import inexact
 from meshwright.planning.job_inputs import Count
 from meshwright.planning.plan_source import PlanLike, plan_question
-from meshwright.planning.verdict import Verdict, reasons, sentence, whole_run
+from meshwright.planning.whole_run import whole_run
+from meshwright.report.words.verdict import Verdict, reasons, run_sentence, sentence
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
@@ -110,7 +111,7 @@ def priced_set(job: Job, assumptions: tuple[Assumption, ...] = (), warnings: tup
         workload=job.workload,
         assumptions=assumptions,
         verdict=Verdict(
-            text=sentence(job, priced) + (f" {run.text()}." if run else ""),
+            text=sentence(job, priced) + (f" {run_sentence(run)}." if run else ""),
             why=(*(f"it is: {line}" for line in only.identities()[:1]), *reasons(job, priced, None)),
         ),
         plans=(only,),

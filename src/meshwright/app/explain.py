@@ -13,20 +13,20 @@ from meshwright.app.explain_mixed import mixed_steps
 from meshwright.app.explanation import Explanation, Step
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
+from meshwright.planning.plan_shape import bare_row
 from meshwright.planning.plan_source import PlanLike, planned_job
-from meshwright.planning.price_words import price_lines
 from meshwright.planning.pricing import Priced, Pricer
 from meshwright.planning.repair.changes import describe, neighbours, with_rest
 from meshwright.planning.sensitivity import effects
-from meshwright.planning.title import bare_row
-from meshwright.planning.verdict import against, memory, percent, sentence
+from meshwright.report.words.prices import price_lines
+from meshwright.report.words.verdict import against, sentence
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_of import row_of
-from meshwright.units import seconds
+from meshwright.units import of_capacity, percent, seconds
 
 RIVALS = 6
 RIVAL_SLOWER = 0.15
@@ -162,7 +162,7 @@ def _rung(label: str, priced: Priced, before: Priced | None) -> Step:
 
 def _state(estimate: StepEstimate) -> str:
     full = estimate.fullest
-    peak = memory(full.peak_memory_bytes, full.capacity_bytes)
+    peak = of_capacity(full.peak_memory_bytes, full.capacity_bytes)
     words = {"yes": "fits", "tight": "fits tightly", "no": "does not fit"}[estimate.fits]
     return f"{words} ({peak}), {seconds(estimate.step_time_s)}"
 
@@ -195,7 +195,7 @@ def _neighbours(row: PlanRow, pricer: Pricer, model: ModelSpec, chosen: StepEsti
             continue
         estimate, full = priced.estimate, priced.estimate.fullest
         loses = against(chosen, estimate)
-        peak = memory(full.peak_memory_bytes, full.capacity_bytes)
+        peak = of_capacity(full.peak_memory_bytes, full.capacity_bytes)
         if estimate.fits == "no":
             text = f"does not fit: {peak}"
         elif estimate.fits == "tight" and chosen.fits == "yes":

@@ -18,9 +18,9 @@ from meshwright.planning.compose.improve import merged, similar
 from meshwright.planning.compose.job_price import paced_pipelines, price_job, price_pipelines
 from meshwright.planning.compose.measured_job import costs_of, pipeline_shapes
 from meshwright.planning.compose.shares import shares
-from meshwright.planning.measured_words import folder_notes, measured_sentence
-from meshwright.planning.price_words import price_said, traffic_lines
 from meshwright.planning.sensitivity import LEAST_EFFECT, SURE_STEP, Effect
+from meshwright.report.words.measured import folder_notes, measured_sentence
+from meshwright.report.words.prices import price_said, traffic_lines
 from meshwright.specs.measured import MeasuredJob, MeasuredLink, MeasuredModel
 
 MOST_NEIGHBOURS = 12

@@ -13,10 +13,10 @@ from meshwright.estimate.price import check_plan, estimate_of
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.planning.variants import equal_shares, evenly, variants
-from meshwright.planning.verdict import against, memory, percent
+from meshwright.report.words.verdict import against
 from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan
-from meshwright.units import seconds
+from meshwright.units import of_capacity, percent, seconds
 
 MOST_OF_A_LEVER = 5
 """Neighbours shown of each kind of change, those that fit first, the quickest first."""
@@ -95,14 +95,14 @@ def rung(label: str, estimate: StepPrice, before: StepPrice | None) -> Step:
 def _state(estimate: StepPrice) -> str:
     full = estimate.fullest
     words = {"yes": "fits", "tight": "fits tightly", "no": "does not fit"}[estimate.fits]
-    peak = memory(full.peak_memory_bytes, full.capacity_bytes)
+    peak = of_capacity(full.peak_memory_bytes, full.capacity_bytes)
     return f"{words} ({peak} on {estimate.place(full)}), {seconds(estimate.step_time_s)}"
 
 
 def step_of(change: str, estimate: StepPrice, chosen: StepPrice) -> Step:
     """A change with what becomes of the chosen plan by it."""
     full = estimate.fullest
-    peak = memory(full.peak_memory_bytes, full.capacity_bytes)
+    peak = of_capacity(full.peak_memory_bytes, full.capacity_bytes)
     loses = against(chosen, estimate)
     if estimate.fits == "no":
         text = f"does not fit: {peak} on {estimate.place(full)}"

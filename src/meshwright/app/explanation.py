@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from meshwright.estimate.result import StepPrice
 from meshwright.formats.plan_json import PlannedJob
-from meshwright.planning.measured_words import planned_title
 from meshwright.planning.sensitivity import Effect
+from meshwright.report.words.measured import planned_title
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -14,11 +14,10 @@ from meshwright.formats import megatron
 from meshwright.formats.plan_json import content_hash, write_job
 from meshwright.formats.writing import check_directory, write_folder
 from meshwright.planning.exporters.torch_csv import LOADER_FILE, torch_files
+from meshwright.planning.plan_shape import groups_of
 from meshwright.planning.plan_source import PlanLike, job_of
-from meshwright.planning.title import groups_of
-from meshwright.planning.verdict import memory, percent
 from meshwright.specs.job import Job
-from meshwright.units import seconds
+from meshwright.units import of_capacity, percent, seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +100,7 @@ def export(
     written = translate(job, estimate)
     if estimate.fits == "no":
         full = estimate.fullest
-        over = memory(full.peak_memory_bytes, full.capacity_bytes)
+        over = of_capacity(full.peak_memory_bytes, full.capacity_bytes)
         warnings = (*warnings, f"the plan does not fit: {estimate.place(full)} needs {over}")
     if directory is not None:
         write_folder(directory, dict(written.files), force=force)
@@ -176,5 +175,5 @@ TARGETS: dict[str, Callable[[Job, StepEstimate], TargetFiles]] = {"megatron": _m
 
 def _predicted(estimate: StepEstimate) -> str:
     between = f"{seconds(estimate.step_time_low_s)} to {seconds(estimate.step_time_high_s)}"
-    peak = memory(estimate.fullest.peak_memory_bytes, estimate.fullest.capacity_bytes)
+    peak = of_capacity(estimate.fullest.peak_memory_bytes, estimate.fullest.capacity_bytes)
     return f"step {seconds(estimate.step_time_s)} ({between}), MFU {percent(estimate.mfu)}, peak memory {peak}"

@@ -14,11 +14,10 @@ from meshwright.estimate.result import StageEstimate, StepEstimate
 from meshwright.formats.cluster import default_links
 from meshwright.planning.mixing import Mixing, Place, Subset
 from meshwright.planning.sensitivity import numbers
-from meshwright.planning.title import strategy_text
-from meshwright.planning.verdict import percent
+from meshwright.report.words.titles import strategy_text
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.job import Job
-from meshwright.units import seconds
+from meshwright.units import percent, seconds
 
 LINK_CHANGE = 2.0
 """By which a link between groups is made slower: few users know theirs better."""

@@ -17,13 +17,14 @@ from meshwright.planning.compose.parallelizers.registry import parallelizers_nam
 from meshwright.planning.job_inputs import Count, Gathered, JobInputs, job_inputs
 from meshwright.planning.objectives import QUICKEST, Aim, Duration, aim_of
 from meshwright.planning.one_kind import Found, check_options, find_best, restricted
-from meshwright.planning.price_words import price_lines
 from meshwright.planning.rank_map import rank_map
 from meshwright.planning.repair.no_plan import no_plan
 from meshwright.planning.reserve import reserve_line
 from meshwright.planning.unequal import with_unequal
 from meshwright.planning.usable_islands import usable_islands
-from meshwright.planning.verdict import (
+from meshwright.planning.whole_run import whole_run
+from meshwright.report.words.prices import price_lines
+from meshwright.report.words.verdict import (
     OBJECTIVE_RULES,
     RunnerUp,
     Verdict,
@@ -31,8 +32,8 @@ from meshwright.planning.verdict import (
     more_cost,
     more_memory,
     reasons,
+    run_sentence,
     sentence,
-    whole_run,
 )
 from meshwright.search.front import FrontPlan, device_front
 from meshwright.search.space import Space
@@ -223,7 +224,7 @@ def plan_set(
     line = reserve_line(best.job, best.row, best.estimate, space) if searched and space is not None else ""
     kept_out = (line,) if line else ()
     verdict = Verdict(
-        text=sentence(best.job, best.estimate) + (f" {run.text()}." if run else ""),
+        text=sentence(best.job, best.estimate) + (f" {run_sentence(run)}." if run else ""),
         why=(
             *(f"it is: {line}" for line in best.identities()[:1]),
             *reasons(best.job, best.estimate, certificate, aim.objective),

@@ -15,11 +15,11 @@ from meshwright.planning.compose.native_pipelines import QUICK
 from meshwright.planning.island_search import Candidate, IslandSearch
 from meshwright.planning.job_inputs import JobInputs, job_inputs
 from meshwright.planning.usable_islands import usable_islands
-from meshwright.planning.verdict import Verdict, percent, reasons, sentence
+from meshwright.report.words.verdict import Verdict, reasons, sentence
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
-from meshwright.units import seconds
+from meshwright.units import percent, seconds
 
 COMPOSED = 6
 """Compositions that are priced in full."""

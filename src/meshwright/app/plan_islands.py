@@ -13,15 +13,16 @@ from meshwright.planning.island_rent import offer_of, rent_islands
 from meshwright.planning.island_search import Candidate, IslandSearch
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixing import Subset
-from meshwright.planning.objectives import QUICKEST, Aim, admitted, require_prices, usd
+from meshwright.planning.objectives import QUICKEST, Aim, admitted, require_prices
 from meshwright.planning.one_kind import CLEARLY_FASTER, restricted
-from meshwright.planning.price_words import price_lines
-from meshwright.planning.verdict import RunnerUp, Verdict, against, percent, reasons, sentence, whole_run
+from meshwright.planning.whole_run import whole_run
+from meshwright.report.words.prices import price_lines
+from meshwright.report.words.verdict import RunnerUp, Verdict, against, reasons, sentence
 from meshwright.search.search import FRONT_SLACK
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
-from meshwright.units import gib
+from meshwright.units import gib, percent, usd
 
 COMPOSED = 12
 """Compositions that are priced in full for an answer."""

@@ -25,14 +25,14 @@ from meshwright.planning.compose.measured_job import measured_job, pipeline_shap
 from meshwright.planning.compose.profile_costs import ProfileCosts
 from meshwright.planning.compose.shares import shares
 from meshwright.planning.measured_cluster import measured_cluster, measured_kinds
-from meshwright.planning.measured_words import measured_title
 from meshwright.planning.mixed_rent import composed_offer, priced_cluster, rented_part
-from meshwright.planning.objectives import Aim, Duration, admitted, aim_of, require_prices, usd
-from meshwright.planning.price_words import price_said, traffic_lines
+from meshwright.planning.objectives import Aim, Duration, admitted, aim_of, require_prices
+from meshwright.report.words.measured import measured_title
+from meshwright.report.words.prices import price_said, traffic_lines
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.plan import ExecutionPlan
-from meshwright.units import gib, seconds
+from meshwright.units import gib, seconds, usd
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

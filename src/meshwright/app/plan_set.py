@@ -12,9 +12,12 @@ from meshwright.formats.cluster import Assumption
 from meshwright.formats.plan_json import PLAN_SET_SCHEMA, content_hash, job_document, write_job
 from meshwright.library.calibration import calibration
 from meshwright.planning.objectives import QUICKEST, Aim
+from meshwright.planning.plan_shape import bare_row
 from meshwright.planning.rank_map import RankMap, rank_map
-from meshwright.planning.title import bare_row, title, title_of
-from meshwright.planning.verdict import Verdict, WholeRun, tied
+from meshwright.planning.ties import tied
+from meshwright.planning.whole_run import WholeRun
+from meshwright.report.words.titles import title, title_of
+from meshwright.report.words.verdict import Verdict, run_sentence
 from meshwright.search.front import FrontPlan
 from meshwright.search.result import Certificate
 from meshwright.specs.cluster import ClusterSpec
@@ -213,7 +216,7 @@ class PlanSet(Sequence[RankedPlan]):
             document["composition"] = self.composition.to_dict()
             document["search"] = self.composition.search()
         if self.run is not None:
-            document["run"] = self.run.to_dict() | {"text": self.run.text()}
+            document["run"] = self.run.to_dict() | {"text": run_sentence(self.run)}
         return document
 
     @overload

@@ -15,12 +15,11 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.planning.axes import schedule_names
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.plan_source import PlanLike, plan_question
-from meshwright.planning.verdict import percent
 from meshwright.schedules import SCHEDULES
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
-from meshwright.units import seconds
+from meshwright.units import percent, seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

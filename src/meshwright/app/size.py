@@ -13,10 +13,9 @@ from meshwright.app.sizing import MOST_DEVICES, CurvePoint, Goal, Sizing, nodes_
 from meshwright.errors import InfeasibleError, InputError, Problem
 from meshwright.library.devices import device as library_device
 from meshwright.planning.job_inputs import Count, job_inputs, parse_count
-from meshwright.planning.verdict import percent
 from meshwright.specs.device import DeviceSpec
 from meshwright.specs.model import ModelSpec
-from meshwright.units import seconds, significant
+from meshwright.units import percent, seconds, significant
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

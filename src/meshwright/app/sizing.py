@@ -15,7 +15,7 @@ from meshwright.formats.cluster import node_group
 from meshwright.planning.axes import space_of
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.one_kind import find_plans, is_round
-from meshwright.planning.verdict import whole_run
+from meshwright.planning.whole_run import whole_run
 from meshwright.search.bound import row_bounds
 from meshwright.search.grid import build_grid
 from meshwright.search.space import Space

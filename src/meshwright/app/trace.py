@@ -15,9 +15,9 @@ from meshwright.formats.plan_json import PlannedJob
 from meshwright.formats.writing import check_file, write_file
 from meshwright.planning.compose.job_timeline import job_timeline
 from meshwright.planning.job_inputs import Count
-from meshwright.planning.measured_words import folder_notes, planned_title
 from meshwright.planning.plan_source import PlanLike, measured_plan, plan_question, planned_job
 from meshwright.report.picture import MemoryLine, Picture, Span
+from meshwright.report.words.measured import folder_notes, planned_title
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.model import ModelSpec

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from meshwright.planning.verdict import percent
-from meshwright.units import seconds
+from meshwright.units import percent, seconds
 
 MOST_SKIPS = 6
 """Reasons of skips that are said in words; all of them are in the data."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from meshwright.planning.verdict import percent
-from meshwright.units import seconds, significant
+from meshwright.units import percent, seconds, significant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from meshwright.estimate.result import StepEstimate
+from meshwright.planning.plan_shape import bare_row
 from meshwright.planning.pricing import Pricer
 from meshwright.planning.repair.changes import neighbours
-from meshwright.planning.title import bare_row
-from meshwright.planning.verdict import memory, percent, tied
+from meshwright.planning.ties import tied
 from meshwright.search.space import Space
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
+from meshwright.units import of_capacity, percent
 
 LEVERS = ("recompute", "mbs", "sharding")
 """Settings that trade memory for time on the same degrees."""
@@ -46,7 +47,7 @@ def reserve_line(job: Job, row: PlanRow | None, estimate: StepEstimate, space: S
             "reserve: plans that leave less than 8% of the memory free or offload to the host were not searched; "
             "`check` prices them"
         )
-    peak = memory(best.estimate.fullest.peak_memory_bytes, best.estimate.fullest.capacity_bytes)
+    peak = of_capacity(best.estimate.fullest.peak_memory_bytes, best.estimate.fullest.capacity_bytes)
     return (
         f"reserve: {best.row.format()} is {percent(gain)} faster but leaves less than 8% of the memory free ({peak}); "
         "such plans and offload to the host were not searched"

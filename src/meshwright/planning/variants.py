@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from meshwright.planning.title import groups_of
+from meshwright.planning.plan_shape import groups_of
 from meshwright.specs.job import Job
 from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, StrategyRun, Worker
 from meshwright.specs.strategy import LayerStrategy, Recompute

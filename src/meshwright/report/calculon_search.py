@@ -9,9 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from meshwright.report.bars import of_capacity, share_text
 from meshwright.report.plan_tables import heading
-from meshwright.units import gib, seconds, significant
+from meshwright.units import gib, of_capacity, percent, seconds, significant
 
 FRONT_SHOWN = 12
 """Points of a front that are printed; all are in the JSON."""
@@ -47,7 +46,7 @@ def render_search(document: Mapping[str, Any]) -> RenderableType:
         f"{seconds(time_s)} per batch of {best['execution']['batch_size']:,}, {memory}."
     )
     shares = [(stats[name] / time_s, words) for name, words in TIMES if stats[name] >= 0.005 * time_s]
-    parts = ", ".join(f"{words} {share_text(share)}" for share, words in sorted(shares, reverse=True))
+    parts = ", ".join(f"{words} {percent(share)}" for share, words in sorted(shares, reverse=True))
     return Group(
         Text(text, style="bold"),
         "",

@@ -9,11 +9,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from meshwright.report.bars import share_text
 from meshwright.report.picture import Picture
 from meshwright.report.plan_tables import bullet, heading
 from meshwright.report.timeline_text import TimelineText
-from meshwright.units import gib, seconds
+from meshwright.units import gib, percent, seconds
 
 
 def render_comparison(document: Mapping[str, Any]) -> RenderableType:
@@ -45,7 +44,7 @@ def render_timelines(pictures: Sequence[Picture]) -> RenderableType:
         pictures: the steps.
     """
     gutters = [
-        [f"{share_text(float(busy_s) / picture.end_s):>4} busy" for busy_s in picture.timeline.busy_s]
+        [f"{percent(float(busy_s) / picture.end_s):>4} busy" for busy_s in picture.timeline.busy_s]
         for picture in pictures
     ]
     return Group(

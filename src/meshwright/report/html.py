@@ -9,9 +9,8 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
-from meshwright.report.bars import share_text
 from meshwright.report.plan_tables import bottleneck, fullest, rank_lines, shown_stages, stage_name
-from meshwright.units import GIB, gib, seconds, significant
+from meshwright.units import GIB, gib, percent, seconds, significant
 
 MEMORY_COLOURS = {
     "weights": "#4c78a8",
@@ -112,9 +111,9 @@ def _plan_table(plans: Sequence[Mapping[str, Any]]) -> str:
             f"<code>{escape(plan['title'])}</code>",
             seconds(estimate["step_time_s"]),
             f"{estimate['tokens_per_s_per_device']:,.0f}",
-            share_text(estimate["mfu"]),
+            percent(estimate["mfu"]),
             f"{_bar(full['memory_bytes'], full['capacity_bytes'], MEMORY_COLOURS, 120)} {size}",
-            f"{escape(name)} {share_text(share)}",
+            f"{escape(name)} {percent(share)}",
         )
         rows.append("<tr>" + "".join(f'<td style="{_CELL}">{cell}</td>' for cell in cells) + "</tr>")
     return f'<table style="border-collapse:collapse"><tr>{head}</tr>{"".join(rows)}</table>'

@@ -10,9 +10,9 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from meshwright.report.bars import ShareBars, memory_bar, memory_legend, of_capacity, share_text
+from meshwright.report.bars import ShareBars, memory_bar, memory_legend
 from meshwright.report.cluster_map import cluster_map
-from meshwright.units import GIB, seconds, significant
+from meshwright.units import GIB, of_capacity, percent, seconds, significant
 
 NARROW = 100
 """Below this width the table leaves out the memory bar."""
@@ -60,7 +60,7 @@ def tie_lines(tie: Mapping[str, Any]) -> list[RenderableType]:
     if not ranks:
         return []
     named = f"{ranks[0]} to {ranks[-1]}" if len(ranks) > 2 else f"{ranks[0]} and {ranks[1]}"
-    limit = f"within {share_text(tie['within'])} of the best, and measured runs that near were often told wrong"
+    limit = f"within {percent(tie['within'])} of the best, and measured runs that near were often told wrong"
     return [bullet(f"plans {named} are a tie: {limit}")]
 
 
@@ -70,7 +70,7 @@ def render_plan(entry: Mapping[str, Any]) -> RenderableType:
     low, high = seconds(estimate["step_time_low_s"]), seconds(estimate["step_time_high_s"])
     line = (
         f"{entry['title']}: {seconds(estimate['step_time_s'])} per step ({low} to {high}), "
-        f"{share_text(estimate['mfu'])} MFU, {share_text(estimate['hfu'])} HFU"
+        f"{percent(estimate['mfu'])} MFU, {percent(estimate['hfu'])} HFU"
     )
     return Group(Text(line, style="bold"), *(bullet(text) for text in entry["identities"]), *plan_body(entry))
 
@@ -135,9 +135,9 @@ class PlanTable:
             plan["title"],
             seconds(estimate["step_time_s"]),
             f"{estimate['tokens_per_s_per_device']:,.0f}",
-            share_text(estimate["mfu"]),
+            percent(estimate["mfu"]),
             f"{peak}/{of}",
-            f"{name} {share_text(share)}",
+            f"{name} {percent(share)}",
         ]
 
 
@@ -205,7 +205,7 @@ def breakdown(estimate: Mapping[str, Any]) -> ShareBars:
     step_s = estimate["step_time_s"]
     parts = sorted(estimate["breakdown_s"].items(), key=lambda part: -part[1])
     return ShareBars(
-        (name, time_s / step_s, f"{share_text(time_s / step_s):>5}  {seconds(time_s)}")
+        (name, time_s / step_s, f"{percent(time_s / step_s):>5}  {seconds(time_s)}")
         for name, time_s in parts
         if time_s >= 0.0005 * step_s
     )

@@ -9,9 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from meshwright.report.bars import share_text
 from meshwright.report.plan_tables import heading, render_plan_set
-from meshwright.units import seconds, significant
+from meshwright.units import percent, seconds, significant
 
 
 def render_size(document: Mapping[str, Any]) -> RenderableType:
@@ -44,7 +43,7 @@ def curve_table(curve: list[Mapping[str, Any]], chosen: int) -> Table:
         if point["step_time_s"] is None:
             cells = ["-"] * (len(columns) - 1)
         else:
-            cells = [seconds(point["step_time_s"]), share_text(point["mfu"])]
+            cells = [seconds(point["step_time_s"]), percent(point["mfu"])]
             cells += [significant(point["days"])] if with_run else []
             cells += [f"{point['price']:,.0f}" if point["price"] is not None else "-"] if with_price else []
         meets = "yes" if point["meets"] else "no"

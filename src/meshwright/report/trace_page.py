@@ -9,11 +9,10 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from meshwright.report.bars import of_capacity, share_text
 from meshwright.report.picture import Picture
 from meshwright.report.plan_tables import heading
 from meshwright.report.timeline_text import TimelineText
-from meshwright.units import seconds
+from meshwright.units import of_capacity, percent, seconds
 
 MOST_ROWS = 32
 """Workers above which the beginning of the step is not drawn a second time."""
@@ -43,7 +42,7 @@ class _Drawn:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         step_s = self.document["step_time_s"]
-        gutter = [f"{share_text(stage['busy_s'] / step_s):>4} busy" for stage in self.document["stages"]]
+        gutter = [f"{percent(stage['busy_s'] / step_s):>4} busy" for stage in self.document["stages"]]
         whole = TimelineText([self.picture], whole=True, gutters=[gutter])
         yield whole
         if not whole.fits(options.max_width) and self.picture.timeline.table.p <= MOST_ROWS:

@@ -6,12 +6,11 @@ from meshwright.errors import InfeasibleError, Problem
 from meshwright.planning.one_kind import Found, SpaceFor
 from meshwright.planning.repair.leanest import Leanest, leanest
 from meshwright.planning.repair.of_job import Mend, mends_of_job
-from meshwright.planning.verdict import memory
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
-from meshwright.units import gib
+from meshwright.units import gib, of_capacity
 
 _NEXT = "\n       or "
 """Between mends, each on a line of its own in the terminal."""
@@ -74,9 +73,8 @@ def _what(model: ModelSpec, cluster: ClusterSpec, space: int, lean: Leanest | No
     if lean is None:
         return start
     full = lean.estimate.fullest
-    return (
-        f"{start}: the leanest tried ({lean.row.format()}) needs {memory(full.peak_memory_bytes, full.capacity_bytes)}"
-    )
+    peak = of_capacity(full.peak_memory_bytes, full.capacity_bytes)
+    return f"{start}: the plan of least memory ({lean.row.format()}) needs {peak}"
 
 
 def _why(lean: Leanest) -> str:

@@ -11,14 +11,13 @@ from meshwright.formats.cluster import node_group
 from meshwright.library.devices import devices as library_devices
 from meshwright.planning.one_kind import SpaceFor, is_round, resized
 from meshwright.planning.repair.leanest import Leanest, priced
-from meshwright.planning.verdict import FITS_WORDS, memory
 from meshwright.search.search import search
 from meshwright.search.space import Space
 from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec
 from meshwright.specs.device import DeviceSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import OPTIMIZER_MOMENTS, Workload
-from meshwright.units import GIB, gib, seconds
+from meshwright.units import GIB, gib, of_capacity, seconds
 
 MOST_DEVICES = 65_536
 LARGER_DEVICES = 5
@@ -44,7 +43,7 @@ class Mend:
     def line(self) -> str:
         """One line for people."""
         changed = "; trains differently" if self.changes_training else ""
-        peak = memory(self.peak_memory_bytes, self.capacity_bytes)
+        peak = of_capacity(self.peak_memory_bytes, self.capacity_bytes)
         return f"{self.option}: {self.text}, {seconds(self.step_time_s)} per step, {peak} ({self.plan}){changed}"
 
     def to_dict(self) -> dict[str, object]:
@@ -214,10 +213,10 @@ def _mend(
     option: str, text: str, plan: str, estimate: StepEstimate, cluster: ClusterSpec, *, changes_training: bool = False
 ) -> Mend:
     full = estimate.fullest
-    fits = "" if estimate.fits == "yes" else f", {FITS_WORDS[estimate.fits]}"
+    tight = ", fits tightly" if estimate.fits == "tight" else ""
     return Mend(
         option=option,
-        text=text + fits,
+        text=text + tight,
         plan=plan,
         devices=cluster.devices,
         step_time_s=estimate.step_time_s,

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.pricing import Pricer
 from meshwright.planning.repair.changes import Change, describe, distance, repairs
-from meshwright.planning.verdict import memory
 from meshwright.specs.row import PlanRow
-from meshwright.units import seconds
+from meshwright.units import of_capacity, seconds
 
 MOST_MENDS = 5
 MOST_PAIRS = 40
@@ -35,7 +34,7 @@ class Repair:
         """One line for people."""
         trained = "; trains differently" if self.changes_training else ""
         tight = " (tight)" if self.fits == "tight" else ""
-        peak = memory(self.peak_memory_bytes, self.capacity_bytes)
+        peak = of_capacity(self.peak_memory_bytes, self.capacity_bytes)
         return f"{self.change}: {seconds(self.step_time_s)}, {peak}{tight} ({self.name}){trained}"
 
     def to_dict(self) -> dict[str, object]:

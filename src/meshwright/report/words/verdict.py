@@ -6,10 +6,11 @@ from collections import Counter
 from dataclasses import dataclass
 
 from meshwright.estimate.result import StepEstimate, StepPrice
-from meshwright.library.calibration import calibration
+from meshwright.planning.ties import tied
+from meshwright.planning.whole_run import WholeRun
 from meshwright.search.result import Certificate
 from meshwright.specs.job import Job
-from meshwright.units import DAY_S, gib, seconds, significant
+from meshwright.units import gib, of_capacity, percent, rounded, scaled, seconds, signed_seconds, significant
 
 PART_WORDS: dict[str, str] = {
     "compute": "compute",
@@ -66,71 +67,16 @@ class Verdict:
         return {"text": self.text, "why": list(self.why), "runner_up": runner_up}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WholeRun:
-    """What training on so many tokens takes at the predicted step."""
-
-    tokens: float
-    steps: float
-    days: float
-    days_low: float
-    days_high: float
-    device_hours: float
-    price: float | None
-    price_per_device_hour: float | None
-
-    def text(self) -> str:
-        """One line for people."""
-        hours = f"{_thousands(self.device_hours)} device-hours"
-        span = f"{significant(self.days_low)}-{significant(self.days_high)}"
-        line = f"{_scaled(self.tokens)} tokens: {significant(self.days)} days ({span}), {hours}"
-        if self.price is None:
-            return f"{line}; no price known, give --price"
-        links = self.price - self.device_hours * (self.price_per_device_hour or 0.0)
-        paid = f" and {_thousands(links)} for links" if links > 1e-6 * self.price else ""
-        return f"{line}, {_thousands(self.price)} at {self.price_per_device_hour:.2f} per device-hour{paid}"
-
-    def to_dict(self) -> dict[str, object]:
-        """As data."""
-        return {
-            "tokens": self.tokens,
-            "steps": self.steps,
-            "days": self.days,
-            "days_low": self.days_low,
-            "days_high": self.days_high,
-            "device_hours": self.device_hours,
-            "price": self.price,
-            "price_per_device_hour": self.price_per_device_hour,
-        }
-
-
-def whole_run(job: Job, estimate: StepEstimate, tokens: float | None = None) -> WholeRun | None:
-    """Days, device-hours and price of the run; None where nobody said how many tokens."""
-    tokens = tokens if tokens is not None else job.workload.tokens
-    if tokens is None:
-        return None
-    steps = tokens / job.workload.tokens_per_step
-    hours = steps * estimate.step_time_s / 3600.0 * job.plan.devices
-    rate = _mean_price(job, estimate)
-    return WholeRun(
-        tokens=tokens,
-        steps=steps,
-        days=steps * estimate.step_time_s / DAY_S,
-        days_low=steps * estimate.step_time_low_s / DAY_S,
-        days_high=steps * estimate.step_time_high_s / DAY_S,
-        device_hours=hours,
-        price=None if rate is None else rate * hours + steps * estimate.traffic_price_per_step,
-        price_per_device_hour=rate,
-    )
-
-
-def _mean_price(job: Job, estimate: StepEstimate) -> float | None:
-    """Price of an hour of one of the used devices, on average; None where that of any is unknown."""
-    rates = {group.name: group.price_per_hour for group in job.cluster.groups}
-    spent = [(stage.devices, rates[stage.group]) for stage in estimate.stages]
-    if any(rate is None for _, rate in spent):
-        return None
-    return sum(count * (rate or 0.0) for count, rate in spent) / sum(count for count, _ in spent)
+def run_sentence(run: WholeRun) -> str:
+    """What the whole run takes: `15T tokens: 61.2 days (52-70.1), 94,000 device-hours, ...`."""
+    hours = f"{rounded(run.device_hours)} device-hours"
+    span = f"{significant(run.days_low)}-{significant(run.days_high)}"
+    line = f"{scaled(run.tokens)} tokens: {significant(run.days)} days ({span}), {hours}"
+    if run.price is None:
+        return f"{line}; no price known, give --price"
+    links = run.price - run.device_hours * (run.price_per_device_hour or 0.0)
+    paid = f" and {rounded(links)} for links" if links > 1e-6 * run.price else ""
+    return f"{line}, {rounded(run.price)} at {run.price_per_device_hour:.2f} per device-hour{paid}"
 
 
 def sentence(job: Job, estimate: StepEstimate) -> str:
@@ -144,9 +90,9 @@ def sentence(job: Job, estimate: StepEstimate) -> str:
     full = estimate.fullest
     return (
         f"{job.model.name} on {devices}: {seconds(estimate.step_time_s)} per step "
-        f"({low}-{high}), {_thousands(estimate.tokens_per_s_per_device)} tokens/s per GPU, "
+        f"({low}-{high}), {rounded(estimate.tokens_per_s_per_device)} tokens/s per GPU, "
         f"{percent(estimate.mfu)} MFU, "
-        f"{memory(full.peak_memory_bytes, full.capacity_bytes)}: {FITS_WORDS[estimate.fits]}."
+        f"{of_capacity(full.peak_memory_bytes, full.capacity_bytes)}: {FITS_WORDS[estimate.fits]}."
     )
 
 
@@ -195,15 +141,6 @@ def certificate_line(certificate: Certificate, objective: str = "time") -> str:
     return f"search: {counts}; no plan is faster than {seconds(certificate.bound_step_time_s)}"
 
 
-def tied(ratio: float) -> bool:
-    """Whether two plans of one job that differ by this share cannot be told apart.
-
-    Their ranges are wide but move together, as both rest on the same kernels and links. So not their ranges are
-    compared: the limit is how small a difference between two runs of one job was still told right (`calibrate.pairs`).
-    """
-    return abs(ratio) < calibration().tie
-
-
 def against(best: StepPrice, other: StepPrice) -> str:
     """Why `other` loses to `best` (or ties, or wins): the relative difference and the parts of the step behind it."""
     ratio = other.step_time_s / best.step_time_s - 1.0
@@ -247,36 +184,7 @@ def differences(base: StepPrice, other: StepPrice, most: int = 3) -> str:
     return ", ".join(f"{PART_WORDS[name]} {signed_seconds(change)}" for change, name in shown)
 
 
-def signed_seconds(time_s: float) -> str:
-    """`+1.2 s`, `-38 ms`."""
-    return f"{'+' if time_s >= 0 else '-'}{seconds(abs(time_s))}"
-
-
 def seconds_like(model_s: float, time_s: float) -> str:
     """Seconds without their unit, in the unit that another time is shown in."""
     scale = 1.0 if model_s >= 1 or model_s == 0 else 1e3 if model_s >= 1e-3 else 1e6
     return significant(time_s * scale)
-
-
-def percent(share: float) -> str:
-    """A share as percent with up to two significant digits below 10%."""
-    value = 100.0 * share
-    if value >= 9.95 or value == 0:
-        return f"{value:.0f}%"
-    return f"{value:.1f}%" if value >= 0.05 else "under 0.1%"
-
-
-def memory(peak_bytes: float, capacity_bytes: float) -> str:
-    """`71.2 of 79.6 GiB`."""
-    return f"{gib(peak_bytes).removesuffix(' GiB')} of {gib(capacity_bytes)}"
-
-
-def _thousands(number: float) -> str:
-    return f"{float(f'{number:.3g}'):,.0f}" if number >= 100 else significant(number)
-
-
-def _scaled(number: float) -> str:
-    for scale, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
-        if number >= scale:
-            return f"{significant(number / scale)}{letter}"
-    return f"{number:,.0f}"

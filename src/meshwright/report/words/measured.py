@@ -9,11 +9,11 @@ from meshwright.estimate.result import StepPrice
 from meshwright.formats.plan_json import PlannedJob
 from meshwright.formats.profiles import read_profiles
 from meshwright.planning.compose.measured_job import same_numbers
-from meshwright.planning.title import title_of
-from meshwright.planning.verdict import FITS_WORDS, memory
+from meshwright.report.words.titles import title_of
+from meshwright.report.words.verdict import FITS_WORDS
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.row_of import row_of
-from meshwright.units import seconds
+from meshwright.units import of_capacity, seconds
 
 MOST_SHAPES = 4
 """Kinds of pipelines named."""
@@ -43,7 +43,7 @@ def measured_sentence(job: MeasuredJob, estimate: StepPrice) -> str:
         used[stage.group] = used.get(stage.group, 0) + stage.devices
     devices = " + ".join(f"{count:,} {group}" for group, count in used.items())
     full = estimate.fullest
-    peak = memory(full.peak_memory_bytes, full.capacity_bytes)
+    peak = of_capacity(full.peak_memory_bytes, full.capacity_bytes)
     return (
         f"{job.profile.name} on {devices}, measured layers: {seconds(estimate.step_time_s)} per step of "
         f"{job.global_batch} sequences, {peak}: {FITS_WORDS[estimate.fits]}."

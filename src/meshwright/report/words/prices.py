@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from meshwright.estimate.result import LinkTraffic, StepEstimate
 from meshwright.planning.compose.costing import SECONDS_PER_HOUR
-from meshwright.planning.objectives import QUICKEST, Aim, usd
+from meshwright.planning.objectives import QUICKEST, Aim
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
-from meshwright.units import GIGA, seconds, significant
+from meshwright.units import GIGA, seconds, significant, usd
 
 
 def price_lines(job: Job, estimate: StepEstimate, aim: Aim = QUICKEST) -> Iterator[str]:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import accumulate, groupby
+from itertools import groupby
 
+from meshwright.planning.plan_shape import bare_row, groups_of
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
-from meshwright.specs.row_of import row_of
-from meshwright.specs.strategy import LayerStrategy, Recompute
-
-
-def bare_row(plan: ExecutionPlan, model: ModelSpec) -> PlanRow | None:
-    """The row a plan would be if nothing were recomputed; None where its layers differ in more than that."""
-    strategies = tuple(replace(strategy, recompute=Recompute()) for strategy in plan.strategies)
-    return row_of(replace(plan, strategies=strategies), model)
+from meshwright.specs.strategy import LayerStrategy
 
 
 def title(plan: ExecutionPlan, model: ModelSpec, name: str | None) -> str:
@@ -47,16 +40,6 @@ def title_of(job: Job, row: PlanRow | None = None) -> str:
         return f"{job.plan.devices} {names[0][0]}: {row.format()}"
     runs = ([(group, len(list(run))) for group, run in groupby(name)] for name in names)
     return " | ".join(" > ".join(f"{count}x{group}" for group, count in run) for run in runs)
-
-
-def groups_of(job: Job, pipeline: int) -> list[str]:
-    """The group of each stage of a pipeline."""
-    starts = list(accumulate((group.devices for group in job.cluster.groups), initial=0))
-
-    def group(device: int) -> str:
-        return next(g.name for g, start in zip(job.cluster.groups, starts, strict=False) if device < start + g.devices)
-
-    return [group(worker.devices[0][0]) for worker in job.plan.pipelines[pipeline].workers]
 
 
 def strategy_text(strategy: LayerStrategy) -> str:

@@ -1,0 +1,53 @@
+"""What a run of so many tokens takes: days, device-hours, price."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.estimate.result import StepEstimate
+from meshwright.records import Record
+from meshwright.specs.job import Job
+from meshwright.units import DAY_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeRun(Record):
+    """What training on so many tokens takes at the predicted step."""
+
+    tokens: float
+    steps: float
+    days: float
+    days_low: float
+    days_high: float
+    device_hours: float
+    price: float | None
+    price_per_device_hour: float | None
+
+
+def whole_run(job: Job, estimate: StepEstimate, tokens: float | None = None) -> WholeRun | None:
+    """Days, device-hours and price of the run; None where nobody said how many tokens."""
+    tokens = tokens if tokens is not None else job.workload.tokens
+    if tokens is None:
+        return None
+    steps = tokens / job.workload.tokens_per_step
+    hours = steps * estimate.step_time_s / 3600.0 * job.plan.devices
+    rate = _mean_price(job, estimate)
+    return WholeRun(
+        tokens=tokens,
+        steps=steps,
+        days=steps * estimate.step_time_s / DAY_S,
+        days_low=steps * estimate.step_time_low_s / DAY_S,
+        days_high=steps * estimate.step_time_high_s / DAY_S,
+        device_hours=hours,
+        price=None if rate is None else rate * hours + steps * estimate.traffic_price_per_step,
+        price_per_device_hour=rate,
+    )
+
+
+def _mean_price(job: Job, estimate: StepEstimate) -> float | None:
+    """Price of an hour of one of the used devices, on average; None where that of any is unknown."""
+    rates = {group.name: group.price_per_hour for group in job.cluster.groups}
+    spent = [(stage.devices, rates[stage.group]) for stage in estimate.stages]
+    if any(rate is None for _, rate in spent):
+        return None
+    return sum(count * (rate or 0.0) for count, rate in spent) / sum(count for count, _ in spent)
