@@ -1,10 +1,10 @@
 """Mixed clusters against Sailor and Metis: `python -m benchmarks.hetero --cases FILE --profiles DIR`.
 
 The file holds clusters and the times Sailor's simulator gives to the plans of both planners; the folder, the layer
-profiles it used. Every plan is priced by the simulator's own rule (`meshwright.planning.compose.sailor_rule`, and
-`meshwright.planning.compose.composition_price` for pipelines of unequal shape). Seconds of planning are processor
-time, the comparisons with parts of the cluster included. The largest clusters join kinds between which nobody measured
-a link: there the slower of the two kinds' own links stands for it, and those of A100-40 for A100-80.
+profiles it used. Every plan is priced by the simulator's own rule (`sailor_rule` of
+`meshwright.planning.compose.sources.profiles`, and its `set_price` for pipelines of unequal shape). Seconds of planning
+are processor time, the comparisons with parts of the cluster included. The largest clusters join kinds between which
+nobody measured a link: there the slower of the two kinds' own links stands for it, and those of A100-40 for A100-80.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 from benchmarks import markdown_table
 from meshwright.app.plan_mixed import composed_with_parts
 from meshwright.formats.profiles import End, ProfileSet, Route, read_profiles
-from meshwright.planning.compose.bounds import compute_bound_s
-from meshwright.planning.compose.compose import Composed, Composer
-from meshwright.planning.compose.kinds import DeviceKind
-from meshwright.planning.compose.profile_costs import BETWEEN, ProfileCosts
+from meshwright.planning.compose.sources.profiles.bounds import compute_bound_s
+from meshwright.planning.compose.sources.profiles.costs import BETWEEN, ProfileCosts
+from meshwright.planning.compose.sources.profiles.kinds import DeviceKind
+from meshwright.planning.compose.sources.profiles.search import Composed, Composer
 from meshwright.units import GIB
 
 MEMORY_GIB = {"V100-16": 16, "A100-40": 40, "A100-80": 80, "GH-96": 96, "Titan-RTX": 24, "RTX-3090": 24}

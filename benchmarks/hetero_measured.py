@@ -18,10 +18,10 @@ import numpy as np
 
 from benchmarks import markdown_table
 from meshwright.formats.profiles import ProfileSet, read_profiles
-from meshwright.planning.compose.kinds import DeviceKind
 from meshwright.planning.compose.measured_rule import measured_peak_bytes, measured_step
-from meshwright.planning.compose.profile_costs import ProfileCosts
-from meshwright.planning.compose.sailor_rule import Replica, UniformStage
+from meshwright.planning.compose.sources.profiles.costs import ProfileCosts
+from meshwright.planning.compose.sources.profiles.kinds import DeviceKind
+from meshwright.planning.compose.sources.profiles.sailor_rule import Replica, UniformStage
 from meshwright.units import GIB
 
 PER_NODE = {"GH-96": 4, "Titan-RTX": 8, "RTX-2080": 8, "RTX-3090": 8}

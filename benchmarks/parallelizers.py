@@ -14,7 +14,7 @@ import sys
 from benchmarks import markdown_table
 from meshwright.app.plan import plan
 from meshwright.errors import MeshwrightError
-from meshwright.planning.compose.parallelizers.registry import HOMES, parallelizers_named
+from meshwright.planning.compose.sources.parallelizers.registry import HOMES, parallelizers_named
 from meshwright.planning.composed_search import ComposedSearch
 from meshwright.planning.job_inputs import job_inputs
 from meshwright.units import seconds, significant

@@ -19,7 +19,7 @@ from meshwright.app.plan_mixed import MixedPlan, plan_measured
 from meshwright.app.trace import trace
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.formats.plan_json import read_job, write_job
-from meshwright.planning.compose.job_price import price_job
+from meshwright.planning.compose.sources.profiles.price import price_job
 from meshwright.specs.measured import MeasuredJob
 from tests.app.test_plan_mixed import cluster_file
 from tests.formats.test_plan_json import example

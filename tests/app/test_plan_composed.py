@@ -15,8 +15,8 @@ from meshwright.app.plan_set import PlanSet
 from meshwright.app.trace import trace
 from meshwright.errors import InfeasibleError, InputError
 from meshwright.specs.model import LayerRun
-from tests.planning.compose.parallelizers.slices import Half, Plain, job
-from tests.planning.compose.parallelizers.test_guard import Raises
+from tests.planning.compose.sources.parallelizers.slices import Half, Plain, job
+from tests.planning.compose.sources.parallelizers.test_guard import Raises
 
 MODEL = replace(job().model, runs=(LayerRun(layers=job().model.runs[0].layers, repeats=4),))
 

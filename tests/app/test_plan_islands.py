@@ -12,7 +12,7 @@ from meshwright.app.plan import plan
 from meshwright.app.plan_islands import plan_islands
 from meshwright.app.plan_set import PlanSet
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
-from tests.planning.compose.test_native_compose import asked
+from tests.planning.compose.test_composer import asked
 
 MODEL, GPUS, BATCH = "llama-3-8b", "16xH100,16xA100-80", 64
 

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import Run
 
 MINE = """
-from tests.planning.compose.parallelizers.slices import Plain
+from tests.planning.compose.sources.parallelizers.slices import Plain
 
 
 class Mine:

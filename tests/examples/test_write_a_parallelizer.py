@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from meshwright.formats.partial_plans_json import partial_plans
-from tests.planning.compose.parallelizers.slices import island_of, job, slice_of
+from tests.planning.compose.sources.parallelizers.slices import island_of, job, slice_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "write-a-parallelizer.md").read_text()
 

@@ -12,8 +12,8 @@ from meshwright.app.plan import plan
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.search import Space, price_stages
 from meshwright.estimate.hardware import hardware_of
-from meshwright.planning.compose.parallelizers.guard import Guarded
-from meshwright.planning.compose.parallelizers.registry import parallelizers_named
+from meshwright.planning.compose.sources.parallelizers.guard import Guarded
+from meshwright.planning.compose.sources.parallelizers.registry import parallelizers_named
 from meshwright.planning.job_inputs import JobInputs, job_inputs
 from meshwright.specs.cluster import Island
 from meshwright.specs.seam import ModelSlice, PartialPlan

@@ -12,7 +12,7 @@ from meshwright.estimate.legality import plan_problems
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.planning.axes import target_rule
-from meshwright.planning.compose.job_price import price_job
+from meshwright.planning.compose.sources.profiles.price import price_job
 from meshwright.planning.job_inputs import Count
 from meshwright.planning.launch_script import script_question
 from meshwright.planning.one_kind import find_plans, restricted

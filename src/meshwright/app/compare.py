@@ -14,7 +14,7 @@ from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.formats.plan_json import PlannedJob
 from meshwright.library.calibration import calibration
-from meshwright.planning.compose.job_price import price_job
+from meshwright.planning.compose.sources.profiles.price import price_job
 from meshwright.planning.plan_shape import bare_row
 from meshwright.planning.plan_source import PlanLike, planned_job
 from meshwright.planning.ties import tied

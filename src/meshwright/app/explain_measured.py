@@ -12,12 +12,12 @@ from dataclasses import replace
 from meshwright.app.explain_mixed import rung, step_of
 from meshwright.app.explanation import Explanation, Step
 from meshwright.estimate.result import StepPrice
-from meshwright.planning.compose.composition import Composition, Part, PipelineShape
-from meshwright.planning.compose.composition_price import CompositionPricer
-from meshwright.planning.compose.improve import merged, similar
-from meshwright.planning.compose.job_price import paced_pipelines, price_job, price_pipelines
-from meshwright.planning.compose.measured_job import costs_of, pipeline_shapes
-from meshwright.planning.compose.shares import shares
+from meshwright.planning.compose.sources.profiles.improve import merged, similar
+from meshwright.planning.compose.sources.profiles.job import costs_of, pipeline_shapes
+from meshwright.planning.compose.sources.profiles.pipeline_set import Composition, Part, PipelineShape
+from meshwright.planning.compose.sources.profiles.price import paced_pipelines, price_job, price_pipelines
+from meshwright.planning.compose.sources.profiles.set_price import CompositionPricer
+from meshwright.planning.compose.sources.profiles.shares import shares
 from meshwright.planning.sensitivity import LEAST_EFFECT, SURE_STEP, Effect
 from meshwright.report.words.measured import folder_notes, measured_sentence
 from meshwright.report.words.prices import price_said, traffic_lines

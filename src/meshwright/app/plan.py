@@ -13,7 +13,7 @@ from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.formats.cluster import Assumption
 from meshwright.library.calibration import calibration
 from meshwright.planning.axes import check_axes, inexact, space_of, target_rule
-from meshwright.planning.compose.parallelizers.registry import parallelizers_named
+from meshwright.planning.compose.sources.parallelizers.registry import parallelizers_named
 from meshwright.planning.job_inputs import Count, Gathered, JobInputs, job_inputs
 from meshwright.planning.objectives import QUICKEST, Aim, Duration, aim_of
 from meshwright.planning.one_kind import Found, check_options, find_best, restricted

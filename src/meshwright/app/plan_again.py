@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.planning.axes import space_of
-from meshwright.planning.compose.native_pipelines import QUICK
+from meshwright.planning.compose.sources.native.pipelines import QUICK
 from meshwright.planning.island_search import Candidate, IslandSearch
 from meshwright.planning.job_inputs import JobInputs, job_inputs
 from meshwright.planning.usable_islands import usable_islands

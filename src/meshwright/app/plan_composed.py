@@ -10,7 +10,7 @@ from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem
 from meshwright.formats.cluster import Assumption
 from meshwright.planning.axes import space_of
-from meshwright.planning.compose.parallelizers.registry import parallelizers_named
+from meshwright.planning.compose.sources.parallelizers.registry import parallelizers_named
 from meshwright.planning.composed_search import Composed, ComposedSearch
 from meshwright.planning.composition import MOST_SKIPS, Composition, PlannedSlice
 from meshwright.planning.island_search import IslandSearch

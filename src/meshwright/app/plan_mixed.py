@@ -14,17 +14,17 @@ from meshwright.errors import InfeasibleError, InputError, Problem, UnsupportedE
 from meshwright.estimate.result import StepPrice
 from meshwright.formats.plan_json import PLAN_SET_SCHEMA, job_document, write_job
 from meshwright.formats.profiles import ProfileSet, read_profiles
-from meshwright.planning.compose.bounds import compute_bound_s
-from meshwright.planning.compose.compose import Composed, Composer
-from meshwright.planning.compose.composition_price import CompositionPricer
 from meshwright.planning.compose.costing import Offer
-from meshwright.planning.compose.execution import execution_plan
-from meshwright.planning.compose.job_price import PacedPipeline, paced_pipelines, price_job
-from meshwright.planning.compose.kinds import DeviceKind
-from meshwright.planning.compose.measured_job import measured_job, pipeline_shapes
-from meshwright.planning.compose.profile_costs import ProfileCosts
-from meshwright.planning.compose.shares import shares
-from meshwright.planning.measured_cluster import measured_cluster, measured_kinds
+from meshwright.planning.compose.sources.profiles.bounds import compute_bound_s
+from meshwright.planning.compose.sources.profiles.cluster import measured_cluster, measured_kinds
+from meshwright.planning.compose.sources.profiles.costs import ProfileCosts
+from meshwright.planning.compose.sources.profiles.execution import execution_plan
+from meshwright.planning.compose.sources.profiles.job import measured_job, pipeline_shapes
+from meshwright.planning.compose.sources.profiles.kinds import DeviceKind
+from meshwright.planning.compose.sources.profiles.price import PacedPipeline, paced_pipelines, price_job
+from meshwright.planning.compose.sources.profiles.search import Composed, Composer
+from meshwright.planning.compose.sources.profiles.set_price import CompositionPricer
+from meshwright.planning.compose.sources.profiles.shares import shares
 from meshwright.planning.mixed_rent import composed_offer, priced_cluster, rented_part
 from meshwright.planning.objectives import Aim, Duration, admitted, aim_of, require_prices
 from meshwright.report.words.measured import measured_title

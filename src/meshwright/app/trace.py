@@ -13,7 +13,7 @@ from meshwright.errors import InputError, Problem
 from meshwright.estimate.timeline import StepTimeline, step_timeline
 from meshwright.formats.plan_json import PlannedJob
 from meshwright.formats.writing import check_file, write_file
-from meshwright.planning.compose.job_timeline import job_timeline
+from meshwright.planning.compose.sources.profiles.timeline import job_timeline
 from meshwright.planning.job_inputs import Count
 from meshwright.planning.plan_source import PlanLike, measured_plan, plan_question, planned_job
 from meshwright.report.picture import MemoryLine, Picture, Span

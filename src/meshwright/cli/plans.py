@@ -182,7 +182,7 @@ def plan(
     named = None
     if parallelizer is not None:
         from meshwright.app.plan_composed import check_composed
-        from meshwright.planning.compose.parallelizers.registry import parallelizers_named
+        from meshwright.planning.compose.sources.parallelizers.registry import parallelizers_named
 
         named = gather.attempt(lambda: parallelizers_named(parallelizer))
         other_aims = {name: value for name, value in wanted.items() if (name, value) != ("objective", "time")}

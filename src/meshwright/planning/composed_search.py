@@ -16,10 +16,10 @@ from meshwright.errors import MeshwrightError
 from meshwright.estimate.price import check_plan, estimate_of
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.estimate.result import StepEstimate
-from meshwright.planning.compose.blends import Blend
-from meshwright.planning.compose.parallelizers.composed import SliceComposer, slice_composer
-from meshwright.planning.compose.parallelizers.execution import sliced_plan
-from meshwright.planning.compose.parallelizers.slice_pipelines import SlicePipeline
+from meshwright.planning.compose.pipeline_sets import Blend
+from meshwright.planning.compose.sources.parallelizers.composed import SliceComposer, slice_composer
+from meshwright.planning.compose.sources.parallelizers.execution import sliced_plan
+from meshwright.planning.compose.sources.parallelizers.slice_pipelines import SlicePipeline
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow

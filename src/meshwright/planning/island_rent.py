@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations, pairwise
 
-from meshwright.planning.compose.blends import Blend, whole
 from meshwright.planning.compose.costing import SECONDS_PER_HOUR, Counts, Offer, rented
-from meshwright.planning.compose.native_execution import native_plan
-from meshwright.planning.compose.native_islands import Part
-from meshwright.planning.compose.pipelines import SplitPipeline
+from meshwright.planning.compose.execution_plan import native_plan
+from meshwright.planning.compose.pipeline_sets import Blend, whole
+from meshwright.planning.compose.sources.native.islands import Part
+from meshwright.planning.compose.sources.native.split import SplitPipeline
 from meshwright.planning.island_search import Candidate, IslandSearch
 from meshwright.planning.objectives import Aim
 from meshwright.specs.cluster import ClusterSpec

@@ -10,13 +10,13 @@ from meshwright.errors import InputError
 from meshwright.estimate.price import check_plan, estimate_of
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.estimate.result import StepEstimate
-from meshwright.planning.compose.blends import Blend
-from meshwright.planning.compose.native_bound import least_step_s
-from meshwright.planning.compose.native_compose import Composer
-from meshwright.planning.compose.native_execution import native_plan
-from meshwright.planning.compose.native_islands import Part
-from meshwright.planning.compose.native_pipelines import THOROUGH, Effort
-from meshwright.planning.compose.pipelines import SplitPipeline
+from meshwright.planning.compose.composer import Composer
+from meshwright.planning.compose.execution_plan import native_plan
+from meshwright.planning.compose.pipeline_sets import Blend
+from meshwright.planning.compose.sources.native.bound import least_step_s
+from meshwright.planning.compose.sources.native.islands import Part
+from meshwright.planning.compose.sources.native.pipelines import THOROUGH, Effort
+from meshwright.planning.compose.sources.native.split import SplitPipeline
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.one_kind import find_plans, resized
 from meshwright.search.search import search

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshwright.planning.compose.compose import Composed, Composer
-from meshwright.planning.compose.composition_traffic import composition_traffic
 from meshwright.planning.compose.costing import SECONDS_PER_HOUR, Counts, Offer, rented
-from meshwright.planning.compose.shares import shares
+from meshwright.planning.compose.sources.profiles.search import Composed, Composer
+from meshwright.planning.compose.sources.profiles.shares import shares
+from meshwright.planning.compose.sources.profiles.traffic import composition_traffic
 from meshwright.planning.objectives import Aim
 from meshwright.specs.cluster import ClusterSpec
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.formats.profiles import ProfileSet, read_profiles
-from meshwright.planning.compose.kinds import DeviceKind
-from meshwright.planning.compose.profile_costs import ProfileCosts
-from meshwright.planning.compose.sailor_rule import Replica, UniformStage
+from meshwright.planning.compose.sources.profiles.costs import ProfileCosts
+from meshwright.planning.compose.sources.profiles.kinds import DeviceKind
+from meshwright.planning.compose.sources.profiles.sailor_rule import Replica, UniformStage
 from meshwright.units import GIB
 
 SHELF = Path(__file__).parents[4] / "shared" / "hetero"

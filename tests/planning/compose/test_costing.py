@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
-from meshwright.planning.compose.compose import Composed, Composer, Effort
 from meshwright.planning.compose.costing import SECONDS_PER_HOUR, Counts, Offer, rented
+from meshwright.planning.compose.sources.profiles.search import Composed, Composer, Effort
 from meshwright.planning.objectives import Aim
-from tests.planning.compose.test_compose import tiny_costs
+from tests.planning.compose.sources.profiles.test_search import tiny_costs
 
 PRICES = {"Alpha-32": 3.0, "Beta-12": 0.5}
 MOST = {"Alpha-32": 4, "Beta-12": 4}

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.planning.compose.blends import Member, blended, whole
-from meshwright.planning.compose.island_shares import offered_shares
-from meshwright.planning.compose.native_compose import Composer
-from meshwright.planning.compose.native_islands import Part
-from meshwright.planning.compose.native_pipelines import Use
+from meshwright.planning.compose.composer import Composer
+from meshwright.planning.compose.pipeline_sets import Member, blended, whole
+from meshwright.planning.compose.sources.native.islands import Part
+from meshwright.planning.compose.sources.native.pipelines import Use
+from meshwright.planning.compose.sources.native.shares import offered_shares
 from meshwright.planning.island_search import IslandSearch
 from meshwright.search.space import Space
-from tests.planning.compose.test_native_compose import SMALL, asked
+from tests.planning.compose.test_composer import SMALL, asked
 
 
 def divisions(parts: list[Part], first: Use = ()) -> Iterator[list[Use]]:

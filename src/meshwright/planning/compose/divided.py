@@ -7,7 +7,7 @@
 T is a little more than the step of the best composition of whole islands, so that only what is quicker is looked for.
 A use is worth what the quickest of its routes promises until it stands in one of the best divisions and its layers are
 split exactly; this goes on until the best divisions hold none that are not, or enough are.
-Restrictions made for speed: the shares of `island_shares`, at most four pipelines, so many uses and partial divisions.
+Restrictions made for speed: the shares of `shares`, at most four pipelines, so many uses and partial divisions.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from meshwright.planning.compose.native_islands import Part
-from meshwright.planning.compose.native_pipelines import NativePipelines, Placed, Use
-from meshwright.planning.compose.pipelines import SplitPipeline
-from meshwright.planning.compose.routes import Picks
+from meshwright.planning.compose.sources.native.islands import Part
+from meshwright.planning.compose.sources.native.pipelines import NativePipelines, Placed, Use
+from meshwright.planning.compose.sources.native.split import SplitPipeline
+from meshwright.planning.compose.sources.native.stage_sequences import Picks
 from meshwright.shapes import Float, Int
 
 MOST_USES = {1: 64, 2: 150, 3: 90}

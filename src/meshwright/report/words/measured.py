@@ -8,7 +8,7 @@ from meshwright.errors import MeshwrightError
 from meshwright.estimate.result import StepPrice
 from meshwright.formats.plan_json import PlannedJob
 from meshwright.formats.profiles import read_profiles
-from meshwright.planning.compose.measured_job import same_numbers
+from meshwright.planning.compose.sources.profiles.job import same_numbers
 from meshwright.report.words.titles import title_of
 from meshwright.report.words.verdict import FITS_WORDS
 from meshwright.specs.measured import MeasuredJob

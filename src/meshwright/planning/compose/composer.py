@@ -1,0 +1,137 @@
+"""Pipelines through islands, put together: which islands form a pipeline, how the batch is shared, what it adds up to.
+
+    islands      the groups of the cluster, and shares of them
+    pipelines    for every subset of islands and order of them, the quickest routes, their layers split exactly
+    blends       every way to spread islands over pipelines, micro-batches in proportion to speed; islands divided
+                 between pipelines where a bound allows that to be quicker
+    plans        the most promising blends, for `estimate` to decide between
+
+Source: own design, after the idea of Tangram (Tao et al. 2026, arXiv 2606.16907) to plan slices of the model on
+homogeneous islands and to compose the partial plans.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from meshwright.planning.compose.divided import AROUND, Divided
+from meshwright.planning.compose.pipeline_sets import Blend, Member, blended, gradient_sum_s, partitions, whole
+from meshwright.planning.compose.sources.native.islands import NativeIslands, Part
+from meshwright.planning.compose.sources.native.pipelines import THOROUGH, Effort, NativePipelines
+from meshwright.planning.compose.sources.native.split import SplitPipeline
+from meshwright.search.space import Space
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.workload import Workload
+
+KEPT_OF = {1: 20, 2: 4, 3: 3, 4: 2}
+"""Pipelines through the same islands that are blended, by the number of pipelines in the blend; one of more."""
+ROUNDED = 80
+"""Blends that are given whole micro-batches at least, where so many are found."""
+TRIED = 8
+"""Blends of whole islands whose best sets what divided ones must promise."""
+SLOW = 2.0
+"""Times the bound of the step that divided islands may take where no blend of whole ones fits."""
+BLENDS = 400
+"""Compositions whose gradients between pipelines are priced."""
+
+
+@dataclass(slots=True)
+class Composer:
+    """Composes pipelines for one model, cluster and step; everything priced is kept."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    workload: Workload
+    space: Space = field(default_factory=Space)
+    effort: Effort = THOROUGH
+    islands: NativeIslands = field(init=False)
+    through: NativePipelines = field(init=False)
+    _blends: dict[object, list[Blend[SplitPipeline]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.islands = NativeIslands(self.model, self.cluster, self.workload, self.space)
+        self.through = NativePipelines(self.islands, self.effort)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What was looked at and what was dropped, by rule."""
+        return self.islands.counts
+
+    def pipelines(self, parts: Sequence[Part]) -> list[SplitPipeline]:
+        """The quickest pipelines through all of these parts, in any order, quickest first."""
+        return self.through.through(parts)
+
+    def blends(self, parts: Sequence[Part], most: int) -> list[Blend[SplitPipeline]]:
+        """The most promising ways to spread these parts, or some of them, over pipelines.
+
+        Args:
+            parts: of the cluster.
+            most: how many.
+        """
+        key = tuple(parts)
+        if key not in self._blends:
+            found = [blend for blocks in partitions(key) for blend in self._of_blocks(blocks)]
+            whole_s = min((one.step_s for one in self._made(self._ranked(found), TRIED)), default=math.inf)
+            divided = self._divided(key, whole_s)
+            self.counts["blends"] += len(found) + len(divided)
+            self._blends[key] = self._ranked([*found, *divided])
+        return self._blends[key][:most]
+
+    def made(self, parts: Sequence[Part], most: int) -> list[Blend[SplitPipeline]]:
+        """The most promising blends with whole micro-batches, the quickest first; arguments as `blends`."""
+        return self._made(self.blends(parts, BLENDS), most)
+
+    def _made(self, blends: Sequence[Blend[SplitPipeline]], most: int) -> list[Blend[SplitPipeline]]:
+        """With whole micro-batches; where those are few, some blends lose much that promise to be quick."""
+        found: list[Blend[SplitPipeline]] = []
+        for number, blend in enumerate(blends):
+            if number >= ROUNDED and len(found) >= most:
+                break
+            one = whole(blend, self.workload.global_batch)
+            if one is not None:
+                found.append(one)
+        return sorted(found, key=lambda one: one.step_s)[:most]
+
+    def _ranked(self, found: list[Blend[SplitPipeline]]) -> list[Blend[SplitPipeline]]:
+        """The best by their closed form, gradients between pipelines included."""
+        # Gradients between pipelines only add to the step: no blend behind the first few needs them.
+        able = [blend for blend in found if math.isfinite(blend.step_s)]
+        able.sort(key=lambda blend: blend.step_s)
+        return sorted((self._synchronised(blend) for blend in able[:BLENDS]), key=lambda blend: blend.step_s)
+
+    def _of_blocks(self, blocks: Sequence[tuple[Part, ...]]) -> Iterator[Blend[SplitPipeline]]:
+        return self._products([(block, self.pipelines(block)) for block in blocks])
+
+    def _divided(self, parts: tuple[Part, ...], best_s: float) -> list[Blend[SplitPipeline]]:
+        """Islands divided between pipelines, where that may be about as quick as the best blend of whole ones."""
+        if any(part.devices != self.cluster.groups[part.group].devices for part in parts):
+            return []  # asked about a part of them already
+        if not math.isfinite(best_s):
+            rate = sum(self.islands.rate(part) for part in parts)
+            best_s = SLOW * self.islands.usual_layers * self.workload.global_batch / rate if rate else 0.0
+        search = Divided(self.through, parts, AROUND * best_s)
+        return [blend for division in search.divisions() for blend in self._products(division)]
+
+    def _products(
+        self, blocks: Sequence[tuple[tuple[Part, ...], list[SplitPipeline]]]
+    ) -> Iterator[Blend[SplitPipeline]]:
+        kept = KEPT_OF.get(len(blocks), 1)
+        choices = [
+            [
+                Member(pipeline, frozenset(part.group for part in block), sum(part.devices for part in block))
+                for pipeline in pipelines[:kept]
+            ]
+            for block, pipelines in blocks
+        ]
+        for chosen in itertools.product(*choices):
+            yield blended(chosen, self.workload.global_batch, 0.0)
+
+    def _synchronised(self, blend: Blend[SplitPipeline]) -> Blend[SplitPipeline]:
+        gradient_bytes = self.model.parameters * self.workload.precision.bytes_of("reduce")
+        sync_s = gradient_sum_s(blend.members, gradient_bytes, lambda a, b: self.islands.link(a, b)[0])
+        return replace(blend, step_s=blend.step_s + sync_s)

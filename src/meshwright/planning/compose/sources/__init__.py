@@ -1,0 +1,1 @@
+"""Sources of stage costs: data sheets, measured profiles, and parallelizers behind the seam."""

@@ -1,0 +1,1 @@
+"""Stages priced by `estimate` from data sheets."""

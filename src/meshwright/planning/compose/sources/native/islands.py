@@ -1,0 +1,176 @@
+"""What a stage can be on any share of an island: the tables of each kind of island, and the links between them.
+
+What is priced of an island is kept for all islands of its kind, whatever share of them a pipeline takes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from meshwright.estimate.hardware import Hardware, hardware_of
+from meshwright.estimate.layout import ModelLayout
+from meshwright.estimate.memory import TIGHT_SHARE
+from meshwright.planning.compose.links import hop_s, link_between
+from meshwright.planning.compose.sources.native.shares import offered_shares
+from meshwright.planning.compose.sources.native.split import Stage
+from meshwright.planning.compose.sources.native.stage_fronts import StageFront, stage_front
+from meshwright.planning.compose.sources.native.stage_sequences import MOST_STAGES
+from meshwright.planning.compose.sources.native.stages import StageOptions, stage_options
+from meshwright.search.grid import divisors
+from meshwright.search.space import Space
+from meshwright.shapes import Float
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.workload import Workload
+
+MOST_WAVES = 14
+DOMINANT = 0.8
+"""Share of the layers from which on one kind stands for all of them in routes; exact splits know every kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """So many devices of a group."""
+
+    group: int
+    devices: int
+
+
+@dataclass(slots=True)
+class NativeIslands:
+    """The islands of one model, cluster and step; everything priced is kept."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    workload: Workload
+    space: Space
+    counts: Counter[str] = field(default_factory=Counter)
+    """What was looked at and what was dropped, by rule."""
+    _kinds: dict[int, int] = field(default_factory=dict)
+    _hardware: dict[int, Hardware] = field(default_factory=dict)
+    _options: dict[object, StageOptions | None] = field(default_factory=dict)
+    _fronts: dict[object, StageFront | None] = field(default_factory=dict)
+    _links: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
+    _rates: dict[int, float] = field(default_factory=dict)
+
+    def hardware(self, group: int) -> Hardware:
+        """Of a group."""
+        if group not in self._hardware:
+            spec = self.cluster.groups[group]
+            self._hardware[group] = hardware_of(spec, self.workload.precision, self.workload.software)
+        return self._hardware[group]
+
+    def limit_bytes(self, group: int) -> float:
+        """What may be used of a device."""
+        return self.hardware(group).memory_bytes * (1.0 if self.space.tight else 1.0 - TIGHT_SHARE)
+
+    @property
+    def waves(self) -> tuple[int, ...]:
+        """Sequences of a micro-batch over all data ranks that are tried: divisors of the batch, evenly thinned."""
+        every = [d for d in divisors(self.workload.global_batch) if d <= max(1024, self.cluster.devices)]
+        if len(every) > MOST_WAVES:
+            picked = np.unique(np.linspace(0, len(every) - 1, MOST_WAVES).astype(int))
+            every = [every[i] for i in picked]
+        return tuple(every)
+
+    @property
+    def micro_batches(self) -> Float[np.ndarray, "waves"]:
+        """Of a step at each wave, if one pipeline does all of it."""
+        return self.workload.global_batch / np.array(self.waves, dtype=float)
+
+    @property
+    def mix(self) -> Float[np.ndarray, "kinds"]:
+        """What a usual layer is: the kind that nearly all are, or their mean."""
+        counts = self.model.kind_counts()
+        shares = np.array([counts[kind] for kind in self.model.kinds()], dtype=float) / self.model.num_layers
+        return (shares >= shares.max()).astype(float) if shares.max() >= DOMINANT else shares
+
+    @property
+    def usual_layers(self) -> float:
+        """The model's layers, counted in usual ones."""
+        layout = ModelLayout.of(self.model, self.workload.seq_len)
+        return float(layout.kinds_before[-1] @ layout.kind_flop / (self.mix @ layout.kind_flop))
+
+    def front(self, part: Part) -> StageFront | None:
+        """The undominated strategies of the stages of a part."""
+        key = self._table(part)
+        if key not in self._fronts:
+            options = self.options(part)
+            front = None
+            if options is not None:
+                front = stage_front(
+                    options,
+                    waves=self.waves,
+                    micro_batches=self.micro_batches,
+                    mix=self.mix,
+                    limit_bytes=self.limit_bytes(part.group),
+                    most_in_flight=MOST_STAGES,
+                )
+            self._fronts[key] = front
+            if front is not None:
+                kept = int((front.row >= 0).sum())
+                self.counts["strategies"] += front.looked_at
+                self.counts["strategies: dominated or too large"] += front.looked_at - kept
+        return self._fronts[key]
+
+    def options(self, part: Part) -> StageOptions | None:
+        """All strategies of the stages that a part, or any share that is offered of such a group, is cut into."""
+        key = self._table(part)
+        if key not in self._options:
+            most = min(MOST_STAGES, self.model.num_layers)
+            offered = set(self.shares(part.group))
+            cut = offered if part.devices in offered else {part.devices}
+            spec = self.cluster.groups[part.group]
+            self._options[key] = stage_options(
+                self.model,
+                self.workload,
+                self.hardware(part.group),
+                sizes=sorted({d for share in cut for d in divisors(share) if share // d <= most}),
+                waves=self.waves,
+                most_tensor=max(spec.devices_per_node, spec.domains[0].size),
+                space=self.space,
+                layers_per_device=self.model.num_layers / self.cluster.devices,
+            )
+        return self._options[key]
+
+    def shares(self, group: int) -> tuple[int, ...]:
+        """Devices of a group that one pipeline may take."""
+        return offered_shares(self.cluster.groups[group], len(self.cluster.groups))
+
+    def _kind(self, group: int) -> int:
+        """The first group like it: the same nodes of the same device, as many of them."""
+        if not self._kinds:
+            seen: dict[object, int] = {}
+            for number, spec in enumerate(self.cluster.groups):
+                self._kinds[number] = seen.setdefault((spec.device, spec.devices_per_node, spec.domains), number)
+        return self._kinds[group]
+
+    def _table(self, part: Part) -> object:
+        """One for all shares that are offered of groups of a kind, one for any other part."""
+        offered = part.devices in self.shares(part.group)
+        return (self._kind(part.group), None if offered else part.devices)
+
+    def hop_s(self, here: Stage, there: Stage, wave: int) -> float:
+        """One boundary tensor from a stage to the next: each device of the smaller side sends its part."""
+        part = wave * self.workload.seq_len / min(here.devices, there.devices) * self.model.hidden
+        return hop_s(part * self.workload.precision.bytes_of("activations"), self.link(here.island, there.island))
+
+    def link(self, here: int, there: int) -> tuple[float, float]:
+        """Bytes per second and device, and latency, between two groups, or of the outermost domain of one."""
+        key = (min(here, there), max(here, there))
+        if key not in self._links:
+            self._links[key] = link_between(self.cluster, *key)
+        return self._links[key]
+
+    def rate(self, part: Part) -> float:
+        """Layers x sequences per second that no strategy of a part exceeds, memory apart."""
+        front = self.front(part)
+        if front is None:
+            return 0.0
+        if part.group not in self._rates:
+            each = front.waves / (front.quickest_s * front.sizes[:, None])
+            self._rates[part.group] = float(each.max())
+        return part.devices * self._rates[part.group]

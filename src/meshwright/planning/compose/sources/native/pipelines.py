@@ -1,0 +1,279 @@
+"""The quickest pipelines through shares of islands, over all orders, stage counts, strategies and chunks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from meshwright.estimate.layout import ModelLayout
+from meshwright.planning.compose.sources.native.islands import NativeIslands, Part
+from meshwright.planning.compose.sources.native.split import SplitPipeline, Stage, split_pipeline
+from meshwright.planning.compose.sources.native.stage_fronts import StageFront
+from meshwright.planning.compose.sources.native.stage_sequences import (
+    MOST_CHUNKS,
+    MOST_TUPLES,
+    Picks,
+    Routes,
+    joined,
+    paced,
+    promising,
+)
+
+SPLIT_WITHIN = 0.04
+"""Of the best split so far: routes behind the first few that promise less are not split."""
+DIVIDED_HALVINGS = 3
+DIVIDED_REFINED = 4
+"""Likewise of one division of the islands, of which there are many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How much is looked at of the pipelines through the same islands; twice, with chunks and without."""
+
+    bisected: int = 96
+    """Routes of one order whose pace is searched."""
+    refined: int = 48
+    """Of them, those whose pace is searched to the end."""
+    all_orders: int = 4
+    """Islands up to which all their orders are tried; of more, those that start elsewhere and run either way."""
+    reordered: int = 20
+    """Routes that are looked at in every order."""
+    split: int = 32
+    """Routes whose layers are split exactly, at most."""
+    split_always: int = 6
+    divided_uses: int = 24
+    """Uses of shares of islands whose layers are split exactly."""
+    divided_split: int = 4
+    """Routes of each of them, at most."""
+
+
+THOROUGH = Effort()
+QUICK = Effort(
+    bisected=40, refined=16, all_orders=2, reordered=10, split=6, split_always=3, divided_uses=10, divided_split=2
+)
+"""For an answer within a second: of three islands or more only one order and its reverse."""
+
+Use = tuple[Part, ...]
+"""What a pipeline takes of the islands, by ascending group."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """One route, with the islands in its order."""
+
+    order: tuple[Part, ...]
+    routes: Routes
+    number: int
+
+    @property
+    def step_s(self) -> float:
+        """Of the share of the batch that it was looked at with."""
+        return float(self.routes.step_s[self.number])
+
+    @property
+    def plain(self) -> bool:
+        """Whether each stage is one chunk."""
+        return bool(self.routes.chunks[self.number] == 1)
+
+    def sequences(self, horizon_s: float) -> float:
+        """That it trains within a horizon, transfers and gradients apart: wave (T / pace - (S - 1) / v)."""
+        routes, number = self.routes, self.number
+        fill = (routes.stages[number].sum() - 1) / routes.chunks[number]
+        return float(routes.wave[number] * (horizon_s / routes.pace_s[number] - fill))
+
+
+@dataclass(slots=True)
+class NativePipelines:
+    """Pipelines through the islands; those found are kept."""
+
+    islands: NativeIslands
+    effort: Effort = THOROUGH
+    _found: dict[Use, list[SplitPipeline]] = field(default_factory=dict)
+
+    @property
+    def chunk_counts(self) -> tuple[int, ...]:
+        """Chunks of a stage that are tried; none where neither 1F1B nor its interleaved form may be used."""
+        names, counts = self.islands.space.pinned("schedule"), self.islands.space.pinned("vpp")
+        allowed = [1] if names is None or "1f1b" in names else []
+        allowed += range(2, MOST_CHUNKS + 1) if names is None or "interleaved" in names else []
+        return tuple(v for v in allowed if counts is None or v in counts)
+
+    def through(self, parts: Sequence[Part]) -> list[SplitPipeline]:
+        """The quickest pipelines through all of these parts, in any order, quickest first."""
+        use = use_of(parts)
+        if use not in self._found:
+            picks = self.promising(use, bisected=self.effort.bisected)
+            routes = [] if picks is None else self._in_every_order(use, picks)
+            found = self._split_while_good(routes, self.effort.split)
+            found.sort(key=lambda one: one.step_s(self.islands.workload.global_batch / one.wave))
+            self._found[use] = found
+        return self._found[use]
+
+    def paced_all(self, uses: Sequence[Use], picks: Sequence[Picks]) -> list[list[Placed]]:
+        """Routes of many uses of the same groups, whose pace is searched together; the quickest of each first.
+
+        Args:
+            uses: of the same groups.
+            picks: `promising` of each.
+        """
+        base = self._by_memory(uses[0])
+        whole = joined(picks)
+        fronts = [self._front(part) for part in base]
+        found: list[list[Placed]] = [[] for _ in uses]
+        every = np.arange(len(whole))
+        for order in _few_orders(len(base)):
+            along = [base[i].group for i in order]
+            parts = [tuple(part for group in along for part in use if part.group == group) for use in uses]
+            routes, _ = paced(
+                [fronts[i] for i in order],
+                whole.take(every, order),
+                refined=DIVIDED_REFINED,
+                halvings=DIVIDED_HALVINGS,
+                **self._layers(),
+            )
+            for number, block in enumerate(routes.block.tolist()):
+                found[block].append(Placed(parts[block], routes, number))
+        self.islands.counts["routes"] += whole.bounded
+        self.islands.counts["routes: bound above the best"] += whole.bounded - len(whole)
+        return [sorted(own, key=lambda one: one.step_s) for own in found]
+
+    def split_some(self, routes: Sequence[Placed]) -> list[SplitPipeline]:
+        """The layers of a few of the quickest routes split exactly."""
+        return self._split_while_good(routes, self.effort.divided_split)
+
+    def promising(self, use: Use, share: float = 1.0, *, bisected: int, most_tuples: int = MOST_TUPLES) -> Picks | None:
+        """The routes through all of these parts with the least bounds.
+
+        Args:
+            use: of the islands.
+            share: of the batch that the pipeline does.
+            bisected: how many, with chunks and without.
+            most_tuples: combinations of stage counts that are bounded.
+        """
+        base = self._by_memory(use)
+        fronts = [front for part in base if (front := self.islands.front(part)) is not None]
+        if len(fronts) < len(base) or not self.chunk_counts:
+            return None
+        return promising(
+            fronts,
+            [part.devices for part in base],
+            micro_batches=self.islands.micro_batches * share,
+            stage_counts=self.islands.space.pinned("pp"),  # type: ignore[arg-type]
+            chunk_counts=self.chunk_counts,
+            bisected=bisected,
+            most_tuples=most_tuples,
+            **self._layers(),
+        )
+
+    def _layers(self) -> dict[str, Any]:
+        return {"layers": self.islands.usual_layers}
+
+    def _by_memory(self, use: Use) -> list[Part]:
+        """The order in which routes are bounded: who keeps the most activations stands first."""
+        return sorted(use, key=lambda part: -self.islands.hardware(part.group).memory_bytes)
+
+    def _front(self, part: Part) -> StageFront:
+        front = self.islands.front(part)
+        assert front is not None
+        return front
+
+    def _in_every_order(self, use: Use, picks: Picks) -> list[Placed]:
+        """Routes over all orders of the islands, quickest first: of 1F1B, then of its interleaved form."""
+        base = self._by_memory(use)
+        fronts = [self._front(part) for part in base]
+        routes, which = paced(fronts, picks, refined=self.effort.refined, **self._layers())
+        self.islands.counts["routes"] += picks.bounded
+        self.islands.counts["routes: bound above the best"] += picks.bounded - len(routes)
+        best = np.concatenate(
+            [which[(routes.chunks == 1) == plain][: self.effort.reordered] for plain in (True, False)]
+        )
+        found = [(tuple(base), routes)]
+        for order in self._orders(len(base))[1:] if len(best) else []:
+            again, _ = paced(
+                [fronts[i] for i in order], picks.take(best, order), refined=self.effort.refined, **self._layers()
+            )
+            found.append((tuple(base[i] for i in order), again))
+        pooled = [Placed(order, one, number) for order, one in found for number in range(len(one))]
+        return sorted(pooled, key=lambda one: one.step_s)
+
+    def _orders(self, count: int) -> list[tuple[int, ...]]:
+        """Every order of a few islands; of many, those that start elsewhere and run either way."""
+        straight = tuple(range(count))
+        if count <= self.effort.all_orders:
+            return list(itertools.permutations(straight))
+        if self.effort is QUICK:
+            return list(_few_orders(count))
+        turned = [straight[i:] + straight[:i] for i in straight]
+        return [*turned, *(order[::-1] for order in turned)]
+
+    def _split_while_good(self, routes: Sequence[Placed], most: int) -> list[SplitPipeline]:
+        """The layers of the quickest routes split exactly, with chunks and without, while they promise enough."""
+        made = []
+        for plain in (True, False):
+            best_s, tried = np.inf, 0
+            for one in routes:
+                if one.plain != plain:
+                    continue
+                if tried >= most or (tried >= self.effort.split_always and one.step_s > (1 + SPLIT_WITHIN) * best_s):
+                    break
+                tried += 1
+                split = self._split(one.order, one.routes, one.number)
+                if split is not None:
+                    made.append(split)
+                    best_s = min(best_s, split.step_s(self.islands.workload.global_batch / split.wave))
+        return _distinct(made)
+
+    def _split(self, order: Sequence[Part], routes: Routes, number: int) -> SplitPipeline | None:
+        stages: list[Stage] = []
+        for place, part in enumerate(order):
+            options = self.islands.options(part)
+            assert options is not None
+            one = Stage(
+                island=part.group,
+                devices=int(routes.devices[number, place]),
+                options=options,
+                row=int(routes.row[number, place]),
+                limit_bytes=self.islands.limit_bytes(part.group),
+            )
+            stages += [one] * int(routes.stages[number, place])
+        wave = int(routes.wave[number])
+        self.islands.counts["pipelines split"] += 1
+        return split_pipeline(
+            stages,
+            ModelLayout.of(self.islands.model, self.islands.workload.seq_len).kinds_before,
+            wave=wave,
+            micro_batches=max(1, self.islands.workload.global_batch // wave),
+            hops_s=[self.islands.hop_s(a, b, wave) for a, b in itertools.pairwise(stages)],
+            chunks=int(routes.chunks[number]),
+            near_s=float(routes.pace_s[number]) / int(routes.chunks[number]),
+        )
+
+
+def use_of(parts: Iterable[Part]) -> Use:
+    """The parts in their one order."""
+    return tuple(sorted(parts, key=lambda part: part.group))
+
+
+def _few_orders(count: int) -> Iterator[tuple[int, ...]]:
+    """Straight and reversed."""
+    straight = tuple(range(count))
+    yield straight
+    if count > 1:
+        yield straight[::-1]
+
+
+def _distinct(pipelines: list[SplitPipeline]) -> list[SplitPipeline]:
+    """One pipeline of each outline: stages per island in order, and wave."""
+    seen: dict[object, SplitPipeline] = {}
+    for pipeline in pipelines:
+        outline = (
+            pipeline.wave,
+            pipeline.chunks,
+            tuple((stage.island, stage.devices, stage.row) for stage in pipeline.stages),
+        )
+        seen.setdefault(outline, pipeline)
+    return list(seen.values())

@@ -1,0 +1,243 @@
+"""One pipeline of unlike stages: its layers split so that the slowest stage is as quick as it can be, and its time.
+
+T(m) = fill + (m - 1) period
+1F1B         fill    one micro-batch forward and backward through all stages, transfers included
+             period  max over stages i of  max(t_i, (sum over j >= i of t_j + 2 c_j) / (S - i)),
+                     since stage i has at most S - i micro-batches on their way behind it
+interleaved  fill    period (1 + (S - 1) / v) and the transfers of one micro-batch
+             period  sum over chunks of the slowest stage's, since all stages run the same chunk at a time
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.planning.compose.sources.native.stages import StageOptions
+from meshwright.shapes import Float, Int
+
+HALVINGS = 11
+"""Of the interval of the bottleneck, which is mostly narrower than a fifth of it: 1e-4 of it."""
+NEAR = (1.03, 1.2)
+"""Times the expected bottleneck that most pipelines stay below."""
+ROUNDING_S = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Stage:
+    """One stage before it has layers: a strategy on some devices of an island."""
+
+    island: int
+    devices: int
+    options: StageOptions
+    row: int
+    limit_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SplitPipeline:
+    """A pipeline with its layers."""
+
+    stages: tuple[Stage, ...]
+    layers: tuple[int, ...]
+    """Of each chunk in the order of the model: of stage r's chunk k at k S + r."""
+    chunks: int
+    """Of each stage: 1 for 1F1B, more for interleaved 1F1B."""
+    wave: int
+    stage_s: tuple[float, ...]
+    """Forward and backward of one micro-batch."""
+    fill_s: float
+    period_s: float
+    sync_s: float
+    """The longest that any stage takes after its last backward."""
+
+    @property
+    def least_micro_batches(self) -> int:
+        """Of a step: one, or one for each stage where chunks pass in groups of them."""
+        return 1 if self.chunks == 1 else len(self.stages)
+
+    def step_s(self, micro_batches: float) -> float:
+        """Seconds of so many micro-batches and of what follows them."""
+        return self.fill_s + (micro_batches - 1) * self.period_s + self.sync_s
+
+    def devices_on(self, island: int) -> int:
+        """Devices it takes of an island."""
+        return sum(stage.devices for stage in self.stages if stage.island == island)
+
+
+def split_pipeline(
+    stages: Sequence[Stage],
+    kinds_before: Int[np.ndarray, "cuts kinds"],
+    *,
+    wave: int,
+    micro_batches: int,
+    hops_s: Sequence[float],
+    chunks: int = 1,
+    near_s: float | None = None,
+) -> SplitPipeline | None:
+    """The split of the layers with the least bottleneck.
+
+    Args:
+        stages: in the order of the pipeline.
+        kinds_before: layers of each kind before each cut of the model.
+        wave: sequences of a micro-batch over all data ranks.
+        micro_batches: of a step.
+        hops_s: seconds of one transfer from each stage to the next.
+        chunks: of each stage.
+        near_s: expected time of the slowest chunk, where somebody knows.
+
+    Returns:
+        The pipeline; None where the layers do not fit.
+    """
+    count = len(stages)
+    sums = {id(stage): _Sums.of(stage, kinds_before) for stage in {id(stage): stage for stage in stages}.values()}
+    rows = [
+        _StageLine.of(stage, sums[id(stage)], index, count, micro_batches, chunk, chunks)
+        for chunk in range(chunks)
+        for index, stage in enumerate(stages)
+    ]
+    layers = _least_bottleneck(rows, len(kinds_before) - 1, near_s)
+    if layers is None:
+        return None
+    cuts = np.concatenate([[0], np.cumsum(layers)])
+    chunk_s = np.array([line.seconds(cuts[i], cuts[i + 1]) for i, line in enumerate(rows)]).reshape(chunks, count)
+    chunk_sync_s = np.array([line.sync(cuts[i], cuts[i + 1]) for i, line in enumerate(rows)]).reshape(chunks, count)
+    stage_s = chunk_s.sum(axis=0)
+    there_s = np.array([*hops_s, 0.0])
+    if chunks == 1:
+        loop_s = np.cumsum((stage_s + 2 * there_s)[::-1])[::-1]
+        fill_s = float(loop_s[0])
+        period_s = float(max(stage_s.max(), (loop_s / np.arange(count, 0, -1)).max()))
+    else:
+        period_s = float(max(chunk_s.max(axis=1).sum(), stage_s.max()))
+        fill_s = period_s * (1 + (count - 1) / chunks) + 2 * float(there_s.sum())
+    return SplitPipeline(
+        stages=tuple(stages),
+        layers=tuple(layers),
+        chunks=chunks,
+        wave=wave,
+        stage_s=tuple(stage_s.tolist()),
+        fill_s=fill_s,
+        period_s=period_s,
+        sync_s=float(chunk_sync_s.sum(axis=0).max()),
+    )
+
+
+def group_of(stages: int, micro_batches: int) -> int:
+    """Micro-batches of a group of interleaved 1F1B: the fewest with which the last group is whole or long enough."""
+    return next(g for g in range(stages, micro_batches + 1) if not 0 < micro_batches % g < stages)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sums:
+    """Running sums of a strategy's costs over the model's layers, the same wherever its stage stands."""
+
+    cost_s: list[float]
+    sync_s: list[float]
+    state_bytes: Float[np.ndarray, "cuts"]
+    kept_bytes: Float[np.ndarray, "cuts"]
+    edges: tuple[tuple[float, float, float, float, float], ...]
+    """Seconds, seconds after the step, state, kept and transient bytes of embedding and of head."""
+    transient_bytes: float
+
+    @classmethod
+    def of(cls, stage: Stage, kinds_before: Int[np.ndarray, "cuts kinds"]) -> _Sums:
+        options, row, kinds = stage.options, stage.row, kinds_before.shape[1]
+        tables = (
+            options.forward_s[row] + options.backward_s[row],
+            options.sync_s[row],
+            options.state_bytes[row],
+            options.kept_bytes[row],
+            options.transient_bytes[row],
+        )
+        cost_s, sync_s, state, kept = (kinds_before @ table[:kinds] for table in tables[:4])
+        return cls(
+            cost_s=cost_s.tolist(),
+            sync_s=sync_s.tolist(),
+            state_bytes=state,
+            kept_bytes=kept,
+            edges=tuple(zip(*(table[kinds:].tolist() for table in tables), strict=True)),
+            transient_bytes=float(tables[4][:kinds].max()),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _StageLine:
+    """One chunk of a stage at its place in the pipeline."""
+
+    sums: _Sums
+    edge_s: float
+    edge_sync_s: float
+    bytes_: list[float]
+    room_bytes: float
+
+    @classmethod
+    def of(
+        cls, stage: Stage, sums: _Sums, index: int, count: int, micro_batches: int, chunk: int, chunks: int
+    ) -> _StageLine:
+        """A chunk may use its even part of the stage's memory."""
+        ahead = count - index
+        alive = min(micro_batches, ahead if chunks == 1 else (2 * (ahead - 1) + (chunks - 1) * count + 1) / chunks)
+        held = [sums.edges[0]] * (index == 0) + [sums.edges[1]] * (index == count - 1)
+        here = [sums.edges[0]] * (index == chunk == 0) + [sums.edges[1]] * (index == count - 1 and chunk == chunks - 1)
+        room = stage.limit_bytes - float(stage.options.fixed_bytes[stage.row])
+        room -= max(sums.transient_bytes, *(edge[4] for edge in held), 0.0)
+        room -= sum(state + alive * kept for _, _, state, kept, _ in held)
+        return cls(
+            sums=sums,
+            edge_s=sum(edge[0] for edge in here),
+            edge_sync_s=sum(edge[1] for edge in here),
+            bytes_=(sums.state_bytes + alive * sums.kept_bytes).tolist(),
+            room_bytes=room / chunks,
+        )
+
+    def seconds(self, first: int, behind: int) -> float:
+        return self.sums.cost_s[behind] - self.sums.cost_s[first] + self.edge_s
+
+    def sync(self, first: int, behind: int) -> float:
+        return self.sums.sync_s[behind] - self.sums.sync_s[first] + self.edge_sync_s
+
+    def furthest(self, first: int, pace_s: float) -> int:
+        """Behind the last layer that fits from this one on."""
+        cost_s = self.sums.cost_s
+        by_time = bisect_right(cost_s, cost_s[first] + pace_s - self.edge_s + ROUNDING_S)
+        return min(by_time, bisect_right(self.bytes_, self.bytes_[first] + self.room_bytes)) - 1
+
+
+def _least_bottleneck(lines: list[_StageLine], layers: int, near_s: float | None) -> list[int] | None:
+    """Layers of each stage, at least one each, by bisection over the slowest stage's time."""
+
+    def filled(pace_s: float) -> list[int] | None:
+        first, counts = 0, []
+        for left, line in zip(range(len(lines) - 1, -1, -1), lines, strict=True):
+            behind = min(line.furthest(first, pace_s), layers - left)
+            if behind <= first:
+                return None
+            counts.append(behind - first)
+            first = behind
+        return counts if first == layers else None
+
+    # All stages full to the same time, layers cut anywhere: no split is quicker.
+    low = (1.0 - 1e-9) / sum(1.0 / line.sums.cost_s[-1] for line in lines)
+    high, best = low, None
+    for times in NEAR:
+        high = times * (near_s or 1.5 * low)
+        best = filled(high)
+        if best is not None:
+            break
+    if best is None:
+        high = max(line.seconds(0, layers) for line in lines)
+        best = filled(high)
+    if best is None:
+        return None
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        found = filled(middle)
+        if found is None:
+            low = middle
+        else:
+            high, best = middle, found
+    return best

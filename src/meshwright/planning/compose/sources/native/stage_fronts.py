@@ -1,0 +1,139 @@
+"""The strategies of stages that no other beats: tables over (devices of a stage, wave) of one kind of island.
+
+A share of c devices of an island holds s equal stages of c / s devices; every share of every island of the kind reads
+the same table. A strategy is dominated where another of the same size and wave is no slower per layer and holds no
+fewer layers at any number of micro-batches in flight: the share of memory that a layer takes, state + in flight x kept,
+is linear, so that both ends of its range decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.planning.compose.sources.native.stages import StageOptions
+from meshwright.shapes import Float, Int
+
+EDGES = 2
+"""Embedding and head, the last two parts of every row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageFront:
+    """Undominated strategies of one kind of island; unused places take infinitely long."""
+
+    sizes: Int[np.ndarray, "sizes"]
+    """Devices of a stage, descending."""
+    waves: Int[np.ndarray, "waves"]
+    layer_s: Float[np.ndarray, "sizes waves places"]
+    """Forward and backward of a mean layer and its share of what the step waits for, per micro-batch."""
+    edge_s: Float[np.ndarray, "sizes waves places edges"]
+    """Of embedding and head."""
+    state: Float[np.ndarray, "sizes waves places"]
+    """Share of the memory for layers that a mean layer's weights, gradients and optimizer take."""
+    kept: Float[np.ndarray, "sizes waves places"]
+    """Likewise for its activations, per micro-batch in flight."""
+    edge_state: Float[np.ndarray, "sizes waves places edges"]
+    edge_kept: Float[np.ndarray, "sizes waves places edges"]
+    row: Int[np.ndarray, "sizes waves places"]
+    """Of the options."""
+    quickest_s: Float[np.ndarray, "sizes waves"]
+    """Of `layer_s` over the places."""
+    most_layers: Float[np.ndarray, "sizes waves"]
+    """That any strategy holds with one micro-batch in flight."""
+    looked_at: int
+    """Strategies before any was dropped."""
+
+    def sizes_of(self, devices: int, most_stages: int) -> Int[np.ndarray, "divisors"]:
+        """Which sizes cut a share of so many devices into equal stages, not too many."""
+        return np.flatnonzero((devices % self.sizes == 0) & (devices // self.sizes <= most_stages))
+
+
+def stage_front(
+    options: StageOptions,
+    *,
+    waves: tuple[int, ...],
+    micro_batches: Float[np.ndarray, "waves"],
+    mix: Float[np.ndarray, "kinds"],
+    limit_bytes: float,
+    most_in_flight: int,
+) -> StageFront | None:
+    """The table of a kind of island.
+
+    Args:
+        options: of all sizes of stage of the kind.
+        waves: sequences of a micro-batch over all data ranks.
+        micro_batches: of a step at each wave, over which what happens once a step is spread.
+        mix: share of each layer kind in the model.
+        limit_bytes: that may be used of a device.
+        most_in_flight: micro-batches alive at most.
+
+    Returns:
+        The table; None where nothing fits.
+    """
+    kinds = len(mix)
+    transient = options.transient_bytes[:, :kinds].max(axis=1)
+    room = limit_bytes - options.fixed_bytes - transient
+    index = np.flatnonzero(room > 0)
+    if not len(index):
+        return None
+    place = np.searchsorted(np.array(waves), options.wave[index])
+    each_s = options.once_s[index] + options.sync_s[index] / micro_batches[place][:, None]
+    state = options.state_bytes[index] / room[index, None]
+    # What embedding and head need beyond the layers' own working memory, only the stages that hold them need.
+    more = np.maximum(options.transient_bytes[index, kinds:] - transient[index, None], 0.0)
+    state[:, kinds:] += more / room[index, None]
+    kept = options.kept_bytes[index] / room[index, None]
+    layer_s = each_s[:, :kinds] @ mix
+    layer_state, layer_kept = state[:, :kinds] @ mix, kept[:, :kinds] @ mix
+    least, most = layer_state + layer_kept, layer_state + most_in_flight * layer_kept
+    sizes = np.unique(options.devices[index])[::-1]
+    size = np.searchsorted(-sizes, -options.devices[index])
+    fronts: dict[tuple[int, int], Int[np.ndarray, "front"]] = {}
+    held = np.flatnonzero(least <= 1.0)
+    code = size[held] * len(waves) + place[held]
+    order = np.argsort(code, kind="stable")
+    ends = np.flatnonzero(np.diff(code[order])) + 1
+    for rows in np.split(held[order], ends):
+        if len(rows):
+            front = rows[_undominated(layer_s[rows], least[rows], most[rows])]
+            fronts[int(size[rows[0]]), int(place[rows[0]])] = front
+    if not fronts:
+        return None
+    shape = (len(sizes), len(waves), max(map(len, fronts.values())))
+
+    def table(values: np.ndarray, fill: float) -> np.ndarray:
+        out = np.full((*shape, *values.shape[1:]), fill, dtype=values.dtype)
+        for (one, number), rows in fronts.items():
+            out[one, number, : len(rows)] = values[rows]
+        return out
+
+    seconds = table(layer_s, np.inf)
+    return StageFront(
+        sizes=sizes,
+        waves=np.array(waves),
+        layer_s=seconds,
+        edge_s=table(each_s[:, kinds:], 0.0),
+        state=table(layer_state, 1.0),
+        kept=table(layer_kept, 1.0),
+        edge_state=table(state[:, kinds:], 1.0),
+        edge_kept=table(kept[:, kinds:], 1.0),
+        row=table(index, -1),
+        quickest_s=seconds.min(axis=2),
+        most_layers=table(np.floor(1.0 / least), 0.0).max(axis=2),
+        looked_at=len(index),
+    )
+
+
+def _undominated(
+    time_s: Float[np.ndarray, "rows"], least: Float[np.ndarray, "rows"], most: Float[np.ndarray, "rows"]
+) -> Int[np.ndarray, "front"]:
+    """Rows that no other beats in all three, quickest first."""
+    left = np.lexsort((most, least, time_s))
+    front = []
+    while len(left):
+        best = left[0]
+        front.append(best)
+        left = left[(least[left] < least[best]) | (most[left] < most[best])]
+    return np.array(front)

@@ -1,0 +1,111 @@
+"""Equal stages of routes on one island: how many layers they hold within a pace and their memory.
+
+Stage i of S keeps S - i micro-batches in flight under 1F1B and (2 (S - 1 - i) + (v - 1) S + 1) / v under interleaved
+1F1B.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from meshwright.planning.compose.sources.native.stage_fronts import StageFront
+from meshwright.shapes import Float, Int
+
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageRun:
+    """The stages of all routes on one island, one row per route and one place per strategy."""
+
+    layer_s: Float[np.ndarray, "routes places"]
+    first_s: Float[np.ndarray, "routes places"]
+    last_s: Float[np.ndarray, "routes places"]
+    by_memory: Float[np.ndarray, "routes places slots"]
+    """Layers that fit each stage; -1 behind the last one."""
+    fewest: Float[np.ndarray, "routes places"]
+    """Layers that fit the fullest stage."""
+    slots: Int[np.ndarray, "routes"]
+    chunks: Float[np.ndarray, "routes one"]
+
+    def take(self, index: Int[np.ndarray, "taken"]) -> StageRun:
+        """Of some routes."""
+        return StageRun(*(getattr(self, f.name)[index] for f in fields(self)))
+
+    @classmethod
+    def of(
+        cls,
+        front: StageFront,
+        *,
+        size: Int[np.ndarray, "routes"],
+        wave: Int[np.ndarray, "routes"],
+        chunks: Int[np.ndarray, "routes"],
+        stages: Int[np.ndarray, "routes"],
+        behind: Int[np.ndarray, "routes"],
+        before: Int[np.ndarray, "routes"],
+        alive: Float[np.ndarray, "routes"],
+        first: bool,
+        last: bool,
+    ) -> StageRun:
+        """The stages of these routes.
+
+        Args:
+            front: of the island.
+            size: of a stage, by number in the front.
+            wave: likewise.
+            chunks: of each stage.
+            stages: on the island.
+            behind: stages of the pipeline on the islands that follow.
+            before: likewise, those that come first.
+            alive: micro-batches of a step, of which no more can be in flight.
+            first: whether the pipeline starts here.
+            last: whether it ends here.
+        """
+        layer_s = front.layer_s[size, wave]
+        width = int(np.isfinite(layer_s).sum(axis=1).max(initial=1)) or 1
+        layer_s = layer_s[:, :width]
+        slot = np.arange(stages.max())
+        ahead = np.maximum(stages[:, None] - slot + behind[:, None], 1)
+        v = chunks[:, None].astype(float)
+        interleaved = (2 * (ahead - 1) + (v - 1) * (stages + behind + before)[:, None] + 1) / v
+        in_flight = np.minimum(np.where(v > 1, interleaved, ahead), alive[:, None])[:, None, :]
+        state, kept = front.state[size, wave, :width, None], front.kept[size, wave, :width, None]
+        used = np.zeros_like(state + kept * in_flight)
+        edge_state, edge_kept = front.edge_state[size, wave, :width], front.edge_kept[size, wave, :width]
+        here = slot < stages[:, None]
+        if first:
+            used[..., 0] += edge_state[..., 0] + edge_kept[..., 0] * in_flight[..., 0]
+        if last:
+            end = (slot == stages[:, None] - 1)[:, None, :]
+            used += np.where(end, edge_state[..., 1:] + edge_kept[..., 1:] * in_flight, 0.0)
+        fits = np.maximum(np.floor((1.0 - used) / (state + kept * in_flight) + ROUNDING), 0.0)
+        fits = v[..., None] * np.floor(fits / v[..., None])
+        edge_s = front.edge_s[size, wave, :width]
+        nothing = np.zeros_like(layer_s)
+        return cls(
+            layer_s=layer_s,
+            first_s=edge_s[..., 0] if first else nothing,
+            last_s=edge_s[..., 1] if last else nothing,
+            by_memory=np.where(here[:, None, :], fits, 0.0),
+            fewest=np.where(here[:, None, :], fits, np.inf).min(axis=2),
+            slots=stages,
+            chunks=v,
+        )
+
+    def held(self, pace_s: Float[np.ndarray, "routes"]) -> Float[np.ndarray, "routes places"]:
+        """Layers that all stages together hold within a pace."""
+        v, chunk_s = self.chunks, pace_s[:, None] / self.chunks
+        each = np.floor(chunk_s / self.layer_s + ROUNDING)
+        total = np.minimum((v * each)[..., None], self.by_memory).sum(axis=2)
+        least = np.minimum(v * each, self.fewest)
+        # Embedding and head take their part of one chunk of the first and of the last stage.
+        for edge_s, slot in ((self.first_s, np.zeros_like(self.slots)), (self.last_s, self.slots - 1)):
+            if edge_s.any():
+                own = np.take_along_axis(self.by_memory, slot[:, None, None], axis=2)[..., 0]
+                edge = np.floor((chunk_s - edge_s) / self.layer_s + ROUNDING)
+                left = np.where(edge >= 1, np.minimum(edge + (v - 1) * each, own), 0.0)
+                total += left - np.minimum(v * each, own)
+                least = np.minimum(least, left)
+        return np.where(least >= v, total, -np.inf)

@@ -1,0 +1,327 @@
+"""Pipelines through islands: how many stages on each, under which strategies, so that the slowest stage is as quick as
+it can be.
+
+    a route      islands in an order, s_g equal stages of d_g devices on each, which may be less than the island has,
+                 one strategy per island, a wave, v chunks per stage
+    its pace     the least tau for which the layers that all stages can hold within tau and their memory suffice
+    its step     (m + (S - 1) / v) tau
+
+All routes through the same islands are bisected together.
+Restrictions made for speed: a pipeline enters an island once, and all its stages there are equal but for their layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+
+import numpy as np
+
+from meshwright.planning.compose.sources.native.stage_fronts import StageFront
+from meshwright.planning.compose.sources.native.stage_runs import StageRun
+from meshwright.shapes import Bool, Float, Int
+
+HALVINGS = 4
+"""Of the interval of the pace of every route: 2% of it."""
+MORE_HALVINGS = 7
+"""Of the best ones: 2e-4 of it."""
+USUAL = 1.3
+"""Times its bound that the pace of most routes stays below."""
+FARTHEST = 64.0
+MOST_TUPLES = 20_000
+"""Combinations of stage counts that are bounded at once; with more islands, counts are thinned to powers of two."""
+MOST_CHUNKS = 4
+"""Of a stage."""
+MOST_STAGES = 64
+"""Of a pipeline on one island."""
+SLOTS = (4, 10, 24)
+"""Stages on one island up to which routes share a table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Routes:
+    """One row per route through the same islands in the same order."""
+
+    block: Int[np.ndarray, "routes"]
+    """Which of the uses of the islands it is."""
+    stages: Int[np.ndarray, "routes islands"]
+    devices: Int[np.ndarray, "routes islands"]
+    """Of a stage."""
+    wave: Int[np.ndarray, "routes"]
+    pace_s: Float[np.ndarray, "routes"]
+    """Of the slowest stage, per micro-batch."""
+    row: Int[np.ndarray, "routes islands"]
+    """Of each island's options."""
+    chunks: Int[np.ndarray, "routes"]
+    """Of each stage: 1 for 1F1B, more for interleaved 1F1B."""
+    step_s: Float[np.ndarray, "routes"]
+
+    def __len__(self) -> int:
+        return len(self.wave)
+
+    def take(self, index: Int[np.ndarray, "taken"]) -> Routes:
+        """Some of them."""
+        return Routes(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Picks:
+    """Routes whose pace is worth searching, by number; the bound they were picked by knows no order of islands."""
+
+    block: Int[np.ndarray, "picks"]
+    """Which of the uses of the islands it is."""
+    size: Int[np.ndarray, "picks islands"]
+    """Of the sizes of a stage on each island."""
+    stages: Int[np.ndarray, "picks islands"]
+    wave: Int[np.ndarray, "picks"]
+    chunks: Int[np.ndarray, "picks"]
+    micro_batches: Float[np.ndarray, "picks"]
+    """Of a step, by which they are compared."""
+    least_s: Float[np.ndarray, "picks"]
+    """Bound of the pace: all stages full, no memory limit."""
+    bounded: int
+    """Routes that were bounded, before the least bounds were taken."""
+
+    def __len__(self) -> int:
+        return len(self.wave)
+
+    def take(self, index: Int[np.ndarray, "taken"], order: Sequence[int] | None = None) -> Picks:
+        """Some of them, through the islands in this order."""
+        along = slice(None) if order is None else list(order)
+        return Picks(
+            block=self.block[index],
+            size=self.size[index][:, along],
+            stages=self.stages[index][:, along],
+            wave=self.wave[index],
+            chunks=self.chunks[index],
+            micro_batches=self.micro_batches[index],
+            least_s=self.least_s[index],
+            bounded=self.bounded,
+        )
+
+
+def joined(picks: Sequence[Picks]) -> Picks:
+    """Picks of several uses of the same islands, numbered in this order."""
+    names = ("size", "stages", "wave", "chunks", "micro_batches", "least_s")
+    return Picks(
+        block=np.repeat(np.arange(len(picks)), [len(one) for one in picks]),
+        bounded=sum(one.bounded for one in picks),
+        **{name: np.concatenate([getattr(one, name) for one in picks]) for name in names},
+    )
+
+
+def promising(
+    fronts: Sequence[StageFront],
+    devices: Sequence[int],
+    *,
+    layers: float,
+    micro_batches: Float[np.ndarray, "waves"],
+    stage_counts: Sequence[int] | None = None,
+    chunk_counts: Sequence[int] = (1,),
+    bisected: int,
+    most_tuples: int = MOST_TUPLES,
+) -> Picks | None:
+    """The routes with the least bounds, whatever the order of the islands.
+
+    Args:
+        fronts: of the islands.
+        devices: that the pipeline takes of each.
+        layers: of the model.
+        micro_batches: of a step at each wave.
+        stage_counts: allowed numbers of stages in all, any by default.
+        chunk_counts: allowed numbers of chunks of a stage.
+        bisected: how many at most, of 1F1B and of its interleaved form.
+        most_tuples: combinations of stage counts that are bounded.
+
+    Returns:
+        The routes; None where none can hold the model.
+    """
+    size, stages = _stage_counts(fronts, devices, layers, stage_counts, most_tuples)
+    if not len(size):
+        return None
+    with np.errstate(divide="ignore"):
+        each = [1.0 / front.quickest_s[size[:, g]] for g, front in enumerate(fronts)]
+    rate = sum(stages[:, g, None] * own for g, own in enumerate(each))  # layers per second, routes x waves
+    most = sum(stages[:, g, None] * front.most_layers[size[:, g]] for g, front in enumerate(fronts))
+    usable = np.all([own > 0 for own in each], axis=0) & (most >= layers)
+    total = stages.sum(axis=1)
+    v = np.array(chunk_counts, dtype=np.int64)
+    with np.errstate(divide="ignore"):
+        pace_s = np.where(usable, layers / rate, np.inf)
+    fill = (total[:, None] - 1) / v
+    bound_s = pace_s[:, :, None] * (micro_batches[:, None] + fill[:, None, :])
+    # Chunks shorten what fills a pipeline of several stages whose micro-batches come in groups.
+    grouped = (total[:, None] > 1) & (micro_batches >= total[:, None])
+    enough_layers = total[:, None] * v <= layers
+    bound_s = np.where((v == 1) | (grouped[:, :, None] & enough_layers[:, None, :]), bound_s, np.inf)
+    picked = np.concatenate([_least(np.where(plain, bound_s, np.inf), bisected) for plain in (v == 1, v > 1)], axis=1)
+    if not picked.shape[1]:
+        return None
+    which, wave, chunk = picked
+    return Picks(
+        block=np.zeros(len(which), dtype=np.int64),
+        size=size[which],
+        stages=stages[which],
+        wave=wave,
+        chunks=v[chunk],
+        micro_batches=micro_batches[wave],
+        least_s=pace_s[which, wave],
+        bounded=int(np.isfinite(bound_s).sum()),
+    )
+
+
+def _least(values: Float[np.ndarray, "tuples waves chunks"], most: int) -> Int[np.ndarray, "axes picked"]:
+    """Where the smallest finite values stand, the least first."""
+    flat = values.ravel()
+    known = np.flatnonzero(np.isfinite(flat))
+    if len(known) > 4 * most:
+        known = known[np.argpartition(flat[known], most)[:most]]
+    order = known[np.argsort(flat[known], kind="stable")[:most]]
+    return np.stack(np.unravel_index(order, values.shape)).astype(np.int64)
+
+
+def _stage_counts(
+    fronts: Sequence[StageFront],
+    devices: Sequence[int],
+    layers: float,
+    allowed: Sequence[int] | None,
+    most: int,
+) -> tuple[Int[np.ndarray, "tuples islands"], Int[np.ndarray, "tuples islands"]]:
+    """Every combination of sizes of stage, and numbers of stages, that has layers for all its stages."""
+    choices = [front.sizes_of(count, MOST_STAGES) for front, count in zip(fronts, devices, strict=True)]
+    if np.prod([float(len(c)) for c in choices]) > most:
+        counts = [count // front.sizes[c] for front, count, c in zip(fronts, devices, choices, strict=True)]
+        choices = [c[(s & (s - 1)) == 0] for c, s in zip(choices, counts, strict=True)]
+    while np.prod([float(len(c)) for c in choices]) > most:
+        longest = max(range(len(choices)), key=lambda g: len(choices[g]))
+        choices[longest] = choices[longest][:-1]
+    size = np.stack([axis.ravel() for axis in np.meshgrid(*choices, indexing="ij")], axis=1)
+    stages = np.stack([devices[g] // front.sizes[size[:, g]] for g, front in enumerate(fronts)], axis=1)
+    total = stages.sum(axis=1)
+    good = total <= layers
+    if allowed is not None:
+        good &= np.isin(total, np.array(list(allowed)))
+    return size[good], stages[good]
+
+
+def paced(
+    fronts: Sequence[StageFront], picks: Picks, *, layers: float, refined: int, halvings: int = MORE_HALVINGS
+) -> tuple[Routes, Int[np.ndarray, "routes"]]:
+    """The pace of every route, and the strategies that reach it.
+
+    Args:
+        fronts: of the islands, in the order of the pipeline.
+        picks: routes through them in that order.
+        layers: of the model.
+        refined: routes of each use, with chunks and without, whose pace is searched to the end.
+        halvings: of what is left of the interval of their pace.
+
+    Returns:
+        Routes that can hold the model, the quickest first, and which of the picks they are.
+    """
+    most = picks.stages.max(axis=1)
+    edges = (0, *SLOTS, MOST_STAGES)
+    found = [
+        _paced(fronts, picks.take(index), index, layers, refined, halvings)
+        for low, high in pairwise(edges)
+        if len(index := np.flatnonzero((most > low) & (most <= high)))
+    ]
+    names = [f.name for f in fields(Routes)]
+    whole = Routes(**{name: np.concatenate([getattr(one, name) for one, _ in found]) for name in names})
+    order = np.argsort(whole.step_s, kind="stable")
+    return whole.take(order), np.concatenate([which for _, which in found])[order]
+
+
+def _paced(
+    fronts: Sequence[StageFront],
+    picks: Picks,
+    which: Int[np.ndarray, "picks"],
+    layers: float,
+    refined: int,
+    halvings: int,
+) -> tuple[Routes, Int[np.ndarray, "routes"]]:
+    """Likewise for routes of about as many stages."""
+    blocks = _blocks(fronts, picks)
+    steps = picks.micro_batches + (picks.stages.sum(axis=1) - 1) / picks.chunks
+    rate = sum(picks.stages[:, g] / block.layer_s.min(axis=1) for g, block in enumerate(blocks))
+    low = layers / rate * (1 - 1e-9)
+    high, ready = low.copy(), np.zeros(len(low), dtype=bool)
+    for times in (USUAL, 4.0, FARTHEST):
+        now = ~ready & _enough(blocks, low * times, layers)
+        high = np.where(now, low * times, high)
+        ready |= now
+        if ready.all():
+            break
+    low, high = _halved(blocks, low, high, layers, HALVINGS)
+    kept = _first_of_each(np.where(ready, high * steps, np.inf), picks, refined)
+    if not len(kept):
+        kept = np.flatnonzero(ready)
+    picks, blocks, low, high = picks.take(kept), [block.take(kept) for block in blocks], low[kept], high[kept]
+    low, high = _halved(blocks, low, high, layers, halvings)
+    place = [block.held(high).argmax(axis=1) for block in blocks]
+    routes = Routes(
+        block=picks.block,
+        stages=picks.stages,
+        devices=np.stack([front.sizes[picks.size[:, g]] for g, front in enumerate(fronts)], axis=1),
+        wave=fronts[0].waves[picks.wave],
+        pace_s=high,
+        row=np.stack([front.row[picks.size[:, g], picks.wave, place[g]] for g, front in enumerate(fronts)], axis=1),
+        chunks=picks.chunks,
+        step_s=high * steps[kept],
+    )
+    return routes, which[kept]
+
+
+def _first_of_each(step_s: Float[np.ndarray, "picks"], picks: Picks, most: int) -> Int[np.ndarray, "kept"]:
+    """The quickest picks of each use of the islands, with chunks and without; none that cannot hold the model."""
+    group = 2 * picks.block + (picks.chunks > 1)
+    order = np.lexsort((step_s, group))
+    first = np.searchsorted(group[order], group[order])
+    kept = order[(np.arange(len(order)) - first < most) & np.isfinite(step_s[order])]
+    return np.sort(kept)
+
+
+def _enough(
+    blocks: Sequence[StageRun], pace_s: Float[np.ndarray, "routes"], layers: float
+) -> Bool[np.ndarray, "routes"]:
+    """Whether the stages of each route hold all layers within its pace."""
+    return np.asarray(sum(block.held(pace_s).max(axis=1) for block in blocks) >= layers)
+
+
+def _halved(
+    blocks: Sequence[StageRun],
+    low: Float[np.ndarray, "routes"],
+    high: Float[np.ndarray, "routes"],
+    layers: float,
+    times: int,
+) -> tuple[Float[np.ndarray, "routes"], Float[np.ndarray, "routes"]]:
+    for _ in range(times):
+        middle = (low + high) / 2
+        good = _enough(blocks, middle, layers)
+        high, low = np.where(good, middle, high), np.where(good, low, middle)
+    return low, high
+
+
+def _blocks(fronts: Sequence[StageFront], picks: Picks) -> list[StageRun]:
+    """The stages on each island, in the order of the pipeline."""
+    stages = picks.stages
+    before = stages.cumsum(axis=1) - stages
+    behind = stages.sum(axis=1)[:, None] - stages - before
+    alive = np.maximum(picks.micro_batches, 1.0)
+    last = len(fronts) - 1
+    return [
+        StageRun.of(
+            front,
+            size=picks.size[:, g],
+            wave=picks.wave,
+            chunks=picks.chunks,
+            stages=stages[:, g],
+            behind=behind[:, g],
+            before=before[:, g],
+            alive=alive,
+            first=g == 0,
+            last=g == last,
+        )
+        for g, front in enumerate(fronts)
+    ]

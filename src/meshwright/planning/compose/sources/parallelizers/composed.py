@@ -1,0 +1,276 @@
+"""Whole plans composed of what any parallelizers answer for slices: pipelines through islands, side by side.
+
+    questions   every slice that the pipelines may need, each once            `questions`
+    pipelines   for every order of every set of islands, the undominated ones  `slice_pipelines`
+    blends      islands spread over pipelines, micro-batches shared so that all end together   `blends`
+
+Restrictions, so that few questions are asked (`Effort` says how many): layers are cut at a grid first, and one by one
+around the best blends; islands are spread over pipelines whole or, where they are few, by halves; stages of an island
+are equal but for their layers where it has many devices; a slice has between half and twice the layers of its devices'
+share of the peak; a pipeline enters an island once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from meshwright.planning.compose.links import link_between
+from meshwright.planning.compose.pipeline_sets import Blend, Member, blended, gradient_sum_s, partitions, whole
+from meshwright.planning.compose.sources.parallelizers.guard import TIME_LIMIT_S, Guarded
+from meshwright.planning.compose.sources.parallelizers.questions import Questions
+from meshwright.planning.compose.sources.parallelizers.slice_pipelines import (
+    Allowed,
+    IslandPart,
+    SlicePipeline,
+    SlicePipelines,
+)
+from meshwright.search.grid import divisors
+from meshwright.specs.cluster import ClusterSpec, NodeGroup
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.seam import Parallelizer
+from meshwright.specs.workload import Workload
+
+ALL_ORDERS = 4
+"""Islands of a pipeline up to which all their orders are tried; of more, that of their memory."""
+KEPT_OF = {1: 64, 2: 8, 3: 4, 4: 3}
+"""Pipelines through the same islands that are blended, by the number of pipelines in the blend; two of more."""
+SliceBlend = Blend[SlicePipeline]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How much is asked; more takes longer and never finds worse."""
+
+    waves: int = 6
+    """Sequences of a micro-batch that are tried: divisors of the batch, evenly spread."""
+    lengths: int = 12
+    """Parts into which the layers are cut before the best blends are refined."""
+    refined: int = 3
+    """Blends whose layers are then moved one by one."""
+    stages: int = 8
+    """Of a pipeline on one island."""
+    sizes: int = 6
+    """Of stages on one island."""
+    parts: int = 4
+    """Islands up to which their halves are spread over pipelines too."""
+    uneven_devices: int = 8
+    """Devices of an island up to which its stages may differ in size."""
+    near: float = 2.0
+    prune: bool = True
+    kept_of: tuple[tuple[int, int], ...] = tuple(KEPT_OF.items())
+
+    @property
+    def of_equal(self) -> Effort:
+        """Where all devices are equal: so are stages, but for their layers."""
+        return replace(self, lengths=8, uneven_devices=0)
+
+    @property
+    def of_slow(self) -> Effort:
+        """For parallelizers that take seconds for a slice."""
+        return replace(self, waves=2, lengths=4, refined=0, stages=4, sizes=4, uneven_devices=0, parts=0)
+
+
+@dataclass(slots=True, kw_only=True)
+class SliceComposer:
+    """Composes pipelines of what parallelizers answer; every question is asked once."""
+
+    questions: Questions
+    effort: Effort
+    waves: tuple[int, ...] = ()
+    """Instead of those that the effort spreads."""
+    _pipelines: dict[object, list[SlicePipeline]] = field(default_factory=dict)
+    _blends: dict[object, list[SliceBlend]] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What was asked and looked at, and what was known or dropped, by rule."""
+        return self.questions.counts
+
+    def weighed(self, weights: Mapping[str, float]) -> SliceComposer:
+        """A composer that asks some of the parallelizers, whose seconds count by weights; see `Questions.weighed`."""
+        return SliceComposer(questions=self.questions.weighed(weights), effort=self.effort, waves=self.waves)
+
+    def skips(self) -> list[str]:
+        """What parallelizers did not answer, or answered and was not taken."""
+        return [line for one in self.questions.parallelizers for line in one.report()]
+
+    def blends(self, groups: Sequence[int], most: int) -> list[SliceBlend]:
+        """The most promising blends through these groups, or some of them, the quickest first.
+
+        Args:
+            groups: of the cluster.
+            most: how many.
+        """
+        key = tuple(sorted(groups))
+        if key not in self._blends:
+            found = [blend for blocks in self._spread(key) for blend in self._of_blocks(blocks)]
+            found.sort(key=lambda blend: blend.step_s)
+            refined = [again for blend in found[: self.effort.refined] for again in self._refined(blend)]
+            self.counts["blends"] += len(found) + len(refined)
+            self._blends[key] = _distinct(sorted([*refined, *found], key=lambda blend: blend.step_s))
+        return self._blends[key][:most]
+
+    def _spread(self, groups: Sequence[int]) -> Iterator[Sequence[tuple[IslandPart, ...]]]:
+        """Every way to spread the groups over pipelines; where there are few of them, their halves as well."""
+        specs = self.questions.cluster.groups
+        every = tuple(IslandPart(number, specs[number].devices) for number in groups)
+        yield from partitions(every)
+        halves = [
+            [IslandPart(number, specs[number].devices // 2)] * 2 if specs[number].nodes % 2 == 0 else [part]
+            for number, part in zip(groups, every, strict=True)
+        ]
+        parts = tuple(itertools.chain.from_iterable(halves))
+        if len(every) < len(parts) <= self.effort.parts:
+            seen: set[tuple[tuple[IslandPart, ...], ...]] = set()
+            for blocks in partitions(parts):
+                alike = tuple(sorted(tuple(sorted(block)) for block in blocks))
+                twice = any(len({part.group for part in block}) < len(block) for block in blocks)
+                if not twice and alike not in seen:
+                    seen.add(alike)
+                    yield blocks
+
+    def _of_blocks(self, blocks: Sequence[tuple[IslandPart, ...]]) -> list[SliceBlend]:
+        """One pipeline through each block, whole micro-batches shared so that all end together."""
+        kept = dict(self.effort.kept_of).get(len(blocks), 2)
+        choices = [[self._member(pipeline, block) for pipeline in self.pipelines(block)[:kept]] for block in blocks]
+        return [made for chosen in itertools.product(*choices) if (made := self._blend(chosen)) is not None]
+
+    def _member(self, pipeline: SlicePipeline, block: Sequence[IslandPart]) -> Member[SlicePipeline]:
+        return Member(pipeline, frozenset(part.group for part in block), pipeline.devices)
+
+    def _blend(self, members: Sequence[Member[SlicePipeline]]) -> SliceBlend | None:
+        questions = self.questions
+        gradient_bytes = questions.model.parameters * questions.workload.precision.bytes_of("reduce")
+        sync_s = gradient_sum_s(
+            members, gradient_bytes, lambda here, there: link_between(questions.cluster, here, there)[0]
+        )
+        exact = blended(members, questions.workload.global_batch, sync_s)
+        return whole(exact, questions.workload.global_batch) if np.isfinite(exact.step_s) else None
+
+    def pipelines(self, parts: Sequence[IslandPart]) -> list[SlicePipeline]:
+        """The undominated pipelines through all of these islands, in any order, the quickest for the batch first."""
+        groups, key = self.questions.cluster.groups, tuple(sorted(parts))
+        if key not in self._pipelines:
+            layers = self.questions.model.num_layers
+            steps = np.linspace(0, layers, min(layers, self.effort.lengths) + 1).round().astype(int).tolist()
+            allowed = Allowed(
+                cuts=tuple(steps),
+                sizes={part.group: self._sizes(groups[part.group]) for part in parts},
+                uneven=frozenset(p.group for p in parts if groups[p.group].devices <= self.effort.uneven_devices),
+                near=self.effort.near,
+                most_stages=min(layers, self.effort.stages * len(parts)),
+            )
+            self._pipelines[key] = self._quickest(allowed, _orders(parts, self.questions.cluster), self._waves())
+        return self._pipelines[key]
+
+    def _quickest(
+        self, allowed: Allowed, orders: Sequence[Sequence[IslandPart]], waves: Sequence[int]
+    ) -> list[SlicePipeline]:
+        search = SlicePipelines(questions=self.questions, allowed=allowed, prune=self.effort.prune)
+        found = [pipeline for wave in waves for order in orders for pipeline in search.through(order, wave)]
+        self.counts["pipelines"] += len(found)
+        return sorted(found, key=lambda one: one.step_s(self.questions.workload.global_batch / one.wave))
+
+    def _refined(self, blend: SliceBlend) -> Iterator[SliceBlend]:
+        """The blend with the layers of its pipelines cut anywhere near where the grid has cut them."""
+        layers = self.questions.model.num_layers
+        reach = -(-layers // self.effort.lengths) - 1
+        if reach < 1:
+            return
+        choices = []
+        for member in blend.members:
+            stages, wave = member.pipeline.stages, member.pipeline.wave
+            order = [
+                IslandPart(group, sum(stage.devices for stage in same))
+                for group, same in itertools.groupby(stages, key=lambda stage: stage.group)
+            ]
+            cuts = {stage.first + by for stage in stages[1:] for by in range(-reach, reach + 1)}
+            allowed = Allowed(
+                cuts=(0, *sorted(cut for cut in cuts if 0 < cut < layers)),
+                sizes={p.group: tuple({s.devices for s in stages if s.group == p.group}) for p in order},
+                uneven=frozenset(p.group for p in order),
+                near=self.effort.near,
+                most_stages=len(stages),
+            )
+            pipelines = self._quickest(allowed, [order], [wave])[: 16 if len(blend.members) == 1 else 4]
+            choices.append([replace(member, pipeline=one, devices=one.devices) for one in pipelines])
+        yield from (made for chosen in itertools.product(*choices) if (made := self._blend(chosen)) is not None)
+
+    def _sizes(self, group: NodeGroup) -> tuple[int, ...]:
+        """Devices of a stage: parts of a node, or whole nodes; where there are too many, those that tile the group."""
+        node, devices = group.devices_per_node, group.devices
+        every = [d for d in divisors(node) if d <= devices]
+        every += [n * node for n in range(2, devices // node + 1)]
+        every = [size for size in every if devices // size <= self.effort.stages]
+        if len(every) > self.effort.sizes:
+            tiling = [size for size in every if devices % size == 0]
+            self.counts["sizes of stages: too many"] += len(every) - len(tiling[-self.effort.sizes :])
+            every = tiling[-self.effort.sizes :]
+        return tuple(every)
+
+    def _waves(self) -> tuple[int, ...]:
+        """Micro-batches that are tried."""
+        if self.waves:
+            return self.waves
+        batch, devices = self.questions.workload.global_batch, self.questions.cluster.devices
+        every = np.array([d for d in divisors(batch) if d <= 4 * devices])
+        if len(every) <= self.effort.waves:
+            return tuple(every.tolist())
+        wanted = np.geomspace(max(1, devices // 16), 4 * devices, self.effort.waves)
+        near = np.abs(np.log(every[:, None] / wanted)).argmin(axis=0)
+        return tuple(int(every[n]) for n in np.unique(near))
+
+
+def slice_composer(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    workload: Workload,
+    parallelizers: Sequence[Parallelizer],
+    *,
+    micro_batches: Sequence[int] = (),
+    effort: Effort | None = None,
+    time_limit_s: float = TIME_LIMIT_S,
+) -> SliceComposer:
+    """A composer over any parallelizers, guarded so that none of them can spoil the search.
+
+    Args:
+        model: the model.
+        cluster: its groups are the islands.
+        workload: the step.
+        parallelizers: any number; of their answers those that make the quickest pipelines are taken.
+        micro_batches: sequences of a micro-batch that are tried; those that divide the batch.
+        effort: how much is asked; less of parallelizers that take seconds for a slice, unless it is given.
+        time_limit_s: of one question.
+    """
+    guarded = [Guarded(inner=one, time_limit_s=time_limit_s) for one in parallelizers]
+    usual = Effort().of_equal if cluster.homogeneous else Effort()
+    usual = usual.of_slow if any(one.slow for one in guarded) else usual
+    questions = Questions(
+        model=model, cluster=cluster, workload=workload, parallelizers=guarded, prune=(effort or usual).prune
+    )
+    waves = tuple(size for size in micro_batches if workload.global_batch % size == 0)
+    return SliceComposer(questions=questions, effort=effort or usual, waves=waves)
+
+
+def _orders(parts: Sequence[IslandPart], cluster: ClusterSpec) -> list[tuple[IslandPart, ...]]:
+    """Every order of a few islands; of many, the largest memory first, as early stages keep more micro-batches."""
+    if len(parts) <= ALL_ORDERS:
+        return list(itertools.permutations(parts))
+    return [tuple(sorted(parts, key=lambda part: -cluster.groups[part.group].device.memory_bytes))]
+
+
+def _distinct(blends: Sequence[SliceBlend]) -> list[SliceBlend]:
+    """One blend of each outline: slices, devices and strategies of all stages, and shares."""
+    seen: dict[object, SliceBlend] = {}
+    for blend in blends:
+        outline = tuple(
+            (share, p.wave, tuple((s.group, s.first, s.plan.devices, s.plan.strategies, s.plan.runs) for s in p.stages))
+            for p, share in zip(blend.pipelines, blend.shares, strict=True)
+        )
+        seen.setdefault(outline, blend)
+    return list(seen.values())

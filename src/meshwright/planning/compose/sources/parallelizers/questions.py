@@ -1,0 +1,151 @@
+"""What parallelizers are asked: each slice by its content, on each kind of island, once.
+
+Equal layers give equal slices wherever they stand, and equal groups equal islands whatever they are called. Of the
+answers to a question those that another beats in devices, time, synchronisation and memory at once are dropped.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from meshwright.planning.compose.sources.parallelizers.guard import Guarded
+from meshwright.shapes import Float
+from meshwright.specs.cluster import ClusterSpec, Island, NodeGroup
+from meshwright.specs.model import LayerSpec, ModelSpec
+from meshwright.specs.seam import ModelSlice, PartialPlan
+from meshwright.specs.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A partial plan and whose it is."""
+
+    parallelizer: str
+    plan: PartialPlan
+    weight: float = 1.0
+    """By which its seconds count; see `Questions.weighed`."""
+
+    @property
+    def busy_s(self) -> float:
+        """Forward and backward of a micro-batch."""
+        return self.weight * (self.plan.forward_s + self.plan.backward_s)
+
+
+@dataclass(slots=True, kw_only=True)
+class Questions:
+    """Asks parallelizers, and keeps what they said."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    workload: Workload
+    parallelizers: Sequence[Guarded]
+    prune: bool = True
+    """Drop dominated answers."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """By which the seconds of a parallelizer count; 1 by default."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Questions and answers, and what was known or dropped, by rule."""
+    _layers: tuple[LayerSpec, ...] = ()
+    _known: dict[object, list[Answer]] = field(default_factory=dict)
+    _said: dict[object, dict[int, list[PartialPlan]]] = field(default_factory=dict)
+    """Of each parallelizer to each question, by devices."""
+
+    def weighed(self, weights: Mapping[str, float]) -> Questions:
+        """The same questions to some of the parallelizers, whose seconds count by weights; what was said stays known.
+
+        Claims of different planners rest on different models: those of one that is 20% too hopeful would always win.
+
+        Args:
+            weights: of those that are asked.
+        """
+        return replace(
+            self,
+            parallelizers=[one for one in self.parallelizers if one.name in weights],
+            weights=weights,
+            _known={},
+        )
+
+    def answers(self, first: int, behind: int, group: int, devices: int, micro_batch: int) -> list[Answer]:
+        """What is worth considering for some layers on some devices.
+
+        Args:
+            first: layer.
+            behind: layer behind the last.
+            group: of the cluster.
+            devices: of a stage.
+            micro_batch: sequences over all data ranks.
+        """
+        part, spec = self.slice_of(first, behind), self.cluster.groups[group]
+        slice_key = (part.layers, part.embedding, part.head, kind_of(spec), micro_batch)
+        key = (*slice_key, devices)
+        if key in self._known:
+            self.counts["questions: asked before of an equal slice or island"] += 1
+            return self._known[key]
+        found = [
+            Answer(parallelizer=one.name, plan=plan, weight=self.weights.get(one.name, 1.0))
+            for one in self.parallelizers
+            for plan in self._ask(one, part, spec, devices, slice_key)
+        ]
+        if self.prune:
+            kept = undominated(found)
+            self.counts["partial plans: dominated in devices, time and memory"] += len(found) - len(kept)
+            found = kept
+        self._known[key] = found
+        return found
+
+    def slice_of(self, first: int, behind: int) -> ModelSlice:
+        """Consecutive layers by their content."""
+        if not self._layers:
+            self._layers = tuple(self.model.layers())
+        runs = tuple((kind, len(list(same))) for kind, same in itertools.groupby(self._layers[first:behind]))
+        return ModelSlice(model=self.model, layers=runs, embedding=first == 0, head=behind == self.model.num_layers)
+
+    def _ask(
+        self, one: Guarded, part: ModelSlice, group: NodeGroup, devices: int, slice_key: tuple[object, ...]
+    ) -> list[PartialPlan]:
+        """What a parallelizer says; of one that plans every size at once, what it said of the whole group."""
+        given = group.devices if one.every_size else devices
+        key = (one.name, slice_key, given)
+        if key not in self._said:
+            self.counts["questions"] += 1
+            micro_batch = slice_key[-1]
+            assert isinstance(micro_batch, int)
+            plans = one.plan(part, Island(group=group, first_device=0, devices=given), self.workload, micro_batch)
+            self.counts["partial plans"] += len(plans)
+            self._said[key] = {}
+            for plan in plans:
+                self._said[key].setdefault(plan.devices if one.every_size else given, []).append(plan)
+        elif one.every_size:
+            self.counts["questions: answered for all sizes of island at once"] += 1
+        return self._said[key].get(devices, [])
+
+
+def kind_of(group: NodeGroup) -> object:
+    """What equal islands share, whatever they are called."""
+    return (group.device, group.devices_per_node, group.domains)
+
+
+def undominated(answers: Sequence[Answer]) -> list[Answer]:
+    """Answers that no other beats in devices, time, synchronisation, state and activations, the quickest first.
+
+    Args:
+        answers: to one question.
+    """
+    if not answers:
+        return []
+    table: Float[np.ndarray, "answers criteria"] = np.array(
+        [
+            (one.busy_s, one.plan.sync_s, one.plan.state_bytes, one.plan.activation_bytes, one.plan.devices)
+            for one in answers
+        ]
+    )
+    front: list[int] = []
+    for row in np.lexsort(table.T[::-1]).tolist():
+        if not front or not (table[front] <= table[row]).all(axis=1).any():
+            front.append(row)
+    return [answers[row] for row in front]

@@ -1,0 +1,1 @@
+"""Stages priced from measured layer profiles."""

@@ -1,0 +1,101 @@
+"""Parallelizers in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from meshwright.planning.compose.sources.parallelizers.guard import Guarded
+from meshwright.planning.compose.sources.parallelizers.own_process import OwnProcess
+from tests.planning.compose.sources.parallelizers.slices import island_of, job, slice_of
+
+INPUTS = job()
+HONEST = """
+import json, sys
+asked = json.load(sys.stdin)
+part, island = asked["slice"], asked["island"]
+parameters = sum(run["count"] * run["active_parameters"] for run in part["runs"])
+tokens = asked["micro_batch"] * asked["workload"]["seq_len"]
+devices = island["devices"]
+forward_s = 4 * parameters * tokens / (devices * max(island["peak_flop_per_s"].values()))
+plan = {"strategy": f"tp{devices}.z1", "forward_s": forward_s, "backward_s": 2 * forward_s,
+        "state_bytes": 1e9, "activation_bytes": 1e9}
+print(json.dumps({"plans": [plan]}))
+"""
+
+
+def guarded(folder: Path, text: str, time_limit_s: float = 20.0) -> Guarded:
+    script = folder / "planner.py"
+    script.write_text(text)
+    command = (sys.executable, "-S", str(script))
+    return Guarded(inner=OwnProcess(name="own", command=command, time_limit_s=time_limit_s))
+
+
+def ask(one: Guarded) -> list[object]:
+    return list(one.plan(slice_of(INPUTS, 4, head=True), island_of(INPUTS), INPUTS.workload, 8))
+
+
+def test_a_script_answers_in_the_one_line_form(tmp_path: Path) -> None:
+    one = guarded(tmp_path, HONEST)
+    (plan,) = one.plan(slice_of(INPUTS, 4), island_of(INPUTS), INPUTS.workload, 8)
+    assert not one.skips
+    assert (plan.devices, plan.strategies[0].tp, plan.micro_batch) == (8, 8, 8)
+    assert plan.backward_s == pytest.approx(2 * plan.forward_s)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("raise RuntimeError('out of ideas')", "exit code 1 (RuntimeError: out of ideas)"),
+        ("import os; os.abort()", "signal 6"),
+        ("print('hello')", "printed no JSON: 'hello"),
+        ("print('[]')", "printed a list"),
+        ("print('{}')", "plans is missing"),
+        ('print(\'{"plans": [{"strategy": "tp8", "forward_s": "1"}]}\')', "forward_s is '1'"),
+        (HONEST.replace("tp{devices}.z1", "tq8"), "unknown token 'tq8'"),
+        (HONEST.replace("tp{devices}.z1", "tp64"), "uses 64 devices of the 8"),
+        (HONEST.replace("4 * parameters", "1 * parameters"), "less than the"),
+        (HONEST.replace('{"plans"', '{"plan"'), "unknown key 'plan'"),
+    ],
+)
+def test_crashes_and_nonsense_stay_in_the_process(text: str, said: str, tmp_path: Path) -> None:
+    one = guarded(tmp_path, text)
+    assert ask(one) == []
+    assert said in " ".join(one.report())
+
+
+def test_a_process_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+    mark = tmp_path / "child"
+    child = f"import time, pathlib; time.sleep(1.5); pathlib.Path({str(mark)!r}).touch()"
+    text = f"""
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-S", "-c", {child!r}])
+time.sleep(60)
+"""
+    one = guarded(tmp_path, text, time_limit_s=0.7)
+    assert ask(one) == []
+    assert "gave no answer within 700 ms" in one.skips[0].reason
+    assert not one.hung
+    time.sleep(1.2)
+    assert not mark.exists()
+
+
+def test_a_command_that_is_not_there_is_a_skip() -> None:
+    one = Guarded(inner=OwnProcess(name="own", command=("/nowhere/planner",)))
+    assert ask(one) == []
+    assert "could not be started" in one.skips[0].reason
+
+
+def test_the_question_holds_what_a_planner_needs() -> None:
+    from meshwright.formats.partial_plans_json import request
+
+    asked = request(slice_of(INPUTS, 4, head=True), island_of(INPUTS), INPUTS.workload, 8)
+    again = json.loads(json.dumps(asked, allow_nan=False))
+    assert again["slice"]["runs"][0]["count"] == 4
+    assert again["slice"]["head_parameters"] == INPUTS.model.head_parameters
+    assert again["island"]["domains"][0]["size"] == 8
+    assert again["workload"]["seq_len"] == 2048

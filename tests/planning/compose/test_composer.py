@@ -1,0 +1,143 @@
+"""Compositions of native stages against every composition there is, on clusters small enough to try them all."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from meshwright.estimate.layout import ModelLayout
+from meshwright.estimate.price import estimate_plan
+from meshwright.planning.compose.composer import Composer
+from meshwright.planning.compose.execution_plan import native_plan
+from meshwright.planning.compose.pipeline_sets import Member, blended, whole
+from meshwright.planning.compose.sources.native.islands import Part
+from meshwright.planning.compose.sources.native.split import SplitPipeline, Stage, group_of, split_pipeline
+from meshwright.planning.island_search import IslandSearch
+from meshwright.planning.job_inputs import JobInputs, job_inputs
+from meshwright.search.space import Space
+
+SMALL = Space(
+    pins=(
+        ("tp", (1, 2)),
+        ("cp", (1,)),
+        ("sharding", ("z0", "z1")),
+        ("recompute", ("none", "full")),
+        ("tp_overlap", ("bulk",)),
+        ("schedule", ("1f1b",)),
+    )
+)
+
+
+def asked(gpus: str, batch: int, layers: int) -> JobInputs:
+    found = job_inputs(
+        "llama-3-8b",
+        cluster=None,
+        gpus=gpus,
+        seq_len=None,
+        global_batch=batch,
+        tokens_per_step=None,
+        dtype="bf16",
+        optimizer="adam",
+        attention_kernel="flash",
+        expert_imbalance=1.0,
+        tokens=None,
+        price=None,
+    )
+    (run,) = found.model.runs
+    return replace(found, model=replace(found.model, runs=(replace(run, repeats=layers),)))
+
+
+def every_pipeline(composer: Composer, order: tuple[Part, ...]) -> list[SplitPipeline]:
+    """All stage counts, waves and strategies, dominated ones too."""
+    found = []
+    islands = composer.islands
+    options = [islands.options(part) for part in order]
+    kinds_before = ModelLayout.of(composer.model, composer.workload.seq_len).kinds_before
+    for wave in islands.waves:
+        choices = []
+        for part, own in zip(order, options, strict=True):
+            assert own is not None
+            rows = np.flatnonzero((own.wave == wave) & (part.devices % own.devices == 0)).tolist()
+            choices.append([(part, own, row) for row in rows])
+        for chosen in itertools.product(*choices):
+            stages: list[Stage] = []
+            for part, own, row in chosen:
+                size = int(own.devices[row])
+                limit = islands.limit_bytes(part.group)
+                one = Stage(island=part.group, devices=size, options=own, row=row, limit_bytes=limit)
+                stages += [one] * (part.devices // size)
+            if len(stages) > composer.model.num_layers:
+                continue
+            made = split_pipeline(
+                stages,
+                kinds_before,
+                wave=wave,
+                micro_batches=composer.workload.global_batch // wave,
+                hops_s=[islands.hop_s(a, b, wave) for a, b in itertools.pairwise(stages)],
+            )
+            if made is not None:
+                found.append(made)
+    return found
+
+
+@pytest.mark.parametrize(("gpus", "batch"), [("2xH100,2xA100-80", 16), ("4xH100,2xA100-40", 8), ("1xH100,3xL40S", 12)])
+def test_the_best_pipeline_is_the_best_of_all(gpus: str, batch: int) -> None:
+    inputs = asked(gpus, batch, 32)
+    composer = Composer(inputs.model, inputs.cluster, inputs.workload, SMALL)
+    parts = tuple(Part(number, group.devices) for number, group in enumerate(inputs.cluster.groups))
+    every = [one for order in itertools.permutations(parts) for one in every_pipeline(composer, order)]
+    best_s = min(one.step_s(batch / one.wave) for one in every)
+    found = composer.pipelines(parts)
+    assert found[0].step_s(batch / found[0].wave) == pytest.approx(best_s, rel=2e-3)
+
+
+def test_blends_are_the_best_of_all_partitions_and_shares() -> None:
+    inputs = asked("2xH100,2xA100-80", 24, 32)
+    composer = Composer(inputs.model, inputs.cluster, inputs.workload, SMALL)
+    parts = [Part(number, group.devices) for number, group in enumerate(inputs.cluster.groups)]
+    pairs = itertools.product(*([composer.pipelines([part])[:4] for part in parts]))
+    for pair in pairs:
+        members = [Member(one, frozenset([n]), 2) for n, one in enumerate(pair)]
+        made = whole(blended(members, 24, 0.0), 24)
+        counts = [
+            (first, (24 - first * pair[0].wave) // pair[1].wave)
+            for first in range(1, 25)
+            if (24 - first * pair[0].wave) % pair[1].wave == 0 and first * pair[0].wave < 24
+        ]
+        best_s = min(max(one.step_s(n) for one, n in zip(pair, both, strict=True)) for both in counts)
+        assert made is not None
+        assert sum(int(n) * one.wave for n, one in zip(made.shares, pair, strict=True)) == 24
+        assert made.step_s == pytest.approx(best_s, rel=1e-9)
+
+
+def test_the_closed_form_is_near_the_priced_plan_and_memory_never_above_the_limit() -> None:
+    inputs = asked("8xH100,8xA100-80", 64, 32)
+    composer = Composer(inputs.model, inputs.cluster, inputs.workload)
+    parts = [Part(number, group.devices) for number, group in enumerate(inputs.cluster.groups)]
+    for blend in composer.blends(parts, 12):
+        made = whole(blend, 64)
+        assert made is not None
+        plan = native_plan(made, inputs.cluster)
+        estimate = estimate_plan(plan, inputs.model, inputs.cluster, inputs.workload)
+        assert estimate.step_time_s == pytest.approx(made.step_s, rel=0.12)
+        assert estimate.fits == "yes"
+
+
+def test_more_devices_never_make_the_composition_slower() -> None:
+    times = []
+    for gpus in ("8xH100", "8xH100,4xA100-80", "8xH100,4xA100-80,4xL40S"):
+        inputs = asked(gpus, 32, 32)
+        run = IslandSearch(inputs, lambda part: Space())
+        times.append(run.composed(range(len(inputs.cluster.groups)), 8)[0].step_time_s)
+    assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(4, 190), (2, 33), (8, 8), (5, 7)])
+def test_groups_of_interleaved_leave_no_short_rest(stages: int, micro_batches: int) -> None:
+    group = group_of(stages, micro_batches)
+    rest = micro_batches % group
+    assert group >= stages
+    assert rest == 0 or rest >= stages
