@@ -6,9 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 from meshwright.errors import InputError, Problem
-from meshwright.schedules import ALIASES, SCHEDULES, Kind, Schedule, Timeline, schedule_named, simulate
-from meshwright.schedules.hanayo import Hanayo
-from meshwright.schedules.zb_auto import ZeroBubbleAuto
+from meshwright.schedules import (
+    ALIASES,
+    SCHEDULES,
+    Kind,
+    Schedule,
+    Timeline,
+    schedule_named,
+    simulate,
+)
+from meshwright.schedules import (
+    parameters as all_parameters,
+)
 
 MOST_TASKS = 300_000
 """Tasks of the largest schedule that is drawn: its list is printed whole."""
@@ -122,13 +131,9 @@ def run_schedule(
             parameter.
     """
     schedule = _with_parameters(schedule_named(name), parameters or {})
-    if isinstance(schedule, ZeroBubbleAuto) and p >= 1:
-        equal = {"forward_s": (forward_s,) * p, "input_s": (input_s,) * p, "weight_s": (weight_s,) * p}
-        schedule = replace(schedule, **equal, transfer_s=transfer_s)  # type: ignore[arg-type]
-    if v is None and isinstance(schedule, Hanayo) and schedule.waves:
-        v = 2 * schedule.waves
+    schedule = schedule.made_for(p, forward_s, input_s, weight_s, transfer_s)
     if v is None:
-        v = 2 if any(problem.field == "v" for problem in schedule.problems(max(p, 2), m, 1)) else 1
+        v = schedule.fewest_chunks(max(p, 2), m)
     problems = list(schedule.problems(p, m, v))
     parts = schedule.sections()
     if not problems and (count := p * m * v * parts * 2) > MOST_TASKS:
@@ -172,5 +177,5 @@ def _with_parameters(schedule: Schedule, parameters: Mapping[str, int | bool | s
 
 def _owners(parameter: str) -> str:
     """Which schedules have a parameter."""
-    names = [name for name, schedule in SCHEDULES.items() if parameter in {item.name for item in fields(schedule)}]
+    names = next((one.schedules for one in all_parameters() if one.name == parameter), ())
     return f"{', '.join(names)} {'have' if len(names) > 1 else 'has'} it" if names else "no schedule has it"

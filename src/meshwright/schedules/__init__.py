@@ -6,8 +6,9 @@ A new schedule is one file with a subclass of `Schedule` and one line in `SCHEDU
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from meshwright.errors import UnsupportedError, unknown_name
+from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
 from meshwright.schedules.avgpipe import AvgPipe
 from meshwright.schedules.bamboo import Bamboo
 from meshwright.schedules.base import Schedule
@@ -29,6 +30,7 @@ from meshwright.schedules.memory import Footprint
 from meshwright.schedules.mixpipe import MixPipe
 from meshwright.schedules.mobius import Mobius
 from meshwright.schedules.one_f_one_b import OneFOneB
+from meshwright.schedules.parameters import Parameter, read_settings, together
 from meshwright.schedules.pipedream import PipeDream
 from meshwright.schedules.pipedream_2bw import PipeDream2BW
 from meshwright.schedules.pipedream_flush import PipeDreamFlush
@@ -87,19 +89,35 @@ ALIASES: dict[str, str] = {alias: name for name, schedule in SCHEDULES.items() f
 """Other names of schedules."""
 
 
-def schedule_named(name: str) -> Schedule:
-    """The schedule with this name or alias.
+def parameters() -> tuple[Parameter, ...]:
+    """The settings of all schedules, each with the schedules that take it."""
+    return together(one for schedule in SCHEDULES.values() for one in schedule.parameters())
+
+
+def schedule_named(token: str) -> Schedule:
+    """The schedule with this name or alias, and the settings that stand behind it.
 
     Args:
-        name: as `schedule list` prints it.
+        token: as `schedule list` prints it, or with settings: `hanayo-waves2`.
 
     Raises:
         UnsupportedError: nobody knows the name; says which ones are close.
+        InputError: the schedule has no such setting.
     """
-    found = SCHEDULES.get(ALIASES.get(name, name))
-    if found is None:
-        raise UnsupportedError(unknown_name("schedule", name, [*SCHEDULES, *ALIASES]))
-    return found
+    known = {**SCHEDULES, **{alias: SCHEDULES[name] for alias, name in ALIASES.items()}}
+    if token in known:
+        return known[token]
+    name = max((name for name in known if token.startswith(f"{name}-")), key=len, default=None)
+    if name is None:
+        raise UnsupportedError(unknown_name("schedule", token, [*known]))
+    schedule = known[name]
+    said, unknown = read_settings(schedule, token.removeprefix(f"{name}-"))
+    if unknown:
+        words = [one.word(one.choices[-1] if one.choices else max(one.low, 2)) for one in schedule.parameters()]
+        why = f"its settings are written like {', '.join(words)}" if words else f"{name} has no settings"
+        what = f"schedule {token!r}: {', '.join(map(repr, unknown))} is no setting of {name}"
+        raise InputError(Problem(what=what, why=why, fix=f"use {'-'.join([name, *words[:1]])}", field="schedule"))
+    return replace(schedule, **said)
 
 
 BEST_OF: tuple[str, ...] = tuple(
@@ -157,6 +175,7 @@ __all__ = [
     "Jitter",
     "Kind",
     "Links",
+    "Parameter",
     "PathBound",
     "Placement",
     "Schedule",
@@ -166,6 +185,7 @@ __all__ = [
     "Times",
     "best_schedule",
     "makespans",
+    "parameters",
     "schedule_named",
     "simulate",
     "with_communication",

@@ -10,6 +10,7 @@ from meshwright.errors import Problem
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.lists import Task, table_of_lists
 from meshwright.schedules.one_f_one_b import one_chunk_problems
+from meshwright.schedules.parameters import whole
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 
 
@@ -29,10 +30,8 @@ class AvgPipe(Schedule):
     Source: Chen et al., "Elastic Averaging for Efficient Pipelined DNN Training", PPoPP 2023.
     """
 
-    extra: int = 1
-    """Forwards that run ahead of 1F1B."""
-    pipelines: int = 1
-    """Replicas of the model on the same workers; a divisor of m."""
+    extra: int = whole(1, "Forwards that run ahead of 1F1B.", low=0)
+    pipelines: int = whole(1, "Replicas of the model on the same workers, a divisor of m.")
 
     name = "avgpipe"
     # Each step the replica and the reference model are read and written to pull them together.
@@ -62,13 +61,7 @@ class AvgPipe(Schedule):
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
         found = one_chunk_problems(self.name, v)
         n = self.pipelines
-        if self.extra < 0:
-            why = "forwards run ahead by 0 or more"
-            found.append(Problem(what=f"avgpipe: extra = {self.extra}", why=why, fix="extra = 0", field="extra"))
-        if n < 1:
-            why = "pipelines count from 1"
-            found.append(Problem(what=f"avgpipe: pipelines = {n}", why=why, fix="pipelines = 1", field="pipelines"))
-        elif m % n:
+        if m % n:
             near = [k for k in (m - m % n, m - m % n + n) if k]
             why = f"the {n} pipelines take as many micro-batches each"
             fix = f"m = {' or '.join(str(k) for k in near)}"

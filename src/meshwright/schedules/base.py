@@ -13,6 +13,7 @@ from meshwright.errors import InputError, Problem
 from meshwright.schedules.bounds import PathBound
 from meshwright.schedules.critical_paths import generic_path_bound
 from meshwright.schedules.events import Events
+from meshwright.schedules.parameters import Parameter, parameters_of, token_of
 from meshwright.schedules.program import Program, compile_events
 from meshwright.schedules.simulate import makespans, worker_ends
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
@@ -21,6 +22,9 @@ from meshwright.shapes import Float, Int
 
 STEADY_PERIODS = 5
 """Periods, besides p micro-batches, of the shortened table from which long runs are continued."""
+
+MOST_CHUNKS = 64
+"""Chunks per worker up to which the fewest legal number is looked for."""
 
 ROUNDING = 1e-12
 """Relative margin by which bounds stay below what rounding can do to sums of durations."""
@@ -58,6 +62,16 @@ class Schedule(ABC):
     traffic: ClassVar[str] = ""
     """What it sends besides one activation and one gradient per micro-batch across each boundary of its chain."""
 
+    @classmethod
+    def parameters(cls) -> tuple[Parameter, ...]:
+        """The settings that it declares; plan names, search and command line take them."""
+        return parameters_of(cls)
+
+    @property
+    def token(self) -> str:
+        """Its one-line name: `hanayo`, or `hanayo-waves2` with a setting that is not the default."""
+        return token_of(self)
+
     def problems(self, p: int, m: int, v: int = 1) -> tuple[Problem, ...]:
         """What forbids p workers, m micro-batches and v chunks per worker, with the nearest legal values."""
         counts = (("p", p, "workers"), ("m", m, "micro-batches"), ("v", v, "chunks per worker"))
@@ -68,7 +82,31 @@ class Schedule(ABC):
             for field, n, noun in counts
             if n < 1
         ]
+        declared = (one.problem(self.name, getattr(self, one.name)) for one in self.parameters())
+        found += [problem for problem in declared if problem is not None]
         return tuple(found or self._problems(p, m, v))
+
+    def fewest_chunks(self, p: int, m: int) -> int:
+        """Fewest chunks per worker that it allows; 1 if it refuses p and m whatever the chunks.
+
+        Args:
+            p: workers.
+            m: micro-batches per step.
+        """
+        wrong = (any(problem.field == "v" for problem in self.problems(p, m, v)) for v in range(1, MOST_CHUNKS + 1))
+        return next((v for v, is_wrong in enumerate(wrong, 1) if not is_wrong), 1)
+
+    def made_for(self, p: int, forward_s: float, input_s: float, weight_s: float, transfer_s: float) -> Schedule:
+        """The schedule for equal stages of these times; itself, unless its order depends on them.
+
+        Args:
+            p: workers.
+            forward_s: of one micro-batch through a full worker share.
+            input_s: input gradient.
+            weight_s: weight gradient.
+            transfer_s: latency of a transfer.
+        """
+        return self
 
     def table(self, p: int, m: int, v: int = 1) -> ScheduleTable:
         """The order of every task, checked; the same object when asked again.

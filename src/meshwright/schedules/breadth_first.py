@@ -9,6 +9,7 @@ import numpy as np
 
 from meshwright.errors import Problem
 from meshwright.schedules.base import Schedule
+from meshwright.schedules.parameters import flag
 from meshwright.schedules.table import Kind, ScheduleTable
 from meshwright.shapes import Int
 
@@ -23,8 +24,7 @@ class BreadthFirst(Schedule):
     Source: Lamy-Poirier, "Breadth-First Pipeline Parallelism", MLSys 2023.
     """
 
-    reverse: bool = False
-    """Whether the backwards take the last micro-batch first, as PyTorch's ScheduleLoopedBFS does."""
+    reverse: bool = flag("Backwards take the last micro-batch first, as PyTorch's ScheduleLoopedBFS does.")
 
     name = "breadth-first"
     aliases: ClassVar[tuple[str, ...]] = ("bfs", "looped-bfs")

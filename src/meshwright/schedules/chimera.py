@@ -8,6 +8,7 @@ import numpy as np
 
 from meshwright.errors import Problem
 from meshwright.schedules.base import Schedule
+from meshwright.schedules.parameters import whole
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 
 
@@ -41,8 +42,8 @@ class Chimera(Schedule):
     SC 2021.
     """
 
-    pairs: int = 1
-    """Pipelines per direction, a divisor of p/2; a worker holds 2*pairs stages."""
+    pairs: int = whole(1, "Pipelines per direction, a divisor of p/2.")
+    """A worker holds 2*pairs stages."""
 
     name = "chimera"
     title = "Chimera: pipelines in both directions"
@@ -69,7 +70,7 @@ class Chimera(Schedule):
 
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
         found = two_way_problems(self.name, p, m, v)
-        if self.pairs < 1 or (not p % 2 and (p // 2) % self.pairs):
+        if not p % 2 and (p // 2) % self.pairs:
             legal = [n for n in range(1, p // 2 + 1) if not (p // 2) % n]
             near = sorted(legal, key=lambda n: abs(n - self.pairs))[:2]
             why = "the pipelines of a direction start p/pairs workers apart, an even number"

@@ -8,6 +8,7 @@ from meshwright.errors import Problem
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.lists import Task, table_of_lists
 from meshwright.schedules.one_f_one_b import one_chunk_problems
+from meshwright.schedules.parameters import whole
 from meshwright.schedules.table import Kind, ScheduleTable
 
 
@@ -22,8 +23,7 @@ class DynaPipe(Schedule):
     Source: Jiang et al., "DynaPipe: Optimizing Multi-task Training through Dynamic Pipelines", EuroSys 2024.
     """
 
-    most: int | None = None
-    """Most activations on a worker; None: p - r on worker r."""
+    most: int | None = whole(None, "Most activations on a worker. [default: p - r on worker r]")
 
     name = "dynapipe"
     title = "DynaPipe: cyclic 1F1B within a memory limit"
@@ -38,11 +38,7 @@ class DynaPipe(Schedule):
         return 1 if self.most is None else None
 
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
-        found = one_chunk_problems(self.name, v)
-        if self.most is not None and self.most < 1:
-            why = "a worker keeps at least the activation it works on"
-            found.append(Problem(what=f"dynapipe: most = {self.most}", why=why, fix="most = 1", field="most"))
-        return found
+        return one_chunk_problems(self.name, v)
 
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
         lists: list[list[Task]] = [[] for _ in range(p)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from meshwright.errors import Problem
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.list_order import Key, list_table
+from meshwright.schedules.parameters import whole
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 
 
@@ -22,10 +23,8 @@ class Hanayo(Schedule):
     Efficiency", SC 2023.
     """
 
-    waves: int | None = None
-    """W; None: half the chunks per worker."""
-    backward_ticks: int = 2
-    """Backward in forwards, in the clock that makes the order: 2 for full backwards, 1 if they take as long."""
+    waves: int | None = whole(None, "Waves, half the chunks per worker.")
+    backward_ticks: int = whole(2, "Forwards that a backward is taken to last when the order is made.")
 
     name = "hanayo"
     title = "Hanayo: waves of chunks"
@@ -46,13 +45,6 @@ class Hanayo(Schedule):
         return Placement.of_chains([(there + there[::-1]) * (v // 2) + there * (v % 2)])
 
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
-        if self.backward_ticks < 1:
-            why = "a backward takes time"
-            what = f"hanayo: backward_ticks = {self.backward_ticks}"
-            return [Problem(what=what, why=why, fix="backward_ticks = 1 or 2", field="backward_ticks")]
-        if self.waves is not None and self.waves < 1:
-            why = "waves count from 1"
-            return [Problem(what=f"hanayo: waves = {self.waves}", why=why, fix="waves = 1", field="waves")]
         if self.waves is not None and v != 2 * self.waves:
             why = f"{self.waves} waves are {2 * self.waves} chunks per worker"
             return [Problem(what=f"hanayo: v = {v}", why=why, fix=f"v = {2 * self.waves}", field="v")]

@@ -10,6 +10,7 @@ from meshwright.errors import Problem
 from meshwright.schedules.alternating import alternating_table
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.bounds import PathBound, Paths
+from meshwright.schedules.parameters import whole
 from meshwright.schedules.table import ScheduleTable
 from meshwright.shapes import Int
 
@@ -24,8 +25,8 @@ class Interleaved(Schedule):
     SC 2021.
     """
 
-    group: int | None = None
-    """Micro-batches per group, at least p; None: p. The last group may be shorter, but not shorter than p."""
+    group: int | None = whole(None, "Micro-batches per group, p or more. [default: p]")
+    """The last group may be shorter, but not shorter than p."""
 
     name = "interleaved"
     title = "interleaved 1F1B (Megatron): several chunks per worker"

@@ -8,6 +8,7 @@ from meshwright.errors import Problem
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.chimera import two_way_problems
 from meshwright.schedules.list_order import Key, list_table
+from meshwright.schedules.parameters import whole
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 
 
@@ -22,8 +23,7 @@ class MixPipe(Schedule):
     DAC 2023.
     """
 
-    inject: int | None = None
-    """Micro-batches per direction in flight, p/2 to p; None: p/2 + 1."""
+    inject: int | None = whole(None, "Micro-batches in flight per direction, p/2 to p. [default: p/2 + 1]")
 
     name = "mixpipe"
     title = "MixPipe: both directions, tunable injection"

@@ -11,6 +11,7 @@ from meshwright.schedules.alternating import alternating_table
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.bounds import PathBound, Paths, window_lengths
 from meshwright.schedules.critical_paths import generic_path_bound
+from meshwright.schedules.parameters import choice
 from meshwright.schedules.table import ScheduleTable
 from meshwright.shapes import Int
 
@@ -115,8 +116,8 @@ class OneFOneB(OneFOneBOrder):
     Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021 (PipeDream-Flush).
     """
 
-    warmup: str = "pa"
-    """`pa`: p - r micro-batches in flight on worker r; `pb`: 2*(p - r) - 1 of them."""
+    warmup: str = choice(("pa", "pb"), "Warm-up: worker r keeps p - r micro-batches (pa) or 2*(p - r) - 1 (pb).")
+    """DAPPLE's policies."""
 
     name = "1f1b"
     aliases = ("dapple",)
@@ -126,14 +127,6 @@ class OneFOneB(OneFOneBOrder):
     def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float | None:
         """(m + p - 1) * (forward_s + backward_s), with either policy."""
         return super().closed_form_s(p, m, v, forward_s, backward_s)
-
-    def _problems(self, p: int, m: int, v: int) -> list[Problem]:
-        found = super()._problems(p, m, v)
-        if self.warmup not in ("pa", "pb"):
-            why = "DAPPLE has two policies: p - r micro-batches in flight, or 2*(p - r) - 1"
-            what = f"{self.name}: warmup = {self.warmup!r}"
-            found.append(Problem(what=what, why=why, fix="warmup = pa or pb", field="warmup"))
-        return found
 
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
         if self.warmup == "pa":

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from meshwright.errors import Problem
 from meshwright.schedules.lists import Task, table_of_lists
 from meshwright.schedules.one_f_one_b import one_chunk_problems
+from meshwright.schedules.parameters import whole
 from meshwright.schedules.table import Kind, ScheduleTable
 from meshwright.schedules.zero_bubble import ListedSchedule
 
@@ -21,8 +22,7 @@ class Seq1F1B(ListedSchedule):
     Model Training", 2024.
     """
 
-    segments: int = 2
-    """Segments per micro-batch."""
+    segments: int = whole(2, "Segments per sequence.")
 
     name = "seq1f1b"
     title = "Seq1F1B: one forward, one backward of a sequence segment in turn"
@@ -52,11 +52,7 @@ class Seq1F1B(ListedSchedule):
         return 1
 
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
-        found = one_chunk_problems(self.name, v)
-        if self.segments < 1:
-            what, why = f"{self.name}: segments = {self.segments}", "segments count from 1"
-            found.append(Problem(what=what, why=why, fix="segments = 1 or more", field="segments"))
-        return found
+        return one_chunk_problems(self.name, v)
 
     def _settled(self, p: int, v: int) -> int:
         return 2 * p

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from meshwright.schedules.building_blocks import Offsets, reordered, squeezed_blocks
 from meshwright.schedules.lists import table_of_lists
+from meshwright.schedules.parameters import flag
 from meshwright.schedules.table import ScheduleTable
 from meshwright.schedules.zero_bubble import TwoChunkV
 
@@ -19,8 +20,7 @@ class VMin(TwoChunkV):
     reordering open: this is a reconstruction that reaches the bubbles of the authors' code.
     """
 
-    raw: bool = False
-    """Squeezed blocks without reordering."""
+    raw: bool = flag("Squeezed blocks, not reordered.")
 
     name = "v-min"
     title = "V-Min: a third of the activations of 1F1B, two chunks in a V"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from meshwright.schedules.lists import table_of_lists
 from meshwright.schedules.one_f_one_b import one_chunk_problems
 from meshwright.schedules.order_bounds import order_lower_bound_s
 from meshwright.schedules.order_search import greedy_options, search_orders
+from meshwright.schedules.parameters import whole
 from meshwright.schedules.simulate import makespans
 from meshwright.schedules.stage_shares import Caps, work_of
 from meshwright.schedules.table import Kind, ScheduleTable
@@ -45,8 +46,8 @@ class ZeroBubbleAuto(ListedSchedule):
     """Weight gradient by worker; None: 1 s each."""
     transfer_s: float = 0.0
     """Latency between neighbours."""
-    most_live: int | None = None
-    """Micro-batches whose activations may live on a worker; None: 2p - 1, where more does not help equal stages."""
+    most_live: int | None = whole(None, "Micro-batches that a worker may keep. [default: 2p - 1]")
+    """More than 2p - 1 do not help equal stages."""
 
     name = "zb-auto"
     kinds = SPLIT
@@ -55,9 +56,6 @@ class ZeroBubbleAuto(ListedSchedule):
 
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
         found = one_chunk_problems(self.name, v)
-        if self.most_live is not None and self.most_live < 1:
-            what, why = f"{self.name}: most_live = {self.most_live}", "a worker keeps one micro-batch at least"
-            found.append(Problem(what=what, why=why, fix="most_live = 1 or more", field="most_live"))
         for field in ("forward_s", "input_s", "weight_s"):
             given = getattr(self, field)
             if given is None:
@@ -72,6 +70,13 @@ class ZeroBubbleAuto(ListedSchedule):
             what, why = f"{self.name}: transfer_s = {self.transfer_s}", "a duration is finite and at least 0 s"
             found.append(Problem(what=what, why=why, field="transfer_s"))
         return found
+
+    def made_for(self, p: int, forward_s: float, input_s: float, weight_s: float, transfer_s: float) -> ZeroBubbleAuto:
+        """The search over orders for these times."""
+        if p < 1:
+            return self
+        times = {"forward_s": (forward_s,) * p, "input_s": (input_s,) * p, "weight_s": (weight_s,) * p}
+        return replace(self, **times, transfer_s=transfer_s)  # type: ignore[arg-type]
 
     def stage_times(self, p: int) -> Times:
         """The times that the order is made for.

@@ -1,0 +1,179 @@
+"""Settings of a schedule's own: what they may be, and how a schedule with settings is named on one line.
+
+    token = name { "-" setting }      interleaved-group8, v-half-raw, 1f1b-pb
+
+A number follows its setting's name, a flag is its name alone, a choice its value alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import Any, Literal
+
+from meshwright.errors import Problem
+
+Value = int | float | str | bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One setting."""
+
+    name: str = ""
+    kind: Literal["whole", "flag", "choice"]
+    default: Value
+    """None: the schedule chooses."""
+    help: str
+    """What it is, in a few words."""
+    low: int = 1
+    """Least whole number."""
+    choices: tuple[str, ...] = ()
+    schedules: tuple[str, ...] = ()
+    """Names of those that take it."""
+
+    def problem(self, owner: str, value: object) -> Problem | None:
+        """Why a schedule cannot take a value; None if it can.
+
+        Args:
+            owner: name of the schedule.
+            value: of the setting.
+        """
+        if value == self.default and type(value) is type(self.default):
+            return None
+        what = f"{owner}: {self.name} = {value!r}"
+        if self.kind == "whole":
+            if isinstance(value, int) and not isinstance(value, bool) and value >= self.low:
+                return None
+            why, fix = f"a whole number, {self.low} or more", f"{self.name} = {self.low}"
+        elif self.kind == "flag":
+            if isinstance(value, bool):
+                return None
+            why, fix = "it is set or not", f"{self.name} = {not self.default}"
+        else:
+            if value in self.choices:
+                return None
+            why, fix = f"one of {', '.join(self.choices)}", f"{self.name} = {' or '.join(self.choices)}"
+        return Problem(what=what, why=f"{self.help.rstrip('.')}: {why}", fix=fix, field=self.name)
+
+    def word(self, value: Value) -> str:
+        """The value as part of a schedule's one-line name."""
+        if self.kind == "choice":
+            return str(value)
+        return self.name if self.kind == "flag" else f"{self.name}{value}"
+
+    def read(self, word: str) -> Value:
+        """The value that such a part says; None where it says another setting or none."""
+        if self.kind == "choice":
+            return word if word in self.choices else None
+        if self.kind == "flag":
+            return not self.default if word == self.name else None
+        digits = word.removeprefix(self.name) if word.startswith(self.name) else ""
+        return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else None
+
+
+def whole(default: int | None, help: str, *, low: int = 1) -> Any:
+    """A field that is a whole number.
+
+    Args:
+        default: where nothing is said; None: the schedule chooses.
+        help: what it is, in a few words.
+        low: least legal value.
+    """
+    return _declared(Parameter(kind="whole", default=default, help=help, low=low))
+
+
+def flag(help: str) -> Any:
+    """A field that is off by default.
+
+    Args:
+        help: what it does, in a few words.
+    """
+    return _declared(Parameter(kind="flag", default=False, help=help))
+
+
+def choice(choices: tuple[str, ...], help: str) -> Any:
+    """A field that takes one of some words, the first by default.
+
+    Args:
+        choices: the words.
+        help: what it is, in a few words.
+    """
+    return _declared(Parameter(kind="choice", default=choices[0], help=help, choices=choices))
+
+
+def _declared(parameter: Parameter) -> Any:
+    return field(default=parameter.default, metadata={"parameter": parameter})
+
+
+def parameters_of(owner: Any) -> tuple[Parameter, ...]:
+    """The settings that a schedule declares, in the order of its fields.
+
+    Args:
+        owner: a schedule or its class.
+    """
+    return tuple(
+        replace(item.metadata["parameter"], name=item.name, schedules=(owner.name,))
+        for item in fields(owner)
+        if "parameter" in item.metadata
+    )
+
+
+def together(declared: Iterable[Parameter]) -> tuple[Parameter, ...]:
+    """Settings of many schedules by name, each once with all schedules that take it.
+
+    Args:
+        declared: by each schedule; those of one name are of one kind.
+    """
+    found: dict[str, Parameter] = {}
+    for one in declared:
+        known = found.get(one.name, replace(one, schedules=()))
+        found[one.name] = replace(
+            known,
+            low=min(known.low, one.low),
+            choices=tuple(dict.fromkeys((*known.choices, *one.choices))),
+            schedules=(*known.schedules, *one.schedules),
+        )
+    return tuple(found.values())
+
+
+def token_of(schedule: Any) -> str:
+    """A schedule on one line: its name and the settings that differ from their defaults.
+
+    Args:
+        schedule: any.
+    """
+    said = ((one, getattr(schedule, one.name)) for one in parameters_of(schedule))
+    return "-".join([schedule.name, *(one.word(value) for one, value in said if value != one.default)])
+
+
+def read_settings(schedule: Any, text: str) -> tuple[dict[str, Value], list[str]]:
+    """The settings that the words behind a schedule's name say, and the words that say none.
+
+    Args:
+        schedule: that is named.
+        text: words joined by `-`.
+    """
+    declared = parameters_of(schedule)
+    said: dict[str, Value] = {}
+    unknown = []
+    for word in text.split("-"):
+        found = [(one.name, value) for one in declared if (value := one.read(word)) is not None]
+        said |= dict(found[:1])
+        if not found:
+            unknown.append(word)
+    return said, unknown
+
+
+def undeclared_fields(schedule: Any) -> Mapping[str, object]:
+    """Fields of a schedule that no one-line name says, where they differ from their defaults.
+
+    Args:
+        schedule: any.
+    """
+    return {
+        item.name: getattr(schedule, item.name)
+        for item in fields(schedule)
+        if "parameter" not in item.metadata
+        and (item.default is MISSING or getattr(schedule, item.name) != item.default)
+    }
