@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,13 @@ from meshwright.app.estimate import estimate
 from meshwright.app.plan import plan
 from meshwright.cli.entry import main
 from meshwright.errors import InputError
-from meshwright.library.calibration import calibrated_by, calibration
+from meshwright.library.calibration import calibration
 
 MODEL, GPUS, PLAN = "llama-3.1-8b", "8xH100", "tp2.mbs1.gbs128"
 
 
-def predicted(text: str = PLAN) -> float:
-    return estimate(MODEL, text, gpus=GPUS).plans[0].estimate.step_time_s
+def predicted(text: str = PLAN, calibrated: Path | None = None) -> float:
+    return estimate(MODEL, text, gpus=GPUS, calibration=calibrated).plans[0].estimate.step_time_s
 
 
 def table(path: Path, step_time_s: float, extra: str = "", value: str = "") -> Path:
@@ -26,10 +27,10 @@ def table(path: Path, step_time_s: float, extra: str = "", value: str = "") -> P
     return path
 
 
-def learned(tmp_path: Path, over: float, text: str = PLAN) -> tuple[FromLog, Path]:
+def learned(tmp_path: Path, over: float, text: str = PLAN, calibrated: Path | None = None) -> tuple[FromLog, Path]:
     out = tmp_path / "run.json"
-    log = table(tmp_path / "steps.csv", predicted(text) * over)
-    return calibrate_from_log(log, MODEL, text, out, gpus=GPUS), out
+    log = table(tmp_path / "steps.csv", predicted(text, calibrated) * over)
+    return calibrate_from_log(log, MODEL, text, out, gpus=GPUS, calibration=calibrated), out
 
 
 @pytest.mark.parametrize("over", [0.85, 1.3])
@@ -37,9 +38,8 @@ def test_the_measured_plan_moves_fully_and_its_neighbours_partly(tmp_path: Path,
     others = ("tp4.mbs1.gbs128", "pp2.mbs1.gbs128")
     before = predicted(), *map(predicted, others)
     _, out = learned(tmp_path, over)
-    with calibrated_by(out):
-        after = estimate(MODEL, PLAN, gpus=GPUS).plans[0].estimate
-        moved = [predicted(text) / was for text, was in zip(others, before[1:], strict=True)]
+    after = estimate(MODEL, PLAN, gpus=GPUS, calibration=out).plans[0].estimate
+    moved = [predicted(text, out) / was for text, was in zip(others, before[1:], strict=True)]
     assert after.step_time_s == pytest.approx(over * before[0], rel=1e-6)
     assert after.step_time_low_s < after.step_time_s < after.step_time_high_s < 1.05 * after.step_time_s
     assert sum(seconds for _, seconds in after.breakdown_s) == pytest.approx(after.step_time_s)
@@ -51,8 +51,7 @@ def test_the_measured_plan_moves_fully_and_its_neighbours_partly(tmp_path: Path,
 def test_mfu_follows_the_time_not_the_pace(tmp_path: Path) -> None:
     before = estimate(MODEL, PLAN, gpus=GPUS).plans[0].estimate
     _, out = learned(tmp_path, 1.25)
-    with calibrated_by(out):
-        after = estimate(MODEL, PLAN, gpus=GPUS).plans[0].estimate
+    after = estimate(MODEL, PLAN, gpus=GPUS, calibration=out).plans[0].estimate
     assert after.mfu == pytest.approx(before.mfu / 1.25, rel=1e-6)
     assert after.peak_memory_bytes == before.peak_memory_bytes
 
@@ -61,8 +60,7 @@ def test_a_slow_measurement_of_the_best_plan_puts_another_first(tmp_path: Path) 
     question = {"gpus": GPUS, "global_batch": 128, "top": 3}
     best = plan(MODEL, **question).plans[0]
     _, out = learned(tmp_path, 1.5, best.name)
-    with calibrated_by(out):
-        again = plan(MODEL, **question).plans
+    again = plan(MODEL, calibration=out, **question).plans
     assert again[0].name != best.name
     times = [found.estimate.step_time_s for found in again]
     assert times == sorted(times)
@@ -70,10 +68,21 @@ def test_a_slow_measurement_of_the_best_plan_puts_another_first(tmp_path: Path) 
 
 def test_a_second_step_starts_from_the_first(tmp_path: Path) -> None:
     first, out = learned(tmp_path, 1.2)
-    with calibrated_by(out):
-        second, _ = learned(tmp_path, 1.0)
-        assert second.learned.deviation_before < first.learned.deviation_before
+    second, _ = learned(tmp_path, 1.0, calibrated=out)
+    assert second.learned.deviation_before < first.learned.deviation_before
     assert "on top of one measured step" in second.record["source"]
+
+
+def test_two_calibrations_are_compared_in_one_process_by_threads(tmp_path: Path) -> None:
+    _, out = learned(tmp_path, 1.3)
+    alone = {None: predicted(), out: predicted(calibrated=out)}
+    questions = [None, out] * 4
+
+    with ThreadPoolExecutor(len(questions)) as pool:
+        found = list(pool.map(lambda calibrated: predicted(calibrated=calibrated), questions))
+
+    assert found == [alone[calibrated] for calibrated in questions]
+    assert alone[out] == pytest.approx(1.3 * alone[None])
 
 
 def test_doubt_narrows_and_what_is_not_told_apart_is_named(tmp_path: Path) -> None:

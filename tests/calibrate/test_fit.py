@@ -17,7 +17,7 @@ from meshwright.calibrate.file import fit_record, write_calibration
 from meshwright.calibrate.fit import MOST_RUNS, Fit, MeasuredStep, fit, spread_out, touches
 from meshwright.calibrate.parameters import Parameter, hardware_with, parameters_of
 from meshwright.errors import InputError
-from meshwright.library.calibration import calibration_of, read_calibration
+from meshwright.library.calibration import calibration_record, read_calibration
 
 TRUTH = {"device.hopper.gemm_fraction": 0.62, "software.megatron-core.vector_passes": 1.4}
 ROW = {
@@ -127,7 +127,7 @@ def test_every_number_lies_in_its_range_and_comes_back_from_the_file(tmp_path: P
     path = tmp_path / "calibration.json"
     write_calibration(record(), path)
     read = read_calibration(path)
-    assert read == calibration_of(record())
+    assert read == calibration_record(record())
     name, number = read.numbers[0]
     scope, owner, field = name.split(".")
     assert read.of(scope, owner)[field] == number.value

@@ -38,7 +38,7 @@ def test_gradients_added_apart_cost_their_traffic(dtype: str, bytes_each: float)
     layer = layer_work(model.kinds()[0], model.hidden, "flash")
 
     def weight_gradient_s(apart: bool) -> tuple[np.ndarray, Hardware]:
-        hardware = hardware_of(group, precision, replace(software("megatron-lm"), adds_gradients=apart))
+        hardware = hardware_of(group, workload, replace(software("megatron-lm"), adds_gradients=apart))
         return price_work(layer, columns, hardware, workload).weight_gradient_s, hardware
 
     (beside, hardware), (inside, _) = weight_gradient_s(True), weight_gradient_s(False)

@@ -91,7 +91,7 @@ def test_two_stages_on_two_kinds_as_by_hand() -> None:
     forward, backward, parameters, update = [], [], [], []
     layer, embedding, head = Item("layer", DENSE.kinds()[0], NONE), Item("embedding"), Item("head")
     for group, layers, edge in zip(where.groups, (8, 4), (embedding, head), strict=True):
-        hardware = hardware_of(group, workload.precision)
+        hardware = hardware_of(group, workload)
         costs = item_costs((layer, edge), strategy_columns([spread(tp=2)], 2, workload), DENSE, hardware, workload)
         counts = np.array([layers, 1])
         forward.append(float(costs.forward_s[0] @ counts))
@@ -105,7 +105,7 @@ def test_two_stages_on_two_kinds_as_by_hand() -> None:
     node = where.groups[0].device.node
     assert node is not None
     sent = 2 * 4096 * DENSE.hidden * 2 / 2
-    share = hardware_of(where.groups[0], workload.precision).software.link_share
+    share = hardware_of(where.groups[0], workload).software.link_share
     efficiency = min(g.device.node.fabric_efficiency for g in where.groups if g.device.node) * share
     way = 7e-6 + link.latency_s + sent / (link.bandwidth_bytes_per_s * efficiency)
     expected = naive_one_f_one_b(forward, backward, [way], 5) + max(update)

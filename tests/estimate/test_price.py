@@ -141,7 +141,7 @@ def test_many_rows_cost_what_each_costs_alone(model: ModelSpec, many: list[PlanR
     if not model.is_moe:
         many = [replace(row, ep=1, etp=1) for row in many]
     workload = Workload(seq_len=4096, global_batch=8)
-    hardware = hardware_of(resolve_gpus("32xH100").groups[0], workload.precision)
+    hardware = hardware_of(resolve_gpus("32xH100").groups[0], workload)
     items = items_of(model, (NONE, FULL))
 
     def costs(*picked: PlanRow) -> ItemCosts:
@@ -163,7 +163,7 @@ def test_items_are_layers_by_mode_then_edges() -> None:
 
 def test_repeating_the_experts_repeats_their_activation_too() -> None:
     workload = Workload(seq_len=4096, global_batch=8)
-    hardware = hardware_of(resolve_gpus("8xH100").groups[0], workload.precision)
+    hardware = hardware_of(resolve_gpus("8xH100").groups[0], workload)
     columns = strategy_columns([PlanRow(dp=8, ep=8).strategy()], 1, workload)
 
     def again(*modules: str) -> float:

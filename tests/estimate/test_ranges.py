@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from meshwright.estimate.ranges import log_half_width, step_range
 from meshwright.estimate.result import RANGE_BY_BASIS
-from meshwright.library.calibration import Z90, Calibration, Fitted, calibrated_by, calibration, pace_name
+from meshwright.library.calibration import calibration
 from meshwright.library.devices import kernel_efficiency
+from meshwright.specs.calibration import NOTHING, Z90, Calibration, Fitted, pace_name
 from meshwright.specs.device import Basis
 
 
@@ -21,9 +21,11 @@ def range_of(
     host_share: float = 0.0,
     experts: bool = False,
     basis: Basis = "datasheet",
+    known: Calibration | None = None,
 ) -> tuple[float, float]:
-    kernels = [kernel_efficiency(generation)]
-    return step_range(host_share=host_share, experts=experts, kernels=kernels, framework=framework, basis=basis)
+    kernels = [kernel_efficiency(generation, known)]
+    doubts = calibration(known)
+    return step_range(doubts, host_share=host_share, experts=experts, kernels=kernels, framework=framework, basis=basis)
 
 
 def ratio(found: tuple[float, float]) -> float:
@@ -50,7 +52,9 @@ def test_kernels_nobody_fitted_and_assumed_links_have_the_range_of_their_basis()
 
 def test_mixed_devices_have_the_widest_range() -> None:
     kernels = [kernel_efficiency(name) for name in ("hopper", "cdna3")]
-    mixed = step_range(host_share=0, experts=False, kernels=kernels, framework="megatron-core", basis="datasheet")
+    mixed = step_range(
+        calibration(), host_share=0, experts=False, kernels=kernels, framework="megatron-core", basis="datasheet"
+    )
 
     assert mixed == range_of("cdna3")
 
@@ -69,11 +73,7 @@ def test_a_measured_step_narrows_to_what_is_left() -> None:
     assert half < before
 
 
-def test_without_runs_the_range_is_that_of_the_basis(tmp_path: Path) -> None:
-    bare = tmp_path / "calibration.json"
-    bare.write_text('{"schema": "meshwright.calibration/1", "date": "", "source": "", "numbers": {}}')
-
-    with calibrated_by(bare):
-        assert range_of(basis="datasheet") == RANGE_BY_BASIS["datasheet"]
-        assert calibration().tie == 0.02
-    assert Calibration(date="", source="", numbers=()).ranges is None
+def test_without_runs_the_range_is_that_of_the_basis() -> None:
+    assert range_of(basis="datasheet", known=NOTHING) == RANGE_BY_BASIS["datasheet"]
+    assert NOTHING.ranges is None
+    assert NOTHING.tie == 0.02

@@ -35,7 +35,7 @@ PUNCTUAL = replace(software(), overlap=1.0, step_s=0.0)
 
 
 def hardware(gpus: str = "64xH100", driver: Software = PUNCTUAL) -> Hardware:
-    return hardware_of(resolve_gpus(gpus).groups[0], BF16, driver)
+    return hardware_of(resolve_gpus(gpus).groups[0], Workload(seq_len=1, global_batch=1, precision=BF16), driver)
 
 
 def network(name: str, ranks: int, *, groups: int = 1, gpus: str = "64xH100", offload: float = 0.0) -> DataNetwork:

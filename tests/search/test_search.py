@@ -103,7 +103,7 @@ def test_no_plan_beats_the_front_in_time_and_memory(number: int) -> None:
 def test_no_plan_is_quicker_or_smaller_than_the_bounds_of_its_row(number: int) -> None:
     small = SPACES[number]
     grid = build_grid(small.model, small.workload, small.cluster.devices, Space())
-    hardware = hardware_of(small.cluster.groups[0], small.workload.precision)
+    hardware = hardware_of(small.cluster.groups[0], small.workload)
     bounds = row_bounds(grid, small.model, hardware, small.workload)
     names = ("tp", "overlap", "cp_a2a", "cp_p2p", "cp_ag", "ep", "etp", "pp", "dp", "mbs")
     place = {tuple(int(getattr(grid, name)[i]) for name in names): i for i in range(grid.rows)}

@@ -47,7 +47,7 @@ def ask(compiler: Guarded, inputs: JobInputs, layers: int, **edges: bool) -> lis
 
 def test_a_whole_model_takes_what_the_compiler_says_of_its_step(compiler: Guarded, inputs: JobInputs) -> None:
     ours = ask(compiler, inputs, 4, embedding=True, head=True)
-    hardware = hardware_of(inputs.cluster.groups[0], inputs.workload.precision, inputs.workload.software)
+    hardware = hardware_of(inputs.cluster.groups[0], inputs.workload)
     hosts = Hosts.of(inputs.cluster.groups[0], hardware.gemm_flop_per_s * hardware.gemm_fraction)
     model, optimizer = Decoder(spec=inputs.model, seq_len=512, compute="bfloat16"), Adam()
     weights = jax.eval_shape(model.init, jax.random.key(0))

@@ -18,9 +18,11 @@ from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.logs import LoggedStep, RunLog, median, read_log, steady
-from meshwright.library.calibration import SCHEMA, Z90, MeasuredPlan, calibration
+from meshwright.library.calibration import SCHEMA
+from meshwright.library.calibration import calibration as calibration_of
 from meshwright.planning.job_inputs import Count
 from meshwright.planning.plan_source import PlanLike, PlanQuestion, plan_question
+from meshwright.specs.calibration import Z90, Calibration, MeasuredPlan
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
@@ -104,6 +106,7 @@ def calibrate_from_log(
     seq_len: Count | None = None,
     global_batch: Count | None = None,
     dtype: str | None = None,
+    calibration: Calibration | str | os.PathLike[str] | None = None,
 ) -> FromLog:
     """Compare a plan's measured step with its prediction and move the numbers behind both.
 
@@ -115,6 +118,7 @@ def calibrate_from_log(
         framework: that wrote the log; told by its lines by default.
         cluster, gpus, seq_len, global_batch, dtype: as `estimate` takes them; length and batch are the log's by
             default.
+        calibration: that the log's step moves, and the new file builds on; the library's own by default.
 
     Returns:
         The calibration, and what was compared.
@@ -133,8 +137,10 @@ def calibrate_from_log(
         seq_len=seq_len if seq_len is not None else _stated(read, "seq_len"),
         global_batch=global_batch if global_batch is not None else _batch(read, plan),
         dtype=dtype,
+        calibration=calibration,
     )
     job, row = question.job, _row(question)
+    known = calibration_of(job.workload.calibration)
     job = replace(job, workload=replace(job.workload, software=SOFTWARE[read.framework]))
     if problems := [*_other_run(read, job, row), *_disagreeing(read, job)]:
         raise InputError(problems[:10], code="MW216")
@@ -142,7 +148,7 @@ def calibrate_from_log(
     measured_s = median([found for step in chosen if (found := _seconds(step, job)) is not None])
     estimate = estimate_plan(job.plan, job.model, job.cluster, job.workload)
     _check_near(measured_s, estimate)
-    learned = learn(_step_on(job, estimate), measured_s, calibration())
+    learned = learn(_step_on(job, estimate, known), measured_s, known)
     kept = MeasuredPlan(
         model=job.model.name,
         plan=row.format(),
@@ -156,7 +162,7 @@ def calibrate_from_log(
         low=math.exp(-Z90 * NOISE),
         high=math.exp(Z90 * NOISE),
     )
-    record = _record(kept, learned, Path(log).name)
+    record = _record(kept, learned, Path(log).name, known)
     if out_json is not None:
         write_calibration(record, out_json)
     memory = [step.memory_bytes for step in chosen if step.memory_bytes is not None]
@@ -171,18 +177,17 @@ def calibrate_from_log(
     )
 
 
-def _step_on(job: Job, estimate: StepEstimate) -> StepOn:
+def _step_on(job: Job, estimate: StepEstimate, known: Calibration) -> StepOn:
     def time_s(hardware: Hardware) -> float:
         pricer = PlanPricer(job.model, job.cluster, job.workload, hardware, transfers_apart=False)
         return pricer.step_time_s(job.plan)
 
-    doubt = doubt_of(estimate, job.model, calibration())
+    doubt = doubt_of(estimate, job.model, known)
     return StepOn(group=job.cluster.groups[0], workload=job.workload, time_s=time_s, doubt=doubt)
 
 
-def _record(kept: MeasuredPlan, learned: Learned, log: str) -> dict[str, Any]:
+def _record(kept: MeasuredPlan, learned: Learned, log: str, known: Calibration) -> dict[str, Any]:
     """The calibration so far with what was learned on top, and the run it comes from."""
-    known = calibration()
     numbers = dict(known.numbers) | dict(learned.numbers)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     before = f" on top of {known.source} ({known.date})" if known.source else ""

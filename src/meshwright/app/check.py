@@ -255,7 +255,7 @@ def _better(
     if estimate is None or estimate.fits == "no":
         return Better(name=name, step_time_s=best.estimate.step_time_s, gain=0.0, because="the best plan that fits")
     gain = 1.0 - best.estimate.step_time_s / estimate.step_time_s
-    if gain < 0 or tied(gain):
+    if gain < 0 or tied(gain, best.estimate):
         return None
     because = f"this one is {against(best.estimate, estimate)}"
     return Better(name=name, step_time_s=best.estimate.step_time_s, gain=gain, because=because)

@@ -13,7 +13,6 @@ from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.formats.plan_json import PlannedJob
-from meshwright.library.calibration import calibration
 from meshwright.planning.compose.sources.profiles.price import price_job
 from meshwright.planning.plan_shape import bare_row
 from meshwright.planning.plan_source import PlanLike, planned_job
@@ -81,14 +80,14 @@ class Comparison:
     @property
     def tied(self) -> bool:
         """Whether measured runs as near each other are too often told wrong to say which is quicker."""
-        return tied(self.slower)
+        return tied(self.slower, self.estimates[0])
 
     def to_dict(self) -> dict[str, object]:
         """As data: `meshwright.comparison/1`."""
         return {
             "schema": "meshwright.comparison/1",
             "text": self.text,
-            "tie": {"within": calibration().tie, "tied": self.tied},
+            "tie": {"within": self.estimates[0].tie, "tied": self.tied},
             "plans": [
                 {"name": job.name, "title": name, "devices": job.plan.devices, "estimate": estimate.to_dict()}
                 for job, name, estimate in zip((self.first, self.second), self.titles, self.estimates, strict=True)
@@ -235,7 +234,7 @@ def _step_words(one: Job, two: Job, a: StepEstimate, b: StepEstimate) -> str:
 
 def _text(ratio: float, step: str, a: StepPrice, b: StepPrice, *, same_work: bool) -> str:
     word = "slower" if ratio > 0 else "faster"
-    verdict = "a tie" if tied(ratio) else f"the second is {percent(abs(ratio))} {word}"
+    verdict = "a tie" if tied(ratio, a) else f"the second is {percent(abs(ratio))} {word}"
     why = differences(a, b) if same_work else ""
     peaks = " against ".join(
         f"{of_capacity(e.fullest.peak_memory_bytes, e.fullest.capacity_bytes)} ({FITS_WORDS[e.fits]})" for e in (a, b)

@@ -13,6 +13,7 @@ from meshwright.planning.job_inputs import Count
 from meshwright.planning.plan_source import PlanLike, plan_question
 from meshwright.planning.whole_run import whole_run
 from meshwright.report.words.verdict import Verdict, reasons, run_sentence, sentence
+from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
@@ -37,6 +38,7 @@ def estimate(
     expert_imbalance: float | None = None,
     tokens: Count | None = None,
     price: float | None = None,
+    calibration: Calibration | str | os.PathLike[str] | None = None,
 ) -> PlanSet:
     """Price one plan.
 
@@ -55,6 +57,7 @@ def estimate(
         expert_imbalance: tokens of the fullest expert rank over the mean.
         tokens: of the whole run, for days and cost.
         price: of one device and hour.
+        calibration: of predictions: a record, or a file that `meshwright calibrate` wrote; the library's by default.
 
     Returns:
         A plan set of one plan and no search, whether the plan fits or not.
@@ -82,6 +85,7 @@ def estimate(
             "expert_imbalance": workload.expert_imbalance,
             "tokens": workload.tokens,
         }
+        calibration = calibration if calibration is not None else workload.calibration
     question = plan_question(
         model,
         plan,
@@ -89,6 +93,7 @@ def estimate(
         gpus=gpus,
         tokens_per_step=tokens_per_step,
         price=price,
+        calibration=calibration,
         **settings,  # type: ignore[arg-type]
     )
     if question.plan is None:

@@ -11,7 +11,7 @@ from meshwright.app.plan_composed import Names, check_composed, plan_composed
 from meshwright.app.plan_islands import check_islands, plan_islands
 from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.formats.cluster import Assumption
-from meshwright.library.calibration import calibration
+from meshwright.library.calibration import calibration as calibration_of
 from meshwright.planning.axes import check_axes, inexact, space_of, target_rule
 from meshwright.planning.compose.sources.parallelizers.registry import parallelizers_named
 from meshwright.planning.job_inputs import Count, Gathered, JobInputs, job_inputs
@@ -37,6 +37,7 @@ from meshwright.report.words.verdict import (
 )
 from meshwright.search.front import FrontPlan, device_front
 from meshwright.search.space import Space
+from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 
@@ -68,6 +69,7 @@ def plan(
     pareto: bool = False,
     tolerance: float | None = None,
     parallelizer: Names | None = None,
+    calibration: Calibration | str | os.PathLike[str] | None = None,
 ) -> PlanSet:
     """The best plans, one per layout of degrees, with verdict, runner-up and certificate.
 
@@ -102,6 +104,7 @@ def plan(
             one island, which counts as the weakest of them.
         parallelizer: who plans slices of the model on equal devices, `native,calculon`, `module:Class` or objects;
             plans are composed of what they answer. Our own search by default.
+        calibration: of predictions: a record, or a file that `meshwright calibrate` wrote; the library's by default.
 
     Returns:
         The plans, best first.
@@ -149,6 +152,7 @@ def plan(
             expert_imbalance=expert_imbalance,
             tokens=tokens,
             price=price,
+            calibration=calibration,
         )
     )
     if found_inputs is not None and found_aim is not None:
@@ -179,7 +183,7 @@ def plan(
         found = with_unequal(inputs, found, space_for, top=max(top, 2))
     if not found.result.plans:
         raise no_plan(spec, inputs.cluster, workload, space_for, found)
-    if calibration().run is not None and aim.objective == "time":
+    if calibration_of(workload.calibration).run is not None and aim.objective == "time":
         found = _measured_again(found)
     front = device_front(spec, found.cluster, workload, space_for, found.result) if pareto else ()
     notes = _space_notes(space, target, aim)

@@ -76,6 +76,7 @@ def _inputs(job: Job, cluster: ClusterSpec) -> JobInputs:
         expert_imbalance=workload.expert_imbalance,
         tokens=None,
         price=None,
+        calibration=workload.calibration,
     )
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, overload
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.cluster import Assumption
 from meshwright.formats.plan_json import PLAN_SET_SCHEMA, content_hash, job_document, write_job
-from meshwright.library.calibration import calibration
 from meshwright.planning.objectives import QUICKEST, Aim
 from meshwright.planning.plan_shape import bare_row
 from meshwright.planning.rank_map import RankMap, rank_map
@@ -174,8 +173,9 @@ class PlanSet(Sequence[RankedPlan]):
     @property
     def tied_ranks(self) -> tuple[int, ...]:
         """Ranks of the plans that cannot be told apart from the best by their time, the best first; empty for none."""
-        best_s = self.best.estimate.step_time_s
-        ranks = tuple(plan.rank for plan in self.plans if tied(plan.estimate.step_time_s / best_s - 1.0))
+        best = self.best.estimate
+        ratios = ((plan.rank, plan.estimate.step_time_s / best.step_time_s - 1.0) for plan in self.plans)
+        ranks = tuple(rank for rank, ratio in ratios if tied(ratio, best))
         return ranks if len(ranks) > 1 and self.aim.objective == "time" else ()
 
     def explain(self) -> Explanation:
@@ -200,7 +200,7 @@ class PlanSet(Sequence[RankedPlan]):
             },
             "verdict": self.verdict.to_dict(),
             "plans": [plan.to_dict() for plan in self.plans],
-            "tie": {"within": calibration().tie, "ranks": list(self.tied_ranks)},
+            "tie": {"within": self.best.estimate.tie, "ranks": list(self.tied_ranks)},
             "rank_map": self.best.rank_map().to_dict(),
             "warnings": list(self.warnings),
         }

@@ -168,7 +168,7 @@ class Sizing:
         except InputError as error:
             self.unusable = self.unusable or error
             return None
-        hardware = hardware_of(where.groups[0], workload.precision, workload.software)
+        hardware = hardware_of(where.groups[0], workload)
         grid = build_grid(model, workload, devices, space)
         if not grid.rows:
             return None

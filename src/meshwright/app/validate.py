@@ -243,7 +243,7 @@ def _counted_bytes(run: MeasuredRun, estimate: StepEstimate) -> float:
     reserves is that, the fragmentation, and what it holds for later as long as there is room.
     """
 
-    framework = software(run.workload.software)
+    framework = software(run.workload.software, run.workload.calibration)
 
     def counted(stage: StageEstimate) -> float:
         parts = dict(stage.memory_bytes)

@@ -17,8 +17,8 @@ import numpy as np
 
 from meshwright.calibrate.fit import Fit, MeasuredStep, linear_program, source_weights
 from meshwright.calibrate.pairs import tie_gap
-from meshwright.library.calibration import Ranges
 from meshwright.shapes import Bool, Float
+from meshwright.specs.calibration import Ranges
 
 Runs = Float[np.ndarray, "runs"]
 Doubts = Float[np.ndarray, "runs doubts"]

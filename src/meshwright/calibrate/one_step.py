@@ -20,9 +20,9 @@ from meshwright.calibrate.fit import STEP
 from meshwright.calibrate.parameters import Parameter, hardware_with, parameters_of
 from meshwright.estimate.hardware import Hardware, at_pace
 from meshwright.estimate.result import StepEstimate
-from meshwright.library.calibration import Z90, Calibration, Fitted, pace_name
 from meshwright.library.software import software
 from meshwright.shapes import Float
+from meshwright.specs.calibration import Z90, Calibration, Fitted, pace_name
 from meshwright.specs.cluster import NodeGroup
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
@@ -152,8 +152,10 @@ def learn(step: StepOn, measured_s: float, known: Calibration) -> Learned:
 
 
 def _present(parameter: Parameter, step: StepOn) -> float:
-    owner = step.group.device.efficiency if parameter.quantity.scope == "device" else software(step.workload.software)
-    return float(getattr(owner, parameter.quantity.field))
+    workload = step.workload
+    if parameter.quantity.scope == "device":
+        return float(getattr(step.group.device.efficiency, parameter.quantity.field))
+    return float(getattr(software(workload.software, workload.calibration), parameter.quantity.field))
 
 
 def _doubt(parameter: Parameter, known: Calibration) -> float:

@@ -96,11 +96,11 @@ def hardware_with(values: Mapping[Parameter, float], group: NodeGroup, workload:
         group: where the run ran.
         workload: its format and framework.
     """
-    efficiency, driver = group.device.efficiency, software(workload.software)
+    efficiency, driver = group.device.efficiency, software(workload.software, workload.calibration)
     moved: dict[str, dict[str, float]] = {"device": {}, "software": {}}
     for parameter, value in values.items():
         if parameter.owner in (efficiency.generation, driver.name):
             moved[parameter.quantity.scope][parameter.quantity.field] = value
     device = replace(group.device, efficiency=replace(efficiency, **moved["device"]))  # type: ignore[arg-type]
     other = replace(driver, **moved["software"])  # type: ignore[arg-type]
-    return hardware_of(replace(group, device=device), workload.precision, other)
+    return hardware_of(replace(group, device=device), workload, other)

@@ -69,11 +69,9 @@ def calibrate(
     if from_log is not None:
         _one_of(gather, measured, plan)
         from meshwright.app.calibrate_from_log import calibrate_from_log
-        from meshwright.library.calibration import calibrated_by
 
         where = given(gpus=gpus, cluster=cluster, seq_len=seq, global_batch=gbs, dtype=dtype, framework=framework)
-        with calibrated_by(calibration):
-            learned = calibrate_from_log(from_log, model, plan or "", output, **where)
+        learned = calibrate_from_log(from_log, model, plan or "", output, calibration=calibration, **where)
         out.show(learned.to_dict(), lambda _: "\n".join(learned.lines()))
         if output is not None:
             out.note(f"written to {output}; --calibration {output} predicts with it")

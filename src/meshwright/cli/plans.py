@@ -162,7 +162,6 @@ def plan(
     )
     from meshwright.app.plan import plan as search
     from meshwright.formats.writing import check_file, write_file
-    from meshwright.library.calibration import calibrated_by
     from meshwright.planning.axes import check_axes, target_rule
     from meshwright.planning.one_kind import check_options
 
@@ -203,8 +202,8 @@ def plan(
         tolerance=alike,
         parallelizer=named,
     )
-    with calibrated_by(calibration), out.progress("searching"):
-        found = search(model or "", pareto=pareto, **inputs, **limits, **wanted)
+    with out.progress("searching"):
+        found = search(model or "", pareto=pareto, calibration=calibration, **inputs, **limits, **wanted)
     document = found.to_dict()
     if output is not None:
         write_file(output, as_json(document))
@@ -288,7 +287,6 @@ def estimate(
     from meshwright.app.estimate import estimate as price_plan
     from meshwright.app.schedules_of_plan import schedules_of_plan
     from meshwright.formats.writing import check_file, write_file
-    from meshwright.library.calibration import calibrated_by
     from meshwright.planning.axes import schedule_names
 
     if output is not None:
@@ -301,12 +299,11 @@ def estimate(
     gather.with_inputs(model, inputs)
     out = Output(as_json=json, quiet=quiet, no_color=no_color)
     if schedule is not None:
-        with calibrated_by(calibration):
-            table = schedules_of_plan(model, plan or "", schedules=schedule, **inputs, **given(price=rate))
+        priced = given(price=rate, calibration=calibration)
+        table = schedules_of_plan(model, plan or "", schedules=schedule, **inputs, **priced)
         out.show(table.to_dict(), lambda _: table)
         return
-    with calibrated_by(calibration):
-        found = price_plan(model, plan or "", **inputs, **given(price=rate))
+    found = price_plan(model, plan or "", **inputs, **given(price=rate, calibration=calibration))
     document = found.to_dict()
     if output is not None:
         write_file(output, as_json(document))

@@ -11,8 +11,8 @@ from meshwright.library.software import software
 from meshwright.specs.cluster import DomainSpec, NodeGroup
 from meshwright.specs.device import DeviceSpec, KernelEfficiency
 from meshwright.specs.dtypes import DTYPE_BYTES
-from meshwright.specs.software import DEFAULT_SOFTWARE, Software
-from meshwright.specs.workload import Precision
+from meshwright.specs.software import Software
+from meshwright.specs.workload import Workload
 from meshwright.units import TERA
 
 # Base latency of one NCCL collective (ring: 8.4 us in the simple protocol, 6.6 us in the low-latency ones) and of the
@@ -131,14 +131,20 @@ def power_limited_clock(device: DeviceSpec) -> float:
     return float((device.power_w / (peak / TERA) / efficiency.power_w_per_tflop) ** efficiency.power_exponent)
 
 
-def hardware_of(group: NodeGroup, precision: Precision, framework: str | Software = DEFAULT_SOFTWARE) -> Hardware:
-    """Unpack a node group for a precision and a framework.
+def hardware_of(group: NodeGroup, workload: Workload, driver: Software | None = None) -> Hardware:
+    """Unpack a node group for the precision, the framework and the calibration of a workload.
+
+    Args:
+        group: the devices.
+        workload: what runs on them.
+        driver: other numbers than the library's of its framework.
 
     Raises:
         UnsupportedError: if the device cannot compute in the format asked for, or nobody knows the framework.
     """
     device, efficiency = group.device, group.device.efficiency
-    driver = framework if isinstance(framework, Software) else software(framework)
+    precision, known = workload.precision, calibration(workload.calibration)
+    driver = driver or software(workload.software, workload.calibration)
     fraction = {
         8.0: efficiency.gemm_fraction_fp32,
         4.0: efficiency.gemm_fraction_fp32,
@@ -181,5 +187,5 @@ def hardware_of(group: NodeGroup, precision: Precision, framework: str | Softwar
         rates=tuple(level_rates(domain, driver.link_share) for domain in group.domains),
         price_per_hour=group.price_per_hour,
     )
-    measured = calibration().pace(efficiency.generation, driver.name)
+    measured = known.pace(efficiency.generation, driver.name)
     return hardware if measured is None else at_pace(hardware, measured.value)

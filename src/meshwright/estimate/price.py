@@ -68,8 +68,8 @@ def plan_pricer(
         UnsupportedError: the plan needs something nobody prices yet.
     """
     check_plan(plan, model, cluster, workload)
-    if hardware is None and calibration().run is not None and cluster.homogeneous:
-        hardware = hardware_of(cluster.groups[0], workload.precision, workload.software)
+    if hardware is None and calibration(workload.calibration).run is not None and cluster.homogeneous:
+        hardware = hardware_of(cluster.groups[0], workload)
         hardware = _as_measured(hardware, plan, model, cluster, workload)
     return PlanPricer(model, cluster, workload, hardware)
 
@@ -91,7 +91,7 @@ def _as_measured(
     hardware: Hardware, plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, workload: Workload
 ) -> Hardware:
     """The hardware at the pace of the very plan whose step was measured, where this is that plan."""
-    run, row = calibration().run, row_of(plan, model)
+    run, row = calibration(workload.calibration).run, row_of(plan, model)
     if run is None or row is None:
         return hardware
     device, dtype = cluster.groups[0].device.name, workload.precision.name
@@ -211,9 +211,10 @@ def _result(plan: ExecutionPlan, run: RunPlan, pricer: PlanPricer) -> StepEstima
     step, model, workload = run.step, pricer.model, pricer.workload
     flat = [site for own in run.stages for site in own]
     time_s = float(step.step_time_s[0])
-    basis = plan_basis(flat, pricer.sites)
+    basis, known = plan_basis(flat, pricer.sites), calibration(workload.calibration)
     hardware = flat[0].hardware
     low, high = step_range(
+        known,
         host_share=float(step.breakdown_s["host"][0]) / time_s,
         experts=model.is_moe,
         kernels=[site.hardware.efficiency for site in flat],
@@ -229,7 +230,7 @@ def _result(plan: ExecutionPlan, run: RunPlan, pricer: PlanPricer) -> StepEstima
     stages = tuple(_stages(plan, run))
     verdicts = [fits(stage.peak_memory_bytes, stage.capacity_bytes) for stage in stages]
     prices = [None if (p := site.hardware.price_per_hour) is None else p * site.devices for site in flat]
-    known = [price for price in prices if price is not None]
+    stated = [price for price in prices if price is not None]
     traffic = link_traffic(plan, run.stages, model, pricer.cluster, workload)
     traffic_price = sum(link.price_per_step for link in traffic)
     return StepEstimate(
@@ -243,8 +244,9 @@ def _result(plan: ExecutionPlan, run: RunPlan, pricer: PlanPricer) -> StepEstima
         stages=stages,
         fits="no" if "no" in verdicts else "tight" if "tight" in verdicts else "yes",
         basis=basis,
-        price_per_step=sum(known) * time_s / 3600.0 + traffic_price if len(known) == len(prices) else None,
+        price_per_step=sum(stated) * time_s / 3600.0 + traffic_price if len(stated) == len(prices) else None,
         traffic=traffic,
+        tie=known.tie,
     )
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 
 from meshwright.estimate.result import RANGE_BY_BASIS
-from meshwright.library.calibration import Z90, Calibration, calibration
+from meshwright.specs.calibration import Z90, Calibration
 from meshwright.specs.device import Basis, KernelEfficiency
 
 LEARNED = ("measured", "fitted")
@@ -19,7 +19,13 @@ GUESSED = ("assumed", "extrapolated")
 
 
 def step_range(
-    *, host_share: float, experts: bool, kernels: Iterable[KernelEfficiency], framework: str, basis: Basis
+    known: Calibration,
+    *,
+    host_share: float,
+    experts: bool,
+    kernels: Iterable[KernelEfficiency],
+    framework: str,
+    basis: Basis,
 ) -> tuple[float, float]:
     """What a step may take over its prediction, as shares below and above it: the central 90 %.
 
@@ -28,6 +34,7 @@ def step_range(
     assumed, have the range of their basis if that is wider.
 
     Args:
+        known: what the numbers were fitted to.
         host_share: of the step that waits for the host to issue kernels, 0-1.
         experts: whether the model has them.
         kernels: of the devices that the plan uses.
@@ -37,7 +44,6 @@ def step_range(
     Returns:
         For example (0.13, 0.15).
     """
-    known = calibration()
     ranges = []
     for efficiency in kernels:
         half = log_half_width(known, host_share, experts, efficiency.generation, framework)

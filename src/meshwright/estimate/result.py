@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshwright.estimate.memory import MEMORY_KINDS
+from meshwright.specs.calibration import UNMEASURED_TIE
 from meshwright.specs.device import Basis
 
 # Half-widths of the range around a predicted step, by the weakest basis among the numbers it rests on; the high side is
@@ -105,6 +106,8 @@ class StepPrice:
     """USD of the devices that are used and of what crosses priced links; None where a price is not known."""
     traffic: tuple[LinkTraffic, ...] = ()
     """Over the links between groups."""
+    tie: float = UNMEASURED_TIE
+    """Relative difference below which two plans of the job cannot be told apart."""
 
     @property
     def traffic_price_per_step(self) -> float:

@@ -69,7 +69,7 @@ class Sites:
         """
         if number not in self._groups:
             group, workload = self.cluster.groups[number], self._workload
-            self._groups[number] = self._given or hardware_of(group, workload.precision, workload.software)
+            self._groups[number] = self._given or hardware_of(group, workload)
         return self._groups[number]
 
     def of(self, worker: Worker) -> Site:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from meshwright.formats.cluster import parse_gpus
 from meshwright.library.devices import device
+from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec
 
 
-def resolve_gpus(text: str) -> ClusterSpec:
-    """The cluster of `64xH100`, `8x8xH100` or `32xA100-80,64xH100`.
+def resolve_gpus(text: str, calibration: Calibration | None = None) -> ClusterSpec:
+    """The cluster of `64xH100`, `8x8xH100` or `32xA100-80,64xH100`; `calibration` as `library.devices.device` takes it.
 
     Raises:
         InputError: the text is not of this form, or its numbers cannot be.
         UnsupportedError: an unknown device and nothing else wrong.
     """
-    return parse_gpus(text, device)
+    return parse_gpus(text, partial(device, calibration=calibration))
 
 
-def resolve_cluster_file(path: str | Path) -> ClusterSpec:
+def resolve_cluster_file(path: str | Path, calibration: Calibration | None = None) -> ClusterSpec:
     """The cluster of a cluster file, or of another description that `formats.clusters` knows.
+
+    `calibration` as `library.devices.device` takes it.
 
     Raises:
         InputError: the file or any of its keys cannot be used.
@@ -28,4 +32,4 @@ def resolve_cluster_file(path: str | Path) -> ClusterSpec:
     """
     from meshwright.formats.clusters import read_cluster  # with pydantic, which --gpus can do without
 
-    return read_cluster(path, device)
+    return read_cluster(path, partial(device, calibration=calibration))

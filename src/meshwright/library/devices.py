@@ -14,7 +14,7 @@ import os
 import re
 import tomllib
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
@@ -26,7 +26,9 @@ from meshwright.formats.device_file import (
     read_device_file,
 )
 from meshwright.formats.device_lint import Finding, lint_device
-from meshwright.library.calibration import LIBRARY_VARIABLE, calibration, per_calibration
+from meshwright.library.calibration import LIBRARY_VARIABLE
+from meshwright.library.calibration import calibration as calibration_of
+from meshwright.specs.calibration import Calibration
 from meshwright.specs.device import DeviceSpec, KernelEfficiency
 from meshwright.units import GIB
 
@@ -43,24 +45,26 @@ class AddedDevice:
     findings: tuple[Finding, ...]
 
 
-def device(name: str, memory_gb: float | None = None) -> DeviceSpec:
+def device(name: str, memory_gb: float | None = None, calibration: Calibration | None = None) -> DeviceSpec:
     """The device of a name or alias, whatever its case, punctuation and maker's prefix.
 
     Args:
         name: `H100`, `A100 SXM4 80GB`, `nvidia_a100-sxm4-80gb`, ...
         memory_gb: size on the box where the name leaves it open: `A100` with 40 is A100-40.
+        calibration: what its kernels were fitted to; the library's own by default.
 
     Raises:
         UnsupportedError: nobody knows this name.
         InputError: a user's device file of this name cannot be read.
     """
-    found = _find(name)
+    known = calibration_of(calibration)
+    found = _find(name, known)
     if memory_gb is None or abs(found.memory_bytes / GIB / memory_gb - 1) <= 0.08:
         return found
     family = re.sub(r"-[0-9]{2,3}$", "", found.name)
     sizes = re.compile(rf"{re.escape(family)}(-[0-9]{{2,3}})?")
-    siblings = [known for known in map(_find, device_names()) if sizes.fullmatch(known.name)]
-    fitting = [known for known in siblings if abs(known.memory_bytes / GIB / memory_gb - 1) <= 0.04]
+    siblings = [sibling for sibling in devices(known) if sizes.fullmatch(sibling.name)]
+    fitting = [one for one in siblings if abs(one.memory_bytes / GIB / memory_gb - 1) <= 0.04]
     return fitting[0] if fitting else found
 
 
@@ -70,26 +74,32 @@ def device_names() -> tuple[str, ...]:
     return (*(name for name in _aliases() if name not in own), *own)
 
 
-def devices() -> tuple[DeviceSpec, ...]:
-    """All devices, in the order of their names."""
-    return tuple(_find(name) for name in device_names())
+def devices(calibration: Calibration | None = None) -> tuple[DeviceSpec, ...]:
+    """All devices, in the order of their names; `calibration` as `device` takes it."""
+    known = calibration_of(calibration)
+    return tuple(_find(name, known) for name in device_names())
 
 
-@per_calibration
-def kernel_efficiency(generation: str) -> KernelEfficiency:
+def kernel_efficiency(generation: str, calibration: Calibration | None = None) -> KernelEfficiency:
     """How near the kernels of an architecture generation come to its peaks.
+
+    Args:
+        generation: `hopper`.
+        calibration: what they were fitted to; the library's own by default.
 
     Raises:
         UnsupportedError: an unknown generation.
     """
     published = published_efficiency(generation)
-    fitted = calibration().of("device", generation)
+    known = calibration_of(calibration)
+    fitted = known.of("device", generation)
     if not fitted:
         return published
-    source = f"fitted on {calibration().date} to {calibration().source}; otherwise {published.source}"
+    source = f"{known.origin}; otherwise {published.source}"
     return replace(published, basis="fitted", source=source, **fitted)  # type: ignore[arg-type]
 
 
+@lru_cache(maxsize=64)
 def published_efficiency(generation: str) -> KernelEfficiency:
     """The same from the literature alone, without the fit to measured runs.
 
@@ -177,16 +187,16 @@ def plain_name(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", _MAKERS.sub("", name.lower().replace("_", " ")))
 
 
-def _find(name: str) -> DeviceSpec:
+def _find(name: str, calibration: Calibration) -> DeviceSpec:
     key = plain_name(name)
     own = _own_files()
     for path in own:
         if plain_name(path.stem) == key:
-            return _own(path, path.stat().st_mtime_ns)
+            return _own(path, path.stat().st_mtime_ns, calibration)
     if key in _index():
-        return _built_in(_index()[key])
+        return _built_in(_index()[key], calibration)
     for path in own:
-        spec = _own(path, path.stat().st_mtime_ns)
+        spec = _own(path, path.stat().st_mtime_ns, calibration)
         if key in map(plain_name, (spec.name, *spec.aliases)):
             return spec
     names = [*_aliases(), *(alias for aliases in _aliases().values() for alias in aliases)]
@@ -206,16 +216,16 @@ def _index() -> dict[str, str]:
     return {plain_name(alias): name for name, aliases in _aliases().items() for alias in (name, *aliases)}
 
 
-@per_calibration
-def _built_in(name: str) -> DeviceSpec:
+@lru_cache(maxsize=256)
+def _built_in(name: str, calibration: Calibration) -> DeviceSpec:
     data = tomllib.loads((_DATA / "devices" / f"{name}.toml").read_text("utf-8"))
-    spec = device_spec(data, kernel_efficiency)
+    spec = device_spec(data, partial(kernel_efficiency, calibration=calibration))
     return replace(spec, aliases=tuple(_aliases()[name]))
 
 
-@per_calibration
-def _own(path: Path, modified_ns: int) -> DeviceSpec:
-    return device_spec(read_device_file(path), kernel_efficiency)
+@lru_cache(maxsize=256)
+def _own(path: Path, modified_ns: int, calibration: Calibration) -> DeviceSpec:
+    return device_spec(read_device_file(path), partial(kernel_efficiency, calibration=calibration))
 
 
 def _own_files() -> list[Path]:

@@ -9,25 +9,34 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.errors import UnsupportedError, unknown_name
-from meshwright.library.calibration import calibration, per_calibration
+from meshwright.library.calibration import calibration as calibration_of
+from meshwright.specs.calibration import Calibration
 from meshwright.specs.software import DEFAULT_SOFTWARE, Software
 from meshwright.units import GIB, MICRO, MILLI
 
 _FILE = Path(__file__).parent / "data" / "software.toml"
 
 
-@per_calibration
-def software(name: str = DEFAULT_SOFTWARE) -> Software:
+def software(name: str = DEFAULT_SOFTWARE, calibration: Calibration | None = None) -> Software:
     """A framework by name.
+
+    Args:
+        name: one of `software_names`.
+        calibration: what its numbers were fitted to; the library's own by default.
 
     Raises:
         UnsupportedError: nobody knows this name.
     """
+    return _fitted(name, calibration_of(calibration))
+
+
+@lru_cache(maxsize=64)
+def _fitted(name: str, known: Calibration) -> Software:
     published = published_software(name)
-    fitted = calibration().of("software", name)
+    fitted = known.of("software", name)
     if not fitted:
         return published
-    source = f"fitted on {calibration().date} to {calibration().source}; otherwise {published.source}"
+    source = f"{known.origin}; otherwise {published.source}"
     return replace(published, basis="fitted", source=source, **fitted)  # type: ignore[arg-type]
 
 

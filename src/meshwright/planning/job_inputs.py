@@ -16,8 +16,9 @@ from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.formats.cluster import Assumption
 from meshwright.formats.cluster import assumptions as cluster_assumptions
 from meshwright.library import models
-from meshwright.library.calibration import calibration
+from meshwright.library.calibration import calibration as calibration_of
 from meshwright.library.clusters import resolve_cluster_file, resolve_gpus
+from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.model import ModelSpec
@@ -97,6 +98,7 @@ def job_inputs(
     expert_imbalance: float = 1.0,
     tokens: Count | None = None,
     price: float | None = None,
+    calibration: Calibration | str | os.PathLike[str] | None = None,
 ) -> JobInputs:
     """Resolve what a user said; all problems of all inputs together.
 
@@ -113,6 +115,7 @@ def job_inputs(
         expert_imbalance: tokens of the fullest expert rank over the mean.
         tokens: of the whole run, for days and cost; `15T` is understood.
         price: of one device and hour.
+        calibration: a record, or a file that `meshwright calibrate` wrote; the library's own by default.
 
     Returns:
         The nouns and the assumptions.
@@ -123,7 +126,8 @@ def job_inputs(
     """
     gathered = Gathered([])
     spec = gathered.attempt(lambda: model if isinstance(model, ModelSpec) else models.resolve(model))
-    where = gathered.attempt(lambda: resolve_cluster(cluster, gpus))
+    fitted = None if calibration is None else gathered.attempt(lambda: calibration_of(calibration))
+    where = gathered.attempt(lambda: resolve_cluster(cluster, gpus, fitted))
     policy = gathered.attempt(lambda: _precision(dtype))
     seq = gathered.attempt(lambda: _optional_whole("seq_len", seq_len))
     batch = gathered.attempt(lambda: _optional_whole("global_batch", global_batch))
@@ -137,11 +141,13 @@ def job_inputs(
         groups, chosen = where.groups, policy
         gathered.attempt(lambda: _computes(groups, chosen))
     # A first workload of one sequence, so that its problems come with the others.
-    gathered.attempt(lambda: _workload(1, 1, policy, optimizer, attention_kernel, expert_imbalance, run_tokens))
+    first = gathered.attempt(
+        lambda: _workload(policy, fitted, optimizer, attention_kernel, expert_imbalance, run_tokens)
+    )
     gathered.done()
     assert spec is not None
     assert where is not None
-    assert policy is not None
+    assert first is not None
 
     if price is not None:
         where = replace(where, groups=tuple(replace(g, price_per_device_hour=float(price)) for g in where.groups))
@@ -151,13 +157,17 @@ def job_inputs(
     if batch is None:
         batch = _default_batch(seq, per_step, where.devices, notes)
     _check_batch(batch)
-    workload = _workload(seq, batch, policy, optimizer, attention_kernel, expert_imbalance, run_tokens)
+    workload = replace(first, seq_len=seq, global_batch=batch)
     notes += _defaults(workload, spec, where, price)
     return JobInputs(model=spec, cluster=where, workload=workload, assumptions=tuple(notes), batch_given=batch_given)
 
 
-def resolve_cluster(cluster: ClusterSpec | str | os.PathLike[str] | None, gpus: str | None = None) -> ClusterSpec:
-    """The cluster of a spec, a file or the one-line form.
+def resolve_cluster(
+    cluster: ClusterSpec | str | os.PathLike[str] | None,
+    gpus: str | None = None,
+    calibration: Calibration | None = None,
+) -> ClusterSpec:
+    """The cluster of a spec, a file or the one-line form; `calibration` as `library.devices.device` takes it.
 
     Raises:
         InputError: none or two are given, or the one given cannot be used.
@@ -172,10 +182,11 @@ def resolve_cluster(cluster: ClusterSpec | str | os.PathLike[str] | None, gpus: 
     if isinstance(cluster, ClusterSpec):
         return cluster
     if gpus is not None:
-        return resolve_gpus(gpus)
+        return resolve_gpus(gpus, calibration)
     assert cluster is not None
     text = os.fspath(cluster)
-    return resolve_cluster_file(text) if is_cluster_path(cluster) else resolve_gpus(text)
+    read = resolve_cluster_file if is_cluster_path(cluster) else resolve_gpus
+    return read(text, calibration)
 
 
 def is_cluster_path(cluster: str | os.PathLike[str]) -> bool:
@@ -291,7 +302,7 @@ def _computes(groups: tuple[NodeGroup, ...], precision: Precision) -> None:
     refused = []
     for group in groups:
         try:
-            hardware_of(group, precision)
+            hardware_of(group, Workload(seq_len=1, global_batch=1, precision=precision))
         except UnsupportedError as error:
             refused.append(error)
     if len(refused) == len(groups):
@@ -314,9 +325,8 @@ def _precision(dtype: object) -> Precision:
 
 
 def _workload(
-    seq_len: int,
-    batch: int,
     policy: Precision | None,
+    calibration: Calibration | None,
     optimizer: str,
     attention_kernel: str,
     imbalance: float,
@@ -327,16 +337,17 @@ def _workload(
         raise InputError(
             Problem(what=f"attention_kernel is {_shown(attention_kernel)}", why=why, field="attention_kernel")
         )
-    measured = calibration().run
+    measured = calibration_of(calibration).run
     return Workload(
-        seq_len=seq_len,
-        global_batch=batch,
+        seq_len=1,
+        global_batch=1,
         precision=policy or precision("bf16"),
         optimizer=str(optimizer),
         attention_kernel=attention_kernel,  # type: ignore[arg-type]
         expert_imbalance=imbalance,
         tokens=tokens,
         software=measured.framework if measured else DEFAULT_SOFTWARE,
+        calibration=calibration,
     )
 
 

@@ -15,8 +15,10 @@ from meshwright.estimate.legality import row_problems
 from meshwright.formats.cluster import Assumption
 from meshwright.formats.plan_json import PlannedJob, read_job, with_model
 from meshwright.library import models
+from meshwright.library.calibration import calibration as calibration_of
 from meshwright.planning.job_inputs import Count, JobInputs, job_inputs, resolve_cluster
 from meshwright.schedules import ALIASES, SCHEDULES
+from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredJob
@@ -156,6 +158,7 @@ def plan_question(
     expert_imbalance: float | None = None,
     tokens: Count | None = None,
     price: float | None = None,
+    calibration: Calibration | str | os.PathLike[str] | None = None,
 ) -> PlanQuestion:
     """Bring a plan together with its model, cluster and workload.
 
@@ -163,7 +166,8 @@ def plan_question(
         model: as `job_inputs` takes it; a plan file carries its own, which this replaces.
         plan: a row, its one-line form, a plan file, a job, or an execution plan.
         cluster, gpus, seq_len, global_batch, tokens_per_step, dtype, optimizer, attention_kernel, expert_imbalance,
-            tokens, price: as `job_inputs` takes them; what is not given comes from the plan file, else by default.
+            tokens, price, calibration: as `job_inputs` takes them; what is not given comes from the plan file, else by
+            default.
 
     Returns:
         The plan and what it is for; `problems` where its degrees are not legal.
@@ -186,7 +190,9 @@ def plan_question(
     )
     if carried:
         job, read_warnings = job_of(plan)  # type: ignore[arg-type]
-        return _carried(job, read_warnings, model, cluster, gpus, price, given, (global_batch, tokens_per_step))
+        fitted = None if calibration is None else calibration_of(calibration)
+        where = None if cluster is None and gpus is None else resolve_cluster(cluster, gpus, fitted)
+        return _carried(job, read_warnings, model, where, price, fitted, given, (global_batch, tokens_per_step))
     if model is None:
         why = "only a plan file carries its model"
         raise InputError(Problem(what="no model is given", why=why, fix="name one", field="model"), code="MW203")
@@ -208,6 +214,7 @@ def plan_question(
         global_batch=stated if stated is not None else global_batch,
         tokens_per_step=None if stated is not None else tokens_per_step,
         price=price,
+        calibration=calibration,
         **given,  # type: ignore[arg-type]
     )
     if isinstance(plan, ExecutionPlan):
@@ -283,9 +290,9 @@ def _carried(
     job: Job,
     warnings: tuple[str, ...],
     model: ModelSpec | str | os.PathLike[str] | None,
-    cluster: ClusterSpec | str | os.PathLike[str] | None,
-    gpus: str | None,
+    asked_cluster: ClusterSpec | None,
     price: float | None,
+    calibration: Calibration | None,
     given: dict[str, object],
     batch: tuple[Count | None, Count | None],
 ) -> PlanQuestion:
@@ -322,8 +329,7 @@ def _carried(
             warnings = (*warnings, f"{asked.name} is priced, the plan was made for {spec.name}")
         spec = asked
     where = job.cluster
-    if cluster is not None or gpus is not None:
-        asked_cluster = resolve_cluster(cluster, gpus)
+    if asked_cluster is not None:
         if asked_cluster.groups != where.groups:
             used, there = job.plan.devices, asked_cluster.devices
             idle = f" and runs on {used} of these {there} devices" if used < there else ""
@@ -334,6 +340,7 @@ def _carried(
         cluster=where,
         global_batch=workload.global_batch,
         price=price,
+        calibration=calibration,
         **(own | given),  # type: ignore[arg-type]
     )
     _check_layers(job.plan, spec)

@@ -42,7 +42,7 @@ def reserve_line(job: Job, row: PlanRow | None, estimate: StepEstimate, space: S
     tight = [one for one in priced if one.estimate is not None and one.estimate.fits == "tight"]
     best = min(tight, key=lambda one: one.time_s, default=None)
     gain = 0.0 if best is None else 1.0 - best.time_s / estimate.step_time_s
-    if best is None or best.estimate is None or gain < 0 or tied(gain):
+    if best is None or best.estimate is None or gain < 0 or tied(gain, estimate):
         return (
             "reserve: plans that leave less than 8% of the memory free or offload to the host were not searched; "
             "`check` prices them"

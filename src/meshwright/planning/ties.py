@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from meshwright.library.calibration import calibration
+from meshwright.estimate.result import StepPrice
 
 
-def tied(ratio: float) -> bool:
-    """Whether two plans of one job that differ by this share cannot be told apart.
+def tied(ratio: float, best: StepPrice) -> bool:
+    """Whether a plan that differs from another by this share of its step cannot be told apart from it.
 
     Their ranges are wide but move together, as both rest on the same kernels and links. So not their ranges are
-    compared: the limit is how small a difference between two runs of one job was still told right (`calibrate.pairs`).
+    compared: the limit is the smallest difference between two measured runs of one job that was still predicted in the
+    right order (`calibrate.pairs`).
     """
-    return abs(ratio) < calibration().tie
+    return abs(ratio) < best.tie

@@ -51,7 +51,7 @@ def usable_islands(inputs: JobInputs, tolerance: float | None) -> tuple[JobInput
 
 def _refusal(group: NodeGroup, inputs: JobInputs) -> UnsupportedError | None:
     try:
-        hardware_of(group, inputs.workload.precision, inputs.workload.software)
+        hardware_of(group, inputs.workload)
     except UnsupportedError as refused:
         return refused
     return None

@@ -61,7 +61,7 @@ def layerwise_plan(model: ModelSpec, cluster: ClusterSpec, workload: Workload) -
         InfeasibleError: nothing fits.
     """
     group = cluster.groups[0]
-    hardware = hardware_of(group, workload.precision, workload.software)
+    hardware = hardware_of(group, workload)
     room = room_bytes(hardware)
     found: list[tuple[float, PlanRow, list[list[LayerStrategy]]]] = []
     for pp in (degree for degree in _powers(cluster.devices) if model.num_layers % degree == 0):

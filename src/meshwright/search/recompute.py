@@ -112,7 +112,7 @@ def refine_recompute(
     if estimate.fits == "yes":
         return None
     costs, items = _costs(bare, model, cluster, workload)
-    lost = software(workload.software).fragmentation
+    lost = software(workload.software, workload.calibration).fragmentation
     limit_bytes = cluster.groups[0].device.memory_bytes * (1.0 - TIGHT_SHARE)
     strategies: list[LayerStrategy] = []
     workers = []
@@ -171,7 +171,7 @@ def _costs(
         Item("head"),
     )
     columns = strategy_columns([row.strategy()], row.mbs, workload)
-    hardware = hardware_of(cluster.groups[0], workload.precision, workload.software)
+    hardware = hardware_of(cluster.groups[0], workload)
     return item_costs(items, columns, model, hardware, workload), {item: i for i, item in enumerate(items)}
 
 

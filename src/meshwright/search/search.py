@@ -113,7 +113,7 @@ class _Search:
         self, model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: Space, top: int, *, pareto: bool
     ) -> None:
         self.model, self.cluster, self.workload, self.space = model, cluster, workload, space
-        self.hardware: Hardware = hardware_of(cluster.groups[0], workload.precision, workload.software)
+        self.hardware: Hardware = hardware_of(cluster.groups[0], workload)
         self.factory = ShapeFactory.of(model, workload.seq_len, space)
         self.in_order = set(self.factory.names) <= set(DEFAULT_SCHEDULES)
         self.queue = Queue(top, FRONT_SLACK if pareto else 1.0)

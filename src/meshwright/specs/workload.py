@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from meshwright.errors import Problem, UnsupportedError, unknown_name
+from meshwright.specs.calibration import Calibration
 from meshwright.specs.check import Check
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.software import DEFAULT_SOFTWARE
@@ -169,6 +170,8 @@ class Workload:
     """Tokens of the whole run, for days and cost."""
     sequence_lengths: tuple[tuple[int, float], ...] = ()
     """A distribution (length, share) for variable-length batches; empty when all are `seq_len`."""
+    calibration: Calibration | None = None
+    """Measured runs that predictions are fitted to; None for the library's own."""
 
     def __post_init__(self) -> None:
         check = Check("workload")

@@ -171,7 +171,7 @@ def _mesh_plans(
 ) -> Iterator[MeshPlan]:
     """The best sharding for each logical mesh, way the stream may lie, price of memory and recomputation."""
     parts = traced(model, kind, workload.seq_len, workload.precision.compute, samples)
-    hardware = hardware_of(island.group, workload.precision, workload.software)
+    hardware = hardware_of(island.group, workload)
     hosts = Hosts.of(island.group, hardware.gemm_flop_per_s * hardware.gemm_fraction)
     micro_batches = max(1, workload.global_batch // samples)
     seen: set[tuple[LayerStrategy, float]] = set()

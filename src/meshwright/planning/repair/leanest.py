@@ -60,7 +60,7 @@ def leanest(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: S
     grid = grid.take(grid.mbs == grid.mbs.min()) if grid.rows else grid
     if not grid.rows:
         return []
-    bounds = row_bounds(grid, model, hardware_of(cluster.groups[0], workload.precision, workload.software), workload)
+    bounds = row_bounds(grid, model, hardware_of(cluster.groups[0], workload), workload)
     factory = ShapeFactory.of(model, workload.seq_len, space)
     found: list[Leanest] = []
     order = np.lexsort((grid.overlap, -grid.cp, bounds.peak_bytes))

@@ -136,7 +136,7 @@ def _larger_memory(
     needed = max(1.05 * group.device.memory_bytes, 0.97 * lean.estimate.fullest.peak_memory_bytes if lean else 0.0)
     larger = [
         device
-        for device in library_devices()
+        for device in library_devices(workload.calibration)
         if device.memory_bytes > needed and device.vendor == group.device.vendor and device.node
     ]
     tried = 0

@@ -168,7 +168,7 @@ def _terms(found: OutOfMemory, stage: StageEstimate, job: Job) -> Iterator[Term]
         return
     parts = dict(stage.memory_bytes)
     tensors = _tensors(stage)
-    lost = software(job.workload.software).fragmentation * tensors
+    lost = software(job.workload.software, job.workload.calibration).fragmentation * tensors
     yield Term(name="tensors", predicted_bytes=tensors, measured_bytes=found.allocated_bytes + found.tried_bytes)
     if found.unused_bytes is not None:
         yield Term(name="fragmentation", predicted_bytes=lost, measured_bytes=found.unused_bytes)

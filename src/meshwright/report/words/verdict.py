@@ -145,7 +145,7 @@ def against(best: StepPrice, other: StepPrice) -> str:
     """Why `other` loses to `best` (or ties, or wins): the relative difference and the parts of the step behind it."""
     ratio = other.step_time_s / best.step_time_s - 1.0
     parts = differences(best, other)
-    if tied(ratio):
+    if tied(ratio, best):
         if not parts:
             return "a tie: the same time"
         by = f"{percent(abs(ratio))} {'slower' if ratio >= 0 else 'faster'}"

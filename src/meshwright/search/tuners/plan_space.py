@@ -73,7 +73,7 @@ class PlanSpace:
 
     @cached_property
     def _hardware(self) -> Hardware:
-        return hardware_of(self.cluster.groups[0], self.workload.precision, self.workload.software)
+        return hardware_of(self.cluster.groups[0], self.workload)
 
     @cached_property
     def _rows(self) -> tuple[Grid, list[int]]:

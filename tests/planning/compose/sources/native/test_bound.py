@@ -29,10 +29,7 @@ PLANS = (
 def test_no_plan_is_quicker_than_the_bound(model: str, plan: str, gpus: str, given: dict) -> None:
     best = estimate(model, plan, gpus=gpus, **given)[0]
     job = best.job
-    devices = [
-        (hardware_of(group, job.workload.precision, job.workload.software), group.devices)
-        for group in job.cluster.groups
-    ]
+    devices = [(hardware_of(group, job.workload), group.devices) for group in job.cluster.groups]
     bound_s = least_step_s(job.model, job.workload, devices)
     assert 0.1 * best.estimate.step_time_s < bound_s <= best.estimate.step_time_s
 
@@ -49,9 +46,7 @@ def test_no_composition_of_a_mixed_cluster_is_quicker_than_the_bound(gpus: str) 
 
 def test_devices_that_are_added_lower_the_bound_and_equal_ones_share_it() -> None:
     inputs = asked("2xH100,2xA100-80", 8, 32)
-    first, second = (
-        hardware_of(group, inputs.workload.precision, inputs.workload.software) for group in inputs.cluster.groups
-    )
+    first, second = (hardware_of(group, inputs.workload) for group in inputs.cluster.groups)
     always_s = first.software.step_s
 
     def bound_s(*devices: tuple[object, int]) -> float:

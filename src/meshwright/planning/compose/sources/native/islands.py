@@ -60,7 +60,7 @@ class NativeIslands:
         """Of a group."""
         if group not in self._hardware:
             spec = self.cluster.groups[group]
-            self._hardware[group] = hardware_of(spec, self.workload.precision, self.workload.software)
+            self._hardware[group] = hardware_of(spec, self.workload)
         return self._hardware[group]
 
     def limit_bytes(self, group: int) -> float:

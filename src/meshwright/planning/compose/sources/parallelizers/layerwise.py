@@ -49,7 +49,7 @@ class Layerwise:
             raise UnsupportedError(
                 Problem(what="layerwise does not know this slice", why=why, field="layers"), code="MW406"
             )
-        hardware = hardware_of(island.group, workload.precision, workload.software)
+        hardware = hardware_of(island.group, workload)
         programs = self._stage_programs(part, island, hardware, workload, micro_batch)
         if programs is None:
             return []

@@ -83,7 +83,7 @@ class Native:
             self._known[key] = stage_options(
                 part.model,
                 workload,
-                hardware_of(group, workload.precision, workload.software),
+                hardware_of(group, workload),
                 sizes=[island.devices],
                 waves=[micro_batch],
                 most_tensor=max(group.devices_per_node, group.domains[0].size),

@@ -79,7 +79,7 @@ def _question(part: ModelSlice, island: Island, workload: Workload, micro_batch:
 
 def _profile(part: ModelSlice, island: Island, workload: Workload) -> dict[str, Any]:
     """One layer and the edges of one sequence on one device, and the speed of each size of group."""
-    hardware = hardware_of(island.group, workload.precision, workload.software)
+    hardware = hardware_of(island.group, workload)
     one = np.ones(1, dtype=np.int64)
     zero = np.zeros(1, dtype=np.int64)
     grid = Grid(
