@@ -24,7 +24,7 @@ from meshwright.specs import (
     PlanRow,
     Workload,
 )
-from meshwright.specs.model import LatentAttention
+from meshwright.specs.layers import LatentAttention
 from meshwright.specs.row import default_schedule
 from meshwright.specs.workload import precision
 

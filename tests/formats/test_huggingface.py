@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from meshwright.errors import InputError, MeshwrightError, UnsupportedError
 from meshwright.formats.huggingface import FAMILIES, read_config
 from meshwright.formats.huggingface.fields import fold
-from meshwright.specs.model import Attention, DenseMlp, LatentAttention, LayerSpec, MoeMlp
+from meshwright.specs.layers import Attention, DenseMlp, LatentAttention, MoeMlp
+from meshwright.specs.model import LayerSpec
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

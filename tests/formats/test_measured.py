@@ -12,7 +12,8 @@ from meshwright.errors import InputError
 from meshwright.formats.measured import MeasuredRun, fold, model_or_none, read_rows, read_run
 from meshwright.library.devices import device
 from meshwright.library.models import resolve
-from meshwright.specs.model import LatentAttention, ModelSpec, MoeMlp
+from meshwright.specs.layers import LatentAttention, MoeMlp
+from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
 
 LLAMA = {

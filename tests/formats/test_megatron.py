@@ -23,7 +23,8 @@ from meshwright.formats.megatron.options import known_options
 from meshwright.formats.megatron.shell import read_script
 from meshwright.specs import ExecutionPlan, LayerRun, ModelSpec, PlanRow, Workload
 from meshwright.specs.job import Job
-from meshwright.specs.model import Attention, DenseMlp, LatentAttention, LayerSpec, MoeMlp
+from meshwright.specs.layers import Attention, DenseMlp, LatentAttention, MoeMlp
+from meshwright.specs.model import LayerSpec
 from meshwright.specs.row_of import plan_of
 from meshwright.specs.strategy import (
     ContextParallel,

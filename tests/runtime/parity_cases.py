@@ -13,7 +13,8 @@ from meshwright.runtime.plan_method import check_runs, grid_of
 from meshwright.runtime.training_run import Training
 from meshwright.schedules import SCHEDULES, schedule_named
 from meshwright.schedules.table import Kind
-from meshwright.specs.model import Attention, DenseMlp, LayerRun, ModelSpec, MoeMlp
+from meshwright.specs.layers import Attention, DenseMlp, MoeMlp
+from meshwright.specs.model import LayerRun, ModelSpec
 from meshwright.specs.row import PlanRow, parse_row
 from meshwright.zoo.tiny import TINY
 from tests.pairwise import pairwise

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from meshwright.kernels.compute import score_pairs
 from meshwright.library.models import spec
 from meshwright.ops.layers import layer_work
-from meshwright.ops.op import CoreAttention
 from meshwright.specs import Attention, DenseMlp, LayerSpec
+from meshwright.specs.operators import CoreAttention
 from meshwright.strategies.base import Call, LocalAttention
 from meshwright.strategies.context import shard_attention
 from tests.strategies.columns import columns

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from meshwright.estimate.legality import row_problems
 from meshwright.library.models import spec
 from meshwright.ops.layers import layer_work
-from meshwright.ops.op import Exchange, Linear
 from meshwright.specs import PlanRow
-from meshwright.specs.model import MoeMlp
+from meshwright.specs.layers import MoeMlp
+from meshwright.specs.operators import Exchange, Linear
 from meshwright.strategies.base import Call, StrategyColumns
 from meshwright.strategies.expert import exchange_calls, shard_experts
 from tests.strategies.columns import columns

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from meshwright.library.models import spec
 from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import layer_work
-from meshwright.ops.op import LayerWork, Linear, Vector
+from meshwright.specs.operators import LayerWork, Linear, Vector
 from meshwright.strategies.base import Call
 from meshwright.strategies.tensor_1d import region_scale, shard_linear, vector_calls
 from tests.strategies.columns import columns

@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import Mesh
 
 from meshwright.compiler.grid import Grid
-from meshwright.specs.model import Attention, MoeMlp
+from meshwright.specs.layers import Attention, MoeMlp
 from meshwright.zoo.attention_core import mixed
 from meshwright.zoo.expert_core import through_experts
 from meshwright.zoo.experts import OF_EACH, expert_weights

@@ -10,7 +10,7 @@ from meshwright.formats.device_lint import Finding
 from meshwright.library import devices as device_library
 from meshwright.library import models as model_library
 from meshwright.specs.device import DeviceSpec, Provenance
-from meshwright.specs.model import LayerSpec, ModelSpec, MoeMlp
+from meshwright.specs.model import ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class ModelCard:
             "head_parameters": model.head_parameters,
             "tied_embeddings": model.tied_embeddings,
             "layer_kinds": [
-                {"count": count, **layer_facts(layer, model.hidden)} for layer, count in model.kind_counts().items()
+                {"count": count, **layer.describe(model.hidden)} for layer, count in model.kind_counts().items()
             ],
             "aliases": list(self.aliases),
             "source": model.source,
@@ -185,31 +185,6 @@ def add_gpu(file: str | Path, library: str | Path | None = None, *, force: bool 
     """
     added = device_library.add_device(file, library, force=force)
     return DeviceAdded(device=added.device, path=added.path, findings=added.findings)
-
-
-def layer_facts(layer: LayerSpec, hidden: int) -> dict[str, object]:
-    """A layer kind in the field's words.
-
-    Args:
-        layer: the layer.
-        hidden: width of the model.
-    """
-    attention, mlp = layer.attention, layer.mlp
-    facts: dict[str, object] = {
-        "parameters": layer.parameters(hidden),
-        "active_parameters": layer.active_parameters(hidden),
-        "attention": attention.kind,
-        "heads": attention.heads,
-        "kv_heads": attention.kv_heads,
-        "head_dim": attention.head_dim,
-        "window": attention.window,
-        "mlp": mlp.kind,
-        "ffn_hidden": mlp.ffn_hidden,
-        "gated": mlp.gated,
-    }
-    if isinstance(mlp, MoeMlp):
-        facts |= {"experts": mlp.experts, "top_k": mlp.top_k, "shared_ffn_hidden": mlp.shared_ffn_hidden}
-    return facts
 
 
 def device_summary(device: DeviceSpec) -> dict[str, object]:

@@ -13,9 +13,9 @@ from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.work import ModuleSeconds, WorkSeconds, price_work
 from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import layer_work
-from meshwright.ops.op import LayerWork
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import LayerSpec, ModelSpec
+from meshwright.specs.operators import LayerWork
 from meshwright.specs.strategy import Recompute
 from meshwright.specs.workload import Workload
 from meshwright.strategies.base import StrategyColumns, local_units

@@ -12,10 +12,10 @@ from meshwright.kernels.compute import score_pairs
 from meshwright.kernels.partition import balanced_partition
 from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import layer_work
-from meshwright.ops.op import CoreAttention, LayerWork, Linear
 from meshwright.schedules import Placement
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import LayerSpec, ModelSpec
+from meshwright.specs.operators import CoreAttention, LayerWork, Linear
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_of import plan_of

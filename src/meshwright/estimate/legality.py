@@ -15,7 +15,7 @@ from meshwright.errors import Problem
 from meshwright.estimate.stages import recompute_problem, refusal
 from meshwright.schedules import schedule_named
 from meshwright.shapes import Bool, Int
-from meshwright.specs.model import DenseMlp, LatentAttention, ModelSpec, MoeMlp
+from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 from meshwright.specs.strategy import LayerStrategy, Tensor1D
@@ -65,8 +65,8 @@ def model_rules(model: ModelSpec, seq_len: int) -> tuple[Rule, ...]:
                 "cp",
             ),
         ]
-    grouped = [attention.kv_heads for attention in attentions if not isinstance(attention, LatentAttention)]
-    for kv_heads in dict.fromkeys(grouped):
+    grouped = (attention.shared_kv_heads for attention in attentions)
+    for kv_heads in dict.fromkeys(heads for heads in grouped if heads):
         rules.append(
             Rule(
                 "kv heads",
@@ -76,7 +76,8 @@ def model_rules(model: ModelSpec, seq_len: int) -> tuple[Rule, ...]:
                 "tp",
             )
         )
-    for width in dict.fromkeys(_tensor_widths(model)):
+    widths = (layer.mlp.tensor_width for layer in model.kinds())
+    for width in dict.fromkeys(width for width in widths if width):
         rules.append(
             Rule(
                 "ffn",
@@ -124,19 +125,9 @@ def model_rules(model: ModelSpec, seq_len: int) -> tuple[Rule, ...]:
     return (*rules, *_expert_rules(model))
 
 
-def _tensor_widths(model: ModelSpec) -> list[int]:
-    widths = []
-    for layer in model.kinds():
-        if isinstance(layer.mlp, DenseMlp):
-            widths.append(layer.mlp.ffn_hidden)
-        elif layer.mlp.shared_ffn_hidden:
-            widths.append(layer.mlp.shared_ffn_hidden)
-    return widths
-
-
 def _expert_rules(model: ModelSpec) -> tuple[Rule, ...]:
-    experts = [layer.mlp for layer in model.kinds() if isinstance(layer.mlp, MoeMlp)]
-    if not experts:
+    moes = [layer.mlp for layer in model.kinds() if layer.mlp.routed_experts]
+    if not moes:
         return (
             Rule(
                 "experts",
@@ -162,7 +153,7 @@ def _expert_rules(model: ModelSpec) -> tuple[Rule, ...]:
             "sp",
         ),
     ]
-    for count in dict.fromkeys(moe.experts for moe in experts):
+    for count in dict.fromkeys(moe.routed_experts for moe in moes):
         rules.append(
             Rule(
                 "experts",
@@ -172,7 +163,7 @@ def _expert_rules(model: ModelSpec) -> tuple[Rule, ...]:
                 "ep",
             )
         )
-    for width in dict.fromkeys(moe.ffn_hidden for moe in experts):
+    for width in dict.fromkeys(moe.expert_width for moe in moes):
         rules.append(
             Rule(
                 "expert ffn",

@@ -19,10 +19,10 @@ from meshwright.estimate.traffic import link_traffic
 from meshwright.estimate.unpack import strategy_columns as strategy_columns
 from meshwright.library.calibration import calibration
 from meshwright.ops.layers import layer_work
-from meshwright.ops.op import CoreAttention
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.device import Basis
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.operators import CoreAttention
 from meshwright.specs.plan import ExecutionPlan, Pipeline
 from meshwright.specs.row_of import row_of
 from meshwright.specs.workload import Workload

@@ -13,8 +13,8 @@ from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.hardware import Hardware
 from meshwright.kernels import collectives, compute
 from meshwright.kernels.overlap import exposed_s
-from meshwright.ops.op import CoreAttention, Exchange, LayerWork, Linear, Vector
 from meshwright.shapes import Float, Int
+from meshwright.specs.operators import CoreAttention, Exchange, LayerWork, Linear, Vector
 from meshwright.specs.workload import Precision, Workload
 from meshwright.strategies import context, expert, tensor_1d
 from meshwright.strategies.base import Call, LocalAttention, LocalGemm, StrategyColumns, local_units

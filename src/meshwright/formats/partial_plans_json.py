@@ -17,7 +17,6 @@ from pydantic import NonNegativeFloat, PositiveInt, ValidationError, model_valid
 from meshwright.errors import InputError, MeshwrightError
 from meshwright.formats.problems import Table, Text, key, problems_of
 from meshwright.specs.cluster import Island
-from meshwright.specs.model import LayerSpec, MoeMlp
 from meshwright.specs.plan import StrategyRun
 from meshwright.specs.row import PlanRow, parse_row
 from meshwright.specs.seam import ModelSlice, PartialPlan
@@ -61,7 +60,7 @@ def request(part: ModelSlice, island: Island, workload: Workload, micro_batch: i
         "model": {"name": model.name, "hidden": model.hidden, "vocab": model.vocab, "layers": model.num_layers},
         "slice": {
             "layers": part.num_layers,
-            "runs": [{"count": count, **_layer(layer, model.hidden)} for layer, count in part.layers],
+            "runs": [{"count": count, **layer.describe(model.hidden)} for layer, count in part.layers],
             "embedding": part.embedding,
             "head": part.head,
             "embedding_parameters": model.embedding_parameters if part.embedding else 0,
@@ -143,19 +142,3 @@ def _row(text: str, island: Island, micro_batch: int) -> PlanRow:
         return parse_row(text, devices=island.devices, global_batch=micro_batch, schedules=())
     except MeshwrightError as error:
         raise InputError(error.problems, code="MW217") from None
-
-
-def _layer(layer: LayerSpec, hidden: int) -> dict[str, Any]:
-    attention, mlp = layer.attention, layer.mlp
-    facts: dict[str, Any] = {
-        "parameters": layer.parameters(hidden),
-        "active_parameters": layer.active_parameters(hidden),
-        "attention": attention.kind,
-        "heads": attention.heads,
-        "kv_heads": attention.kv_heads,
-        "head_dim": attention.head_dim,
-        "mlp": mlp.kind,
-        "ffn_hidden": mlp.ffn_hidden,
-        "gated": mlp.gated,
-    }
-    return facts | {"experts": mlp.experts, "top_k": mlp.top_k} if isinstance(mlp, MoeMlp) else facts

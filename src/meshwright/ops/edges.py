@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Literal
 
-from meshwright.ops.op import Kept, LayerWork, Linear, Vector
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.operators import Kept, LayerWork, Linear, Vector
 
 
 @lru_cache(maxsize=64)

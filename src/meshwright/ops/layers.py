@@ -1,41 +1,45 @@
-"""LayerSpec -> operators and kept tensors.
-
-Kept bytes follow Korthikanti et al. 2022 (arXiv 2205.05198, section 4) for GPT layers with dropout and materialised
-scores, 34 s b h + 5 a s^2 b, and the same bookkeeping for gated, grouped-query and fused-attention layers.
-"""
-
 from __future__ import annotations
 
 from functools import lru_cache
 
-from meshwright.ops.attention import AttentionKernel, attention_work
-from meshwright.ops.feed_forward import feed_forward_work
-from meshwright.ops.op import Kept, LayerWork, Op
-from meshwright.specs.model import LayerSpec, MoeMlp
+from meshwright.ops.norms import split_norms
+from meshwright.specs.layers.base import AttentionKernel, LayerContext, LayerPart
+from meshwright.specs.model import LayerSpec
+from meshwright.specs.operators import Kept, LayerWork, Op
 
 
 @lru_cache(maxsize=256)
 def layer_work(layer: LayerSpec, hidden: int, kernel: AttentionKernel) -> LayerWork:
-    """The operators of one layer.
+    """The operators of one layer: mixer and feed-forward part, each between its norm and its residual addition.
 
     Args:
         layer: the layer.
         hidden: width of the residual stream.
-        kernel: `flash` keeps no scores and computes only attended pairs; `materialised` keeps and computes the square.
+        kernel: of attention.
 
     Returns:
         Operators in forward order and the tensors they keep.
     """
+    context = LayerContext(hidden=hidden, kernel=kernel, dropout=layer.dropout)
     ops: list[Op] = []
     kept: list[Kept] = []
-    for part_ops, part_kept in (attention_work(layer, hidden, kernel), feed_forward_work(layer, hidden)):
-        ops += part_ops
-        kept += part_kept
-    moe = layer.mlp if isinstance(layer.mlp, MoeMlp) else None
+    parts: tuple[tuple[str, LayerPart, bool], ...] = (
+        ("attention", layer.attention, True),
+        ("mlp", layer.mlp, not layer.parallel_block),
+    )
+    for name, part, own_input in parts:
+        norm, residual = split_norms(layer, hidden, name, first=name == "attention")
+        work = part.work(context)
+        ops += [*norm, *work.ops, *residual]
+        if own_input:
+            kept.append(Kept(name=f"{name} norm input", elements=hidden, role="activation", region="sequence"))
+        kept += work.kept
+        if layer.dropout:
+            kept.append(Kept(name=f"{name} dropout mask", elements=hidden, role="mask", region="sequence"))
     return LayerWork(
         ops=tuple(ops),
         kept=tuple(kept),
         input_width=hidden,
-        top_k=moe.top_k if moe else 0,
-        experts=moe.experts if moe else 0,
+        top_k=layer.mlp.visited_experts,
+        experts=layer.mlp.routed_experts,
     )

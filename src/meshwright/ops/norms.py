@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshwright.ops.op import Op, Vector
 from meshwright.specs.model import LayerSpec
+from meshwright.specs.operators import Op, Vector
 
 
 def split_norms(layer: LayerSpec, hidden: int, name: str, *, first: bool) -> tuple[list[Op], list[Op]]:

@@ -15,10 +15,10 @@ from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.work import price_work
 from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import layer_work
-from meshwright.ops.op import LayerWork
 from meshwright.search.grid import Grid
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.operators import LayerWork
 from meshwright.specs.workload import OPTIMIZER_MOMENTS, Workload
 
 Rows = Float[np.ndarray, "rows"]

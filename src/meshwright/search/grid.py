@@ -13,7 +13,7 @@ import numpy as np
 from meshwright.estimate.legality import Degrees, model_rules
 from meshwright.search.space import Space
 from meshwright.shapes import Bool, Int
-from meshwright.specs.model import ModelSpec, MoeMlp
+from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
 from meshwright.strategies.base import OVERLAPS, StrategyColumns
 
@@ -168,11 +168,11 @@ def _context_levels(cp: int, space: Space) -> list[tuple[int, int, int]]:
 
 def _expert_degrees(model: ModelSpec, space: Space) -> tuple[Folds, Folds]:
     """Pairs (ep, etp) that divide experts and expert widths of every layer kind."""
-    experts = [layer.mlp for layer in model.kinds() if isinstance(layer.mlp, MoeMlp)]
-    if not experts:
+    moes = [layer.mlp for layer in model.kinds() if layer.mlp.routed_experts]
+    if not moes:
         return np.ones(1, dtype=np.int64), np.ones(1, dtype=np.int64)
-    eps = [ep for ep in divisors(experts[0].experts) if all(moe.experts % ep == 0 for moe in experts)]
-    etps = [etp for etp in divisors(experts[0].ffn_hidden) if all(moe.ffn_hidden % etp == 0 for moe in experts)]
+    eps = [ep for ep in divisors(moes[0].routed_experts) if all(moe.routed_experts % ep == 0 for moe in moes)]
+    etps = [etp for etp in divisors(moes[0].expert_width) if all(moe.expert_width % etp == 0 for moe in moes)]
     ep, etp = np.meshgrid(_pinned(space, "ep", eps), _pinned(space, "etp", etps), indexing="ij")
     return ep.ravel().astype(np.int64), etp.ravel().astype(np.int64)
 

@@ -19,7 +19,7 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.library.software import software
 from meshwright.schedules import schedule_named
 from meshwright.specs.cluster import ClusterSpec
-from meshwright.specs.model import DenseMlp, LayerSpec, ModelSpec
+from meshwright.specs.model import LayerSpec, ModelSpec
 from meshwright.specs.plan import ExecutionPlan, StrategyRun
 from meshwright.specs.row import PlanRow
 from meshwright.specs.strategy import LayerStrategy, Recompute
@@ -32,7 +32,7 @@ EXPERTS = Recompute(kind="selective", modules=("core_attn", "layernorm", "moe_ac
 
 def options_of(layer: LayerSpec) -> tuple[Recompute, ...]:
     """What a layer may recompute, from nothing to all of it."""
-    return (NONE, SELECTIVE, NORMS, DENSE if isinstance(layer.mlp, DenseMlp) else EXPERTS, FULL)
+    return (NONE, SELECTIVE, NORMS, EXPERTS if layer.mlp.routed_experts else DENSE, FULL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from meshwright.specs.cluster import ClusterSpec, DomainSpec, Island, LinkSpec, NodeGroup
 from meshwright.specs.device import DeviceSpec, KernelEfficiency, Provenance
-from meshwright.specs.model import (
-    Attention,
-    DenseMlp,
-    LatentAttention,
-    LayerRun,
-    LayerSpec,
-    ModelSpec,
-    MoeMlp,
-)
+from meshwright.specs.layers import Attention, DenseMlp, LatentAttention, MoeMlp
+from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Schedule, StrategyRun, Worker
 from meshwright.specs.row import PlanRow
 from meshwright.specs.seam import ModelSlice, Parallelizer, PartialPlan

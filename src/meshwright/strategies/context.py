@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright.ops.op import CoreAttention
+from meshwright.specs.operators import CoreAttention
 from meshwright.strategies.base import Call, LocalAttention, StrategyColumns, local_units
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from meshwright.ops.op import Exchange, Linear
+from meshwright.specs.operators import Exchange, Linear
 from meshwright.strategies.base import Call, Column, LocalGemm, Phase, StrategyColumns, full_width, local_width
 
 

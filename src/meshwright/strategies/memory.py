@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from meshwright.ops.op import Kept, LayerWork
 from meshwright.shapes import Float
+from meshwright.specs.operators import Kept, LayerWork
 from meshwright.specs.strategy import Recompute
 from meshwright.specs.workload import Precision
 from meshwright.strategies.base import StrategyColumns

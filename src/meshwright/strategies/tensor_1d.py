@@ -14,8 +14,8 @@ from typing import Literal
 
 import numpy as np
 
-from meshwright.ops.op import Linear, Region, Vector
 from meshwright.shapes import Bool, Float
+from meshwright.specs.operators import Linear, Region, Vector
 from meshwright.strategies.base import Call, Kind, LocalGemm, Phase, StrategyColumns, full_width, local_width
 
 NONE, BULK, RING = 0, 1, 2

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from meshwright.compiler.grid import Grid
-from meshwright.specs.model import Attention
+from meshwright.specs.layers import Attention
 from meshwright.zoo.attention_core import mixed
 from meshwright.zoo.parts import EPSILON, drawn
 

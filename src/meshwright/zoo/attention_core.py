@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from meshwright.compiler.grid import Axes, Grid
-from meshwright.specs.model import Attention
+from meshwright.specs.layers import Attention
 
 Levels = tuple[tuple[str, Axes], ...]
 

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshwright.compiler.grid import Grid
-from meshwright.specs.model import Attention, DenseMlp, LayerSpec, ModelSpec, MoeMlp
+from meshwright.specs.layers import Attention, DenseMlp, MoeMlp
+from meshwright.specs.model import LayerSpec, ModelSpec
 from meshwright.zoo.attention import attention, attention_weights
 from meshwright.zoo.experts import CAPACITY_FACTOR, expert_weights, experts, routed
 from meshwright.zoo.feed_forward import mlp, mlp_weights

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from meshwright.compiler.grid import Grid
-from meshwright.specs.model import DenseMlp, MoeMlp
+from meshwright.specs.layers import DenseMlp, MoeMlp
 from meshwright.zoo.expert_core import through_experts
 from meshwright.zoo.feed_forward import mlp, mlp_weights
 from meshwright.zoo.parts import drawn

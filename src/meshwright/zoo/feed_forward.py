@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from meshwright.specs.model import DenseMlp
+from meshwright.specs.layers import DenseMlp
 from meshwright.zoo.parts import drawn
 
 Weights = dict[str, jax.Array]

@@ -39,7 +39,8 @@ from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.hardware import hardware_of
 from meshwright.shapes import Float, Int
 from meshwright.specs.cluster import Island
-from meshwright.specs.model import DenseMlp, LayerRun, LayerSpec, ModelSpec
+from meshwright.specs.layers import DenseMlp
+from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 from meshwright.specs.plan import StrategyRun
 from meshwright.specs.row import PlanRow
 from meshwright.specs.seam import ModelSlice, PartialPlan

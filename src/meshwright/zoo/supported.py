@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.errors import Problem, UnsupportedError
-from meshwright.specs.model import Attention, ModelSpec
+from meshwright.specs.layers import Attention
+from meshwright.specs.model import ModelSpec
 
 
 def check_supported(spec: ModelSpec, seq_len: int) -> None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 from math import ceil
 
 from meshwright.errors import InputError, Problem
-from meshwright.specs.model import Attention, DenseMlp, LayerRun, LayerSpec, ModelSpec, MoeMlp
+from meshwright.specs.layers import Attention, DenseMlp, MoeMlp
+from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 
 
 def _tiny(name: str, family: str, layer: LayerSpec, **fields: object) -> ModelSpec:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from meshwright.formats.huggingface.fields import Fields, fold
-from meshwright.specs.model import DenseMlp, LatentAttention, LayerSpec, ModelSpec, MoeMlp
+from meshwright.specs.layers import DenseMlp, LatentAttention, MoeMlp
+from meshwright.specs.model import LayerSpec, ModelSpec
 
 
 def read_deepseek_v2(fields: Fields) -> ModelSpec:

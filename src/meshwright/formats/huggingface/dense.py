@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from meshwright.formats.huggingface.fields import Fields, fold
-from meshwright.specs.model import Attention, DenseMlp, LayerSpec, ModelSpec
+from meshwright.specs.layers import Attention, DenseMlp
+from meshwright.specs.model import LayerSpec, ModelSpec
 
 
 def read_llama(fields: Fields) -> ModelSpec:

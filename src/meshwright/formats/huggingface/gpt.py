@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from meshwright.formats.huggingface.fields import MAX_SEQ_LEN, Fields, fold
-from meshwright.specs.model import Attention, DenseMlp, LayerSpec, ModelSpec
+from meshwright.specs.layers import Attention, DenseMlp
+from meshwright.specs.model import LayerSpec, ModelSpec
 
 
 def _model(

@@ -8,7 +8,8 @@ from typing import Literal
 
 from meshwright.formats.huggingface.dense import qwen_window
 from meshwright.formats.huggingface.fields import Fields, fold
-from meshwright.specs.model import Attention, DenseMlp, LayerSpec, ModelSpec, MoeMlp
+from meshwright.specs.layers import Attention, DenseMlp, MoeMlp
+from meshwright.specs.model import LayerSpec, ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from meshwright.errors import MeshwrightError
 from meshwright.formats.measured.record import Record
-from meshwright.specs.model import Attention, DenseMlp, LatentAttention, LayerRun, LayerSpec, ModelSpec, MoeMlp
+from meshwright.specs.layers import Attention, DenseMlp, LatentAttention, MoeMlp
+from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 
 ModelLookup = Callable[[str], ModelSpec | None]
 """From a model's name in any spelling to the library's, None for a name nobody knows."""

@@ -8,7 +8,8 @@ from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.formats.megatron.options import Values
-from meshwright.specs.model import Attention, DenseMlp, LatentAttention, LayerSpec, ModelSpec, MoeMlp
+from meshwright.specs.layers import Attention, DenseMlp, LatentAttention, MoeMlp
+from meshwright.specs.model import LayerSpec, ModelSpec
 
 Flags = list[tuple[str, str]]
 
@@ -19,6 +20,10 @@ def _refusal(name: str, value: object, why: str, fix: str = "") -> Problem:
 
 def model_flags(model: ModelSpec) -> tuple[Flags, list[str], list[Problem]]:
     """Options for a model's shape, what to know about them, and what no option says."""
+    unknown = _unknown_kinds(model)
+    if unknown:
+        why = "layers are grouped or latent attention with dense or MoE MLPs"
+        return [], [], [_refusal("layers", unknown, why)]
     problems = list(_inexpressible(model))
     layer = model.layers().__next__()
     flags: Flags = [
@@ -43,6 +48,14 @@ def model_flags(model: ModelSpec) -> tuple[Flags, list[str], list[Problem]]:
         "the options' defaults stand"
     ]
     return flags, notes, problems
+
+
+def _unknown_kinds(model: ModelSpec) -> list[str]:
+    """Kinds of layer parts that have no options."""
+    known = (Attention, LatentAttention, DenseMlp, MoeMlp)
+    return sorted(
+        {part.kind for kind in model.kinds() for part in (kind.attention, kind.mlp) if type(part) not in known}
+    )
 
 
 def _inexpressible(model: ModelSpec) -> Iterator[Problem]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from meshwright.shapes import Float, Int
 from meshwright.specs.cluster import ClusterSpec
-from meshwright.specs.model import LayerSpec, ModelSpec, MoeMlp
+from meshwright.specs.model import LayerSpec, ModelSpec
 from meshwright.specs.plan import Chunk, ExecutionPlan, Worker
 from meshwright.specs.strategy import LayerStrategy
 from meshwright.specs.workload import Workload
@@ -130,9 +130,7 @@ def _bytes_by_layer(model: ModelSpec, workload: Workload) -> list[tuple[float, .
     state += recipe.bytes_of("master") if recipe.master else 0.0
     of_kind: dict[LayerSpec, tuple[float, ...]] = {}
     for layer in model.kinds():
-        experts = 0
-        if isinstance(layer.mlp, MoeMlp):
-            experts = layer.mlp.experts * layer.mlp.expert_parameters(model.hidden)
+        experts = layer.mlp.routed_experts * layer.mlp.expert_parameters(model.hidden)
         dense = layer.parameters(model.hidden) - experts
         of_kind[layer] = (dense * weight, dense * state, experts * weight, experts * state)
     edges = [(n * weight, n * state, 0.0, 0.0) for n in (model.embedding_parameters, model.head_parameters)]

@@ -20,9 +20,9 @@ from meshwright.estimate.work import ALIGNED, FLASH_PAD
 from meshwright.kernels.compute import score_pairs
 from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import layer_work
-from meshwright.ops.op import CoreAttention, LayerWork, Linear, Vector
 from meshwright.shapes import Float
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.operators import CoreAttention, LayerWork, Linear, Vector
 from meshwright.specs.workload import OPTIMIZER_MOMENTS, Workload
 
 

@@ -24,7 +24,7 @@ from meshwright.search.block import PLAIN_SHARDINGS, Sharding, sharding_columns
 from meshwright.search.grid import Grid, divisors, grid_degrees
 from meshwright.search.space import Space
 from meshwright.shapes import Bool, Float, Int
-from meshwright.specs.model import ModelSpec, MoeMlp
+from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
 from meshwright.specs.workload import Workload
 from meshwright.strategies.base import OVERLAPS
@@ -235,8 +235,8 @@ def _grid(
 
 
 def _experts(model: ModelSpec) -> list[int]:
-    moes = [layer.mlp for layer in model.kinds() if isinstance(layer.mlp, MoeMlp)]
-    return [ep for ep in divisors(moes[0].experts) if all(moe.experts % ep == 0 for moe in moes)] if moes else [1]
+    counts = [count for layer in model.kinds() if (count := layer.mlp.routed_experts)]
+    return [ep for ep in divisors(counts[0]) if all(count % ep == 0 for count in counts)] if counts else [1]
 
 
 def _levels(cp: int, space: Space) -> list[tuple[int, int, int]]:

@@ -21,7 +21,6 @@ from meshwright.planning.compose.sources.parallelizers.questions import kind_of
 from meshwright.search.layer_programs import LayerOptions, StagePrograms, around_bytes
 from meshwright.search.layerwise import layer_options, room_bytes
 from meshwright.specs.cluster import Island
-from meshwright.specs.model import DenseMlp
 from meshwright.specs.plan import StrategyRun
 from meshwright.specs.seam import ModelSlice, PartialPlan
 from meshwright.specs.workload import Workload
@@ -44,7 +43,7 @@ class Layerwise:
         Raises:
             UnsupportedError: several kinds of layer, or experts.
         """
-        if len(part.layers) != 1 or not isinstance(part.layers[0][0].mlp, DenseMlp):
+        if len(part.layers) != 1 or part.layers[0][0].mlp.routed_experts:
             why = "its dynamic program is over equal dense layers"
             raise UnsupportedError(
                 Problem(what="layerwise does not know this slice", why=why, field="layers"), code="MW406"

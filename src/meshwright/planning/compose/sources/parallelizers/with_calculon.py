@@ -25,7 +25,8 @@ from meshwright.errors import Problem, UnsupportedError
 from meshwright.shapes import Float, Int
 from meshwright.specs.cluster import Island, NodeGroup
 from meshwright.specs.dtypes import DTYPE_BYTES
-from meshwright.specs.model import Attention, DenseMlp, LayerSpec
+from meshwright.specs.layers import Attention, DenseMlp
+from meshwright.specs.model import LayerSpec
 from meshwright.specs.plan import StrategyRun
 from meshwright.specs.row import PlanRow
 from meshwright.specs.seam import ModelSlice, PartialPlan

@@ -69,7 +69,7 @@ def _question(part: ModelSlice, island: Island, workload: Workload, micro_batch:
     """
     from meshwright.formats.partial_plans_json import request  # with pydantic
 
-    if len(part.layers) != 1 or part.layers[0][0].mlp.kind == "moe":
+    if len(part.layers) != 1 or part.layers[0][0].mlp.routed_experts:
         why = "its search plans equal dense layers"
         raise UnsupportedError(
             Problem(what="Galvatron does not know this slice", why=why, field="layers"), code="MW406"

@@ -1,0 +1,99 @@
+"""What a kind of layer declares: parameters, operators, and what ranks can share out.
+
+A layer is a mixer (tokens see each other: attention) and a feed-forward part (each token by itself), each one of the
+kinds in the tables of this package. A new kind is a file here and a name in its table.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+from meshwright.specs.operators import Kept, Op
+
+AttentionKernel = Literal["flash", "materialised"]
+"""`flash` keeps no scores and computes only attended pairs; `materialised` keeps and computes the square."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerContext:
+    """What a part of a layer needs to know of its surroundings."""
+
+    hidden: int
+    """Width of the residual stream."""
+    kernel: AttentionKernel
+    dropout: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartWork:
+    """Operators of a part, norms and residual addition not included."""
+
+    ops: tuple[Op, ...]
+    """In forward order."""
+    kept: tuple[Kept, ...]
+    """Tensors kept for the backward pass, the input of the norm not included."""
+
+
+class LayerPart(ABC):
+    """A mixer or a feed-forward part."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def parameters(self, hidden: int) -> int:
+        """Weights and biases at a width of the residual stream."""
+
+    def active_parameters(self, hidden: int) -> int:
+        """Those that one token visits."""
+        return self.parameters(hidden)
+
+    @abstractmethod
+    def describe(self) -> dict[str, object]:
+        """Its sizes by name, for people and files."""
+
+    @abstractmethod
+    def work(self, context: LayerContext) -> PartWork:
+        """Operators and what they keep."""
+
+
+class Mixer(LayerPart):
+    """Tokens see each other. Every mixer has `heads`, the units that tensor ranks and all-to-alls share out."""
+
+    __slots__ = ()
+
+    @property
+    def shared_kv_heads(self) -> int:
+        """Key-value heads that several query heads share, which tensor ranks divide or replicate; 0 if none do."""
+        return 0
+
+
+class FeedForward(LayerPart):
+    """Each token by itself."""
+
+    __slots__ = ()
+
+    @property
+    def tensor_width(self) -> int:
+        """Hidden width that tensor ranks divide; 0 if they divide none."""
+        return 0
+
+    @property
+    def routed_experts(self) -> int:
+        """Experts among which tokens are routed; 0 for a dense part."""
+        return 0
+
+    @property
+    def visited_experts(self) -> int:
+        """Routed experts that a token visits."""
+        return 0
+
+    @property
+    def expert_width(self) -> int:
+        """Hidden width of a routed expert, which expert-tensor ranks divide."""
+        return 0
+
+    def expert_parameters(self, hidden: int) -> int:
+        """Weights and biases of one routed expert."""
+        return 0

@@ -1,0 +1,162 @@
+"""Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from meshwright.specs.check import Check
+from meshwright.specs.layers.base import LayerContext, Mixer, PartWork
+from meshwright.specs.layers.core_attention import attention_work
+from meshwright.specs.operators import CoreAttention, Kept, Linear, Op, Vector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention(Mixer):
+    """Multi-head latent attention: queries and keys/values through low-rank latents (DeepSeek-V2, section 2.1)."""
+
+    kind: Literal["latent"] = "latent"
+    heads: int
+    q_rank: int | None
+    """Width of the query latent; None projects queries directly."""
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+    causal: bool = True
+
+    def __post_init__(self) -> None:
+        check = Check("latent attention")
+        for name in ("heads", "kv_rank", "nope_dim", "rope_dim", "value_dim"):
+            check.whole(name, getattr(self, name))
+        if self.q_rank is not None:
+            check.whole("q_rank", self.q_rank)
+        check.done()
+
+    @property
+    def kv_heads(self) -> int:
+        """Every head has its own keys and values after the up-projection."""
+        return self.heads
+
+    @property
+    def head_dim(self) -> int:
+        """Width of a query or key head."""
+        return self.nope_dim + self.rope_dim
+
+    @property
+    def window(self) -> None:
+        """Latent attention has no window."""
+        return None
+
+    @property
+    def query_width(self) -> int:
+        """Columns of all query heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def value_width(self) -> int:
+        """Columns of the attention output."""
+        return self.heads * self.value_dim
+
+    def parameters(self, hidden: int) -> int:
+        """Weights of the down- and up-projections and the norms on the latents."""
+        if self.q_rank is None:
+            queries = hidden * self.query_width
+        else:
+            queries = hidden * self.q_rank + self.q_rank + self.q_rank * self.query_width
+        latents = hidden * (self.kv_rank + self.rope_dim) + self.kv_rank
+        up = self.kv_rank * self.heads * (self.nope_dim + self.value_dim)
+        return queries + latents + up + self.value_width * hidden
+
+    def describe(self) -> dict[str, object]:
+        """Heads and window."""
+        sizes = {"heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim}
+        return {**sizes, "window": self.window}
+
+    def work(self, context: LayerContext) -> PartWork:
+        """Down to the latents, norms on them, up to heads; every head has keys and values of its own."""
+        core = CoreAttention(
+            name="core attention",
+            module="core_attn",
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            value_dim=self.value_dim,
+            window=self.window,
+            causal=self.causal,
+        )
+        return attention_work(self._projections(context.hidden), core, context)
+
+    def _projections(self, hidden: int) -> tuple[list[Op], list[Kept]]:
+        latent = self.kv_rank + self.rope_dim
+        queries = self.q_rank or 0
+        ops: list[Op] = []
+        down_out = queries + latent
+        ops.append(
+            Linear(
+                name="latent down",
+                module="",
+                inputs=((1, hidden),),
+                outputs=((1, down_out),),
+                split="replicated",
+            )
+        )
+        ops.append(
+            Vector(
+                name="latent norms",
+                module="layernorm",
+                region="sequence",
+                forward_elements=2 * (queries + self.kv_rank),
+                backward_elements=4 * (queries + self.kv_rank),
+                parameters=queries + self.kv_rank,
+            )
+        )
+        query_in = self.q_rank or hidden
+        ops.append(
+            Linear(
+                name="query up",
+                module="mla_up_proj",
+                inputs=((1, query_in),),
+                outputs=((self.heads, self.head_dim),),
+                split="column",
+                gather=query_in,
+            )
+        )
+        ops.append(
+            Linear(
+                name="key-value up",
+                module="mla_up_proj",
+                inputs=((1, self.kv_rank),),
+                outputs=((self.heads, self.nope_dim + self.value_dim),),
+                split="column",
+                gather=latent,
+            )
+        )
+        width = self.query_width * 2 + self.value_width
+        ops.append(
+            Vector(
+                name="rotary and concatenation",
+                module="mla_up_proj",
+                region="tensor",
+                forward_elements=2 * width,
+                backward_elements=2 * width,
+            )
+        )
+        kept = [
+            Kept(name="latents", elements=2 * down_out, role="activation", region="sequence"),
+            Kept(
+                name="queries",
+                elements=self.query_width,
+                role="activation",
+                region="tensor",
+                freed_by=("mla_up_proj",),
+            ),
+            Kept(
+                name="keys and values",
+                elements=self.query_width + self.value_width,
+                role="activation",
+                region="tensor",
+                freed_by=("mla_up_proj",),
+            ),
+        ]
+        return ops, kept

@@ -1,0 +1,189 @@
+"""Mixture of experts (Shazeer et al. 2017; GShard, arXiv 2006.16668; DeepSeekMoE, arXiv 2401.06066)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from meshwright.specs.check import Check
+from meshwright.specs.layers.base import FeedForward, LayerContext, PartWork
+from meshwright.specs.layers.dense_mlp import DenseMlp
+from meshwright.specs.operators import Exchange, Kept, Linear, Op, Vector
+
+# Kernels around the products of an expert layer: scores, top-k, balance loss, counts and their copy to the host; masks,
+# offsets, gather or scatter of tokens and probabilities. Source: counted in megatron/core/transformer/moe of
+# NVIDIA/Megatron-LM 0.12 (router.py, token_dispatcher.py, moe_utils.py).
+ROUTER_KERNELS = 20.0
+PERMUTE_KERNELS = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoeMlp(FeedForward):
+    """Mixture of experts: a router, routed experts of which a token visits `top_k`, and an optional shared expert."""
+
+    kind: Literal["moe"] = "moe"
+    experts: int
+    top_k: int
+    ffn_hidden: int
+    """Width of one routed expert."""
+    gated: bool
+    shared_ffn_hidden: int = 0
+    """Width of all shared experts together; 0 for none."""
+    shared_gate: bool = False
+    """A learned scalar gate on the shared expert (Qwen2-MoE)."""
+    router_bias: bool = False
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        check = Check("MoE")
+        good = [check.whole(name, getattr(self, name)) for name in ("experts", "top_k", "ffn_hidden")]
+        check.whole("shared_ffn_hidden", self.shared_ffn_hidden, 0)
+        if all(good):
+            check.that(self.top_k <= self.experts, "top_k", self.top_k, f"must not exceed experts = {self.experts}")
+        check.done()
+
+    @property
+    def matrices(self) -> int:
+        """3 matrices per expert when gated, else 2."""
+        return 3 if self.gated else 2
+
+    def expert_parameters(self, hidden: int) -> int:
+        """Weights and biases of one routed expert."""
+        bias = (self.ffn_hidden * (self.matrices - 1) + hidden) if self.bias else 0
+        return self.matrices * hidden * self.ffn_hidden + bias
+
+    def unrouted_parameters(self, hidden: int) -> int:
+        """Router and shared expert."""
+        router = hidden * self.experts + (self.experts if self.router_bias else 0)
+        shared = self.matrices * hidden * self.shared_ffn_hidden + (hidden if self.shared_gate else 0)
+        return router + shared
+
+    def parameters(self, hidden: int) -> int:
+        """All experts, router and shared expert."""
+        return self.experts * self.expert_parameters(hidden) + self.unrouted_parameters(hidden)
+
+    def active_parameters(self, hidden: int) -> int:
+        """What one token visits."""
+        return self.top_k * self.expert_parameters(hidden) + self.unrouted_parameters(hidden)
+
+    @property
+    def tensor_width(self) -> int:
+        """Hidden width of the shared experts."""
+        return self.shared_ffn_hidden
+
+    @property
+    def routed_experts(self) -> int:
+        """All experts but the shared ones."""
+        return self.experts
+
+    @property
+    def visited_experts(self) -> int:
+        """The top k."""
+        return self.top_k
+
+    @property
+    def expert_width(self) -> int:
+        """Hidden width of one expert."""
+        return self.ffn_hidden
+
+    def describe(self) -> dict[str, object]:
+        """Experts, how many a token visits, and their widths."""
+        width = {"ffn_hidden": self.ffn_hidden, "gated": self.gated}
+        return {**width, "experts": self.experts, "top_k": self.top_k, "shared_ffn_hidden": self.shared_ffn_hidden}
+
+    def work(self, context: LayerContext) -> PartWork:
+        """Router, dispatch, experts, combine, and the shared expert beside them."""
+        hidden = context.hidden
+        columns = 2 if self.gated else 1
+        bias_up, bias_down = (columns * self.ffn_hidden, hidden) if self.bias else (0, 0)
+        ops: list[Op] = [
+            Linear(
+                name="router",
+                module="moe",
+                inputs=((1, hidden),),
+                outputs=((1, self.experts),),
+                split="replicated",
+                bias=self.experts if self.router_bias else 0,
+            ),
+            Vector(
+                name="top-k",
+                module="moe",
+                region="sequence",
+                forward_elements=4 * self.experts,
+                backward_elements=4 * self.experts,
+                fp32=True,
+                kernels=ROUTER_KERNELS,
+                parameters=hidden if self.shared_gate else 0,
+            ),
+            Vector(
+                name="permute",
+                module="moe",
+                region="sequence",
+                forward_elements=2 * self.top_k * hidden,
+                backward_elements=2 * self.top_k * hidden,
+                kernels=PERMUTE_KERNELS,
+            ),
+            Exchange(name="dispatch", module="moe", width=hidden, direction="dispatch"),
+            Linear(
+                name="experts up",
+                module="moe",
+                inputs=((1, hidden),),
+                outputs=((self.ffn_hidden, columns),),
+                split="expert-column",
+                bias=bias_up,
+                experts=self.experts,
+            ),
+            Vector(
+                name="experts activation",
+                module="moe_act",
+                region="expert",
+                forward_elements=(columns + 1) * self.ffn_hidden,
+                backward_elements=(2 * columns + 1) * self.ffn_hidden,
+            ),
+            Linear(
+                name="experts down",
+                module="moe",
+                inputs=((self.ffn_hidden, 1),),
+                outputs=((1, hidden),),
+                split="expert-row",
+                bias=bias_down,
+                experts=self.experts,
+            ),
+            Exchange(name="combine", module="moe", width=hidden, direction="combine"),
+            Vector(
+                name="unpermute",
+                module="moe",
+                region="sequence",
+                forward_elements=(self.top_k + 1) * hidden,
+                backward_elements=(self.top_k + 1) * hidden,
+                kernels=PERMUTE_KERNELS,
+            ),
+        ]
+        # Routing weights are applied inside the activation, as current frameworks do, so expert outputs are not kept.
+        kept = [
+            Kept(name="router input", elements=hidden, role="activation", region="sequence", freed_by=("layernorm",)),
+            Kept(name="router logits", elements=self.experts, role="fp32", region="sequence", freed_by=("moe",)),
+            Kept(name="routing map", elements=3 * self.top_k, role="fp32", region="sequence", freed_by=("moe",)),
+            Kept(name="dispatched tokens", elements=hidden, role="input", region="expert-in", freed_by=("moe",)),
+            Kept(
+                name="experts up output",
+                elements=columns * self.ffn_hidden,
+                role="activation",
+                region="expert",
+                freed_by=("moe",),
+            ),
+            Kept(
+                name="experts down input",
+                elements=self.ffn_hidden,
+                role="input",
+                region="expert",
+                freed_by=("moe", "moe_act"),
+            ),
+            Kept(name="combined tokens", elements=hidden, role="activation", region="sequence", freed_by=("moe",)),
+        ]
+        if self.shared_ffn_hidden:
+            shared = DenseMlp(ffn_hidden=self.shared_ffn_hidden, gated=self.gated)
+            beside = shared.named_work(hidden, "shared expert", "shared_experts")
+            ops += beside.ops
+            kept += beside.kept[1:]  # its input is the router's
+        return PartWork(ops=tuple(ops), kept=tuple(kept))
