@@ -15,11 +15,10 @@ from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 from meshwright.formats.plan_json import read_document, read_job
 from meshwright.library.calibration import calibration
 from meshwright.library.clusters import resolve_gpus
-from meshwright.planning.objectives import Aim
+from meshwright.planning.objectives import OBJECTIVES, Aim
 from meshwright.planning.one_kind import is_round, parts, resized
 from meshwright.planning.plan_shape import bare_row
 from meshwright.planning.repair.no_plan import NoPlanError
-from meshwright.report.words.verdict import OBJECTIVE_RULES
 from meshwright.search.search import search
 from meshwright.specs.row import parse_row
 from tests.app.questions import BATCH, GPUS, MODEL, best_plans
@@ -57,7 +56,7 @@ def test_the_document_has_the_promised_keys() -> None:
     assert document["schema"] == "meshwright.plan-set/1"
     assert {"model", "cluster", "workload", "assumptions"} <= set(document["inputs"])
     assert {"space", "priced", "feasible", "pruned", "optimal", "bound_step_time_s"} <= set(document["search"])
-    assert set(document["verdict"]) == {"text", "why", "runner_up"}
+    assert set(document["verdict"]) == {"text", "why", "runner_up", "reasons"}
     assert set(document["verdict"]["runner_up"]) == {"name", "title", "step_time_s", "loses_because"}
     for entry in document["plans"]:
         assert {"rank", "name", "plan", "estimate"} <= set(entry)
@@ -300,7 +299,7 @@ def test_recompute_by_layer_has_no_one_line_form_but_a_title() -> None:
     plans = plan(MODEL, gpus="2xH100", global_batch=16)
     assert plans[0].name is None
     assert plans[0].title.endswith(" + recompute per layer")
-    assert "recompute: chosen layer by layer on top of the search" in plans.verdict.why
+    assert "recompute: chosen per layer after the search" in plans.verdict.why
     assert plans.to_dict()["plans"][0]["name"] is None
     assert plans[0].identities()[0] == bare_row(plans[0].plan, plans[0].job.model).identity()
     assert all(entry.title == entry.name or " + recompute" in entry.title for entry in plans)
@@ -324,21 +323,22 @@ def test_options_that_are_none_are_refused_together() -> None:
 @pytest.mark.parametrize(("objective", "word"), [("memory", "memory"), ("cost", "cost")])
 def test_another_objective_says_its_rule(objective: str, word: str) -> None:
     plans = plan(MODEL, gpus=GPUS, global_batch=BATCH, objective=objective)
-    rule = OBJECTIVE_RULES[objective]
+    rule = OBJECTIVES[objective].rule
     assert any(rule in line for line in plans.verdict.why)
     assert any(a.name == "objective" and rule in a.value for a in plans.assumptions)
     assert plans.verdict.runner_up is not None
     assert word in plans.verdict.runner_up.loses_because
-    assert not any("best of" in line for line in plans.verdict.why)
+    assert not any("optimal" in line for line in plans.verdict.why)
 
 
 def test_what_the_reserve_keeps_out_is_said_where_memory_is_short() -> None:
-    lines = [line for line in plan(MODEL, gpus="2xH100", global_batch=16).verdict.why if line.startswith("reserve:")]
+    why = plan(MODEL, gpus="2xH100", global_batch=16).verdict.why
+    lines = [line for line in why if line.startswith("memory reserve:")]
     assert len(lines) == 1
     assert "8%" in lines[0]
     assert "offload" in lines[0]
     roomy = plan("gpt2", gpus=GPUS, global_batch=BATCH).verdict.why
-    assert not any(line.startswith("reserve:") for line in roomy)
+    assert not any(line.startswith("memory reserve:") for line in roomy)
 
 
 def test_a_capped_batch_is_said_in_full() -> None:

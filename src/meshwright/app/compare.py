@@ -16,10 +16,11 @@ from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.compose.sources.profiles.price import price_job
 from meshwright.planning.plan_shape import bare_row
 from meshwright.planning.plan_source import PlanLike, planned_job
-from meshwright.planning.ties import tied
+from meshwright.planning.ties import differing_parts, tied
 from meshwright.report.words.measured import folder_notes, planned_title
+from meshwright.report.words.reasons import parts_text
 from meshwright.report.words.titles import strategy_text
-from meshwright.report.words.verdict import FITS_WORDS, differences
+from meshwright.report.words.verdict import FITS_WORDS
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.plan import Pipeline
@@ -235,7 +236,7 @@ def _step_words(one: Job, two: Job, a: StepEstimate, b: StepEstimate) -> str:
 def _text(ratio: float, step: str, a: StepPrice, b: StepPrice, *, same_work: bool) -> str:
     word = "slower" if ratio > 0 else "faster"
     verdict = "a tie" if tied(ratio, a) else f"the second is {percent(abs(ratio))} {word}"
-    why = differences(a, b) if same_work else ""
+    why = parts_text(differing_parts(a, b)) if same_work else ""
     peaks = " against ".join(
         f"{of_capacity(e.fullest.peak_memory_bytes, e.fullest.capacity_bytes)} ({FITS_WORDS[e.fits]})" for e in (a, b)
     )

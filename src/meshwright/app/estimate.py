@@ -11,8 +11,10 @@ from meshwright.formats.cluster import Assumption
 from meshwright.planning.axes import inexact
 from meshwright.planning.job_inputs import Count
 from meshwright.planning.plan_source import PlanLike, plan_question
+from meshwright.planning.reason import Reason
+from meshwright.planning.reasons import plan_reasons
 from meshwright.planning.whole_run import whole_run
-from meshwright.report.words.verdict import Verdict, reasons, run_sentence, sentence
+from meshwright.report.words.verdict import run_sentence, sentence, verdict_of
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
@@ -115,9 +117,9 @@ def priced_set(job: Job, assumptions: tuple[Assumption, ...] = (), warnings: tup
         cluster=job.cluster,
         workload=job.workload,
         assumptions=assumptions,
-        verdict=Verdict(
-            text=sentence(job, priced) + (f" {run_sentence(run)}." if run else ""),
-            why=(*(f"it is: {line}" for line in only.identities()[:1]), *reasons(job, priced, None)),
+        verdict=verdict_of(
+            sentence(job, priced) + (f" {run_sentence(run)}." if run else ""),
+            (Reason.of("identity", text=only.identities()[0]), *plan_reasons(job, priced, None)),
         ),
         plans=(only,),
         warnings=(*warnings, *only.rank_map().warnings),

@@ -18,23 +18,15 @@ from meshwright.planning.job_inputs import Count, Gathered, JobInputs, job_input
 from meshwright.planning.objectives import QUICKEST, Aim, Duration, aim_of
 from meshwright.planning.one_kind import Found, check_options, find_best, restricted
 from meshwright.planning.rank_map import rank_map
+from meshwright.planning.reason import Reason
+from meshwright.planning.reasons import plan_reasons, price_reasons
 from meshwright.planning.repair.no_plan import no_plan
-from meshwright.planning.reserve import reserve_line
+from meshwright.planning.reserve import reserve_reason
 from meshwright.planning.unequal import with_unequal
 from meshwright.planning.usable_islands import usable_islands
 from meshwright.planning.whole_run import whole_run
-from meshwright.report.words.prices import price_lines
-from meshwright.report.words.verdict import (
-    OBJECTIVE_RULES,
-    RunnerUp,
-    Verdict,
-    against,
-    more_cost,
-    more_memory,
-    reasons,
-    run_sentence,
-    sentence,
-)
+from meshwright.report.words.reasons import reason_text
+from meshwright.report.words.verdict import RunnerUp, run_sentence, sentence, verdict_of
 from meshwright.search.front import FrontPlan, device_front
 from meshwright.search.space import Space
 from meshwright.specs.calibration import Calibration
@@ -183,7 +175,7 @@ def plan(
         found = with_unequal(inputs, found, space_for, top=max(top, 2))
     if not found.result.plans:
         raise no_plan(spec, inputs.cluster, workload, space_for, found)
-    if calibration_of(workload.calibration).run is not None and aim.objective == "time":
+    if calibration_of(workload.calibration).run is not None and aim.by.exact:
         found = _measured_again(found)
     front = device_front(spec, found.cluster, workload, space_for, found.result) if pareto else ()
     notes = _space_notes(space, target, aim)
@@ -224,25 +216,19 @@ def plan_set(
         warnings.insert(0, "no plan leaves 8% of the memory free; these leave less")
     warnings += inexact(plan.row.schedule for plan in plans if plan.row is not None and plan.row.pp > 1)
     run = whole_run(best.job, best.estimate)
-    searched = space is not None and aim.objective == "time" and not found.result.relaxed
-    line = reserve_line(best.job, best.row, best.estimate, space) if searched and space is not None else ""
-    kept_out = (line,) if line else ()
-    verdict = Verdict(
-        text=sentence(best.job, best.estimate) + (f" {run_sentence(run)}." if run else ""),
-        why=(
-            *(f"it is: {line}" for line in best.identities()[:1]),
-            *reasons(best.job, best.estimate, certificate, aim.objective),
-            *price_lines(best.job, best.estimate, aim),
-            *kept_out,
-        ),
-        runner_up=_runner_up(plans, aim.objective),
-    )
+    why = [Reason.of("identity", text=best.identities()[0])]
+    why += plan_reasons(best.job, best.estimate, certificate, aim.objective)
+    why += price_reasons(best.job, best.estimate, aim)
+    if space is not None and aim.by.exact and not found.result.relaxed:
+        kept_out = reserve_reason(best.job, best.row, best.estimate, space)
+        why += [kept_out] if kept_out else []
+    text = sentence(best.job, best.estimate) + (f" {run_sentence(run)}." if run else "")
     return PlanSet(
         model=inputs.model,
         cluster=inputs.cluster,
         workload=inputs.workload,
         assumptions=(*inputs.assumptions, *notes),
-        verdict=verdict,
+        verdict=verdict_of(text, why, _runner_up(plans, aim)),
         plans=plans[:top],
         certificate=certificate,
         pareto=front,
@@ -258,18 +244,13 @@ def _measured_again(found: Found) -> Found:
     return replace(found, result=replace(found.result, plans=plans))
 
 
-def _runner_up(plans: tuple[RankedPlan, ...], objective: str) -> RunnerUp | None:
+def _runner_up(plans: tuple[RankedPlan, ...], aim: Aim) -> RunnerUp | None:
     """The best plan of another layout."""
     best = plans[0]
     other = next((p for p in plans[1:] if p.layout != best.layout), None)
     if other is None:
         return None
-    if objective == "memory":
-        because = more_memory(best.estimate, other.estimate)
-    elif objective == "cost":
-        because = more_cost(best.estimate, other.estimate, other.plan.devices)
-    else:
-        because = against(best.estimate, other.estimate)
+    because = reason_text(aim.by.difference(best.estimate, other.estimate))
     time_s = other.estimate.step_time_s
     return RunnerUp(name=other.name, title=other.title, step_time_s=time_s, loses_because=because)
 
@@ -281,9 +262,8 @@ def _space_notes(space: Space, target: str | None, aim: Aim) -> tuple[Assumption
         for axis, values in space.pins
         if len(values) <= 8
     ]
-    if aim.objective in OBJECTIVE_RULES:
-        rule = f"{aim.objective}: {OBJECTIVE_RULES[aim.objective]}"
-        notes.append(Assumption(name="objective", value=rule, basis="assumed"))
+    if aim.by.rule:
+        notes.append(Assumption(name="objective", value=f"{aim.objective}: {aim.by.rule}", basis="assumed"))
     if target:
         notes.append(Assumption(name="target", value=f"plans that {target} can run", basis="assumed"))
     return tuple(notes)

@@ -176,7 +176,7 @@ class PlanSet(Sequence[RankedPlan]):
         best = self.best.estimate
         ratios = ((plan.rank, plan.estimate.step_time_s / best.step_time_s - 1.0) for plan in self.plans)
         ranks = tuple(rank for rank, ratio in ratios if tied(ratio, best))
-        return ranks if len(ranks) > 1 and self.aim.objective == "time" else ()
+        return ranks if len(ranks) > 1 and self.aim.by.exact else ()
 
     def explain(self) -> Explanation:
         """The best plan explained."""

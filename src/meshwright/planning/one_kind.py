@@ -342,7 +342,6 @@ def find_best(
     """
     if math.isfinite(aim.max_price_per_step):
         require_prices(group.device.name for group in cluster.groups if group.price_per_hour is None)
-    least_memory = aim.objective == "memory"
     on = partial(
         find_plans,
         model,
@@ -350,15 +349,16 @@ def find_best(
         space_for=space_for,
         top=top,
         refuses=refuses,
-        pareto=pareto or least_memory,
+        pareto=pareto or aim.by.from_front,
     )
     whole = on(cluster=cluster)
-    if least_memory:
+    if aim.by.from_front:
         front = whole.result.pareto or whole.result.plans
-        front = tuple(sorted(front, key=lambda plan: plan.estimate.peak_memory_bytes))
         whole = replace(whole, result=replace(whole.result, plans=front))
+        ordered = tuple(offer.plan for offer in sorted(_offers(whole), key=aim.by.key))
+        whole = replace(whole, result=replace(whole.result, plans=ordered))
     found = [whole]
-    if aim.rents and not least_memory:
+    if aim.rents and not aim.by.from_front:
         found += _on_fewer(cluster, on)
     best = whole
     for other in found[1:]:
@@ -424,7 +424,7 @@ def _why_fewer(whole: Found, part: Found, aim: Aim) -> str:
         return "no plan of all of them fits"
     before, after = _offers(whole)[0], _offers(part)[0]
     if aim.excess(before) > 0:
-        return f"the best plan of all of them is beyond {aim.limits_said()}"
+        return f"the best plan of all of them is beyond {aim.limits_text()}"
     return f"a step costs {100 * (1 - after.price_per_step / before.price_per_step):.0f}% fewer device-hours"
 
 

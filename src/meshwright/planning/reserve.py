@@ -5,12 +5,12 @@ from __future__ import annotations
 from meshwright.estimate.result import StepEstimate
 from meshwright.planning.plan_shape import bare_row
 from meshwright.planning.pricing import Pricer
+from meshwright.planning.reason import Reason
 from meshwright.planning.repair.changes import neighbours
 from meshwright.planning.ties import tied
 from meshwright.search.space import Space
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
-from meshwright.units import of_capacity, percent
 
 LEVERS = ("recompute", "mbs", "sharding")
 """Settings that trade memory for time on the same degrees."""
@@ -18,8 +18,8 @@ NEAR = 0.2
 """Free share of the memory below which the reserve may have decided."""
 
 
-def reserve_line(job: Job, row: PlanRow | None, estimate: StepEstimate, space: Space) -> str:
-    """Which quicker plan leaves less than 8% of the memory free; empty where memory decides nothing.
+def reserve_reason(job: Job, row: PlanRow | None, estimate: StepEstimate, space: Space) -> Reason | None:
+    """Which quicker plan leaves less than 8% of the memory free; None where memory decides nothing.
 
     Args:
         job: the best plan.
@@ -31,7 +31,7 @@ def reserve_line(job: Job, row: PlanRow | None, estimate: StepEstimate, space: S
     full = estimate.fullest
     saves = row is None or row.recompute != "none"
     if start is None or not (saves or full.peak_memory_bytes > (1 - NEAR) * full.capacity_bytes):
-        return ""
+        return None
     pricer = Pricer.of(job)
     changed = [
         change.row
@@ -43,15 +43,10 @@ def reserve_line(job: Job, row: PlanRow | None, estimate: StepEstimate, space: S
     best = min(tight, key=lambda one: one.time_s, default=None)
     gain = 0.0 if best is None else 1.0 - best.time_s / estimate.step_time_s
     if best is None or best.estimate is None or gain < 0 or tied(gain, estimate):
-        return (
-            "reserve: plans that leave less than 8% of the memory free or offload to the host were not searched; "
-            "`check` prices them"
-        )
-    peak = of_capacity(best.estimate.fullest.peak_memory_bytes, best.estimate.fullest.capacity_bytes)
-    return (
-        f"reserve: {best.row.format()} is {percent(gain)} faster but leaves less than 8% of the memory free ({peak}); "
-        "such plans and offload to the host were not searched"
-    )
+        return Reason.of("reserve", plan=None)
+    full = best.estimate.fullest
+    sizes = {"peak_bytes": full.peak_memory_bytes, "capacity_bytes": full.capacity_bytes}
+    return Reason.of("reserve", plan=best.row.format(), gain=gain, **sizes)
 
 
 def _allowed(row: PlanRow, space: Space) -> bool:

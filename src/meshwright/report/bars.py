@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from meshwright.units import GIB, gib, significant
+from meshwright.units import GIB, significant
 
 MEMORY_LETTERS: dict[str, tuple[str, str]] = {
     "weights": ("W", "blue"),
@@ -89,14 +89,3 @@ class ShareBars:
             cells = max(cells, 1) if share > 0 else 0
             bar = (full * cells).ljust(width)
             yield Text.assemble(f"  {name:<{label}}  ", (bar, "cyan"), f"  {words}", no_wrap=True, overflow="ellipsis")
-
-
-def of_capacity(peak_bytes: float, capacity_bytes: float) -> str:
-    """`65.5 of 79.1 GiB`."""
-    return f"{gib(peak_bytes).removesuffix(' GiB')} of {gib(capacity_bytes)}"
-
-
-def share_text(share: float) -> str:
-    """A share as percent: `89%`, `4.6%`."""
-    value = 100.0 * share
-    return f"{value:.0f}%" if value >= 9.95 or value == 0 else f"{value:.1f}%"

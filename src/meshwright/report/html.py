@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 
 from meshwright.report.plan_tables import bottleneck, fullest, rank_lines, shown_stages, stage_name
-from meshwright.units import GIB, gib, percent, seconds, significant
+from meshwright.units import GIB, gib, of_capacity, percent, rounded, seconds, significant
 
 MEMORY_COLOURS = {
     "weights": "#4c78a8",
@@ -110,7 +110,7 @@ def _plan_table(plans: Sequence[Mapping[str, Any]]) -> str:
             str(plan["rank"]),
             f"<code>{escape(plan['title'])}</code>",
             seconds(estimate["step_time_s"]),
-            f"{estimate['tokens_per_s_per_device']:,.0f}",
+            rounded(estimate["tokens_per_s_per_device"]),
             percent(estimate["mfu"]),
             f"{_bar(full['memory_bytes'], full['capacity_bytes'], MEMORY_COLOURS, 120)} {size}",
             f"{escape(name)} {percent(share)}",
@@ -124,7 +124,7 @@ def _body(entry: Mapping[str, Any]) -> str:
     rows = []
     for stage in shown_stages(estimate["stages"]):
         bar = _bar(stage["memory_bytes"], stage["capacity_bytes"], MEMORY_COLOURS, _WIDTH)
-        size = f"{gib(stage['peak_memory_bytes'])} of {gib(stage['capacity_bytes'])}"
+        size = of_capacity(stage["peak_memory_bytes"], stage["capacity_bytes"])
         name = stage_name(stage, estimate["stages"])
         rows.append(f'<tr><td style="{_CELL}">{name}</td><td style="{_CELL}">{bar} {size}</td></tr>')
     time_bar = _bar(estimate["breakdown_s"], estimate["step_time_s"], PART_COLOURS, _WIDTH)

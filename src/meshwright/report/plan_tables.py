@@ -12,7 +12,7 @@ from rich.text import Text
 
 from meshwright.report.bars import ShareBars, memory_bar, memory_legend
 from meshwright.report.cluster_map import cluster_map
-from meshwright.units import GIB, of_capacity, percent, seconds, significant
+from meshwright.units import GIB, of_capacity, percent, percents, rounded, seconds, significant
 
 NARROW = 100
 """Below this width the table leaves out the memory bar."""
@@ -60,7 +60,7 @@ def tie_lines(tie: Mapping[str, Any]) -> list[RenderableType]:
     if not ranks:
         return []
     named = f"{ranks[0]} to {ranks[-1]}" if len(ranks) > 2 else f"{ranks[0]} and {ranks[1]}"
-    limit = f"within {percent(tie['within'])} of the best, and measured runs that near were often told wrong"
+    limit = f"within {percent(tie['within'])} of the best, where the order of measured runs is often mispredicted"
     return [bullet(f"plans {named} are a tie: {limit}")]
 
 
@@ -134,7 +134,7 @@ class PlanTable:
             str(plan["rank"]),
             plan["title"],
             seconds(estimate["step_time_s"]),
-            f"{estimate['tokens_per_s_per_device']:,.0f}",
+            rounded(estimate["tokens_per_s_per_device"]),
             percent(estimate["mfu"]),
             f"{peak}/{of}",
             f"{name} {percent(share)}",
@@ -201,13 +201,10 @@ def layer_text(layers: Sequence[Sequence[int]]) -> str:
 
 
 def breakdown(estimate: Mapping[str, Any]) -> ShareBars:
-    """Parts of the step, largest first; those under 0.05% are left out."""
-    step_s = estimate["step_time_s"]
-    parts = sorted(estimate["breakdown_s"].items(), key=lambda part: -part[1])
+    """Parts of the step, largest first, as shares that sum to 100%."""
+    parts, step_s = estimate["breakdown_s"], estimate["step_time_s"]
     return ShareBars(
-        (name, time_s / step_s, f"{percent(time_s / step_s):>5}  {seconds(time_s)}")
-        for name, time_s in parts
-        if time_s >= 0.0005 * step_s
+        (name, parts[name] / step_s, f"{share:>5}  {seconds(parts[name])}") for name, share in percents(parts).items()
     )
 
 

@@ -17,10 +17,11 @@ from dataclasses import dataclass, replace
 from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem, unknown_name
 from meshwright.planning.compose.costing import Offer, Planned
 from meshwright.planning.job_inputs import Count, parse_count
+from meshwright.planning.objectives.base import Objective
+from meshwright.planning.objectives.table import OBJECTIVES
 from meshwright.specs.workload import Workload
-from meshwright.units import DAY_S, seconds, significant
+from meshwright.units import DAY_S, seconds, significant, usd
 
-OBJECTIVES = ("time", "cost", "memory")
 _SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "min": 60.0, "h": 3600.0}
 _ROUNDING = 1e-9
 """Relative: a plan at its own step's limit keeps to it."""
@@ -44,6 +45,11 @@ class Aim:
     """Of the run, once limits of the run are limits of its steps."""
 
     @property
+    def by(self) -> Objective:
+        """The objective itself."""
+        return OBJECTIVES[self.objective]
+
+    @property
     def limited(self) -> bool:
         """Whether any limit is given."""
         limits = (self.max_step_time_s, self.max_price_per_step, self.days, self.max_price)
@@ -52,7 +58,7 @@ class Aim:
     @property
     def rents(self) -> bool:
         """Whether fewer devices may be the better answer."""
-        return self.objective == "cost" or math.isfinite(self.max_price_per_step)
+        return self.by.rents or math.isfinite(self.max_price_per_step)
 
     def of_run(self, workload: Workload) -> Aim:
         """Limits of the whole run as limits of a step.
@@ -88,11 +94,9 @@ class Aim:
 
     def rank(self, offer: Offer[Planned]) -> tuple[float, ...]:
         """Offers that keep to the limits first, then those nearest to them; among these the least of the objective."""
-        time_s, price = offer.step_time_s, offer.price_per_step
-        values = {"time": (time_s, price), "cost": (price, time_s), "memory": (offer.peak_memory_bytes, time_s)}
-        return (self.excess(offer), *values[self.objective])
+        return (self.excess(offer), *self.by.key(offer))
 
-    def limits_said(self) -> str:
+    def limits_text(self) -> str:
         """The limits in words: `5 s and 0.2 USD a step`."""
         parts = [
             seconds(self.max_step_time_s) if math.isfinite(self.max_step_time_s) else "",
@@ -108,8 +112,7 @@ class Aim:
 
     def rule(self) -> str:
         """What is looked for, in words."""
-        least = {"time": "quickest", "cost": "cheapest", "memory": "least memory of any"}[self.objective]
-        return f"{least} step found within {self.limits_said()}"
+        return f"{self.by.best} step found within {self.limits_text()}"
 
     def to_dict(self) -> dict[str, float]:
         """The limits as data, those that are given."""
@@ -196,11 +199,6 @@ def _duration_s(value: Duration) -> float:
     return number * scale
 
 
-def usd(price: float) -> str:
-    """A price in words: `0.054 USD`."""
-    return f"{price:,.0f} USD" if price >= 1000 else f"{significant(price)} USD"
-
-
 def admitted(aim: Aim, offers: Sequence[Offer[Planned]], what: str) -> Offer[Planned]:
     """The best offer, if it keeps to the limits.
 
@@ -234,7 +232,7 @@ def admitted(aim: Aim, offers: Sequence[Offer[Planned]], what: str) -> Offer[Pla
         fixes.append(f"allow {_price_option(aim, least.price_per_step)}, or a longer step")
     raise InfeasibleError(
         Problem(
-            what=f"no plan found of {what} keeps to {aim.limits_said()}",
+            what=f"no plan found of {what} keeps to {aim.limits_text()}",
             why="; ".join(why),
             fix="; ".join(fixes),
             field="max_step_time" if late else "max_price_per_step",

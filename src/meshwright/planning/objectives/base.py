@@ -1,0 +1,39 @@
+"""What a plan can be the best in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.estimate.result import StepPrice
+from meshwright.planning.compose.costing import Offer
+from meshwright.planning.reason import Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """One thing that is minimised: a file of this folder, and a line of `OBJECTIVES`."""
+
+    name: str
+    """`--objective NAME`."""
+    help: str
+    """What is minimised, for `--help`."""
+    best: str
+    """What the best step is called: `quickest`."""
+    key: Callable[[Offer[Any]], tuple[float, ...]]
+    """Order of offers, the best first."""
+    difference: Callable[[StepPrice, StepPrice], Reason]
+    """What another plan loses by."""
+    rule: str = ""
+    """What is minimised among which plans, where that is not all of them."""
+    proof: str = "bound"
+    """What the search proves: `bound` of all plans, `front` of those near the quickest, `part` of a cluster."""
+    rents: bool = False
+    """Fewer devices may be better."""
+    from_front: bool = False
+    """Chosen from the plans that none near the quickest beats in time and memory at once."""
+    exact: bool = False
+    """The order of the search itself, so that ties, measured plans and the memory reserve speak of it."""
+    measured: bool = True
+    """Plans of measured profiles can be ordered by it."""

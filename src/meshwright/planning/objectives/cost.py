@@ -1,0 +1,36 @@
+"""The least price of a step: devices by the hour, and links that are paid for."""
+
+from __future__ import annotations
+
+from meshwright.estimate.result import StepEstimate, StepPrice
+from meshwright.planning.objectives.base import Objective
+from meshwright.planning.reason import Reason
+from meshwright.planning.ties import differing_parts
+
+
+def _cost_difference(best: StepPrice, other: StepPrice) -> Reason:
+    """By what share a step of another plan costs more: its price where known, else its device-seconds."""
+    prices = [one.price_per_step if isinstance(one, StepEstimate) else None for one in (best, other)]
+    spent = [sum(stage.devices for stage in one.stages) * one.step_time_s for one in (best, other)]
+    paid = all(prices)
+    amounts = [price or 0.0 for price in prices] if paid else spent
+    return Reason.of(
+        "cost difference",
+        ratio=amounts[1] / amounts[0] - 1.0,
+        unit="USD" if paid else "device-seconds",
+        best=amounts[0],
+        other=amounts[1],
+        parts=differing_parts(best, other),
+    )
+
+
+COST = Objective(
+    name="cost",
+    help="the cheapest step on any part of the cluster that is searched",
+    best="cheapest",
+    key=lambda offer: (offer.price_per_step, offer.step_time_s),
+    difference=_cost_difference,
+    rule="cheapest step on the whole cluster, or on halves and three quarters of its nodes",
+    proof="part",
+    rents=True,
+)

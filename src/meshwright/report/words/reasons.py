@@ -1,0 +1,141 @@
+"""Reasons in words: one sentence for each kind of `planning.reason.Reason`, wherever it is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from meshwright.planning.reason import Reason
+from meshwright.units import (
+    GIGA,
+    gib,
+    of_capacity,
+    percent,
+    percents,
+    seconds,
+    signed_seconds,
+    significant,
+    slower,
+    usd,
+)
+
+PARTS: dict[str, str] = {
+    "compute": "compute",
+    "recompute": "recomputed activations",
+    "bubble": "pipeline bubble",
+    "tp": "exposed tensor-parallel traffic",
+    "cp": "exposed context-parallel traffic",
+    "ep": "exposed expert all-to-all",
+    "pp": "stage-to-stage transfers",
+    "dp": "exposed gradient and weight traffic",
+    "optimizer": "optimizer update",
+    "offload": "exposed host transfers",
+    "host": "kernel launch overhead",
+}
+"""Parts of a step."""
+LEAST_PART = 0.005
+"""Parts of the step below this share are printed together."""
+
+
+def reason_text(reason: Reason) -> str:
+    """The sentence of a reason."""
+    return SENTENCES[reason.kind](reason.facts)
+
+
+def parts_text(parts: Mapping[str, float]) -> str:
+    """Seconds by part: `pipeline bubble +1.2 s, compute -38 ms`."""
+    return ", ".join(f"{PARTS[name]} {signed_seconds(change)}" for name, change in parts.items())
+
+
+def _time(facts: Mapping[str, Any]) -> str:
+    parts, step_s = facts["parts"], sum(facts["parts"].values())
+    large = {PARTS[name]: part for name, part in parts.items() if part >= LEAST_PART * step_s}
+    shares = percents(large | {"other": step_s - sum(large.values())})
+    return "time: " + ", ".join(f"{name} {share}" for name, share in shares.items())
+
+
+def _memory(facts: Mapping[str, Any]) -> str:
+    free = facts["free_bytes"]
+    left = f"{gib(free)} free" if free >= 0 else f"{gib(-free)} over capacity"
+    return f"memory: {facts['place']} peaks in {facts['moment']}; {left}"
+
+
+def _search(facts: Mapping[str, Any]) -> str:
+    counts = f"{facts['space']:,} legal plans, {facts['priced']:,} priced, {facts['feasible']:,} fit"
+    bound = facts["bound_s"]
+    if facts["proof"] == "front":
+        limit = f"; the quickest takes {seconds(bound)}" if bound is not None else ""
+        return f"search: {counts}{limit}; plans more than 10% slower were not searched"
+    if facts["proof"] == "part":
+        return f"search: quickest of {counts} on the devices in use"
+    if facts["optimal"]:
+        return f"search: optimal, {counts}; lower bounds exclude the rest"
+    if bound is None:
+        return f"search: {counts}"
+    gap = "" if facts["gap"] is None else f" (gap {percent(facts['gap'])})"
+    return f"search: {counts}; lower bound {seconds(bound)}{gap}"
+
+
+def _price(facts: Mapping[str, Any]) -> str:
+    price, devices = facts["price_per_step"], facts["devices_price"]
+    rented = " + ".join(f"{one['devices']:,} {one['name']} at {usd(one['per_hour'])}/h" for one in facts["groups"])
+    own = f" (devices {usd(devices)})" if price > devices * (1 + 1e-9) else ""
+    idle = "; idle devices are not rented" if facts["idle"] else ""
+    return f"price of a step: {usd(price)}{own}: {rented} for {seconds(facts['step_time_s'])}{idle}"
+
+
+def _link_price(facts: Mapping[str, Any]) -> str:
+    kinds = (("activations", facts["activation_bytes"]), ("gradients", facts["gradient_bytes"]))
+    sizes = " + ".join(f"{name} {significant(size / GIGA)} GB" for name, size in kinds if size)
+    per_gb = f"{facts['per_gb']:g} USD/GB"
+    return f"link {' - '.join(facts['between'])}: {sizes} per step, {usd(facts['price_per_step'])} at {per_gb}"
+
+
+def _time_difference(facts: Mapping[str, Any]) -> str:
+    parts = parts_text(facts["parts"])
+    if facts["tied"]:
+        return f"tie, {slower(facts['ratio'])}: {parts}" if parts else "tie: the same time"
+    return f"{slower(facts['ratio'])}: {parts}" if parts else slower(facts["ratio"])
+
+
+def _memory_difference(facts: Mapping[str, Any]) -> str:
+    change, times = facts["change_bytes"], slower(facts["ratio"])
+    if not change:
+        return f"the same memory, {times}"
+    return f"{gib(abs(change))} {'more' if change > 0 else 'less'} memory ({gib(facts['peak_bytes'])}), {times}"
+
+
+def _cost_difference(facts: Mapping[str, Any]) -> str:
+    ratio, digits = facts["ratio"], 4 if facts["unit"] != "USD" else 3
+    costs = f"costs {percent(abs(ratio))} {'more' if ratio > 0 else 'less'}" if abs(ratio) >= 0.0005 else "same cost"
+    other, best = (significant(facts[name], digits) for name in ("other", "best"))
+    parts = f" ({parts_text(facts['parts'])})" if facts["parts"] else ""
+    return f"{costs}: {other} vs {best} {facts['unit']} per step{parts}"
+
+
+def _reserve(facts: Mapping[str, Any]) -> str:
+    if facts["plan"] is None:
+        return "memory reserve: plans with less than 8% free and host offload were not searched; `check` prices them"
+    return (
+        f"memory reserve: {facts['plan']} is {percent(facts['gain'])} faster with less than 8% free "
+        f"({of_capacity(facts['peak_bytes'], facts['capacity_bytes'])}); such plans and host offload were not searched"
+    )
+
+
+SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "identity": lambda facts: f"plan: {facts['text']}",
+    "time": _time,
+    "memory": _memory,
+    "objective": lambda facts: f"objective {facts['name']}: {facts['rule']}",
+    "search": _search,
+    "unequal pipelines": lambda facts: "pipelines of unequal shape: composed in addition to the search of equal ones",
+    "recompute per layer": lambda facts: "recompute: chosen per layer after the search",
+    "limits": lambda facts: f"limits: {facts['rule']}",
+    "price": _price,
+    "link price": _link_price,
+    "reserve": _reserve,
+    "time difference": _time_difference,
+    "memory difference": _memory_difference,
+    "cost difference": _cost_difference,
+}
+"""By the kind of a reason."""
