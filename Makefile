@@ -13,7 +13,7 @@ LINT := .venv/.lint
 DOCS := .venv/.docs
 TORCH := .venv/.torch
 
-.PHONY: help demo test test-full test-torch lint format bench accuracy schedules docs clean
+.PHONY: help demo test test-full test-torch lint format bench accuracy schedules floors docs clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /\1 - /'
@@ -48,6 +48,9 @@ accuracy: $(CORE)  ## predictions against public measurements, written to docs
 
 schedules: $(CORE)  ## the page of pipeline schedules, written to docs
 	$(BIN)/python -m benchmarks.schedules
+
+floors: $(CORE)  ## the table of floors in CONTRIBUTING.md, from the import contract
+	$(BIN)/python -m benchmarks.floors
 
 docs: $(DOCS)  ## the documentation as a web site in site/
 	$(BIN)/mkdocs build --strict

@@ -7,6 +7,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+from benchmarks import floors
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -32,3 +34,9 @@ def test_every_folder_has_a_floor_and_every_planning_floor_is_free_of_accelerato
 
     planning = {module.removeprefix("meshwright.") for module in contracts["planning"]["source_modules"]}
     assert planning == on_a_floor - {"cli", "__main__", "compiler", "zoo", "runtime"}
+
+
+def test_the_page_for_contributors_shows_every_floor_of_the_contract() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    assert floors.written(page) == page, "run `make floors`"
+    assert all(floors.purpose(room).endswith(".") for rooms in floors.layers() for room in rooms)

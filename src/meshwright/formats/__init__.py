@@ -1,1 +1,1 @@
-"""."""
+"""Files of others, read and written: configs, clusters, logs, launch scripts, profiles, plans."""

@@ -1,1 +1,1 @@
-"""."""
+"""Answers as people read them: words, tables, figures, timelines."""

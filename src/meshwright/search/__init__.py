@@ -1,1 +1,1 @@
-"""."""
+"""The exact search: spaces in blocks, lower bounds, prices, certificates; and the tuners beside it."""
