@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import PurePath
@@ -39,3 +40,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: plain(one) for key, one in value.items()}
     return str(value) if isinstance(value, PurePath) else value
+
+
+def as_json(document: Mapping[str, Any]) -> str:
+    """One JSON object with sorted keys and a final newline; numbers that are not finite are a bug."""
+    return json.dumps(document, sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False) + "\n"

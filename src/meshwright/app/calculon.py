@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from meshwright.app.answer import Answer
 from meshwright.calculon.executions import ExecutionColumns
 from meshwright.calculon.inputs import Application, Execution, System
 from meshwright.calculon.legality import reason
@@ -17,7 +18,7 @@ from meshwright.calculon.statistics import CalculonColumns
 from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem, UnsupportedError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    pass
 
 SCHEMA = "meshwright.calculon-estimate/1"
 REJECTED = "MW303"
@@ -25,11 +26,11 @@ LINES_AT_ONCE = 4096
 ROW_KEYS = ("app", "system", "execution")
 
 Value = float | int | None
-Answer = TypeVar("Answer")
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class CalculonEstimate:
+class CalculonEstimate(Answer):
     """One accepted execution."""
 
     app: Application
@@ -60,16 +61,6 @@ class CalculonEstimate:
             f"CalculonEstimate({self.stats['sample_rate']:.6g} samples/s, {self.stats['total_time']:.6g} s per batch)"
         )
 
-    def __rich__(self) -> RenderableType:
-        from meshwright.report.calculon_estimate import render_estimate
-
-        return render_estimate(self.to_dict())
-
-    def _repr_html_(self) -> str:
-        from meshwright.report.html import renderable_html
-
-        return renderable_html(self.__rich__())
-
 
 def calculon_estimate(
     app: Source | Application,
@@ -98,7 +89,7 @@ def calculon_estimate(
     """
     errors: list[MeshwrightError] = []
 
-    def attempt(read: Callable[[], Answer]) -> Answer | None:
+    def attempt(read: Callable[[], Read]) -> Read | None:
         try:
             return read()
         except (InputError, UnsupportedError) as error:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from meshwright.app.answer import Answer
 from meshwright.app.calculon_space import (
     MOST_BATCH,
     MOST_PROCESSORS,
@@ -25,7 +26,7 @@ from meshwright.calculon.sweep import TASK_EXECUTIONS, Asked, Design, Found, Run
 from meshwright.errors import InfeasibleError, Problem
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    pass
 
 SCHEMA = "meshwright.calculon-search/1"
 LARGE = 1 << 27
@@ -33,7 +34,7 @@ LARGE = 1 << 27
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class CalculonSearch:
+class CalculonSearch(Answer):
     """The answer: the best, the front, the certificate."""
 
     space: Space
@@ -60,16 +61,6 @@ class CalculonSearch:
     def __repr__(self) -> str:
         best = self.result.best[0]
         return f"CalculonSearch({best.sample_rate:.6g} samples/s, best of {self.result.certificate.space:,})"
-
-    def __rich__(self) -> RenderableType:
-        from meshwright.report.calculon_search import render_search
-
-        return render_search(self.to_dict())
-
-    def _repr_html_(self) -> str:
-        from meshwright.report.html import renderable_html
-
-        return renderable_html(self.__rich__())
 
 
 def priced_dict(priced: Priced) -> dict[str, Any]:

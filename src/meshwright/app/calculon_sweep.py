@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshwright.app.answer import Answer
 from meshwright.app.calculon_space import (
     MOST_BATCH,
     MOST_PROCESSORS,
@@ -42,7 +43,7 @@ from meshwright.errors import InputError, Problem, StoppedError
 from meshwright.formats.writing import check_file
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    pass
 
 SCHEMA = "meshwright.calculon-sweep/1"
 MOST_DESIGNS = 1_000_000
@@ -77,7 +78,7 @@ Told = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class CalculonSweep:
+class CalculonSweep(Answer):
     """What a sweep found, design by design; its rows are in the file."""
 
     path: Path
@@ -101,11 +102,6 @@ class CalculonSweep:
 
     def __repr__(self) -> str:
         return f"CalculonSweep({len(self.designs):,} designs in {self.path})"
-
-    def __rich__(self) -> RenderableType:
-        from meshwright.report.calculon_sweep import render_sweep
-
-        return render_sweep(self.to_dict())
 
 
 def calculon_sweep(

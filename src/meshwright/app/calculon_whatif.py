@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from meshwright.app.answer import Answer
 from meshwright.app.calculon_search import nothing_fits
 from meshwright.app.calculon_space import (
     MOST_BATCH,
@@ -22,13 +23,13 @@ from meshwright.calculon.space import Space
 from meshwright.calculon.whatif import WhatIf, what_if
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    pass
 
 SCHEMA = "meshwright.calculon-what-if/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class CalculonWhatIf:
+class CalculonWhatIf(Answer):
     """Sensitivities of an optimum, the largest first."""
 
     space: Space
@@ -75,16 +76,6 @@ class CalculonWhatIf:
     def __repr__(self) -> str:
         first = self.answer.numbers[0]
         return f"CalculonWhatIf({first.name} matters most, by {first.spread:.4g} samples/s)"
-
-    def __rich__(self) -> RenderableType:
-        from meshwright.report.tornado import render_what_if
-
-        return render_what_if(self.to_dict())
-
-    def _repr_html_(self) -> str:
-        from meshwright.report.html import renderable_html
-
-        return renderable_html(self.__rich__())
 
     def svg(self) -> str:
         """The tornado plot."""

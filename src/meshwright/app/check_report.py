@@ -5,20 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from meshwright.app.answer import Answer
 from meshwright.errors import Problem, ViolationError
 from meshwright.estimate.result import StepPrice
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.repair.of_plan import Repair
 from meshwright.planning.repair.post_mortem import PostMortem
 from meshwright.planning.violation import Violation
+from meshwright.records import Record
 from meshwright.specs.measured import MeasuredJob
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Better:
+class Better(Record):
     """The best plan of the same question, where it beats the one checked."""
 
     name: str
@@ -27,13 +29,9 @@ class Better:
     """Relative time saved."""
     because: str
 
-    def to_dict(self) -> dict[str, object]:
-        """As data."""
-        return {"name": self.name, "step_time_s": self.step_time_s, "gain": self.gain, "because": self.because}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class CheckReport:
+class CheckReport(Answer):
     """What is wrong with a plan and what would mend it."""
 
     name: str | None
@@ -93,19 +91,6 @@ class CheckReport:
             "estimate": self.estimate.to_dict() if self.estimate else None,
             "inputs": _described(self.inputs),
         }
-
-    def __repr__(self) -> str:
-        return f"CheckReport({self.text})"
-
-    def __rich__(self) -> RenderableType:
-        from meshwright.report.check_report import render_check
-
-        return render_check(self.to_dict())
-
-    def _repr_html_(self) -> str:
-        from meshwright.report.html import renderable_html
-
-        return renderable_html(self.__rich__())
 
 
 def _described(inputs: JobInputs | MeasuredJob) -> dict[str, object]:

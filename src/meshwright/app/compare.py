@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from meshwright.app.answer import Answer
 from meshwright.app.plan_set import shortened
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.price import estimate_plan
@@ -17,6 +18,7 @@ from meshwright.planning.compose.sources.profiles.price import price_job
 from meshwright.planning.plan_shape import bare_row
 from meshwright.planning.plan_source import PlanLike, planned_job
 from meshwright.planning.ties import differing_parts, tied
+from meshwright.records import Record
 from meshwright.report.words.measured import folder_notes, planned_title
 from meshwright.report.words.reasons import parts_text
 from meshwright.report.words.titles import strategy_text
@@ -37,7 +39,7 @@ _SETTINGS = ("tp", "tp_overlap", "cp_degree", "pp", "vpp", "ep", "etp", "dp", "s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Difference(Record):
     """One number of both plans."""
 
     name: str
@@ -52,11 +54,11 @@ class Difference:
 
     def to_dict(self) -> dict[str, object]:
         """As data."""
-        return {"name": self.name, "first": self.first, "second": self.second, "change": self.change}
+        return Record.to_dict(self) | {"change": self.change}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Comparison:
+class Comparison(Answer):
     """The second plan held against the first."""
 
     first: PlannedJob
@@ -116,19 +118,6 @@ class Comparison:
         from meshwright.report.timeline_svg import timeline_svg
 
         return timeline_svg(self.pictures())
-
-    def __repr__(self) -> str:
-        return f"Comparison({self.text})"
-
-    def __rich__(self) -> RenderableType:
-        from meshwright.report.comparison import render_comparison
-
-        return render_comparison(self.to_dict())
-
-    def _repr_html_(self) -> str:
-        from meshwright.report.html import renderable_html
-
-        return renderable_html(self.__rich__())
 
 
 def compare(first: PlanLike, second: PlanLike) -> Comparison:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from meshwright.app.answer import Answer
 from meshwright.estimate.result import StepPrice
 from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.sensitivity import Effect
+from meshwright.records import Record
 from meshwright.report.words.measured import planned_title
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Record):
     """One rung of the ladder, or one neighbour."""
 
     change: str
@@ -29,21 +31,9 @@ class Step:
     peak_memory_bytes: float | None = None
     capacity_bytes: float | None = None
 
-    def to_dict(self) -> dict[str, object]:
-        """As data."""
-        return {
-            "change": self.change,
-            "name": self.name,
-            "outcome": self.outcome,
-            "text": self.text,
-            "step_time_s": self.step_time_s,
-            "peak_memory_bytes": self.peak_memory_bytes,
-            "capacity_bytes": self.capacity_bytes,
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Explanation:
+class Explanation(Answer):
     """A plan explained."""
 
     job: PlannedJob
@@ -79,13 +69,3 @@ class Explanation:
         lines = [self.text, *(f"{step.change}: {step.text}" for step in self.ladder)]
         lines += [f"instead {step.change}: {step.text}" for step in self.neighbours]
         return "\n".join([*lines, *(effect.line() for effect in self.sensitivity)])
-
-    def __rich__(self) -> RenderableType:
-        from meshwright.report.explanation import render_explanation
-
-        return render_explanation(self.to_dict())
-
-    def _repr_html_(self) -> str:
-        from meshwright.report.html import renderable_html
-
-        return renderable_html(self.__rich__())

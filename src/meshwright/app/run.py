@@ -10,13 +10,13 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from meshwright.app.answer import Answer
 from meshwright.app.run_inputs import RunInputs, RunOptions, run_inputs
 from meshwright.errors import InputError, Problem, StoppedError
 from meshwright.formats.writing import check_file, write_file
+from meshwright.records import Record
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from meshwright.runtime.moments import Moments
     from meshwright.runtime.train import Recovery
 
@@ -25,7 +25,7 @@ EVERY = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepDone:
+class StepDone(Record):
     """One step that ran."""
 
     step: int
@@ -33,13 +33,9 @@ class StepDone:
     loss: float
     seconds: float
 
-    def to_dict(self) -> dict[str, object]:
-        """As data."""
-        return {"step": self.step, "loss": self.loss, "seconds": self.seconds}
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Run:
+class Run(Answer):
     """A training that ran."""
 
     inputs: RunInputs
@@ -97,11 +93,6 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({self.inputs.name}, {self.inputs.row.format()}, {len(self.steps)} steps)"
-
-    def __rich__(self) -> RenderableType:
-        from meshwright.report.run_table import render_run
-
-        return render_run(self.to_dict())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

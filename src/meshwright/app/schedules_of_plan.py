@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from meshwright.app.answer import Answer
 from meshwright.errors import InputError, MeshwrightError, Problem
 from meshwright.estimate.layout import expand
 from meshwright.estimate.legality import row_problems
@@ -22,7 +23,7 @@ from meshwright.specs.row import PlanRow
 from meshwright.units import percent, seconds
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ class ScheduledPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ScheduleComparison:
+class ScheduleComparison(Answer):
     """A plan under several schedules, quickest first, refused ones last."""
 
     row: PlanRow
@@ -96,19 +97,6 @@ class ScheduleComparison:
                 "assumptions": [{"name": a.name, "value": a.value, "basis": a.basis} for a in found.assumptions],
             },
         }
-
-    def __repr__(self) -> str:
-        return f"ScheduleComparison({self.text})"
-
-    def __rich__(self) -> RenderableType:
-        from meshwright.report.schedule_comparison import render_schedules
-
-        return render_schedules(self.to_dict())
-
-    def _repr_html_(self) -> str:
-        from meshwright.report.html import renderable_html
-
-        return renderable_html(self.__rich__())
 
 
 def schedules_of_plan(

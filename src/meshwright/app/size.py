@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from meshwright.app.answer import Answer
 from meshwright.app.plan_set import PlanSet
 from meshwright.app.sizing import MOST_DEVICES, CurvePoint, Goal, Sizing, nodes_of
 from meshwright.errors import InfeasibleError, InputError, Problem
@@ -18,11 +19,11 @@ from meshwright.specs.model import ModelSpec
 from meshwright.units import percent, seconds, significant
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class SizeAnswer:
+class SizeAnswer(Answer):
     """The fewest devices, their plan, and the curve of counts searched."""
 
     device: str
@@ -48,19 +49,6 @@ class SizeAnswer:
             "curve": [point.to_dict() for point in self.curve],
             "plan_set": self.plans.to_dict(),
         }
-
-    def __repr__(self) -> str:
-        return f"SizeAnswer({self.text})"
-
-    def __rich__(self) -> RenderableType:
-        from meshwright.report.size_curve import render_size
-
-        return render_size(self.to_dict())
-
-    def _repr_html_(self) -> str:
-        from meshwright.report.html import renderable_html
-
-        return renderable_html(self.__rich__())
 
 
 def size(

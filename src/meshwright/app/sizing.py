@@ -16,6 +16,7 @@ from meshwright.planning.axes import space_of
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.one_kind import find_plans, is_round
 from meshwright.planning.whole_run import whole_run
+from meshwright.records import Record
 from meshwright.search.bound import row_bounds
 from meshwright.search.grid import build_grid
 from meshwright.search.space import Space
@@ -32,7 +33,7 @@ GIVING_UP = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CurvePoint:
+class CurvePoint(Record):
     """The best plan of one number of devices."""
 
     devices: int
@@ -43,18 +44,6 @@ class CurvePoint:
     days: float | None
     price: float | None
     meets: bool
-
-    def to_dict(self) -> dict[str, object]:
-        """As data."""
-        return {
-            "devices": self.devices,
-            "name": self.name,
-            "step_time_s": self.step_time_s,
-            "mfu": self.mfu,
-            "days": self.days,
-            "price": self.price,
-            "meets": self.meets,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

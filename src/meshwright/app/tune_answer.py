@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from meshwright.app.answer import Answer
 from meshwright.errors import InputError, Problem
 from meshwright.search.tuners.base import Optimum
 from meshwright.search.tuners.study import Study
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class TuneAnswer:
+class TuneAnswer(Answer):
     """One study, or several on the same space with the same budget."""
 
     space: str
@@ -115,13 +116,3 @@ class TuneAnswer:
 
     def __repr__(self) -> str:
         return f"TuneAnswer({self.space}: {', '.join(judged.label for judged in self.studies)})"
-
-    def __rich__(self) -> RenderableType:
-        from meshwright.report.tuning import render_comparison, render_tune
-
-        return render_comparison(self.to_dict()) if self.compared else render_tune(self.to_dict())
-
-    def _repr_html_(self) -> str:
-        from meshwright.report.html import renderable_html
-
-        return renderable_html(self.__rich__())

@@ -5,19 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from meshwright.app.answer import Answer
 from meshwright.app.run_inputs import RunInputs, RunOptions, run_inputs
 from meshwright.errors import InputError, Problem
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from meshwright.runtime.parity import Parity
 
 STEPS = 10
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Verified:
+class Verified(Answer):
     """How far a plan's run is from one device."""
 
     inputs: RunInputs
@@ -59,11 +58,6 @@ class Verified:
 
     def __repr__(self) -> str:
         return f"Verified({self.inputs.row.format()}, {'ok' if self.ok else 'beyond tolerance'})"
-
-    def __rich__(self) -> RenderableType:
-        from meshwright.report.run_table import render_verified
-
-        return render_verified(self.to_dict())
 
 
 def verify(options: RunOptions, *, steps: int = STEPS, tolerance: float | None = None) -> Verified:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import MeshwrightError, Problem
+from meshwright.records import as_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -102,11 +102,6 @@ def write(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         raise ReaderLeftError from None
-
-
-def as_json(document: Mapping[str, Any]) -> str:
-    """One JSON object with sorted keys and a final newline; numbers that are not finite are a bug."""
-    return json.dumps(document, sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def print_error(error: MeshwrightError, *, as_json: bool) -> int:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from meshwright.cli import options
-from meshwright.cli.output import Output, as_json
+from meshwright.cli.output import Output
 from meshwright.cli.values import Gather, given, missing
 from meshwright.errors import Problem
+from meshwright.records import as_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from meshwright.cli.output import Output, as_json
+from meshwright.cli.output import Output
 from meshwright.cli.values import Gather, given, missing
 from meshwright.errors import Problem
+from meshwright.records import as_json
 
 
 def replan_after(

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from meshwright.cli import options
-from meshwright.cli.output import Output, as_json
+from meshwright.cli.output import Output
 from meshwright.cli.values import Gather, given, missing
+from meshwright.records import as_json
 
 
 def size(

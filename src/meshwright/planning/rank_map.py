@@ -31,20 +31,6 @@ class RankGroup:
         """Whether a group is larger than one innermost domain holds."""
         return self.inside < self.size
 
-    def example(self) -> str:
-        """The first group: `0-3` or `0, 4, 8, 12`."""
-        last = (self.size - 1) * self.stride
-        if self.stride == 1:
-            return f"{0}-{last}"
-        shown = [str(i * self.stride) for i in range(min(self.size, 4))]
-        return ", ".join(shown) + (f" ... {last}" if self.size > 4 else "")
-
-    def line(self) -> str:
-        """One line of the rank map."""
-        place = f"inside one {self.domain} domain" if not self.leaves else f"across {self.domain}"
-        groups = "1 group" if self.groups == 1 else f"{self.groups:,} groups"
-        return f"{self.name}{self.size}: ranks {self.example()}; {groups}, {place}"
-
     def to_dict(self) -> dict[str, object]:
         """As data."""
         return {
@@ -67,13 +53,6 @@ class RankMap:
     """Ranks and nodes of each pipeline stage."""
     warnings: tuple[str, ...]
     """Tensor, context and expert groups that leave their innermost domain."""
-
-    def lines(self, stages: int = 4) -> list[str]:
-        """Text lines: one a kind of group, one a stage, at most so many stages."""
-        lines = [group.line() for group in self.groups]
-        if len(self.stages) <= stages:
-            return [*lines, *self.stages]
-        return [*lines, *self.stages[: stages - 1], "...", self.stages[-1]]
 
     def to_dict(self) -> dict[str, object]:
         """As data."""

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import accumulate
 
 from meshwright.estimate.price import estimate_plan
+from meshwright.records import Record
 from meshwright.specs.cluster import ClusterSpec, DomainSpec, NodeGroup
 from meshwright.specs.device import Basis, KernelEfficiency
 from meshwright.specs.job import Job
@@ -23,7 +24,7 @@ LEAST_EFFECT = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
+class Effect(Record):
     """What one number does to the step."""
 
     name: str
@@ -40,17 +41,6 @@ class Effect:
         span = f"{seconds(self.step_time_better_s)} to {seconds(self.step_time_worse_s)}"
         turns = f"; {self.other_plan} would then be quicker" if self.other_plan else ""
         return f"{self.name} ±{100 * self.change:.0f}% ({self.basis}): {span}{turns}"
-
-    def to_dict(self) -> dict[str, object]:
-        """As data."""
-        return {
-            "name": self.name,
-            "basis": self.basis,
-            "change": self.change,
-            "step_time_worse_s": self.step_time_worse_s,
-            "step_time_better_s": self.step_time_better_s,
-            "other_plan": self.other_plan,
-        }
 
 
 def effects(job: Job, rivals: Sequence[tuple[str, ExecutionPlan]] = ()) -> tuple[Effect, ...]:

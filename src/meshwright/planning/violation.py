@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from meshwright.records import Record
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Violation:
+class Violation(Record):
     """One thing that must not stay so."""
 
     code: str
@@ -18,16 +20,3 @@ class Violation:
     stage: int | None = None
     need_bytes: float | None = None
     have_bytes: float | None = None
-
-    def to_dict(self) -> dict[str, object]:
-        """As data."""
-        return {
-            "code": self.code,
-            "what": self.what,
-            "why": self.why,
-            "fix": self.fix,
-            "field": self.field,
-            "stage": self.stage,
-            "need_bytes": self.need_bytes,
-            "have_bytes": self.have_bytes,
-        }

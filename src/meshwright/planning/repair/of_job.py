@@ -11,6 +11,7 @@ from meshwright.formats.cluster import node_group
 from meshwright.library.devices import devices as library_devices
 from meshwright.planning.one_kind import SpaceFor, is_round, resized
 from meshwright.planning.repair.leanest import Leanest, priced
+from meshwright.records import Record
 from meshwright.search.search import search
 from meshwright.search.space import Space
 from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec
@@ -26,7 +27,7 @@ OFFLOADS = ("o", "ao", "wao")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mend:
+class Mend(Record):
     """A change that makes the job fit, with what it would then cost."""
 
     option: str
@@ -45,19 +46,6 @@ class Mend:
         changed = "; trains differently" if self.changes_training else ""
         peak = of_capacity(self.peak_memory_bytes, self.capacity_bytes)
         return f"{self.option}: {self.text}, {seconds(self.step_time_s)} per step, {peak} ({self.plan}){changed}"
-
-    def to_dict(self) -> dict[str, object]:
-        """As data."""
-        return {
-            "option": self.option,
-            "text": self.text,
-            "plan": self.plan,
-            "devices": self.devices,
-            "step_time_s": self.step_time_s,
-            "peak_memory_bytes": self.peak_memory_bytes,
-            "capacity_bytes": self.capacity_bytes,
-            "changes_training": self.changes_training,
-        }
 
 
 def mends_of_job(

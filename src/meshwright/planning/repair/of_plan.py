@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.pricing import Pricer
 from meshwright.planning.repair.changes import Change, describe, distance, repairs
+from meshwright.records import Record
 from meshwright.specs.row import PlanRow
 from meshwright.units import of_capacity, seconds
 
@@ -17,7 +18,7 @@ MOST_PAIRS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repair:
+class Repair(Record):
     """A change that makes the plan legal and fit, priced."""
 
     change: str
@@ -36,19 +37,6 @@ class Repair:
         tight = " (tight)" if self.fits == "tight" else ""
         peak = of_capacity(self.peak_memory_bytes, self.capacity_bytes)
         return f"{self.change}: {seconds(self.step_time_s)}, {peak}{tight} ({self.name}){trained}"
-
-    def to_dict(self) -> dict[str, object]:
-        """As data."""
-        return {
-            "change": self.change,
-            "name": self.name,
-            "changes": self.changes,
-            "step_time_s": self.step_time_s,
-            "peak_memory_bytes": self.peak_memory_bytes,
-            "capacity_bytes": self.capacity_bytes,
-            "fits": self.fits,
-            "changes_training": self.changes_training,
-        }
 
 
 def mends_of(row: PlanRow, inputs: JobInputs, short_bytes: float = 0.0) -> tuple[Repair, ...]:
