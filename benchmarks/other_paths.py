@@ -83,7 +83,7 @@ def ray_ways() -> dict[str, dict[str, Spread]]:
     """Seconds of a hop by size, for each way that Ray passes an array from one actor to another."""
     import ray
 
-    from meshwright.calculon.on_ray import HERE, connect, ray_module
+    from meshwright.ray_cluster import HERE, connect, ray_module
 
     ray_module()
     connect(ray, HERE)

@@ -14,7 +14,7 @@ from meshwright.calculon.executions import KEYS
 from meshwright.calculon.inputs import Application, System
 from meshwright.calculon.model import price_for_search
 from meshwright.calculon.reading import read_system
-from meshwright.calculon.space import Space
+from meshwright.calculon.space import ExecutionSpace
 
 SMALL = Application(
     name="small", hidden=3072, feedforward=12288, seq_size=1024, attn_heads=24, attn_size=128, num_blocks=12
@@ -57,16 +57,16 @@ def roofline(system: System) -> System:
     return replace(system, processing_mode="roofline")
 
 
-def space_of(app: Application, system: System, procs: int, batch: int, name: str, **options: Any) -> Space:
+def space_of(app: Application, system: System, procs: int, batch: int, name: str, **options: Any) -> ExecutionSpace:
     """A named space, with pins given as `pins`."""
     pins: dict[str, tuple[Any, ...]] = options.pop("pins", {})
     axes: Axes = PRESETS[name](system, **options)
     for key, values in pins.items():
         axes = axes.pin(key, values)
-    return Space(app, system, procs, batch, axes)
+    return ExecutionSpace(app, system, procs, batch, axes)
 
 
-def brute(space: Space) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def brute(space: ExecutionSpace) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Feasible numbers, seconds per sample and memory of both tiers, of every execution priced by itself."""
     columns = space.take(np.arange(space.size))
     priced = price_for_search(space.app, space.system, columns)

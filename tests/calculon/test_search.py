@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.calculon.answer import Partial
+from meshwright.calculon.answer import Goal
 from meshwright.calculon.axes import LARGEST
-from meshwright.calculon.front import Points, Shield
 from meshwright.calculon.model import price_for_search
 from meshwright.calculon.reading import read_application, read_system
 from meshwright.calculon.search import search, search_part
-from meshwright.calculon.space import Space
+from meshwright.calculon.space import ExecutionSpace
+from meshwright.search.incumbents import SearchedPart
+from meshwright.search.points import Points, Shield
 from tests.calculon.spaces import SMALL, WIDE, a100, brute, one_network, roofline, space_of
 
 SPACES = {
@@ -49,21 +50,21 @@ def unbeaten(sample_s: np.ndarray, tier1: np.ndarray, tier2: np.ndarray) -> set[
 def test_best_front_and_counts_are_those_of_brute_force(name: str) -> None:
     space = SPACES[name]()
     number, sample_s, tier1, tier2 = brute(space)
-    part = search_part(space, top=25)
+    part = search_part(space, Goal(top=25))
 
     order = np.lexsort((number, sample_s))[:25]
     assert part.best.number.tolist() == number[order].tolist()
-    assert part.best.sample_s == pytest.approx(sample_s[order], rel=1e-12)
+    assert part.best.time_s == pytest.approx(sample_s[order], rel=1e-12)
 
     expected = unbeaten(sample_s, tier1, tier2)
-    found = list(zip(part.front.sample_s, part.front.tier1_bytes, part.front.tier2_bytes, strict=True))
+    found = list(zip(part.front.time_s, part.front.tier1_bytes, part.front.tier2_bytes, strict=True))
     assert set(found) == expected
     assert len(found) == len(expected)
 
-    assert part.space == space.size
-    assert part.feasible == len(number)
-    assert sum(part.pruned.values()) + part.feasible == space.size
-    assert part.priced <= part.feasible
+    assert part.counts.space == space.size
+    assert part.counts.feasible == len(number)
+    assert sum(part.counts.pruned.values()) + part.counts.feasible == space.size
+    assert part.counts.priced <= part.counts.feasible
 
 
 @given(
@@ -81,20 +82,20 @@ def test_the_best_is_the_best_whatever_the_system(
     system = a100(tier1, tier2)
     space = space_of(SMALL, one_network(system, usage) if alone else system, procs, batch, "optimal-execution")
     number, sample_s, *_ = brute(space)
-    part = search_part(space, top=5)
+    part = search_part(space, Goal(top=5))
     assert part.best.number.tolist() == number[np.lexsort((number, sample_s))[:5]].tolist()
-    assert part.feasible == len(number)
+    assert part.counts.feasible == len(number)
 
 
 def test_parts_of_a_space_merge_to_the_whole() -> None:
     space = space_of(SMALL, a100(8.0), 8, 8, "full", pins={"fused_activation": (True,)})
-    whole = search_part(space, top=7)
-    merged = Partial()
+    whole = search_part(space, Goal(top=7))
+    merged = SearchedPart()
     for place in reversed(range(len(space.degrees))):
-        merged.merge(search_part(space, top=7, block=slice(place, place + 1)), top=7)
+        merged.merge(search_part(space, Goal(top=7), slice(place, place + 1)), top=7)
     assert merged.best.number.tolist() == whole.best.number.tolist()
     assert merged.front.number.tolist() == whole.front.number.tolist()
-    assert (merged.space, merged.feasible) == (whole.space, whole.feasible)
+    assert (merged.counts.space, merged.counts.feasible) == (whole.counts.space, whole.counts.feasible)
 
 
 def test_calculons_own_search_gpt3_without_second_tier_and_overlap() -> None:
@@ -102,7 +103,7 @@ def test_calculons_own_search_gpt3_without_second_tier_and_overlap() -> None:
     system = replace(system, mem2=replace(system.mem2, capacity_bytes=0.0))
     app = read_application("gpt3-175B")
     space = space_of(app, system, 512, 512, "optimal-execution", tp_overlap=False, dp_overlap=False)
-    found = search(space, stop_microbatch=True)
+    found = search(space, Goal(stop_microbatch=True))
     assert (found.certificate.space, found.certificate.feasible) == (69_160, 15_186)
     best = found.best[0]
     assert best.stats["sample_rate"] == pytest.approx(43.292484005332646, rel=1e-12)
@@ -117,14 +118,14 @@ def test_calculons_own_search_gpt3_without_second_tier_and_overlap() -> None:
     assert not execution["optimizer_sharding"]
     assert execution["fused_activation"]
     # Micro-batches that never stop growing add executions, none of them feasible.
-    grown = search(space)
+    grown = search(space, Goal())
     assert (grown.certificate.space, grown.certificate.feasible) == (166_012, 15_186)
     assert grown.best == found.best
 
 
 def test_the_whole_space_of_gpt3_on_512_is_searched() -> None:
     space = space_of(read_application("gpt3-175B"), read_system("a100_80g"), 512, 512, "optimal-execution")
-    found = search(space)
+    found = search(space, Goal())
     certificate = found.certificate
     assert certificate.space == 6_582_816
     assert certificate.optimal
@@ -139,14 +140,14 @@ def test_with_the_errors_mended_the_bounds_still_hold() -> None:
     columns = space.take(np.arange(space.size))
     priced = price_for_search(space.app, space.system, columns, fixed=True)
     best = np.min((priced.total_time_s / columns.batch_size)[priced.ok])
-    part = search_part(space, top=1, fixed=True)
-    assert part.best.sample_s[0] == pytest.approx(best, rel=1e-12)
-    assert part.feasible == int(priced.ok.sum())
+    part = search_part(space, Goal(top=1, fixed=True))
+    assert part.best.time_s[0] == pytest.approx(best, rel=1e-12)
+    assert part.counts.feasible == int(priced.ok.sum())
 
 
 def test_nothing_fits_is_an_answer_with_its_rules() -> None:
     space = space_of(WIDE, a100(0.01, 0.0), 16, 16, "optimal-execution")
-    found = search(space)
+    found = search(space, Goal())
     assert found.best == found.front == ()
     assert not found.certificate.optimal
     assert sum(dict(found.certificate.pruned).values()) == space.size
@@ -156,7 +157,7 @@ def test_nothing_fits_is_an_answer_with_its_rules() -> None:
 def test_a_front_holds_what_nothing_beats(points: list[tuple[int, int, int]]) -> None:
     values = np.array(points, dtype=float)
     found = Points(
-        number=np.arange(len(points)), sample_s=values[:, 0], tier1_bytes=values[:, 1], tier2_bytes=values[:, 2]
+        number=np.arange(len(points)), time_s=values[:, 0], tier1_bytes=values[:, 1], tier2_bytes=values[:, 2]
     )
     front = found.front()
     kept = {tuple(values[place]) for place in front.number}
@@ -173,7 +174,7 @@ def test_a_front_holds_what_nothing_beats(points: list[tuple[int, int, int]]) ->
 
 
 def test_stopping_is_for_the_space_with_one_batch() -> None:
-    space: Space = space_of(SMALL, a100(8.0), 8, 8, "full")
+    space: ExecutionSpace = space_of(SMALL, a100(8.0), 8, 8, "full")
     assert space.axes.batches != LARGEST
-    part = search_part(space, top=1, stop_microbatch=True)
-    assert part.space == space.size
+    part = search_part(space, Goal(top=1, stop_microbatch=True))
+    assert part.counts.space == space.size

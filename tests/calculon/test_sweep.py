@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -14,7 +15,8 @@ import pytest
 
 from meshwright.app.calculon_search import calculon_search
 from meshwright.app.calculon_sweep import CalculonSweep, calculon_sweep
-from meshwright.calculon.sweep import designs_of, portable, tasks_of
+from meshwright.calculon.answer import Goal
+from meshwright.calculon.sweep import designs_of, parts_of
 from meshwright.calculon.sweep_file import read_sweep
 from meshwright.errors import InputError, StoppedError
 from tests.calculon.spaces import SMALL, WIDE, a100, space_of
@@ -168,8 +170,9 @@ def test_what_killed_sweeps_left_is_removed_and_what_runs_is_not(tmp_path: Path)
 
 def test_tasks_cut_a_design_along_its_splits() -> None:
     space = space_of(SMALL, a100(8.0), 16, 16, "optimal-execution")
-    design = portable(designs_of([SMALL], [a100(8.0)], [16], [16], lambda system: space.axes)[0])
-    tasks = tasks_of(design, 50_000)
+    design = designs_of([SMALL], [a100(8.0)], [16], [16], lambda system: space.axes)[0]
+    tasks = parts_of(design, Goal(), 50_000)
+    assert pickle.loads(pickle.dumps(tasks)) == tasks
     assert len(tasks) > 2
     assert [task.block[0] for task in tasks[1:]] == [task.block[1] for task in tasks[:-1]]
     assert (tasks[0].block[0], tasks[-1].block[1]) == (0, len(space.degrees))

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from meshwright.app.calculon_whatif import CalculonWhatIf, calculon_what_if
+from meshwright.calculon.answer import Goal
 from meshwright.calculon.search import search
 from meshwright.calculon.whatif import system_numbers
 from meshwright.errors import InfeasibleError, InputError
@@ -42,7 +43,7 @@ def test_each_change_is_the_optimum_of_the_changed_system(found: CalculonWhatIf)
     for name, change in changed.items():
         for one in numbers[name].changes:
             best = search(
-                space_of(SMALL, change(one.factor), 16, 16, "optimal-execution", pins=PINS), top=1, front=False
+                space_of(SMALL, change(one.factor), 16, 16, "optimal-execution", pins=PINS), Goal(top=1, front=False)
             ).best[0]
             assert one.rate == best.sample_rate
             assert one.repriced_rate is None or one.repriced_rate <= one.rate

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import meshwright as mw
-from meshwright.calculon.on_ray import HERE, connect, ray_module
 from meshwright.compiler.instructions import Op
 from meshwright.errors import LostError
+from meshwright.ray_cluster import HERE, connect, ray_module
 from meshwright.runtime.on_ray import RayCrew
 from tests.runtime.small import batch, initial, step
 from tests.runtime.test_auto_elsewhere import check, two_stages

@@ -15,7 +15,7 @@ import jax
 import pytest
 
 from meshwright.app.elastic import training_on
-from meshwright.calculon.on_ray import ray_module
+from meshwright.ray_cluster import ray_module
 from meshwright.runtime.on_ray import RayCrew
 from meshwright.runtime.timings import this_machine
 from meshwright.runtime.train import Recovery, Steps, train

@@ -17,13 +17,14 @@ from meshwright.app.calculon_space import (
     read_apps,
     read_systems,
 )
-from meshwright.calculon.answer import BOUND, TIER1, TIER2, Priced, SearchResult
+from meshwright.calculon.answer import BOUND, TIER1, TIER2, ExecutionAnswer, Goal, Priced
 from meshwright.calculon.inputs import Application, System
-from meshwright.calculon.on_cores import run_on_cores
 from meshwright.calculon.search import search
-from meshwright.calculon.space import Space
-from meshwright.calculon.sweep import TASK_EXECUTIONS, Asked, Design, Found, Runner, sweep, why_nothing
+from meshwright.calculon.space import ExecutionSpace
+from meshwright.calculon.sweep import TASK_EXECUTIONS, Design, Found, sweep, why_nothing
 from meshwright.errors import InfeasibleError, Problem
+from meshwright.search.on_cores import run_on_cores
+from meshwright.search.tasks import Runner
 
 if TYPE_CHECKING:
     pass
@@ -37,8 +38,8 @@ LARGE = 1 << 27
 class CalculonSearch(Answer):
     """The answer: the best, the front, the certificate."""
 
-    space: Space
-    result: SearchResult
+    space: ExecutionSpace
+    result: ExecutionAnswer
     capacities_bytes: tuple[float, float]
     nodes: int | None = None
     """Nodes of the Ray cluster that searched, None for this process."""
@@ -129,16 +130,16 @@ def calculon_search(
     )
     check.done()
     held = systems[0]
-    asked = Space(apps[0], held, procs, batch, choice.axes(held))
+    asked = ExecutionSpace(apps[0], held, procs, batch, choice.axes(held))
     asked.require_executions()
     nodes = None
-    what = Asked(top=top, stop_microbatch=stop_microbatch, fixed=fixed)
+    goal = Goal(top=top, stop_microbatch=stop_microbatch, fixed=fixed)
     if ray is not None:
-        result, nodes = _on_cluster(asked, what, ray)
+        result, nodes = _on_cluster(asked, goal, ray)
     elif asked.size > LARGE:
-        result = _in_parts(asked, what, run_on_cores, TASK_EXECUTIONS)
+        result = _in_parts(asked, goal, run_on_cores, TASK_EXECUTIONS)
     else:
-        result = search(asked, top=top, stop_microbatch=stop_microbatch, fixed=fixed)
+        result = search(asked, goal)
     if not result.best:
         raise nothing_fits(asked, result)
     return CalculonSearch(
@@ -149,24 +150,21 @@ def calculon_search(
     )
 
 
-def _on_cluster(space: Space, asked: Asked, address: str) -> tuple[SearchResult, int]:
-    from meshwright.calculon.on_ray import OnRay
+def _on_cluster(space: ExecutionSpace, goal: Goal, address: str) -> tuple[ExecutionAnswer, int]:
+    from meshwright.search.on_ray import OnRay
 
     with OnRay(address) as runner:
         nodes = runner.nodes()
-        return _in_parts(space, asked, runner, min(TASK_EXECUTIONS, space.size // 16 + 1)), nodes
+        return _in_parts(space, goal, runner, min(TASK_EXECUTIONS, space.size // 16 + 1)), nodes
 
 
-def _in_parts(space: Space, asked: Asked, runner: Runner, executions: int) -> SearchResult:
-    design = Design(
-        number=0, app=space.app, system=space.system, num_procs=space.num_procs, batch=space.batch, axes=space.axes
-    )
-    found: Found = next(sweep([design], asked, runner, executions=executions))
+def _in_parts(space: ExecutionSpace, goal: Goal, runner: Runner, executions: int) -> ExecutionAnswer:
+    found: Found = next(sweep([Design(number=0, space=space)], goal, runner, executions=executions))
     assert found.result is not None, "the space was found not to be empty"
     return found.result
 
 
-def nothing_fits(space: Space, result: SearchResult) -> InfeasibleError:
+def nothing_fits(space: ExecutionSpace, result: ExecutionAnswer) -> InfeasibleError:
     """The error of a space whose every execution is excluded."""
     rules = dict(result.certificate.pruned)
     rules.pop(BOUND, None)

@@ -24,13 +24,11 @@ from meshwright.app.calculon_space import (
     read_apps,
     read_systems,
 )
-from meshwright.calculon.answer import Priced
+from meshwright.calculon.answer import Goal, Priced
 from meshwright.calculon.executions import ExecutionColumns
 from meshwright.calculon.inputs import Application, System
-from meshwright.calculon.on_cores import run_on_cores
 from meshwright.calculon.sweep import (
     TASK_EXECUTIONS,
-    Asked,
     Design,
     Found,
     designs_of,
@@ -41,6 +39,7 @@ from meshwright.calculon.sweep import (
 from meshwright.calculon.sweep_file import SweepFile
 from meshwright.errors import InputError, Problem, StoppedError
 from meshwright.formats.writing import check_file
+from meshwright.search.on_cores import run_on_cores
 
 if TYPE_CHECKING:
     pass
@@ -172,9 +171,9 @@ def calculon_sweep(
             f"{len(designs):,} designs", f"a file holds at most {MOST_DESIGNS:,}", "sweep into several files", "designs"
         )
         check.done()
-    asked = Asked(top=top, stop_microbatch=stop_microbatch, fixed=fixed)
-    file = SweepFile(path=path, fingerprint=fingerprint(designs, asked, every=every))
-    return _run(designs, asked, file, every=every, resume=resume and path.exists(), ray=ray, told=told)
+    goal = Goal(top=top, stop_microbatch=stop_microbatch, fixed=fixed)
+    file = SweepFile(path=path, fingerprint=fingerprint(designs, goal, every=every))
+    return _run(designs, goal, file, every=every, resume=resume and path.exists(), ray=ray, told=told)
 
 
 def _check_output(path: Path, *, resume: bool, force: bool) -> None:
@@ -187,7 +186,7 @@ def _check_output(path: Path, *, resume: bool, force: bool) -> None:
 
 def _run(
     designs: list[Design],
-    asked: Asked,
+    goal: Goal,
     file: SweepFile,
     *,
     every: bool,
@@ -199,7 +198,7 @@ def _run(
     runner: Any = None
     with contextlib.ExitStack() as stack:
         if ray is not None:
-            from meshwright.calculon.on_ray import OnRay
+            from meshwright.search.on_ray import OnRay
 
             runner = stack.enter_context(OnRay(ray))
         file.open()
@@ -213,12 +212,12 @@ def _run(
             todo = [design for design in designs if design.number not in complete]
             executions = 0
             found: Iterator[Found] = sweep(
-                todo, asked, runner if runner is not None else run_on_cores, executions=TASK_EXECUTIONS
+                todo, goal, runner if runner is not None else run_on_cores, executions=TASK_EXECUTIONS
             )
             with contextlib.closing(found):  # type: ignore[type-var]
                 for one in found:
                     executions += one.result.certificate.space if one.result else 0
-                    _write(file, one, every=every)
+                    _write(file, one, every=every, fixed=goal.fixed)
                     if told is not None:
                         elapsed_s = time.perf_counter() - started
                         told(
@@ -248,7 +247,7 @@ def _run(
     )
 
 
-def _write(file: SweepFile, found: Found, *, every: bool) -> None:
+def _write(file: SweepFile, found: Found, *, every: bool, fixed: bool) -> None:
     """The rows of one design, and what it came to."""
     design, result = found.design, found.result
     names = design.to_dict()
@@ -258,7 +257,7 @@ def _write(file: SweepFile, found: Found, *, every: bool) -> None:
         rank = {number: place for place, number in enumerate(result.best_numbers, 1)}
         front = frozenset(result.front_numbers)
         if every:
-            for numbers, columns, priced in every_execution(design, fixed=result.fixed):
+            for numbers, columns, priced in every_execution(design, fixed=fixed):
                 rows += file.add(names, numbers, columns, priced.values, rank, front)
         else:
             kept = dict(zip(result.best_numbers, result.best, strict=True))

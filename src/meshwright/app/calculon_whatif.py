@@ -19,7 +19,7 @@ from meshwright.app.calculon_space import (
     read_systems,
 )
 from meshwright.calculon.inputs import Application, System
-from meshwright.calculon.space import Space
+from meshwright.calculon.space import ExecutionSpace
 from meshwright.calculon.whatif import WhatIf, what_if
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ SCHEMA = "meshwright.calculon-what-if/1"
 class CalculonWhatIf(Answer):
     """Sensitivities of an optimum, the largest first."""
 
-    space: Space
+    space: ExecutionSpace
     factors: tuple[float, ...]
     answer: WhatIf
 
@@ -131,8 +131,8 @@ def calculon_what_if(
         check, systems, space=space, dtype=dtype, tp_overlap=tp_overlap, dp_overlap=dp_overlap, pin=pin
     )
     check.done()
-    asked = Space(apps[0], systems[0], procs, batch, choice.axes(systems[0]))
-    answer = what_if(apps[0], systems[0], procs, batch, choice.axes, factors=held, fixed=fixed, progress=progress)
+    asked = ExecutionSpace(apps[0], systems[0], procs, batch, choice.axes(systems[0]))
+    answer = what_if(asked, choice.axes, factors=held, fixed=fixed, progress=progress)
     if not answer.base.best:
         raise nothing_fits(asked, answer.base)
     return CalculonWhatIf(space=asked, factors=held, answer=answer)

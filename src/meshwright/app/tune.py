@@ -19,14 +19,14 @@ from meshwright.app.calculon_space import (
 from meshwright.app.tune_answer import Judged, TuneAnswer
 from meshwright.app.tune_options import Chosen, TuneOptions, tune_options
 from meshwright.calculon.inputs import Application, System
-from meshwright.calculon.space import Space as Executions
+from meshwright.calculon.space import ExecutionSpace
+from meshwright.calculon.tuning import CalculonSpace
 from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem
 from meshwright.planning.axes import space_of
 from meshwright.planning.job_inputs import Count, job_inputs
 from meshwright.planning.one_kind import require_homogeneous
 from meshwright.schedules import DEFAULT_SCHEDULES
 from meshwright.search.tuners.base import Optimum, Trial, TunableSpace
-from meshwright.search.tuners.calculon_space import CalculonSpace
 from meshwright.search.tuners.plan_space import PlanSpace
 from meshwright.search.tuners.run import TUNERS, run_study
 from meshwright.specs.cluster import ClusterSpec
@@ -157,7 +157,7 @@ def calculon_tune(
         check, systems, space=space, dtype=dtype, tp_overlap=tp_overlap, dp_overlap=dp_overlap, pin=pin
     )
     check.done()
-    asked = Executions(apps[0], systems[0], procs, batch, choice.axes(systems[0]))
+    asked = ExecutionSpace(apps[0], systems[0], procs, batch, choice.axes(systems[0]))
     asked.require_executions()
     tuned = CalculonSpace(space=asked, fixed=fixed)
     best = tuned.optimum() if options.optimum else None

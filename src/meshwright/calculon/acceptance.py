@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.calculon.distinct import distinct
 from meshwright.calculon.executions import KEYS, ExecutionColumns
 from meshwright.calculon.factored import LAYOUT_KEYS, SETTING_KEYS, Factored
 from meshwright.calculon.inputs import Application, System
 from meshwright.calculon.legality import LATER, RULES, Rule, reject
-from meshwright.calculon.parts import in_parts
+from meshwright.search.distinct import distinct
+from meshwright.search.parts import in_parts
 from meshwright.shapes import Int
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.calculon.block_layers import block_layers
-from meshwright.calculon.distinct import Distinct, distinct
 from meshwright.calculon.executions import ExecutionColumns
 from meshwright.calculon.inputs import (
     DATATYPE_BYTES,
@@ -31,6 +30,7 @@ from meshwright.calculon.layers import (
     Layer,
     optimizer_bytes_per_weight,
 )
+from meshwright.search.distinct import Distinct, distinct
 from meshwright.shapes import Float, Int
 
 BLOCK_KEYS = (

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from meshwright.calculon.axes import LARGEST
-from meshwright.calculon.distinct import distinct
 from meshwright.calculon.executions import ExecutionColumns
 from meshwright.calculon.inputs import OPERATIONS, Network, System
 from meshwright.calculon.layouts import Cells
@@ -22,7 +21,8 @@ from meshwright.calculon.legality import reject
 from meshwright.calculon.model import MemoryColumns, price_for_search, price_memory
 from meshwright.calculon.rows import Book
 from meshwright.calculon.settings import OFFLOAD_KEYS, SettingTable
-from meshwright.calculon.space import Space
+from meshwright.calculon.space import ExecutionSpace
+from meshwright.search.distinct import distinct
 from meshwright.shapes import Bool, Float, Int
 
 FREE = Network(
@@ -40,7 +40,7 @@ FREE = Network(
 class Relaxed:
     """Bounds over a space."""
 
-    def __init__(self, space: Space, *, fixed: bool) -> None:
+    def __init__(self, space: ExecutionSpace, *, fixed: bool) -> None:
         self.space, self.app, self.system, self.fixed = space, space.app, space.system, fixed
         self.any_network: System = replace(space.system, networks=tuple(FREE for _ in space.system.networks))
         self.one_more: System = replace(space.system, networks=(*space.system.networks, FREE))

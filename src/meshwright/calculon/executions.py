@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from meshwright.calculon.inputs import CHOICES, Execution
+from meshwright.search.table import Table
 from meshwright.shapes import Bool, Int
 
 COUNTS = (
@@ -28,7 +29,7 @@ UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionColumns:
+class ExecutionColumns(Table):
     """Many executions, one array per key.
 
     Counts are int64. Choices are int8 codes: positions in `CHOICES[key]`, -1 for a value that is not there.
@@ -58,11 +59,6 @@ class ExecutionColumns:
     optimizer_offload: Bool[np.ndarray, "rows"]
     training: Bool[np.ndarray, "rows"]
 
-    @property
-    def rows(self) -> int:
-        """Number of executions."""
-        return int(self.num_procs.shape[0])
-
     @classmethod
     def from_executions(cls, executions: Iterable[Execution]) -> ExecutionColumns:
         """One row per execution, in order."""
@@ -78,15 +74,6 @@ class ExecutionColumns:
         """
         columns = [_column(name, values[name]) for name in KEYS]
         return cls(**dict(zip(KEYS, np.broadcast_arrays(*columns), strict=True)))
-
-    @classmethod
-    def joined(cls, parts: Sequence[ExecutionColumns]) -> ExecutionColumns:
-        """Rows of several, one after the other."""
-        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in KEYS})
-
-    def take(self, index: Int[np.ndarray, "chosen"] | Bool[np.ndarray, "rows"] | slice) -> ExecutionColumns:
-        """The rows of an index, a mask or a slice."""
-        return ExecutionColumns(**{name: getattr(self, name)[index] for name in KEYS})
 
     def row(self, index: int) -> Execution:
         """One row as an execution."""

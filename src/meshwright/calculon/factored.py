@@ -14,9 +14,9 @@ from functools import cached_property
 
 import numpy as np
 
-from meshwright.calculon.distinct import distinct
 from meshwright.calculon.executions import KEYS, ExecutionColumns
-from meshwright.calculon.parts import in_parts
+from meshwright.search.distinct import distinct
+from meshwright.search.parts import in_parts
 from meshwright.shapes import Int
 
 LAYOUT_KEYS = (

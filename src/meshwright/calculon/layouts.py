@@ -17,6 +17,7 @@ import numpy as np
 
 from meshwright.calculon.axes import EVERY, Axes, Divides, Value, quantity_of
 from meshwright.calculon.inputs import Application
+from meshwright.search.table import Table
 from meshwright.shapes import Int
 
 
@@ -80,7 +81,7 @@ def divisors(number: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cells:
+class Cells(Table):
     """Layouts of equal memory, one row per range of micro-batch counts."""
 
     tensor_par: Int[np.ndarray, "cells"]
@@ -95,23 +96,9 @@ class Cells:
     """Position in the space of the first execution of the first layout."""
 
     @property
-    def rows(self) -> int:
-        """Number of cells."""
-        return len(self.low)
-
-    @property
     def layouts(self) -> Int[np.ndarray, "cells"]:
         """Number of layouts in each."""
         return self.high - self.low + 1
-
-    def take(self, index: Int[np.ndarray, "chosen"] | slice) -> Cells:
-        """The cells of an index."""
-        return Cells(**{name: getattr(self, name)[index] for name in self.__slots__})
-
-    @classmethod
-    def joined(cls, parts: list[Cells]) -> Cells:
-        """Cells of several, one after the other."""
-        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in cls.__slots__})
 
 
 def cells_of(degrees: Degrees, first: int, settings: int) -> Cells:

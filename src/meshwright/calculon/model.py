@@ -16,10 +16,10 @@ from meshwright.calculon.factored import Factored
 from meshwright.calculon.inputs import Application, System
 from meshwright.calculon.legality import MEMORY_TIER1, MEMORY_TIER2, reject
 from meshwright.calculon.memory import spaces
-from meshwright.calculon.parts import in_parts
 from meshwright.calculon.price_factored import Prepare, price_factored
 from meshwright.calculon.rows import Book, Prepared, Rows, prepare
 from meshwright.calculon.statistics import STATISTICS, CalculonColumns
+from meshwright.search.parts import in_parts
 from meshwright.shapes import Bool, Float, Int
 
 MANY_ROWS = 1 << 19

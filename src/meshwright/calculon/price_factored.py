@@ -22,10 +22,10 @@ from meshwright.calculon.executions import ExecutionColumns
 from meshwright.calculon.factored import LAYOUT_KEYS, Factored
 from meshwright.calculon.inputs import NO_OVERLAP
 from meshwright.calculon.memory import spaces
-from meshwright.calculon.parts import in_parts
 from meshwright.calculon.pipeline import Flow, bubble_s, chunk_s, flow
 from meshwright.calculon.rows import Prepared, Rows
 from meshwright.calculon.vocabulary import vocabulary_times
+from meshwright.search.parts import in_parts
 from meshwright.shapes import Float
 
 OFFLOAD_KEYS = ("weight_offload", "activations_offload", "optimizer_offload")

@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from meshwright.calculon.inputs import (
@@ -299,7 +298,7 @@ def _engines(table: _Table) -> Mapping[str, Rate]:
         inner.only(("tflops", "gflops_efficiency"))
         peak = inner.number("tflops", lambda x: x > 0, "it is above 0")
         found[datatype] = Rate(peak=peak * 1e12, curve=_curve(inner, "gflops_efficiency", 1e9))
-    return MappingProxyType(found)
+    return found
 
 
 def _memory(table: _Table) -> Memory:
@@ -353,7 +352,7 @@ def _network(table: _Table) -> Network:
         latency_s=latency,
         must_be_filled=bool(filled),
         processor_usage=usage,
-        operations=MappingProxyType({name: _operation(operations, name) for name in OPERATIONS}),
+        operations={name: _operation(operations, name) for name in OPERATIONS},
     )
 
 

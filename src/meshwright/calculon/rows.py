@@ -17,10 +17,10 @@ from meshwright.calculon.blocks import (
     price_blocks,
     price_optimizers,
 )
-from meshwright.calculon.distinct import Distinct, Numbering
 from meshwright.calculon.executions import ExecutionColumns
 from meshwright.calculon.inputs import AR, CHOICES, FULL, RS_AG, Application, System
 from meshwright.calculon.layers import BlockKeys
+from meshwright.search.distinct import Distinct, Numbering
 from meshwright.shapes import Float, Int
 
 Column = Float[np.ndarray, "rows"]

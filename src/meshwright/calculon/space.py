@@ -7,7 +7,7 @@ settings in order.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +25,7 @@ AboveOne = tuple[bool, bool, bool]
 
 
 @dataclass(frozen=True)
-class Space:
+class ExecutionSpace:
     """A space of training executions.
 
     Its size is the number of executions whose keys keep every constraint of `axes`; networks and memory reject some
@@ -38,6 +38,10 @@ class Space:
     batch: int
     """The batch; each data degree takes the largest multiple of it up to here, or every multiple."""
     axes: Axes
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Only the question travels to other processes; tables are made again where they are needed."""
+        return {field.name: self.__dict__[field.name] for field in fields(self)}
 
     @cached_property
     def degrees(self) -> tuple[Degrees, ...]:

@@ -7,23 +7,27 @@ is the caller's, so that nothing waits in memory.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from meshwright.calculon.answer import Certificate, Partial, SearchResult, result_of
+from meshwright.calculon.answer import ExecutionAnswer, Goal, answer_of
 from meshwright.calculon.axes import Axes
 from meshwright.calculon.inputs import Application, System
 from meshwright.calculon.legality import reject
 from meshwright.calculon.model import price
 from meshwright.calculon.search import search_part
-from meshwright.calculon.space import Space
+from meshwright.calculon.space import ExecutionSpace
 from meshwright.calculon.statistics import CalculonColumns
 from meshwright.errors import InfeasibleError
+from meshwright.search.certificate import Certificate
+from meshwright.search.incumbents import SearchedPart
+from meshwright.search.tasks import Runner, run_here
 
 TASK_EXECUTIONS = 1 << 26
 """A task of a cluster is at most about this many executions: some tenths of a second."""
@@ -41,25 +45,17 @@ class Design:
 
     number: int
     """Position in the sweep."""
-    app: Application
-    system: System
-    num_procs: int
-    batch: int
-    axes: Axes
-
-    @property
-    def space(self) -> Space:
-        """What is searched."""
-        return Space(self.app, self.system, self.num_procs, self.batch, self.axes)
+    space: ExecutionSpace
 
     def to_dict(self) -> dict[str, object]:
         """As data, by names."""
+        space = self.space
         return {
             "design": self.number,
-            "app": self.app.name,
-            "system": self.system.name,
-            "num_procs": self.num_procs,
-            "batch": self.batch,
+            "app": space.app.name,
+            "system": space.system.name,
+            "num_procs": space.num_procs,
+            "batch": space.batch,
         }
 
 
@@ -68,90 +64,58 @@ class Found:
     """What came of a design."""
 
     design: Design
-    result: SearchResult | None
+    result: ExecutionAnswer | None
     """None for an empty space."""
     why_not: str
     """Empty where executions were found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What each search of a sweep is asked for."""
-
-    top: int = 10
-    stop_microbatch: bool = False
-    fixed: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """A part of a design's space, small enough to be done again if it is lost."""
+class DesignPart:
+    """A part of a design's space as a task."""
 
     design: Design
+    goal: Goal
     block: tuple[int, int]
     """First of `space.degrees`, and after the last."""
 
-
-Runner = Callable[[list[Task], Asked], Iterator[tuple[int, Partial]]]
-"""Does tasks in any order; gives position and result of every task once, as they end."""
+    def __call__(self) -> SearchedPart:
+        """Search it."""
+        return search_part(self.design.space, self.goal, slice(*self.block))
 
 
 def designs_of(
     apps: list[Application], systems: list[System], num_procs: list[int], batches: list[int], axes: MakeAxes
 ) -> list[Design]:
     """Every combination, applications slowest."""
-    every = [(a, s, n, b) for a in apps for s in systems for n in num_procs for b in batches]
+    every = itertools.product(apps, systems, num_procs, batches)
     return [
-        Design(number=place, app=app, system=system, num_procs=number, batch=batch, axes=axes(system))
+        Design(number=place, space=ExecutionSpace(app, system, number, batch, axes(system)))
         for place, (app, system, number, batch) in enumerate(every)
     ]
 
 
-def tasks_of(design: Design, executions: int = TASK_EXECUTIONS) -> list[Task]:
+def parts_of(design: Design, goal: Goal, executions: int = TASK_EXECUTIONS) -> list[DesignPart]:
     """A design's space in parts of about equal size, along its splits of the processors; none for an empty space."""
     space = design.space
-    tasks: list[Task] = []
+    parts: list[DesignPart] = []
     first = held = 0
     for place, degrees in enumerate(space.degrees):
         held += degrees.layouts * space.settings(degrees.above_one).rows
         if held >= executions or place + 1 == len(space.degrees):
-            tasks.append(Task(design=design, block=(first, place + 1)))
+            parts.append(DesignPart(design=design, goal=goal, block=(first, place + 1)))
             first, held = place + 1, 0
-    return tasks
-
-
-def do_task(task: Task, asked: Asked) -> Partial:
-    """Search a part of a design's space.
-
-    Parts prune by nothing found elsewhere, so that their counts do not depend on where and when they are done.
-
-    Args:
-        task: the part.
-        asked: for what.
-    """
-    return search_part(
-        task.design.space,
-        top=asked.top,
-        stop_microbatch=asked.stop_microbatch,
-        fixed=asked.fixed,
-        block=slice(*task.block),
-    )
-
-
-def run_here(tasks: list[Task], asked: Asked) -> Iterator[tuple[int, Partial]]:
-    """Do tasks in this process, in order."""
-    for place, task in enumerate(tasks):
-        yield place, do_task(task, asked)
+    return parts
 
 
 def sweep(
-    designs: list[Design], asked: Asked, runner: Runner = run_here, *, executions: int = TASK_EXECUTIONS
+    designs: list[Design], goal: Goal, runner: Runner = run_here, *, executions: int = TASK_EXECUTIONS
 ) -> Iterator[Found]:
     """Search every design.
 
     Args:
         designs: what to search.
-        asked: for what.
+        goal: what for.
         runner: does the parts; in this process by default.
         executions: of a part, about.
 
@@ -159,34 +123,34 @@ def sweep(
         What came of each design, in order, each as soon as it and all before it have ended.
     """
     for first in range(0, len(designs), DESIGNS_AT_ONCE):
-        yield from _sweep(designs[first : first + DESIGNS_AT_ONCE], asked, runner, executions)
+        yield from _sweep(designs[first : first + DESIGNS_AT_ONCE], goal, runner, executions)
 
 
-def _sweep(designs: list[Design], asked: Asked, runner: Runner, executions: int) -> Iterator[Found]:
-    tasks: list[Task] = []
+def _sweep(designs: list[Design], goal: Goal, runner: Runner, executions: int) -> Iterator[Found]:
+    tasks: list[DesignPart] = []
     left: dict[int, int] = {}
     for design in designs:
-        parts = tasks_of(design, executions)
+        parts = parts_of(design, goal, executions)
         left[design.number] = len(parts)
         tasks += parts
-    merged: dict[int, Partial] = {}
+    merged: dict[int, SearchedPart] = {}
     waiting = list(designs)[::-1]
     started = time.perf_counter()
-    for place, part in runner(tasks, asked):
+    for place, part in runner(tasks):
         number = tasks[place].design.number
-        merged.setdefault(number, Partial()).merge(part, asked.top)
+        merged.setdefault(number, SearchedPart()).merge(part, goal.top)
         left[number] -= 1
         while waiting and not left[waiting[-1].number]:
-            yield _found(waiting.pop(), merged, asked, started)
+            yield _found(waiting.pop(), merged, goal, started)
     while waiting:
-        yield _found(waiting.pop(), merged, asked, started)
+        yield _found(waiting.pop(), merged, goal, started)
 
 
-def _found(design: Design, merged: dict[int, Partial], asked: Asked, started: float) -> Found:
+def _found(design: Design, merged: dict[int, SearchedPart], goal: Goal, started: float) -> Found:
     part = merged.pop(design.number, None)
     if part is None:
         return Found(design=design, result=None, why_not=_why_empty(design))
-    result = result_of(design.space, part, started=started, fixed=asked.fixed)
+    result = answer_of(design.space, part, started=started, fixed=goal.fixed)
     return Found(design=design, result=result, why_not="" if result.best else why_nothing(result.certificate))
 
 
@@ -226,21 +190,17 @@ def every_execution(design: Design, *, fixed: bool = False) -> Iterator[tuple[np
             yield numbers[kept], columns.take(kept), accepted
 
 
-def fingerprint(designs: list[Design], asked: Asked, *, every: bool) -> str:
+def fingerprint(designs: list[Design], goal: Goal, *, every: bool) -> str:
     """A digest of what a sweep asks, so that a file is only gone on with under the same question.
 
     Args:
         designs: all of the sweep.
-        asked: of each search.
+        goal: of each search.
         every: all accepted executions are written.
     """
-    data = {"designs": [asdict(portable(design)) for design in designs], "asked": asdict(asked), "all": every}
+    data = {
+        "designs": [{"number": design.number, **asdict(design.space)} for design in designs],
+        "asked": {key: value for key, value in asdict(goal).items() if key != "front"},
+        "all": every,
+    }
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
-
-
-def portable(design: Design) -> Design:
-    """The design with plain mappings, which can be sent to other processes."""
-    system = design.system
-    networks = tuple(replace(network, operations=dict(network.operations)) for network in system.networks)
-    plain = replace(system, matrix=dict(system.matrix), vector=dict(system.vector), networks=networks)
-    return replace(design, system=plain)

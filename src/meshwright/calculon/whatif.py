@@ -6,17 +6,17 @@ change is searched, not only priced; both are told.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
-from meshwright.calculon.answer import Priced, SearchResult
+from meshwright.calculon.answer import ExecutionAnswer, Goal, Priced
 from meshwright.calculon.axes import Axes
 from meshwright.calculon.executions import ExecutionColumns
-from meshwright.calculon.inputs import Application, Execution, Network, System
+from meshwright.calculon.inputs import Application, Execution, System
 from meshwright.calculon.model import price
 from meshwright.calculon.search import search
-from meshwright.calculon.space import Space
+from meshwright.calculon.space import ExecutionSpace
 
 MakeAxes = Callable[[System], Axes]
 
@@ -72,7 +72,7 @@ class Sensitivity:
 class WhatIf:
     """Sensitivities of the optimum, the largest first."""
 
-    base: SearchResult
+    base: ExecutionAnswer
     numbers: tuple[Sensitivity, ...]
 
 
@@ -83,67 +83,50 @@ def system_numbers(system: System, datatypes: tuple[str, ...]) -> Iterator[Numbe
         system: the system.
         datatypes: that executions use; engines of others do not count.
     """
+
+    def number(name: str, value: float, unit: str, *path: str | int) -> Number:
+        return Number(name=name, value=value, unit=unit, scaled=lambda factor: _scaled(system, path, factor))
+
     for engine in ("matrix", "vector"):
         rates = getattr(system, engine)
         for name in datatypes:
-            rate = rates[name]
-
-            def faster(factor: float, engine: str = engine, name: str = name) -> System:
-                rates: dict[str, Any] = dict(getattr(system, engine))
-                rates[name] = replace(rates[name], peak=rates[name].peak * factor)
-                changed: dict[str, Any] = {engine: rates}
-                return replace(system, **changed)
-
-            yield Number(name=f"{engine}.{name}.tflops", value=rate.peak / 1e12, unit="TFLOP/s", scaled=faster)
+            yield number(f"{engine}.{name}.tflops", rates[name].peak / 1e12, "TFLOP/s", engine, name, "peak")
     for tier in ("mem1", "mem2"):
         memory = getattr(system, tier)
-        if memory.capacity_bytes <= 0:
-            continue
-
-        def larger(factor: float, tier: str = tier) -> System:
-            memory = getattr(system, tier)
-            return replace(system, **{tier: replace(memory, capacity_bytes=memory.capacity_bytes * factor)})
-
-        def quicker(factor: float, tier: str = tier) -> System:
-            memory = getattr(system, tier)
-            rate = replace(memory.rate, peak=memory.rate.peak * factor)
-            return replace(system, **{tier: replace(memory, rate=rate)})
-
-        yield Number(name=f"{tier}.GiB", value=memory.capacity_bytes / 2**30, unit="GiB", scaled=larger)
-        yield Number(name=f"{tier}.GBps", value=memory.rate.peak / 1e9, unit="GB/s", scaled=quicker)
+        if memory.capacity_bytes > 0:
+            yield number(f"{tier}.GiB", memory.capacity_bytes / 2**30, "GiB", tier, "capacity_bytes")
+            yield number(f"{tier}.GBps", memory.rate.peak / 1e9, "GB/s", tier, "rate", "peak")
     for place, network in enumerate(system.networks):
-
-        def wider(factor: float, place: int = place) -> System:
-            old = system.networks[place]
-            return _network(system, place, replace(old, bandwidth_bytes_per_s=old.bandwidth_bytes_per_s * factor))
-
-        def slower(factor: float, place: int = place) -> System:
-            old = system.networks[place]
-            return _network(system, place, replace(old, latency_s=old.latency_s * factor))
-
+        where = f"networks[{place}]"
         bandwidth = network.bandwidth_bytes_per_s / 1e9
-        yield Number(name=f"networks[{place}].bandwidth", value=bandwidth, unit="GB/s", scaled=wider)
+        yield number(f"{where}.bandwidth", bandwidth, "GB/s", "networks", place, "bandwidth_bytes_per_s")
         if network.latency_s > 0:
-            yield Number(name=f"networks[{place}].latency", value=network.latency_s * 1e6, unit="µs", scaled=slower)
-        if float(network.size).is_integer() and network.size > 1:
-
-            def bigger(factor: float, place: int = place) -> System:
-                old = system.networks[place]
-                return _network(system, place, replace(old, size=max(1, int(old.size * factor))))
-
-            yield Number(name=f"networks[{place}].size", value=network.size, unit="processors", scaled=bigger)
+            yield number(f"{where}.latency", network.latency_s * 1e6, "µs", "networks", place, "latency_s")
+        if network.size > 1:
+            yield number(f"{where}.size", network.size, "processors", "networks", place, "size")
 
 
-def _network(system: System, place: int, network: Network) -> System:
-    networks = (*system.networks[:place], network, *system.networks[place + 1 :])
-    return replace(system, networks=networks)
+def _at(owner: Any, path: tuple[str | int, ...]) -> Any:
+    """What lies at a path of field names, keys and positions."""
+    for step in path:
+        owner = getattr(owner, str(step)) if is_dataclass(owner) else owner[step]
+    return owner
+
+
+def _scaled(owner: Any, path: tuple[str | int, ...], factor: float) -> Any:
+    """The same with the number at a path times a factor; whole numbers stay whole, and at least 1."""
+    if not path:
+        return max(1, int(owner * factor)) if isinstance(owner, int) else owner * factor
+    step, inner = path[0], _scaled(_at(owner, path[:1]), path[1:], factor)
+    if is_dataclass(owner):
+        return replace(owner, **{str(step): inner})  # type: ignore[type-var]
+    if isinstance(owner, Mapping):
+        return {**owner, step: inner}
+    return tuple(inner if place == step else one for place, one in enumerate(owner))
 
 
 def what_if(
-    app: Application,
-    system: System,
-    num_procs: int,
-    batch: int,
+    space: ExecutionSpace,
     axes: MakeAxes,
     *,
     factors: tuple[float, ...] = (0.5, 2.0),
@@ -153,13 +136,10 @@ def what_if(
     """How the best execution's sample rate changes with each number of the system, searched anew each time.
 
     Args:
-        app: the application.
-        system: the unchanged system.
-        num_procs: processors.
-        batch: largest batch.
-        axes: makes the space of a system.
+        space: of the unchanged system.
+        axes: makes the axes of a changed one.
         factors: each number is multiplied by each of these, one number at a time.
-        fixed: with the model's known errors mended.
+        fixed: without the model's known errors.
         progress: called with the searches done and the searches in all.
 
     Returns:
@@ -168,10 +148,11 @@ def what_if(
     Raises:
         InfeasibleError: the space is empty.
     """
-    base = search(Space(app, system, num_procs, batch, axes(system)), top=1, front=False, fixed=fixed)
+    goal = Goal(top=1, front=False, fixed=fixed)
+    base = search(space, goal)
     best = base.best[0] if base.best else None
-    datatypes = tuple(str(value) for value in axes(system).axis("datatype").values)
-    numbers = list(system_numbers(system, datatypes))
+    datatypes = tuple(str(value) for value in space.axes.axis("datatype").values)
+    numbers = list(system_numbers(space.system, datatypes))
     total = 1 + len(numbers) * len(factors)
     found = []
     for place, number in enumerate(numbers):
@@ -180,14 +161,13 @@ def what_if(
             if progress is not None:
                 progress(1 + place * len(factors) + turn, total)
             changed = number.scaled(factor)
-            space = Space(app, changed, num_procs, batch, axes(changed))
-            answer = search(space, top=1, front=False, fixed=fixed)
+            answer = search(replace(space, system=changed, axes=axes(changed)), goal)
             now = answer.best[0] if answer.best else None
             changes.append(
                 Changed(
                     factor=factor,
                     best=now,
-                    repriced_rate=_rate(app, changed, best.execution, fixed=fixed) if best else None,
+                    repriced_rate=_rate(space.app, changed, best.execution, fixed=fixed) if best else None,
                     moved=_moved(best, now),
                 )
             )

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.calculon.on_ray import HERE, connect, ray_module
 from meshwright.errors import LostError, Problem
+from meshwright.ray_cluster import HERE, connect, ray_module
 from meshwright.runtime.crew import Answer, Failed, Gone
 from meshwright.runtime.worker import BETWEEN
 
@@ -41,7 +41,7 @@ class RayCrew:
 
         Args:
             environments: what each adds to its environment before JAX starts.
-            address: of the cluster, as `calculon.on_ray.OnRay.address`; without it the one this process has joined, or
+            address: of the cluster, as `ray_cluster.connect` takes it; without it the one this process has joined, or
                 one of this machine.
 
         Raises:

@@ -86,7 +86,7 @@ def _local_ray(workers: int) -> Iterator[None]:
     """A Ray that is there already, or one of this machine for as long as the study runs."""
     import ray
 
-    from meshwright.calculon.on_ray import start_here
+    from meshwright.ray_cluster import start_here
 
     if ray.is_initialized():
         yield

@@ -6,12 +6,13 @@ import random
 
 import pytest
 
+from meshwright.calculon.answer import Goal
 from meshwright.calculon.axes import full, optimal_execution
 from meshwright.calculon.reading import read_application, read_system
 from meshwright.calculon.search import search
-from meshwright.calculon.space import Space
+from meshwright.calculon.space import ExecutionSpace
+from meshwright.calculon.tuning import CalculonSpace
 from meshwright.search.tuners.base import Rules
-from meshwright.search.tuners.calculon_space import CalculonSpace
 
 
 def calculon_space(
@@ -21,7 +22,7 @@ def calculon_space(
     axes = preset(system)
     for key, values in pins.items():
         axes = axes.pin(key, values)
-    return CalculonSpace(space=Space(app, system, procs, batch, axes))
+    return CalculonSpace(space=ExecutionSpace(app, system, procs, batch, axes))
 
 
 @pytest.mark.parametrize(
@@ -49,10 +50,12 @@ def test_axes_and_rules_leave_exactly_the_executions_that_the_space_counts(space
 
 def test_the_published_space_has_its_published_size_and_few_rules() -> None:
     system = read_system("a100_80g")
-    space = CalculonSpace(space=Space(read_application("gpt3-175B"), system, 512, 512, optimal_execution(system)))
+    space = CalculonSpace(
+        space=ExecutionSpace(read_application("gpt3-175B"), system, 512, 512, optimal_execution(system))
+    )
     assert space.size == 6_582_816
     assert len(space.forbidden) < 100
-    whole = CalculonSpace(space=Space(read_application("gpt3-175B"), system, 512, 512, full(system)))
+    whole = CalculonSpace(space=ExecutionSpace(read_application("gpt3-175B"), system, 512, 512, full(system)))
     assert whole.size > 10**8
     assert len(whole.forbidden) < 400
 
@@ -78,7 +81,7 @@ def test_a_trial_is_priced_as_the_model_prices_it() -> None:
     space = calculon_space(8, 8)
     best = space.optimum()
     assert best is not None
-    found = search(space.space, top=1, front=False).best[0]
+    found = search(space.space, Goal(top=1, front=False)).best[0]
     point = space.point(found.execution)
     assert space.execution(point) == found.execution
     outcome = space.evaluate(point)

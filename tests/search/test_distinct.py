@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshwright.calculon.distinct import distinct
+from meshwright.search.distinct import distinct
 
 NUMBERS = np.random.default_rng(11)
 ROWS = 200_000

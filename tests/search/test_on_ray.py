@@ -16,12 +16,16 @@ from pathlib import Path
 import pytest
 
 from meshwright.app.calculon_search import calculon_search
-from meshwright.calculon.answer import Partial
+from meshwright.calculon.answer import Goal
 from meshwright.calculon.axes import full
-from meshwright.calculon.on_ray import OnRay, connect, ray_module
 from meshwright.calculon.reading import read_application, read_system
-from meshwright.calculon.sweep import Asked, Design, run_here, tasks_of
+from meshwright.calculon.space import ExecutionSpace
+from meshwright.calculon.sweep import Design, parts_of
 from meshwright.errors import InputError
+from meshwright.ray_cluster import connect, ray_module
+from meshwright.search.incumbents import SearchedPart
+from meshwright.search.on_ray import OnRay
+from meshwright.search.tasks import run_here
 from tests.ray_cluster import SETTINGS, Node, below, kill, two_nodes
 
 pytest.importorskip("ray")
@@ -66,11 +70,11 @@ def design() -> Design:
     axes = full(system).pin("fused_activation", (True,)).pin("tensor_par_overlap", ("none", "ring"))
     for key in ("weight_offload", "activations_offload", "optimizer_offload"):
         axes = axes.pin(key, (False,))
-    return Design(number=0, app=app, system=system, num_procs=64, batch=64, axes=axes)
+    return Design(number=0, space=ExecutionSpace(app, system, 64, 64, axes))
 
 
-def merged(parts: list[Partial], top: int) -> Partial:
-    whole = Partial()
+def merged(parts: list[SearchedPart], top: int) -> SearchedPart:
+    whole = SearchedPart()
     for part in parts:
         whole.merge(part, top)
     return whole
@@ -78,10 +82,10 @@ def merged(parts: list[Partial], top: int) -> Partial:
 
 def test_a_killed_node_changes_nothing_in_the_answer(cluster: tuple[str, list[Node]]) -> None:
     address, nodes = cluster
-    asked = Asked(top=5)
-    tasks = tasks_of(design(), 30_000)
+    goal = Goal(top=5)
+    tasks = parts_of(design(), goal, 30_000)
     assert len(tasks) > 12
-    expected = merged([part for _, part in run_here(tasks, asked)], asked.top)
+    expected = merged([part for _, part in run_here(tasks)], goal.top)
 
     ended: list[int] = []
     over = threading.Event()
@@ -98,7 +102,7 @@ def test_a_killed_node_changes_nothing_in_the_answer(cluster: tuple[str, list[No
         killer = threading.Thread(target=kill_when_busy)
         killer.start()
         try:
-            parts = dict(runner(tasks, asked))
+            parts = dict(runner(tasks))
         finally:
             over.set()
             killer.join()
@@ -109,10 +113,10 @@ def test_a_killed_node_changes_nothing_in_the_answer(cluster: tuple[str, list[No
         assert runner.nodes() == 1
     assert sorted(parts) == list(range(len(tasks)))
     assert sorted(ended) == list(range(len(tasks)))
-    found = merged(list(parts.values()), asked.top)
+    found = merged(list(parts.values()), goal.top)
     assert found.best.number.tolist() == expected.best.number.tolist()
     assert found.front.number.tolist() == expected.front.number.tolist()
-    assert (found.space, found.feasible, found.priced) == (expected.space, expected.feasible, expected.priced)
+    assert found.counts == expected.counts
 
 
 def test_a_search_on_the_cluster_is_the_search_of_one_process(

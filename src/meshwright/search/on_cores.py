@@ -8,53 +8,41 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
-from meshwright.calculon.answer import Partial
-from meshwright.calculon.parts import threads
-from meshwright.calculon.sweep import Asked, Task, do_task, run_here
+from meshwright.search.parts import threads
+from meshwright.search.tasks import Part, Task, do_task, run_here
 
 
-def run_on_cores(tasks: list[Task], asked: Asked) -> Iterator[tuple[int, Partial]]:
-    """Do tasks in as many processes as there are cores; a `sweep.Runner`.
+def run_on_cores(tasks: Sequence[Task[Part]]) -> Iterator[tuple[int, Part]]:
+    """Do tasks in as many processes as there are cores; a `tasks.Runner`.
 
     In this process where there is one core or one task, or where processes cannot be forked safely.
 
     Args:
         tasks: the parts.
-        asked: for what.
     """
     workers = min(threads(), len(tasks))
     # JAX keeps threads that Python does not count.
     alone = threading.active_count() == 1 and "jax" not in sys.modules
     forkable = "fork" in multiprocessing.get_all_start_methods() and alone
     if workers < 2 or not forkable:
-        yield from run_here(tasks, asked)
+        yield from run_here(tasks)
         return
     pool = ProcessPoolExecutor(
         workers, mp_context=multiprocessing.get_context("fork"), initializer=_begin, initargs=(os.getpid(),)
     )
     try:
-        # Tasks hold systems with read-only mappings, which do not travel; the processes have them from before the fork.
-        _HELD[:] = tasks
-        running = [pool.submit(_do, place, asked) for place in range(len(tasks))]
-        for place in range(len(tasks)):
-            yield place, running[place].result()
+        running = [pool.submit(do_task, task) for task in tasks]
+        for place, one in enumerate(running):
+            yield place, one.result()
     finally:
-        _HELD.clear()
         pool.shutdown(wait=True, cancel_futures=True)
 
 
 LOOK_S = 1.0
 """How often a process looks whether the one it works for is there."""
-
-_HELD: list[Task] = []
-"""Tasks of the run that is under way; processes forked from this one find theirs here by position."""
-
-
-def _do(place: int, asked: Asked) -> Partial:
-    return do_task(_HELD[place], asked)
 
 
 def _begin(parent: int) -> None:

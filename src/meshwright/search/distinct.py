@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.calculon.parts import in_parts
+from meshwright.search.parts import in_parts
 from meshwright.shapes import Int
 
 COUNTED = 1 << 22

@@ -1,4 +1,4 @@
-"""The points that no other point beats in everything: seconds per sample and bytes of both memory tiers."""
+"""The points that no other point beats in everything: seconds and bytes of both memory tiers."""
 
 from __future__ import annotations
 
@@ -7,53 +7,35 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.search.table import Table
 from meshwright.shapes import Bool, Float, Int
 
 SHIELD_POINTS = 1024
-"""Points of a front that bounds are held against; more would cost more than they prune."""
+"""Points of a front that bounds are compared with; more would cost more than they prune."""
 NEARBY = 1e-12
 """Relative difference that rounding can make; a bound must be beaten by more than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Points:
-    """Executions with what they cost."""
+class Points(Table):
+    """Members of a space with what they cost."""
 
     number: Int[np.ndarray, "points"]
     """Position in the space."""
-    sample_s: Float[np.ndarray, "points"]
-    """Seconds per sample."""
+    time_s: Float[np.ndarray, "points"]
+    """Seconds, such as of a sample."""
     tier1_bytes: Float[np.ndarray, "points"]
     tier2_bytes: Float[np.ndarray, "points"]
-
-    @property
-    def rows(self) -> int:
-        """Number of points."""
-        return len(self.number)
 
     @classmethod
     def none(cls) -> Points:
         """No points."""
         empty = np.zeros(0)
-        return cls(number=np.zeros(0, dtype=np.int64), sample_s=empty, tier1_bytes=empty, tier2_bytes=empty)
+        return cls(number=np.zeros(0, dtype=np.int64), time_s=empty, tier1_bytes=empty, tier2_bytes=empty)
 
-    def take(self, index: Int[np.ndarray, "chosen"] | Bool[np.ndarray, "points"] | slice) -> Points:
-        """The points of an index or a mask."""
-        return Points(
-            number=self.number[index],
-            sample_s=self.sample_s[index],
-            tier1_bytes=self.tier1_bytes[index],
-            tier2_bytes=self.tier2_bytes[index],
-        )
-
-    def joined(self, other: Points) -> Points:
+    def with_(self, other: Points) -> Points:
         """The points of both."""
-        return Points(
-            number=np.concatenate([self.number, other.number]),
-            sample_s=np.concatenate([self.sample_s, other.sample_s]),
-            tier1_bytes=np.concatenate([self.tier1_bytes, other.tier1_bytes]),
-            tier2_bytes=np.concatenate([self.tier2_bytes, other.tier2_bytes]),
-        )
+        return Points.joined([self, other])
 
     def unique(self) -> Points:
         """The points without repetition, by number."""
@@ -61,11 +43,11 @@ class Points:
 
     def best(self, count: int) -> Points:
         """The quickest, of equally quick ones those with the lowest numbers."""
-        return self.take(np.lexsort((self.number, self.sample_s))[:count])
+        return self.take(np.lexsort((self.number, self.time_s))[:count])
 
     def front(self) -> Points:
         """The points that no other point beats, quickest first; of equal points the one with the lowest number."""
-        order = np.lexsort((self.number, self.tier2_bytes, self.tier1_bytes, self.sample_s))
+        order = np.lexsort((self.number, self.tier2_bytes, self.tier1_bytes, self.time_s))
         kept: list[int] = []
         # In the order of time a point is beaten if an earlier one needs no more of either memory. The earlier ones
         # form a staircase: first tier rising, second tier falling.
@@ -92,7 +74,7 @@ class Points:
 class Shield:
     """A front prepared to say of many bounds whether it beats them."""
 
-    sample_s: Float[np.ndarray, "front"]
+    time_s: Float[np.ndarray, "front"]
     """Ascending."""
     tier1_bytes: Float[np.ndarray, "front"]
     """Ascending."""
@@ -106,27 +88,27 @@ class Shield:
         if rows > SHIELD_POINTS:
             front = front.take(np.linspace(0, rows - 1, SHIELD_POINTS).astype(np.int64))
         rows = front.rows
-        by_time, by_tier1 = np.argsort(front.sample_s), np.argsort(front.tier1_bytes)
+        by_time, by_tier1 = np.argsort(front.time_s), np.argsort(front.tier1_bytes)
         rank_time, rank_tier1 = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.int64)
         rank_time[by_time], rank_tier1[by_tier1] = np.arange(rows), np.arange(rows)
         least = np.full((rows + 1, rows + 1), np.inf)
         least[rank_time + 1, rank_tier1 + 1] = front.tier2_bytes
         least = np.minimum.accumulate(np.minimum.accumulate(least, axis=0), axis=1)
-        return cls(front.sample_s[by_time], front.tier1_bytes[by_tier1], least)
+        return cls(front.time_s[by_time], front.tier1_bytes[by_tier1], least)
 
     def beats(
         self,
-        sample_s: Float[np.ndarray, "rows"],
+        time_s: Float[np.ndarray, "rows"],
         tier1_bytes: Float[np.ndarray, "rows"],
         tier2_bytes: Float[np.ndarray, "rows"],
     ) -> Bool[np.ndarray, "rows"]:
         """Whether some point is quicker than each bound and needs no more memory.
 
         Args:
-            sample_s: lower bounds of seconds per sample.
+            time_s: lower bounds of seconds.
             tier1_bytes: memory of the first tier.
             tier2_bytes: memory of the second tier.
         """
-        quicker = np.searchsorted(self.sample_s, sample_s * (1.0 - NEARBY), side="left")
+        quicker = np.searchsorted(self.time_s, time_s * (1.0 - NEARBY), side="left")
         smaller = np.searchsorted(self.tier1_bytes, tier1_bytes, side="right")
         return self.least_tier2[quicker, smaller] <= tier2_bytes

@@ -8,25 +8,27 @@ from pathlib import Path
 
 SCRIPT = """
 import os, sys
-from meshwright.calculon import on_cores
-from meshwright.calculon.sweep import Asked, Design, run_here, sweep, tasks_of
+from meshwright.search import on_cores
+from meshwright.calculon.answer import Goal
+from meshwright.calculon.sweep import Design, parts_of, sweep
+from meshwright.search.tasks import run_here
 from tests.calculon.spaces import SMALL, a100, space_of
 
 space = space_of(SMALL, a100(8.0), 16, 8, "full", pins={"fused_activation": (True,)})
-design = Design(number=0, app=space.app, system=space.system, num_procs=16, batch=8, axes=space.axes)
-asked, size = Asked(top=7), 20_000
-assert len(tasks_of(design, size)) > 4
+design = Design(number=0, space=space)
+goal, size = Goal(top=7), 20_000
+assert len(parts_of(design, goal, size)) > 4
 
 do_task, processes = on_cores.do_task, sys.argv[1]
 
-def noted(task, asked):
+def noted(task):
     open(os.path.join(processes, str(os.getpid())), "w").close()
-    return do_task(task, asked)
+    return do_task(task)
 
 on_cores.do_task = noted
 on_cores.threads = lambda: 2
-there = next(sweep([design], asked, on_cores.run_on_cores, executions=size)).result
-alone = next(sweep([design], asked, run_here, executions=size)).result
+there = next(sweep([design], goal, on_cores.run_on_cores, executions=size)).result
+alone = next(sweep([design], goal, run_here, executions=size)).result
 assert there.best == alone.best
 assert there.front == alone.front
 counts = [(c.space, c.feasible, c.priced, c.pruned) for c in (there.certificate, alone.certificate)]
@@ -47,15 +49,15 @@ def test_the_answer_of_two_processes_is_that_of_one(tmp_path: Path) -> None:
 
 ENDLESS = """
 import os, sys, time
-from meshwright.calculon import on_cores
+from meshwright.search import on_cores
 
-def noted(place, asked):
+def noted(task):
     print(os.getpid(), flush=True)
     time.sleep(600)
 
-on_cores._do = noted
+on_cores.do_task = noted
 on_cores.threads = lambda: 2
-list(on_cores.run_on_cores([None, None], None))
+list(on_cores.run_on_cores([None, None]))
 """
 
 

@@ -9,13 +9,14 @@ from functools import cached_property
 
 import numpy as np
 
+from meshwright.calculon.answer import Goal
 from meshwright.calculon.axes import EVERY, Need
 from meshwright.calculon.executions import ExecutionColumns
 from meshwright.calculon.inputs import Execution
 from meshwright.calculon.legality import MEMORY_TIER1, MEMORY_TIER2, reason
 from meshwright.calculon.model import price_for_search
 from meshwright.calculon.search import search
-from meshwright.calculon.space import Space
+from meshwright.calculon.space import ExecutionSpace
 from meshwright.errors import InfeasibleError
 from meshwright.search.tuners.base import (
     Axis,
@@ -51,7 +52,7 @@ class CalculonSpace:
     the full space the axis `microbatches` stands for the batch: batch_size = data_par x microbatch_size x microbatches.
     """
 
-    space: Space
+    space: ExecutionSpace
     fixed: bool = False
     """Price with the model's known errors mended."""
 
@@ -239,7 +240,7 @@ class CalculonSpace:
     def optimum(self) -> Optimum | None:
         """The best execution of the space by the exact search."""
         try:
-            found = search(self.space, top=1, front=False, fixed=self.fixed)
+            found = search(self.space, Goal(top=1, front=False, fixed=self.fixed))
         except InfeasibleError:
             return None
         if not found.best:

@@ -1,0 +1,73 @@
+"""What proves an answer: every member of the space is priced, or excluded by a rule."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """How many members a space has, and why the others need not be looked at."""
+
+    space: int
+    """Members of the space."""
+    priced: int
+    """Members whose time and memory were computed."""
+    feasible: int
+    """Members that fit the memory, of those that were looked at for it."""
+    effort: tuple[tuple[str, int], ...] = ()
+    """Other work that was done, by name: bounds computed, plans simulated."""
+    pruned: tuple[tuple[str, int], ...]
+    """Members never priced, by the rule that excludes them; with `priced` they sum to `space`."""
+    optimal: bool
+    """No member of the space is quicker than the best one."""
+    search_s: float
+
+    def to_dict(self) -> dict[str, object]:
+        """As data, without the time."""
+        return {
+            "space": self.space,
+            "priced": self.priced,
+            "feasible": self.feasible,
+            **dict(self.effort),
+            "pruned": dict(self.pruned),
+            "optimal": self.optimal,
+        }
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of the members of a space so far; the counts of its parts add up."""
+
+    space: int = 0
+    priced: int = 0
+    feasible: int = 0
+    effort: Counter[str] = field(default_factory=Counter)
+    pruned: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Counts) -> None:
+        """Take another part in."""
+        self.space += other.space
+        self.priced += other.priced
+        self.feasible += other.feasible
+        self.effort.update(other.effort)
+        self.pruned.update(other.pruned)
+
+    def certificate(self, *, optimal: bool, started: float) -> Certificate:
+        """The certificate of the whole space.
+
+        Args:
+            optimal: whether something was found.
+            started: reading of `time.perf_counter` when the search began.
+        """
+        return Certificate(
+            space=self.space,
+            priced=self.priced,
+            feasible=self.feasible,
+            effort=tuple(self.effort.items()),
+            pruned=tuple(sorted((rule, count) for rule, count in self.pruned.items() if count)),
+            optimal=optimal,
+            search_s=time.perf_counter() - started,
+        )

@@ -1,0 +1,41 @@
+"""Columns of one length as a value: the rows of a search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import numpy as np
+
+Own = TypeVar("Own", bound="Table")
+
+
+class Table:
+    """Base of frozen dataclasses whose arrays are columns; fields that are no arrays hold for all rows."""
+
+    __slots__ = ()
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return next(len(value) for value in self._values().values() if isinstance(value, np.ndarray))
+
+    def take(self: Own, index: Any) -> Own:
+        """The rows of an index, a mask or a slice."""
+        values = self._values().items()
+        return type(self)(**{key: value[index] if isinstance(value, np.ndarray) else value for key, value in values})
+
+    @classmethod
+    def joined(cls: type[Own], parts: Sequence[Own]) -> Own:
+        """The rows of several, one after the other."""
+        first = parts[0]._values()
+        return cls(
+            **{
+                key: np.concatenate([getattr(part, key) for part in parts]) if isinstance(value, np.ndarray) else value
+                for key, value in first.items()
+            }
+        )
+
+    def _values(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
