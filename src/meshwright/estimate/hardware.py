@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from meshwright.errors import Problem, UnsupportedError
-from meshwright.kernels.collectives import LevelRates
+from meshwright.kernels.collectives import LevelRates, group_span
 from meshwright.library.calibration import calibration
 from meshwright.library.software import software
+from meshwright.shapes import Float, Int
 from meshwright.specs.cluster import DomainSpec, NodeGroup
 from meshwright.specs.device import DeviceSpec, KernelEfficiency
 from meshwright.specs.dtypes import DTYPE_BYTES
@@ -62,6 +65,10 @@ class Hardware:
     def operator_s(self) -> float:
         """Host time per operator: the framework's and the driver's."""
         return self.software.operator_s + self.efficiency.dispatch_s
+
+    def pair_span(self, distance: Int[np.ndarray, "..."]) -> tuple[Float[np.ndarray, "..."] | float, ...]:
+        """Groups of two devices that stand so far apart, as `group_span` describes them."""
+        return group_span(distance, np.full_like(distance, 2), self.domain_sizes)
 
     @property
     def flash_share(self) -> float:

@@ -12,26 +12,74 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from meshwright.estimate.pipeline import StageCounts
-from meshwright.estimate.step import PipelineColumns, Updates
+from meshwright.estimate.run import PipelineColumns, sync_rounds
 from meshwright.estimate.sync import DataGroups
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.plan import ExecutionPlan, Worker
 from meshwright.specs.strategy import LayerStrategy
 from meshwright.strategies.data import ShardingColumns
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Updates:
+    """What the end of a step works on, one column per worker, whatever pipelines they belong to."""
+
+    dense_parameters: Float[np.ndarray, "plans workers"]
+    expert_parameters: Float[np.ndarray, "plans workers"]
+    forward_s: Float[np.ndarray, "plans workers"]
+    """Of one micro-batch."""
+    last_s: Float[np.ndarray, "plans workers"]
+    """Of the backward that gradients may hide behind."""
+    micro_batches: Float[np.ndarray, "#plans #workers"]
+    """That each chunk runs per update."""
+    updates: Float[np.ndarray, "#plans #workers"]
+    """Per step."""
+    apart: Int[np.ndarray, "plans #workers"]
+    """Devices between the two copies of a worker's stages; 0 where there is one."""
+    passes: Float[np.ndarray, "#plans #workers"]
+    """Times that a step reads or writes the weights besides."""
+    sharding: ShardingColumns
+    groups: DataGroups
+
+
+def updates_of(columns: PipelineColumns) -> Updates:
+    """What pipelines of one shape leave to the end of the step.
+
+    Args:
+        columns: the plans.
+    """
+    schedule = columns.schedule
+    micro_batches, updates = sync_rounds(schedule, columns.m)
+    two_copies = schedule.placement(columns.p, columns.v).chains > 1
+    # Where the backward is split, gradients of weights are there when the last weight gradients end.
+    last_s = columns.backward_s if columns.weight_s is None else columns.weight_s
+    return Updates(
+        dense_parameters=columns.dense_parameters,
+        expert_parameters=columns.expert_parameters,
+        forward_s=columns.forward_s.sum(axis=2),
+        last_s=last_s.sum(axis=2),
+        micro_batches=np.full((1, 1), float(micro_batches)),
+        updates=np.full((1, 1), float(updates)),
+        apart=columns.devices_apart[:, None] * two_copies,
+        passes=np.full((1, 1), float(schedule.weight_passes)),
+        sharding=columns.sharding,
+        groups=columns.groups,
+    )
+
+
 _PLAIN = tuple(f.name for f in fields(Updates) if f.name not in ("sharding", "groups"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Holding:
-    """One layout of some workers of a pipeline."""
+    """One layout of some workers of a pipeline, or of several side by side."""
 
     places: Int[np.ndarray, " held"]
     """The workers that have it."""
     updates: Updates
     """Of these workers."""
-    communicators: Float[np.ndarray, "1 held"]
-    offload_weights: Float[np.ndarray, "1 held"]
+    communicators: Float[np.ndarray, "plans #held"]
+    offload_weights: Float[np.ndarray, "plans #held"]
 
 
 def layout_key(strategy: LayerStrategy) -> tuple[object, ...]:
@@ -87,9 +135,19 @@ def holding(columns: PipelineColumns, updates: Updates, places: Int[np.ndarray, 
     )
 
 
+def whole_holding(columns: PipelineColumns) -> Holding:
+    """What all workers of a pipeline hold under one layout, one row per plan."""
+    return Holding(
+        places=np.arange(columns.p),
+        updates=updates_of(columns),
+        communicators=columns.communicators,
+        offload_weights=columns.offload_weights,
+    )
+
+
 def beside(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Columns of several pipelines side by side."""
-    return np.concatenate(parts, axis=1)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
 
 def all_updates(parts: Sequence[Updates]) -> Updates:

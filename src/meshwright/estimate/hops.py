@@ -20,8 +20,8 @@ from itertools import pairwise
 import numpy as np
 
 from meshwright.estimate.rows import Rows
+from meshwright.estimate.run import PipelineColumns
 from meshwright.estimate.site import Site, Sites
-from meshwright.estimate.step import PipelineColumns, pair_span
 from meshwright.kernels.collectives import LevelRates, all_gather_s, all_reduce_s, all_to_all_s, group_span
 from meshwright.schedules import Placement
 from meshwright.shapes import Float
@@ -142,7 +142,7 @@ class Links:
         size = float(local_units(vocab, np.array([min(first.tp, last.tp)]))[0]) * row_bytes
         if len(list(_runs(stages))) == 1:
             hardware = stages[0].hardware
-            inside = pair_span(np.array([stages[-1].first - stages[0].first]), hardware)
+            inside = hardware.pair_span(np.array([stages[-1].first - stages[0].first]))
             return float(np.max(all_reduce_s(size, inside=inside, rates=hardware.rates)))
         return float(all_reduce_s(size, inside=(2.0,), rates=(self.sites.between(stages[0], stages[-1]),)))
 

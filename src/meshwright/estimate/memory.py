@@ -48,36 +48,36 @@ class WorkerBytes:
         )
 
 
-def worker_bytes(
-    *,
-    dense_parameters: Array,
-    expert_parameters: Array,
-    largest_dense: Array,
-    largest_expert: Array,
-    activations: Array,
-    transient: Array,
-    communicators: Array,
-    offload_weights: Array,
-    sharding: ShardingColumns,
-    hardware: Hardware,
-    workload: Workload,
-    weight_versions: Array | float = 1.0,
-) -> WorkerBytes:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLoad:
+    """What a worker's device holds; all fields broadcast."""
+
+    dense_parameters: Array
+    """On one model-parallel rank of the worker."""
+    expert_parameters: Array
+    largest_dense: Array
+    """Of its largest layer, which FSDP gathers whole: the layer at work and the next."""
+    largest_expert: Array
+    activations: Array
+    """Kept, summed over what is in flight at the peak."""
+    transient: Array
+    """Working memory of the largest operator at that moment."""
+    communicators: Array
+    """Process groups with more than one rank."""
+    offload_weights: Array
+    """Share of the weights on the host."""
+    weight_versions: Array | float = 1.0
+    """Versions of the weights that are kept (asynchronous pipelines keep more than one)."""
+
+
+def worker_bytes(load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware, workload: Workload) -> WorkerBytes:
     """Memory of one worker's device.
 
     Args:
-        dense_parameters: on one model-parallel rank of the worker.
-        expert_parameters: likewise.
-        largest_dense: of its largest layer, which FSDP gathers whole: the layer at work and the next.
-        largest_expert: likewise.
-        activations: kept, summed over what is in flight at the peak.
-        transient: working memory of the largest operator at that moment.
-        communicators: number of process groups with more than one rank.
-        offload_weights: share of the weights on the host.
+        load: what it holds.
         sharding: the data-parallel choice.
         hardware: for the driver's context.
         workload: formats and optimizer.
-        weight_versions: versions of the weights that are kept (asynchronous pipelines keep more than one).
 
     Returns:
         Bytes by kind; all arguments broadcast.
@@ -85,26 +85,29 @@ def worker_bytes(
     precision = workload.precision
     dense = state_bytes(sharding, sharding.shard, precision, workload.optimizer, training=workload.training)
     experts = state_bytes(sharding, sharding.expert_shard, precision, workload.optimizer, training=workload.training)
-    weights = (dense.weights * dense_parameters + experts.weights * expert_parameters) * (1.0 - offload_weights)
-    weights = weights * weight_versions
-    gradients = dense.gradients * dense_parameters + experts.gradients * expert_parameters
-    optimizer = dense.optimizer * dense_parameters + experts.optimizer * expert_parameters
+    weights = dense.weights * load.dense_parameters + experts.weights * load.expert_parameters
+    weights = weights * (1.0 - load.offload_weights) * load.weight_versions
+    gradients = dense.gradients * load.dense_parameters + experts.gradients * load.expert_parameters
+    optimizer = dense.optimizer * load.dense_parameters + experts.optimizer * load.expert_parameters
     # Gathered weights of two layers where they are freed again, and one unsharded gradient on its way out.
     sharded = np.asarray(sharding.zero == Z3, dtype=float)
     weight_copies = 2 * precision.bytes_of("weights") * sharding.gathers_layers
     gradient_copy = precision.bytes_of("reduce") * sharded * workload.training
-    transient = transient + (largest_dense + largest_expert) * (weight_copies + gradient_copy)
-    comm_buffers = communicators * COMMUNICATOR_BYTES
-    allocated = weights + gradients + optimizer + activations + transient
+    transient = load.transient + (load.largest_dense + load.largest_expert) * (weight_copies + gradient_copy)
+    comm_buffers = load.communicators * COMMUNICATOR_BYTES
+    allocated = weights + gradients + optimizer + load.activations + transient
     shape = np.shape(allocated)
     return WorkerBytes(
         weights=np.broadcast_to(weights, shape),
         gradients=np.broadcast_to(gradients, shape),
         optimizer=np.broadcast_to(optimizer, shape),
-        activations=np.broadcast_to(activations, shape),
+        activations=np.broadcast_to(load.activations, shape),
         transient=np.broadcast_to(transient, shape),
         comm_buffers=np.broadcast_to(comm_buffers, shape),
-        overhead=hardware.software.fragmentation * allocated
-        + hardware.efficiency.context_bytes
-        + hardware.software.engine_bytes,
+        overhead=hardware.software.fragmentation * allocated + always_bytes(hardware),
     )
+
+
+def always_bytes(hardware: Hardware) -> float:
+    """Overhead of a device that holds nothing: the driver's context and what the framework takes."""
+    return hardware.efficiency.context_bytes + hardware.software.engine_bytes

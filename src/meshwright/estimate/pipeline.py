@@ -9,7 +9,7 @@ import numpy as np
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.items import ItemCosts
 from meshwright.estimate.live import live
-from meshwright.estimate.step import PipelineColumns, pair_span
+from meshwright.estimate.run import PipelineColumns
 from meshwright.estimate.sync import DataGroups, DataNetwork, LayerSync, layer_sync
 from meshwright.kernels.collectives import all_reduce_s, group_span, point_to_point_s
 from meshwright.schedules import Kind, Placement, Schedule
@@ -74,7 +74,7 @@ def pipeline_columns(
         offload_weights: share of weights on the host.
 
     Returns:
-        Columns for `step_columns`.
+        Columns for `run_pipeline`.
     """
     work = computed_counts(schedule, counts)
     workers, chunks, items = work.shape
@@ -240,7 +240,7 @@ def boundary_columns(
     transfer_s = np.asarray(point_to_point_s(sent, inside=span, rates=hardware.rates), dtype=float)
     if model.tied_embeddings:
         table = local_units(model.vocab, columns.tp) * (model.hidden * precision.bytes_of("reduce"))
-        ends = pair_span(block * np.maximum(placed.pp - 1, 1), hardware)
+        ends = hardware.pair_span(block * np.maximum(placed.pp - 1, 1))
         shared = table * (placed.pp > 1) * workload.training
         tied_s = np.asarray(all_reduce_s(shared, inside=ends, rates=hardware.rates), dtype=float)
     else:

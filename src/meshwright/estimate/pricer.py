@@ -15,29 +15,19 @@ import numpy as np
 
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.holdings import Holding, all_updates, beside, holding, layouts, only
+from meshwright.estimate.holdings import Holding, beside, holding, layouts, only, updates_of
 from meshwright.estimate.hops import Hops, Links, Side, with_hops
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.partners import holders, partners_of, weights_of
 from meshwright.estimate.pipeline import BoundaryColumns, StageCounts, pipeline_columns
 from meshwright.estimate.rows import RowKey, Rows
+from meshwright.estimate.run import PipelineColumns
 from meshwright.estimate.site import Site, Sites
 from meshwright.estimate.stages import StageRows, computed, edge_strategy, pipeline_schedule, stage_counts
-from meshwright.estimate.step import (
-    PipelineColumns,
-    StepColumns,
-    activations,
-    around,
-    busy_s,
-    run_s,
-    updates_of,
-    weight_versions,
-)
-from meshwright.estimate.step_end import memory_of_all, sync_of_all
-from meshwright.estimate.sync import DataGroups, Partners, StepSync
+from meshwright.estimate.step import RunPipeline, StepColumns, Workers, run_pipeline, step_of
+from meshwright.estimate.sync import DataGroups, Partners
 from meshwright.estimate.unpack import sharding_columns
 from meshwright.schedules import Schedule
-from meshwright.shapes import Float
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan, Pipeline, Worker
@@ -47,28 +37,12 @@ from meshwright.strategies.data import ShardingColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RunPipeline:
-    """One pipeline of a plan, run to its end."""
-
-    columns: PipelineColumns
-    end_s: Float[np.ndarray, "1 workers"]
-    without_s: Float[np.ndarray, "1 workers"] | None
-    """The end if transfers took no time; None where nobody asks."""
-    busy: Float[np.ndarray, "1 workers"]
-    kept_bytes: Float[np.ndarray, "1 workers"]
-    in_flight: Float[np.ndarray, "1 workers"]
-    versions: Float[np.ndarray, "1 workers"]
-    holdings: tuple[Holding, ...]
-    """The first of all workers; more where the layers of a worker differ in layout."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunPlan:
     """All pipelines of a plan and what follows them; workers of all pipelines side by side."""
 
     pipelines: tuple[RunPipeline, ...]
     stages: tuple[tuple[Site, ...], ...]
-    sync: StepSync
+    workers: Workers
     step: StepColumns
 
 
@@ -119,47 +93,16 @@ class PlanPricer:
         pipelines = tuple(
             self._pipeline(plan, pipeline, own, numbers) for pipeline, own in zip(plan.pipelines, stages, strict=True)
         )
-        partners = None
-        if len(stages) > 1:
-            partners = self._rings(plan, stages)
         flat = [site for own in stages for site in own]
-        held = _side_by_side(pipelines)
-        sync = sync_of_all(held, flat, self.sites.views, self.workload, partners)
-        every = [pipeline.columns for pipeline in pipelines]
-        names = dict.fromkeys(name for columns in every for name in columns.parts_s)
-        step_time_s, breakdown = around(
-            beside([pipeline.end_s for pipeline in pipelines]),
-            beside([p.without_s for p in pipelines if p.without_s is not None]) if self._transfers_apart else None,
-            beside([pipeline.busy for pipeline in pipelines]),
-            {n: beside([c.parts_s.get(n, np.zeros_like(c.dense_parameters)) for c in every]) for n in names},
-            sync,
-            np.max([columns.tied_s for columns in every], axis=0),
+        workers = Workers(
+            views=self.sites.views,
+            view=np.array([site.view for site in flat]),
+            devices=np.array([site.devices for site in flat], dtype=float),
+            partners=self._rings(plan, stages) if len(stages) > 1 else None,
         )
-        memory = memory_of_all(
-            held,
-            {
-                "largest_dense": beside([columns.largest_dense for columns in every]),
-                "largest_expert": beside([columns.largest_expert for columns in every]),
-                "activations": beside([pipeline.kept_bytes for pipeline in pipelines]),
-                "transient": beside([columns.transient_bytes for columns in every]),
-            },
-            beside([pipeline.versions for pipeline in pipelines]),
-            flat,
-            self.sites.views,
-            self.workload,
+        return RunPlan(
+            pipelines=pipelines, stages=stages, workers=workers, step=step_of(pipelines, workers, self.workload)
         )
-        again = beside([columns.recompute_flop for columns in every])
-        devices = np.array([site.devices for site in flat], dtype=float)
-        step = StepColumns(
-            step_time_s=step_time_s,
-            breakdown_s=breakdown,
-            busy_s=beside([pipeline.busy for pipeline in pipelines]),
-            memory=memory,
-            peak_bytes=memory.peak,
-            in_flight=beside([pipeline.in_flight for pipeline in pipelines]),
-            recompute_flop=again @ devices / devices.sum(),
-        )
-        return RunPlan(pipelines=pipelines, stages=stages, sync=sync, step=step)
 
     def _rings(self, plan: ExecutionPlan, stages: tuple[tuple[Site, ...], ...]) -> list[Partners]:
         """Who sums gradients with whom, or the same as for a plan with as many layers in the same places."""
@@ -187,17 +130,7 @@ class PlanPricer:
         )
         if key not in self._pipelines:
             columns, held = self._columns(plan, pipeline, stages, edges, hops, tied_s)
-            kept_bytes, in_flight = activations(columns)
-            self._pipelines[key] = RunPipeline(
-                columns=columns,
-                end_s=run_s(columns),
-                without_s=run_s(columns, transfers=False) if self._transfers_apart else None,
-                busy=busy_s(columns),
-                kept_bytes=kept_bytes,
-                in_flight=in_flight,
-                versions=weight_versions(columns.schedule, columns.p, columns.m, columns.v)[None, :],
-                holdings=held,
-            )
+            self._pipelines[key] = run_pipeline(columns, held, transfers_apart=self._transfers_apart)
         return self._pipelines[key]
 
     def _columns(
@@ -369,25 +302,3 @@ def _communicators(strategy: LayerStrategy, workers: int, experts: bool) -> floa
         inside = strategy.expert.ep * strategy.expert.etp
         degrees += [strategy.expert.ep, strategy.expert.etp, max(strategy.devices // inside, 1)]
     return float(sum(degree > 1 for degree in degrees))
-
-
-def _side_by_side(pipelines: Sequence[RunPipeline]) -> list[Holding]:
-    """Holdings of all pipelines, workers numbered through."""
-    first = np.cumsum([0, *(pipeline.columns.p for pipeline in pipelines)]).tolist()
-    found = []
-    for number in range(max(len(pipeline.holdings) for pipeline in pipelines)):
-        having = [
-            (pipeline.holdings[number], low)
-            for pipeline, low in zip(pipelines, first, strict=False)
-            if number < len(pipeline.holdings)
-        ]
-        found.append(
-            Holding(
-                places=np.concatenate([one.places + low for one, low in having]),
-                updates=all_updates([one.updates for one, _ in having]),
-                # The group in which gradients are summed between pipelines is one more.
-                communicators=beside([one.communicators for one, _ in having]) + (len(pipelines) > 1),
-                offload_weights=beside([one.offload_weights for one, _ in having]),
-            )
-        )
-    return found

@@ -1,69 +1,32 @@
-"""Stages in, a step out: the pipeline run to its end, data parallelism around it, memory at its peak.
+"""A step around its pipelines: gradients summed, weights updated, memory at its peak; workers of any kinds of device.
 
-Plans of one pipeline shape (schedule, p, m, v) are composed together, one row each.
+    step = max over workers of all pipelines of (end of its last backward + exposed gradient sum)
+           + the slowest optimizer + gather
+
+The optimizer waits for all workers because gradients are clipped by their global norm. A pipeline without a flush ends
+as much later than the step before as another step takes it. The search prices many plans of one pipeline at a time, an
+estimate one plan of many pipelines: both are rows and columns of the same sums.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.live import live
-from meshwright.estimate.memory import TIGHT_SHARE, WorkerBytes, worker_bytes
-from meshwright.estimate.sync import DataGroups, DataNetwork, Partners, StepSync, step_sync
-from meshwright.kernels.collectives import all_reduce_s, group_span
-from meshwright.schedules import Schedule, Times
+from meshwright.estimate.holdings import Holding, Updates, all_updates, beside, picked, whole_holding
+from meshwright.estimate.memory import MEMORY_KINDS, TIGHT_SHARE, WorkerBytes, WorkerLoad, always_bytes, worker_bytes
+from meshwright.estimate.partners import joined
+from meshwright.estimate.run import PipelineColumns, activations, busy_s, run_s, weight_versions
+from meshwright.estimate.sync import DataNetwork, Partners, StepSync, step_sync
+from meshwright.kernels.collectives import all_reduce_s
 from meshwright.shapes import Float, Int
 from meshwright.specs.workload import Workload
-from meshwright.strategies.data import ShardingColumns
 
 BREAKDOWN = ("compute", "recompute", "bubble", "tp", "cp", "ep", "pp", "dp", "optimizer", "offload", "host")
 """Parts of a step, in the order they are shown; they sum to it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineColumns:
-    """Plans of one pipeline shape, ready to run."""
-
-    schedule: Schedule
-    p: int
-    m: int
-    v: int
-    runs: Int[np.ndarray, "workers chunks"]
-    """How often a step runs each chunk."""
-    forward_s: Float[np.ndarray, "plans workers chunks"]
-    """Per run, everything exposed included."""
-    backward_s: Float[np.ndarray, "plans workers chunks"]
-    weight_s: Float[np.ndarray, "plans workers chunks"] | None = None
-    """Part of the backward that is the weight gradient, for schedules that split it."""
-    recompute_s: Float[np.ndarray, "plans workers chunks"] | None = None
-    """Task R, for schedules that have it."""
-    kept_bytes: Float[np.ndarray, "plans workers chunks"]
-    """Per run in flight."""
-    made_bytes: Float[np.ndarray, "plans workers chunks"] | None = None
-    """Per run recomputed, or waiting for its weight gradient."""
-    parts_s: dict[str, Float[np.ndarray, "plans workers"]]
-    """Of the step, by part: compute, recompute, tp, cp, ep, dp, offload, host, and pp where it occupies workers."""
-    dense_parameters: Float[np.ndarray, "plans workers"]
-    expert_parameters: Float[np.ndarray, "plans workers"]
-    largest_dense: Float[np.ndarray, "plans workers"]
-    largest_expert: Float[np.ndarray, "plans workers"]
-    transient_bytes: Float[np.ndarray, "plans workers"]
-    recompute_flop: Float[np.ndarray, "plans workers"]
-    """Per step and device."""
-    transfer_s: Float[np.ndarray, "plans *hops"]
-    """Latency of one boundary tensor between neighbouring workers, or behind each worker and chunk."""
-    tied_s: Float[np.ndarray, "plans"]
-    """Sum of a shared embedding's gradients between first and last worker."""
-    devices_apart: Int[np.ndarray, "plans"]
-    """Devices between the first and the last worker."""
-    communicators: Float[np.ndarray, "plans #workers"]
-    offload_weights: Float[np.ndarray, "plans #workers"]
-    sharding: ShardingColumns
-    """Columns of shape plans x 1 or plans x workers."""
-    groups: DataGroups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +38,8 @@ class StepColumns:
     """Of the busiest worker; parts sum to the step."""
     busy_s: Float[np.ndarray, "plans workers"]
     """Seconds of the step that each worker computes or waits for its own layers' traffic."""
+    sync: StepSync
+    """What each worker waits for around its pipeline."""
     memory: WorkerBytes
     peak_bytes: Float[np.ndarray, "plans workers"]
     in_flight: Float[np.ndarray, "plans workers"]
@@ -83,54 +48,116 @@ class StepColumns:
     """Computed a second time per step and device, mean over workers."""
 
 
-def step_columns(
-    columns: PipelineColumns, hardware: Hardware, workload: Workload, *, transfers_apart: bool = True
-) -> StepColumns:
-    """Run the pipelines.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunPipeline:
+    """Plans of one pipeline shape, run to their ends."""
 
-    Step = max over workers of (end of its last backward + exposed gradient sum) + the slowest optimizer + gather. The
-    optimizer waits for all workers because gradients are clipped by their global norm. A pipeline without a flush ends
-    as much later than the step before as another step takes it.
+    columns: PipelineColumns
+    end_s: Float[np.ndarray, "plans workers"]
+    without_s: Float[np.ndarray, "plans workers"] | None
+    """The end if transfers took no time; None unless `pp` and `bubble` are told apart."""
+    busy: Float[np.ndarray, "plans workers"]
+    kept_bytes: Float[np.ndarray, "plans workers"]
+    in_flight: Float[np.ndarray, "plans workers"]
+    versions: Float[np.ndarray, "1 workers"]
+    holdings: tuple[Holding, ...]
+    """The first of all workers; more where the layers of a worker differ in layout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Workers:
+    """Where the workers of all pipelines of a step stand."""
+
+    views: Sequence[Hardware]
+    """The devices as some workers see them."""
+    view: Int[np.ndarray, " workers"]
+    """Of each worker, by number."""
+    devices: Float[np.ndarray, " workers"]
+    partners: Sequence[Partners] | None = None
+    """Of each worker in the other pipelines; None for one pipeline."""
+
+    @classmethod
+    def alike(cls, hardware: Hardware, workers: int) -> Workers:
+        """Of one pipeline, all on one kind of device, as many each."""
+        return cls(views=(hardware,), view=np.zeros(workers, dtype=np.int64), devices=np.ones(workers))
+
+    def groups(self, held: Sequence[Holding]) -> Iterator[tuple[bool, Holding, Hardware]]:
+        """Each holding by the view of its workers, and whether it is their first."""
+        for number, one in enumerate(held):
+            own = self.view[one.places]
+            if (own == own[0]).all():
+                yield number == 0, one, self.views[own[0]]
+                continue
+            for view in np.unique(own):
+                index = np.flatnonzero(own == view)
+                part = Holding(
+                    places=one.places[index],
+                    updates=picked(one.updates, index),
+                    communicators=one.communicators[:, index],
+                    offload_weights=one.offload_weights[:, index],
+                )
+                yield number == 0, part, self.views[view]
+
+
+def run_pipeline(
+    columns: PipelineColumns, holdings: tuple[Holding, ...] | None = None, *, transfers_apart: bool = True
+) -> RunPipeline:
+    """Run plans of one pipeline shape.
 
     Args:
         columns: the plans.
-        hardware: the device and its links.
-        workload: formats and optimizer.
+        holdings: what the workers hold; all of one layout by default.
         transfers_apart: run once more without transfers, so that `pp` and `bubble` are told apart (needed only for
             plans that are shown).
+    """
+    kept_bytes, in_flight = activations(columns)
+    return RunPipeline(
+        columns=columns,
+        end_s=run_s(columns),
+        without_s=run_s(columns, transfers=False) if transfers_apart else None,
+        busy=busy_s(columns),
+        kept_bytes=kept_bytes,
+        in_flight=in_flight,
+        versions=weight_versions(columns.schedule, columns.p, columns.m, columns.v)[None, :],
+        holdings=holdings or (whole_holding(columns),),
+    )
+
+
+def step_of(pipelines: Sequence[RunPipeline], workers: Workers, workload: Workload) -> StepColumns:
+    """The step of pipelines that run side by side.
+
+    Args:
+        pipelines: one row per plan each.
+        workers: of all of them, in order.
+        workload: formats and optimizer.
 
     Returns:
-        Times and bytes per plan.
+        Times and bytes per plan; workers of all pipelines side by side.
     """
-    end_s = run_s(columns)
-    sync = exposed_sync(columns, hardware, workload)
-    without_s = run_s(columns, transfers=False) if transfers_apart else None
-    busy = busy_s(columns)
-    step_time_s, breakdown = around(end_s, without_s, busy, columns.parts_s, sync, columns.tied_s)
-
-    kept_bytes, in_flight = activations(columns)
-    memory = worker_bytes(
-        dense_parameters=columns.dense_parameters,
-        expert_parameters=columns.expert_parameters,
-        largest_dense=columns.largest_dense,
-        largest_expert=columns.largest_expert,
-        activations=kept_bytes,
-        transient=columns.transient_bytes,
-        communicators=columns.communicators,
-        offload_weights=columns.offload_weights,
-        sharding=columns.sharding,
-        hardware=hardware,
-        workload=workload,
-        weight_versions=weight_versions(columns.schedule, columns.p, columns.m, columns.v),
+    held = _side_by_side(pipelines)
+    every = [pipeline.columns for pipeline in pipelines]
+    names = dict.fromkeys(name for columns in every for name in columns.parts_s)
+    busy = beside([pipeline.busy for pipeline in pipelines])
+    apart = [pipeline.without_s for pipeline in pipelines if pipeline.without_s is not None]
+    sync = sync_of_all(held, workers, workload)
+    step_time_s, breakdown = around(
+        beside([pipeline.end_s for pipeline in pipelines]),
+        beside(apart) if apart else None,
+        busy,
+        {n: beside([c.parts_s.get(n, np.zeros_like(c.dense_parameters)) for c in every]) for n in names},
+        sync,
+        np.max([columns.tied_s for columns in every], axis=0),
     )
+    memory = _memory(pipelines, held, workers, workload)
     return StepColumns(
         step_time_s=step_time_s,
         breakdown_s=breakdown,
         busy_s=busy,
+        sync=sync,
         memory=memory,
         peak_bytes=memory.peak,
-        in_flight=in_flight,
-        recompute_flop=columns.recompute_flop.mean(axis=1),
+        in_flight=beside([pipeline.in_flight for pipeline in pipelines]),
+        recompute_flop=beside([c.recompute_flop for c in every]) @ workers.devices / workers.devices.sum(),
     )
 
 
@@ -174,119 +201,24 @@ def around(
     return step_time_s, {name: breakdown[name] for name in BREAKDOWN}
 
 
-def run_s(columns: PipelineColumns, *, transfers: bool = True) -> Float[np.ndarray, "plans workers"]:
-    """End of each worker's last task, counted from the end of the step before where no flush lies between them.
+def sync_of_all(held: Sequence[Holding], workers: Workers, workload: Workload) -> StepSync:
+    """What every worker waits for around its pipeline: gradients, optimizer, gathered weights.
 
     Args:
-        columns: the plans.
-        transfers: False if they were to take no time.
+        held: holdings of all workers.
+        workers: where they stand.
+        workload: formats and optimizer.
     """
-    schedule, p, m, v = columns.schedule, columns.p, columns.m, columns.v
-    times = task_times(columns, transfers=transfers)
-    if schedule.flushes:
-        return schedule.end_s(p, m, v, times)
-    # Two steps of at least p micro-batches, so that the second one finds the pipeline full.
-    full = max(m, p)
-    first_s, both_s = (schedule.end_s(p, steps * full, v, times).max(axis=-1) for steps in (1, 2))
-    step_s = np.maximum((both_s - first_s) * (m / full), busy_s(columns).max(axis=1))
-    return np.broadcast_to(step_s[:, None], (len(step_s), p))
-
-
-def busy_s(columns: PipelineColumns) -> Float[np.ndarray, "plans workers"]:
-    """Seconds of a step that each worker spends in tasks."""
-    once_s = columns.forward_s + columns.backward_s
-    if columns.recompute_s is not None:
-        once_s = once_s + columns.recompute_s
-    return np.asarray((columns.runs * once_s).sum(axis=2))
-
-
-def task_times(columns: PipelineColumns, *, transfers: bool = True) -> Times:
-    """Durations of the tasks of every plan's pipeline, as the simulator takes them."""
-    latency = columns.transfer_s if columns.transfer_s.ndim == 3 else columns.transfer_s[:, None, None]
-    return Times(
-        forward_s=columns.forward_s,
-        backward_s=columns.backward_s,
-        transfer_s=np.broadcast_to(latency if transfers else 0.0, columns.forward_s.shape),
-        weight_s=columns.weight_s,
-        recompute_s=columns.recompute_s,
-    )
-
-
-def sync_rounds(schedule: Schedule, m: int) -> tuple[int, int]:
-    """Micro-batches that each chunk runs per update of the weights, and updates per step.
-
-    Args:
-        schedule: of the pipeline.
-        m: micro-batches per step.
-    """
-    if schedule.updates_each:
-        return schedule.sections(), m
-    return -(-m // schedule.placement(2, 1).chains) * schedule.sections(), 1
-
-
-def weight_versions(schedule: Schedule, p: int, m: int, v: int) -> Float[np.ndarray, " workers"]:
-    """Versions of each weight that a worker keeps; copies of other stages are counted as their parameters.
-
-    Args:
-        schedule: of the pipeline.
-        p: workers.
-        m: micro-batches per step.
-        v: chunks per worker.
-    """
-    copies = np.array(schedule.worker_weight_copies(p, m if schedule.flushes else max(m, p), v), dtype=float)
-    return copies - (schedule.placement(p, v).chains - 1) - schedule.shadows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Updates:
-    """What the end of a step works on, one column per worker, whatever pipelines they belong to."""
-
-    dense_parameters: Float[np.ndarray, "plans workers"]
-    expert_parameters: Float[np.ndarray, "plans workers"]
-    forward_s: Float[np.ndarray, "plans workers"]
-    """Of one micro-batch."""
-    last_s: Float[np.ndarray, "plans workers"]
-    """Of the backward that gradients may hide behind."""
-    micro_batches: Float[np.ndarray, "#plans #workers"]
-    """That each chunk runs per update."""
-    updates: Float[np.ndarray, "#plans #workers"]
-    """Per step."""
-    apart: Int[np.ndarray, "plans #workers"]
-    """Devices between the two copies of a worker's stages; 0 where there is one."""
-    passes: Float[np.ndarray, "#plans #workers"]
-    """Times that a step reads or writes the weights besides."""
-    sharding: ShardingColumns
-    groups: DataGroups
-
-
-def updates_of(columns: PipelineColumns) -> Updates:
-    """What pipelines of one shape leave to the end of the step.
-
-    Args:
-        columns: the plans.
-    """
-    schedule = columns.schedule
-    micro_batches, updates = sync_rounds(schedule, columns.m)
-    two_copies = schedule.placement(columns.p, columns.v).chains > 1
-    # Where the backward is split, gradients of weights are there when the last weight gradients end.
-    last_s = columns.backward_s if columns.weight_s is None else columns.weight_s
-    return Updates(
-        dense_parameters=columns.dense_parameters,
-        expert_parameters=columns.expert_parameters,
-        forward_s=columns.forward_s.sum(axis=2),
-        last_s=last_s.sum(axis=2),
-        micro_batches=np.full((1, 1), float(micro_batches)),
-        updates=np.full((1, 1), float(updates)),
-        apart=columns.devices_apart[:, None] * two_copies,
-        passes=np.full((1, 1), float(schedule.weight_passes)),
-        sharding=columns.sharding,
-        groups=columns.groups,
-    )
-
-
-def exposed_sync(columns: PipelineColumns, hardware: Hardware, workload: Workload) -> StepSync:
-    """What every worker waits for around its pipeline: gradients, optimizer, gathered weights."""
-    return sync_of(updates_of(columns), hardware, workload)
+    parts = []
+    for first, one, hardware in workers.groups(held):
+        partners = None
+        if workers.partners is not None:
+            partners = joined([workers.partners[place] for place in one.places.tolist()])
+        once = sync_of(one.updates, hardware, workload, partners)
+        # What a step takes whatever is updated is counted once for each worker.
+        again_s = 0.0 if first else hardware.software.step_s * workload.training
+        parts.append((one.places, once, {"optimizer_s": again_s}))
+    return StepSync(**_joined(parts, [f.name for f in fields(StepSync)], len(workers.view)))
 
 
 def sync_of(work: Updates, hardware: Hardware, workload: Workload, partners: Partners | None = None) -> StepSync:
@@ -321,11 +253,6 @@ def sync_of(work: Updates, hardware: Hardware, workload: Workload, partners: Par
     )
 
 
-def pair_span(distance: Int[np.ndarray, "..."], hardware: Hardware) -> tuple[Float[np.ndarray, "..."] | float, ...]:
-    """Groups of two devices that stand so far apart, as `group_span` describes them."""
-    return group_span(distance, np.full_like(distance, 2), hardware.domain_sizes)
-
-
 def _copies_sum_s(work: Updates, hardware: Hardware, workload: Workload) -> Float[np.ndarray, "plans workers"]:
     """Sum of the gradients of both copies of a worker's stages: of their shards, where gradients are sharded.
 
@@ -335,7 +262,7 @@ def _copies_sum_s(work: Updates, hardware: Hardware, workload: Workload) -> Floa
     shards = np.where(sharding.zero > 0, sharding.shard, 1)
     expert_shards = np.where(sharding.zero > 0, sharding.expert_shard, 1)
     size = (work.dense_parameters / shards + work.expert_parameters / expert_shards) * reduce * (work.apart > 0)
-    return np.asarray(all_reduce_s(size, inside=pair_span(np.maximum(work.apart, 1), hardware), rates=hardware.rates))
+    return np.asarray(all_reduce_s(size, inside=hardware.pair_span(np.maximum(work.apart, 1)), rates=hardware.rates))
 
 
 def _weight_passes_s(work: Updates, hardware: Hardware, workload: Workload) -> Float[np.ndarray, "plans workers"]:
@@ -344,23 +271,70 @@ def _weight_passes_s(work: Updates, hardware: Hardware, workload: Workload) -> F
     return np.asarray(work.passes * size / hardware.achieved_memory_bytes_per_s)
 
 
-def activations(
-    columns: PipelineColumns,
-) -> tuple[Float[np.ndarray, "plans workers"], Float[np.ndarray, "plans workers"]]:
-    """Kept bytes at the worst moment of the schedule, and how many chunk activations are alive then."""
-    alive = live(columns.schedule, columns.p, columns.m, columns.v)
-    plans = len(columns.kept_bytes)
-    total, number = np.zeros((plans, columns.p)), np.zeros((plans, columns.p))
-    for worker, (kept, made, guests) in enumerate(zip(alive.kept, alive.made, alive.guests.tolist(), strict=True)):
-        totals = columns.kept_bytes[:, worker, :] @ kept.T.astype(float)
-        if columns.made_bytes is not None:
-            totals = totals + columns.made_bytes[:, worker, :] @ made.T.astype(float)
-        if guests:
-            totals = totals + guests * columns.kept_bytes[:, columns.p - 1 - worker, :].sum(axis=1)[:, None]
-        worst = totals.argmax(axis=1)
-        total[:, worker] = totals[np.arange(plans), worst]
-        number[:, worker] = (kept + made).sum(axis=1)[worst] + guests
-    return total, number
+def _memory(
+    pipelines: Sequence[RunPipeline], held: Sequence[Holding], workers: Workers, workload: Workload
+) -> WorkerBytes:
+    """Bytes at the peak: what a worker has once, whatever it holds, and its holdings."""
+    every = [pipeline.columns for pipeline in pipelines]
+    once = {
+        "largest_dense": beside([columns.largest_dense for columns in every]),
+        "largest_expert": beside([columns.largest_expert for columns in every]),
+        "activations": beside([pipeline.kept_bytes for pipeline in pipelines]),
+        "transient": beside([columns.transient_bytes for columns in every]),
+    }
+    versions = beside([pipeline.versions for pipeline in pipelines])
+    parts = []
+    for first, one, hardware in workers.groups(held):
+        load = WorkerLoad(
+            **{name: values[:, one.places] if first else np.zeros((1, 1)) for name, values in once.items()},
+            dense_parameters=one.updates.dense_parameters,
+            expert_parameters=one.updates.expert_parameters,
+            communicators=one.communicators,
+            offload_weights=one.offload_weights,
+            weight_versions=versions[:, one.places],
+        )
+        found = worker_bytes(load, one.updates.sharding, hardware, workload)
+        parts.append((one.places, found, {"overhead": 0.0 if first else always_bytes(hardware)}))
+    return WorkerBytes(**_joined(parts, MEMORY_KINDS, len(workers.view)))
+
+
+def _joined(
+    parts: Sequence[tuple[Int[np.ndarray, " held"], object, dict[str, float]]], names: Sequence[str], workers: int
+) -> dict[str, Float[np.ndarray, "plans workers"]]:
+    """Fields of records of some workers each, added up by worker, less what is counted once for each."""
+    (places, first, _), *others = parts
+    if not others and len(places) == workers:
+        return {name: getattr(first, name) for name in names}
+    plans = len(getattr(first, names[0]))
+    found = {name: np.zeros((plans, workers)) for name in names}
+    for places, part, again in parts:
+        for name, values in found.items():
+            values[:, places] += getattr(part, name) - again.get(name, 0.0)
+    return found
+
+
+def _side_by_side(pipelines: Sequence[RunPipeline]) -> Sequence[Holding]:
+    """Holdings of all pipelines, workers numbered through."""
+    if len(pipelines) == 1:
+        return pipelines[0].holdings
+    first = np.cumsum([0, *(pipeline.columns.p for pipeline in pipelines)]).tolist()
+    found = []
+    for number in range(max(len(pipeline.holdings) for pipeline in pipelines)):
+        having = [
+            (pipeline.holdings[number], low)
+            for pipeline, low in zip(pipelines, first, strict=False)
+            if number < len(pipeline.holdings)
+        ]
+        found.append(
+            Holding(
+                places=np.concatenate([one.places + low for one, low in having]),
+                updates=all_updates([one.updates for one, _ in having]),
+                # The group in which gradients are summed between pipelines is one more.
+                communicators=beside([one.communicators for one, _ in having]) + 1.0,
+                offload_weights=beside([one.offload_weights for one, _ in having]),
+            )
+        )
+    return found
 
 
 def fits(peak_bytes: float, capacity_bytes: float) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from meshwright.estimate.price import estimate_of, plan_pricer
 from meshwright.estimate.result import StepPrice
-from meshwright.estimate.step import PipelineColumns, task_times
+from meshwright.estimate.run import PipelineColumns, task_times
 from meshwright.schedules import Kind, Timeline, Times, simulate
 from meshwright.schedules.beside import side_by_side
 from meshwright.shapes import Float
@@ -82,7 +82,7 @@ def step_timeline(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, w
     timeline = simulate(side_by_side(tables), _times_of(pipelines))
     memory = [dict(stage.memory_bytes) for stage in estimate.stages]
     first = list(accumulate((columns.p for columns in pipelines), initial=0))
-    sync = run.sync
+    sync = run.step.sync
     return StepTimeline(
         estimate=estimate,
         timeline=timeline,

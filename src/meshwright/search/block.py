@@ -10,7 +10,7 @@ import numpy as np
 
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.items import ItemCosts, item_costs
-from meshwright.estimate.memory import TIGHT_SHARE, worker_bytes
+from meshwright.estimate.memory import TIGHT_SHARE, WorkerLoad, worker_bytes
 from meshwright.estimate.pipeline import BoundaryColumns, Placed, boundary_columns, data_groups, sync_layers
 from meshwright.estimate.sync import DataGroups, DataNetwork, step_sync
 from meshwright.search.geometry import Shape, ShapeFactory
@@ -275,7 +275,7 @@ class Block:
             priced += len(legal)
             rows, shapes = pair_row[legal], pair_shape[legal]
             sharding = self.sharding_columns(choice, rows)
-            peak = worker_bytes(
+            load = WorkerLoad(
                 dense_parameters=dense[legal],
                 expert_parameters=experts[legal],
                 largest_dense=largest[0][legal],
@@ -284,11 +284,9 @@ class Block:
                 transient=transient[legal],
                 communicators=self.boundary.communicators[rows][:, None],
                 offload_weights=np.zeros((len(rows), 1)),
-                sharding=sharding,
-                hardware=self.hardware,
-                workload=self.workload,
                 weight_versions=self.versions[shapes],
-            ).peak.max(axis=1)
+            )
+            peak = worker_bytes(load, sharding, self.hardware, self.workload).peak.max(axis=1)
             fit = np.flatnonzero(peak <= self.limit_bytes)
             feasible += len(fit)
             if not len(fit):

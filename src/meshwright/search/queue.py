@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from meshwright.estimate.pipeline import pipeline_columns, sync_layers
-from meshwright.estimate.step import step_columns
+from meshwright.estimate.step import Workers, run_pipeline, step_of
 from meshwright.search.block import Block, Candidates, Sharding
 from meshwright.search.geometry import Shape
 from meshwright.shapes import Float, Int
@@ -235,7 +235,8 @@ def simulate_plans(
             groups=block.groups.take(rows),
             offload_weights=np.zeros(len(rows)),
         )
-        step = step_columns(pipeline, block.hardware, block.workload, transfers_apart=False)
+        ran = run_pipeline(pipeline, transfers_apart=False)
+        step = step_of([ran], Workers.alike(block.hardware, shape.p), block.workload)
         time_s[here] = step.step_time_s
         peak[here] = step.peak_bytes.max(axis=1)
     return time_s, peak

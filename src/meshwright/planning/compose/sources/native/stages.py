@@ -17,7 +17,7 @@ import numpy as np
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.items import FULL, NONE, SELECTIVE, Item, ItemCosts, item_costs
 from meshwright.estimate.legality import model_rules
-from meshwright.estimate.memory import worker_bytes
+from meshwright.estimate.memory import WorkerLoad, worker_bytes
 from meshwright.estimate.pipeline import Placed, boundary_columns, data_groups, sync_layers
 from meshwright.estimate.sync import DataNetwork, step_sync
 from meshwright.search.block import PLAIN_SHARDINGS, Sharding, sharding_columns
@@ -322,14 +322,8 @@ def _sharded(
             ("dense_parameters", "expert_parameters", "largest_dense", "largest_expert", "activations", "transient"),
             np.zeros_like(dense),
         )
-        return worker_bytes(
-            **(nothing | given),
-            communicators=communicators,
-            offload_weights=zero,
-            sharding=sharding,
-            hardware=hardware,
-            workload=workload,
-        ).peak
+        load = WorkerLoad(**(nothing | given), communicators=communicators, offload_weights=zero)
+        return worker_bytes(load, sharding, hardware, workload).peak
 
     # The one formula of memory is linear in all of these: what each part adds is the difference to an empty device.
     empty = peak()
