@@ -11,7 +11,6 @@ import pytest
 from meshwright.app.plan import plan
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.search import Space, price_stages
-from meshwright.estimate.hardware import hardware_of
 from meshwright.planning.compose.sources.parallelizers.guard import Guarded
 from meshwright.planning.compose.sources.parallelizers.registry import parallelizers_named
 from meshwright.planning.job_inputs import JobInputs, job_inputs
@@ -47,8 +46,7 @@ def ask(compiler: Guarded, inputs: JobInputs, layers: int, **edges: bool) -> lis
 
 def test_a_whole_model_takes_what_the_compiler_says_of_its_step(compiler: Guarded, inputs: JobInputs) -> None:
     ours = ask(compiler, inputs, 4, embedding=True, head=True)
-    hardware = hardware_of(inputs.cluster.groups[0], inputs.workload)
-    hosts = Hosts.of(inputs.cluster.groups[0], hardware.gemm_flop_per_s * hardware.gemm_fraction)
+    hosts = Hosts.of(inputs.cluster.groups[0], inputs.workload)
     model, optimizer = Decoder(spec=inputs.model, seq_len=512, compute="bfloat16"), Adam()
     weights = jax.eval_shape(model.init, jax.random.key(0))
     state: Any = {"weights": weights, "moments": jax.eval_shape(optimizer.init, weights),

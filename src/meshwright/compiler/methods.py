@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Literal
 
 from meshwright.compiler.grid import GridSharding, GridSplit
+from meshwright.compiler.planned_devices import Stated, recognised_hosts, stated_hosts
 from meshwright.compiler.shardings import DataSharding, Sharding
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.islands import Islands
@@ -90,33 +91,57 @@ class ShardParallel(Method):
     """Devices along each axis of a logical mesh of 1 to 3 axes; without it, the best row or grid of two axes."""
     memory_bytes: float | None = None
     """Of one device, for parameters, their gradients and state, and activations; unlimited without it."""
-    flop_per_s: float = 100e12
-    """Of one device."""
-    link_bytes_per_s: float = 100e9
-    """Out of one device, in one direction."""
-    link_latency_s: float = 5e-6
-    """Of one collective."""
+    hosts: Stated | None = None
+    """What the devices and their links are like, of one kind: `8xH100`, a cluster, or numbers; without it, the kind of
+    the devices where the library knows it, else its unknown accelerator."""
+    flop_per_s: float | None = None
+    """Of one device, instead of that of `hosts`."""
+    link_bytes_per_s: float | None = None
+    """Out of one device, in one direction, likewise."""
+    link_latency_s: float | None = None
+    """Of one collective, likewise."""
 
     def __post_init__(self) -> None:
         Method.__post_init__(self)
         wrong = [
             Problem(what=f"{name} = {value}", why="it is a positive number", fix=f"{name}={fix:g}", field=name)
             for name, value, fix in (
-                ("memory_bytes", 1 if self.memory_bytes is None else self.memory_bytes, 16e9),
+                ("memory_bytes", self.memory_bytes, 16e9),
                 ("flop_per_s", self.flop_per_s, 100e12),
                 ("link_bytes_per_s", self.link_bytes_per_s, 100e9),
             )
-            if not value > 0
+            if value is not None and not value > 0
         ]
-        if self.link_latency_s < 0:
+        if self.link_latency_s is not None and self.link_latency_s < 0:
             wrong.append(Problem(what=f"link_latency_s = {self.link_latency_s}", why="no collective ends before it"
                                  " begins", fix="link_latency_s=0", field="link_latency_s"))  # fmt: skip
         shape = self.mesh_shape
         if shape is not None and (not 1 <= len(shape) <= 3 or min(shape) < 1):
             wrong.append(Problem(what=f"mesh_shape = {shape}", why="a logical mesh has 1 to 3 axes of devices",
                                  fix="mesh_shape=(2, 4)", field="mesh_shape"))  # fmt: skip
+        if self.hosts is not None and isinstance(stated_hosts(self.hosts), Islands):
+            wrong.append(Problem(what="hosts of several kinds", why="an operator is split over equal devices",
+                                 fix="hosts of one kind, or method=Auto(hosts=...)", field="hosts"))  # fmt: skip
         if wrong:
             raise InputError(wrong)
+
+    def on(self, devices: Sequence[Any]) -> Hosts:
+        """The devices that operators are split over, as one host.
+
+        Args:
+            devices: of JAX.
+        """
+        known = recognised_hosts(devices) if self.hosts is None else stated_hosts(self.hosts)
+        assert isinstance(known, Hosts)
+        rates = {"flop_per_s": self.flop_per_s}
+        links = {"inside_bytes_per_s": self.link_bytes_per_s, "inside_latency_s": self.link_latency_s}
+        stated = {name: value for name, value in (rates | links).items() if value is not None}
+        if not stated:
+            return known
+        rest = "" if len(stated) == len(rates | links) else f", else {known.source}"
+        if set(stated) & set(links):
+            known = replace(known, hosts=1, devices_per_host=known.devices)
+        return replace(known, source=f"stated{rest}", **stated)  # type: ignore[arg-type]
 
     def shapes(self, devices: int) -> list[tuple[int, ...]]:
         """Logical meshes to choose from.
@@ -148,8 +173,8 @@ class PipeshardParallel(Method):
     num_stages: int | Literal["auto"] = 2
     """Meshes; each takes an equal part of the devices. "auto" leaves their number, their layers and the devices of each
     to the inter-operator pass."""
-    hosts: Hosts | Islands | None = None
-    """With "auto", what the devices and their links are like; without it, one host as `Auto` takes it."""
+    hosts: Stated | None = None
+    """With "auto", what the devices and their links are like, as `Auto` takes it."""
     schedule: str = "1f1b"
     """A name of `meshwright schedule list` with forward and backward tasks."""
     chunks: int | None = None
@@ -196,6 +221,10 @@ class PipeshardParallel(Method):
         if wrong:
             raise InputError(wrong)
 
+    def on(self, devices: Sequence[Any]) -> Hosts | Islands:
+        """Hosts to seek stages for; `devices` as `Auto.on` takes them."""
+        return recognised_hosts(devices) if self.hosts is None else stated_hosts(self.hosts)
+
     @property
     def sharding(self) -> DataSharding:
         """Data parallel within each mesh."""
@@ -239,8 +268,9 @@ class Auto(Method):
 
     num_micro_batches: int = 0
     """0 chooses them."""
-    hosts: Hosts | Islands | None = None
-    """What the devices and their links are like; without it, one host with the numbers of `ShardParallel`."""
+    hosts: Stated | None = None
+    """What the devices and their links are like: `8xH100`, a cluster, or numbers; without it, the kind of the devices
+    where the library knows it, else its unknown accelerator."""
     recompute: bool | None = None
     """Whether every layer runs its forward again in the backward; without it, where that takes less time."""
     most_stages: int = 16
@@ -253,13 +283,13 @@ class Auto(Method):
         if wrong:
             raise InputError(wrong)
 
-    def on(self, devices: int) -> Hosts | Islands:
+    def on(self, devices: Sequence[Any]) -> Hosts | Islands:
         """Hosts to plan for.
 
         Args:
-            devices: that are there.
+            devices: of JAX.
         """
-        return self.hosts or one_host(devices)
+        return recognised_hosts(devices) if self.hosts is None else stated_hosts(self.hosts)
 
     @property
     def space(self) -> Space:
@@ -296,22 +326,8 @@ class FromPlan(Method):
     plan: StagesPlan
 
 
-def one_host(devices: int) -> Hosts:
-    """A host with the numbers of `ShardParallel`.
-
-    Args:
-        devices: of it.
-    """
-    like = ShardParallel()
-    return Hosts(
-        hosts=1, devices_per_host=devices, flop_per_s=like.flop_per_s, inside_bytes_per_s=like.link_bytes_per_s,
-        between_bytes_per_s=like.link_bytes_per_s, inside_latency_s=like.link_latency_s,
-        between_latency_s=like.link_latency_s,
-    )  # fmt: skip
-
-
-def _too_many(hosts: Hosts | Islands | None, devices: Sequence[Any] | None) -> list[Problem]:
-    if hosts is None or devices is None or hosts.devices <= len(devices):
+def _too_many(stated: Stated | None, devices: Sequence[Any] | None) -> list[Problem]:
+    if stated is None or devices is None or (hosts := stated_hosts(stated)).devices <= len(devices):
         return []
     return [
         Problem(

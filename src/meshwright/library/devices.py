@@ -29,8 +29,8 @@ from meshwright.formats.device_lint import Finding, lint_device
 from meshwright.library.calibration import LIBRARY_VARIABLE
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.specs.calibration import Calibration
-from meshwright.specs.device import DeviceSpec, KernelEfficiency
-from meshwright.units import GIB
+from meshwright.specs.device import Basis, DeviceSpec, KernelEfficiency
+from meshwright.units import GIB, GIGA, MICRO, TERA
 
 _DATA = Path(__file__).parent / "data"
 _MAKERS = re.compile(r"\b(nvidia|amd|instinct|geforce|tesla|google|cloud|intel|habana|huawei|aws|amazon|gpu)\b")
@@ -110,6 +110,35 @@ def published_efficiency(generation: str) -> KernelEfficiency:
         raise UnsupportedError(unknown_name("generation", generation[:80], generations()), code="MW403")
     data = tomllib.loads((_DATA / "efficiency" / f"{generation}.toml").read_text("utf-8"))
     return replace(efficiency_record(data), generation=generation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownAccelerator:
+    """What to plan with where nothing is known about the devices."""
+
+    name: str
+    flop_per_s: float
+    """Reached in products of matrices."""
+    link_bytes_per_s: float
+    """Out of one device, in one direction."""
+    link_latency_s: float
+    """Of one collective."""
+    basis: Basis
+    source: str
+
+
+@lru_cache(maxsize=1)
+def unknown_accelerator() -> UnknownAccelerator:
+    """The assumed device of the library; answers that rest on it name it."""
+    data = tomllib.loads((_DATA / "unknown_accelerator.toml").read_text("utf-8"))
+    return UnknownAccelerator(
+        name=data["name"],
+        flop_per_s=data["tflops"] * TERA,
+        link_bytes_per_s=data["link_gb_s"] * GIGA,
+        link_latency_s=data["link_latency_us"] * MICRO,
+        basis=data["basis"],
+        source=data["source"],
+    )
 
 
 @lru_cache(maxsize=1)

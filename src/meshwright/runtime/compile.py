@@ -20,12 +20,11 @@ from meshwright.compiler.methods import (
     Method,
     PipeshardParallel,
     ShardParallel,
-    one_host,
 )
 from meshwright.compiler.order import order_of
 from meshwright.compiler.ranks.form import form_of
 from meshwright.compiler.sharding.apply import AXES, Setting, shard_stage
-from meshwright.compiler.sharding.cost import LogicalMesh, MeshAxis
+from meshwright.compiler.sharding.cost import LogicalMesh
 from meshwright.compiler.shardings import Sharding
 from meshwright.compiler.stage_programs import halves_of
 from meshwright.compiler.stages.apply import planned_stages
@@ -143,7 +142,7 @@ def _plan(
     if isinstance(method, FromPlan):
         return method.plan
     if isinstance(method, Auto):
-        hosts = method.on(len(_devices(method)))
+        hosts = method.on(_devices(method))
         return plan_step(fun, arguments, hosts, batch_argnums=batch_argnums, space=method.space)
     return None
 
@@ -154,7 +153,7 @@ def _stages_found(
     """Stages and their devices, where a method leaves these and nothing else open."""
     if not isinstance(method, PipeshardParallel) or method.num_stages != "auto":
         return None
-    hosts = method.hosts or one_host(len(_devices(method)))
+    hosts = method.on(_devices(method))
     space = Space(micro_batches=(method.num_micro_batches,), recompute=(False,), reductions="micro-batch",
                   split_state=method.zero > 0)  # fmt: skip
     return plan_step(fun, arguments, hosts, batch_argnums=batch_argnums, space=space)
@@ -197,11 +196,7 @@ def _meshes(method: Method, workers: int) -> list[Mesh]:
 
 def _logical_meshes(method: ShardParallel, mesh: Mesh) -> list[tuple[LogicalMesh, Mesh]]:
     """Views of a row of devices as rows and grids, with the price of their links."""
-    found = []
-    for shape in method.shapes(mesh.size):
-        axes = tuple(
-            MeshAxis(size=size, latency_s=method.link_latency_s, bytes_per_s=method.link_bytes_per_s) for size in shape
-        )
-        view = LogicalMesh(axes=axes, flop_per_s=method.flop_per_s)
-        found.append((view, Mesh(mesh.devices.reshape(shape), AXES[: len(shape)])))
-    return found
+    hosts = method.on(mesh.devices.flatten().tolist())
+    return [
+        (hosts.mesh(shape), Mesh(mesh.devices.reshape(shape), AXES[: len(shape)])) for shape in method.shapes(mesh.size)
+    ]

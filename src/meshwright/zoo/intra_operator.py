@@ -36,7 +36,6 @@ from meshwright.compiler.stages.search import Layers
 from meshwright.compiler.stages.tables import PRICES, LayerProblem, Terms
 from meshwright.compiler.trace import LossReader
 from meshwright.errors import Problem, UnsupportedError
-from meshwright.estimate.hardware import hardware_of
 from meshwright.shapes import Float, Int
 from meshwright.specs.cluster import Island
 from meshwright.specs.layers import DenseMlp
@@ -172,8 +171,7 @@ def _mesh_plans(
 ) -> Iterator[MeshPlan]:
     """The best sharding for each logical mesh, way the stream may lie, price of memory and recomputation."""
     parts = traced(model, kind, workload.seq_len, workload.precision.compute, samples)
-    hardware = hardware_of(island.group, workload)
-    hosts = Hosts.of(island.group, hardware.gemm_flop_per_s * hardware.gemm_fraction)
+    hosts = Hosts.of(island.group, workload)
     micro_batches = max(1, workload.global_batch // samples)
     seen: set[tuple[LayerStrategy, float]] = set()
     for view in hosts.views(island.devices):

@@ -8,7 +8,8 @@ import pytest
 from meshwright.compiler.sharding.cost import LogicalMesh, MeshAxis
 
 MESH = LogicalMesh(
-    axes=(MeshAxis(size=2, latency_s=1e-6, bytes_per_s=1e9), MeshAxis(size=4, latency_s=2e-6, bytes_per_s=4e9))
+    axes=(MeshAxis(size=2, latency_s=1e-6, bytes_per_s=1e9), MeshAxis(size=4, latency_s=2e-6, bytes_per_s=4e9)),
+    flop_per_s=1e9,
 )
 SIZE = 8e6
 

@@ -86,7 +86,7 @@ def test_samples_on_three_equal_axes_cost_a_ring_over_all_devices() -> None:
 def test_an_axis_of_one_device_changes_nothing() -> None:
     shapes = [(64, 256), (256, 64), (8, 64)]
     flat = LogicalMesh(axes=AXES.axes[:2], flop_per_s=1e9)
-    more = LogicalMesh(axes=(*AXES.axes[:2], MeshAxis(size=1)), flop_per_s=1e9)
+    more = LogicalMesh(axes=(*AXES.axes[:2], MeshAxis(size=1, latency_s=0.0, bytes_per_s=1e9)), flop_per_s=1e9)
     two, three = (solve(decisions(shapes, mesh).problem()).objective_s for mesh in (flat, more))
     # Three axes may not scatter sums, two may: they never cost more.
     assert two <= three * (1 + 1e-12)

@@ -84,7 +84,7 @@ def test_between_kinds_the_link_they_have_counts_or_their_slower_own() -> None:
 
 def test_islands_are_those_of_a_cluster_and_have_names() -> None:
     cluster = resolve_gpus("8xH100,8xV100-16")
-    islands = Islands.of(cluster, {group.name: 1e14 for group in cluster.groups})
+    islands = Islands.of(cluster)
     assert [group.devices for group in islands.groups] == [8, 8]
     assert [group.memory_bytes for group in islands.groups] == [group.device.memory_bytes for group in cluster.groups]
     with pytest.raises(InputError, match="groups named old, old"):

@@ -1,4 +1,4 @@
-"""Seconds of what moves between devices of a logical mesh, by one latency and one bandwidth per axis.
+"""Seconds of what moves between devices of a logical mesh: the ring forms of `kernels`, on the links of each axis.
 
 A placement says for each axis of the mesh which dimension of a value it splits, or -1 for none; arrays of placements
 have the shape (choices, axes). Of two axes on one dimension the first is the outer one.
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.kernels.algorithms import Column, Seconds, ring_gather_s
 from meshwright.shapes import Bool, Float, Int
 
 WHOLE = -1
@@ -23,10 +24,14 @@ class MeshAxis:
     """Devices along one axis of a logical mesh, and the links between them."""
 
     size: int
-    latency_s: float = 5e-6
+    latency_s: float
     """Alpha: of one collective."""
-    bytes_per_s: float = 100e9
+    bytes_per_s: float
     """1 / beta: out of one device, in one direction."""
+
+    def gather_s(self, size_bytes: Column) -> Seconds:
+        """What a ring over the axis takes beyond its latency: (n - 1) / n x bytes / bandwidth."""
+        return ring_gather_s(size_bytes, self.size, latency_s=0.0, bandwidth_bytes_per_s=self.bytes_per_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +39,10 @@ class LogicalMesh:
     """Devices in one to three axes."""
 
     axes: tuple[MeshAxis, ...]
-    flop_per_s: float = 100e12
-    """Of one device."""
+    flop_per_s: float
+    """Of one device, as it is reached in products of matrices."""
+    source: str = "stated"
+    """Where the numbers of its devices and links come from."""
 
     @property
     def sizes(self) -> Int[np.ndarray, " axes"]:
@@ -49,7 +56,7 @@ class LogicalMesh:
             axis: of the mesh.
             size_bytes: on each device, before and after.
         """
-        return self.axes[axis].latency_s + 2.0 * self._share_s(axis, size_bytes)
+        return self.axes[axis].latency_s + float(2.0 * self.axes[axis].gather_s(size_bytes))
 
     def all_gather_s(self, axis: int, size_bytes: float) -> float:
         """Ring all-gather or reduce-scatter: alpha + (n - 1) / n x bytes / bandwidth.
@@ -58,7 +65,7 @@ class LogicalMesh:
             axis: of the mesh.
             size_bytes: of the whole: after an all-gather, before a reduce-scatter.
         """
-        return self.axes[axis].latency_s + self._share_s(axis, size_bytes)
+        return self.axes[axis].latency_s + float(self.axes[axis].gather_s(size_bytes))
 
     def all_to_all_s(self, axis: int, size_bytes: float) -> float:
         """All-to-all: alpha + (n - 1) / n x bytes / bandwidth.
@@ -67,11 +74,7 @@ class LogicalMesh:
             axis: of the mesh.
             size_bytes: on each device, before and after.
         """
-        return self.axes[axis].latency_s + self._share_s(axis, size_bytes)
-
-    def _share_s(self, axis: int, size_bytes: float) -> float:
-        own = self.axes[axis]
-        return (own.size - 1) / own.size * size_bytes / own.bytes_per_s
+        return self.axes[axis].latency_s + float(self.axes[axis].gather_s(size_bytes))
 
     def shards(self, placements: Placements) -> Float[np.ndarray, " choices"]:
         """Parts into which each placement splits a value.
@@ -108,7 +111,7 @@ class LogicalMesh:
         total = np.zeros(before.shape[:-1])
         for axis, own in enumerate(self.axes):
             others = split_after[..., :axis].prod(-1) * split_before[..., axis + 1 :].prod(-1)
-            whole_s = (own.size - 1) / own.size * size_bytes / others / own.bytes_per_s
+            whole_s = own.gather_s(size_bytes / others)
             old, new, summed = before[..., axis], after[..., axis], sums[..., axis]
             gathered = ~summed & (old != WHOLE) & (new == WHOLE)
             exchanged = ~summed & (old != WHOLE) & (new != WHOLE) & (old != new)

@@ -76,6 +76,7 @@ def explained(graph: DecisionGraph, solution: Solution, axes: Sequence[str]) -> 
         f"mesh {sizes}: {solution.objective_s:.4g} s a micro-batch, {solution.memory_bytes:.4g} bytes a device,"
         + (f" at most {solution.gap_s:.3g} s from the best" if solution.gap_s else f" exact by {solution.method}")
     ]
+    lines.append(f"  devices and links: {graph.mesh.source}")
     for one in operator_choices(graph, solution, axes):
         other = "no other way" if one.next_best is None else f"next {one.next_best} costs {one.loss_s:+.3g} s"
         price = f"computes {one.compute_s:.3g} s, sends {one.communication_s:.3g} s"

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from meshwright.compiler.sharding.cost import LogicalMesh, MeshAxis
 from meshwright.errors import InputError, Problem
+from meshwright.estimate.hardware import hardware_of
 from meshwright.specs.cluster import NodeGroup
+from meshwright.specs.workload import Workload, precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,8 @@ class Hosts:
     """Of one device, for parameters, gradients, state and activations; unlimited without it."""
     inside_latency_s: float = 5e-6
     between_latency_s: float = 2e-5
+    source: str = "stated"
+    """Where these numbers come from; shown with what they decide."""
 
     def __post_init__(self) -> None:
         wrong = [
@@ -41,15 +45,26 @@ class Hosts:
             raise InputError(wrong)
 
     @classmethod
-    def of(cls, group: NodeGroup, flop_per_s: float) -> Hosts:
+    def of(cls, group: NodeGroup, workload: Workload | None = None) -> Hosts:
         """Hosts of a group of nodes, its innermost domain inside and its outermost between them.
+
+        Products of matrices run at the rate that estimates give them: peak x the fraction that kernels reach.
 
         Args:
             group: of a cluster.
-            flop_per_s: that its devices reach in products of matrices.
+            workload: whose formats and framework count; one step in the widest 16-bit format of the device by default.
+
+        Raises:
+            UnsupportedError: the device does not compute in the workload's format.
         """
-        inner, outer = group.domains[0], group.domains[-1]
+        inner, outer, device = group.domains[0], group.domains[-1], group.device
+        if workload is None:
+            known = next((name for name in ("bf16", "fp16") if device.peak(name)), "fp32")
+            workload = Workload(seq_len=1, global_batch=1, precision=precision(known))
+        hardware = hardware_of(group, workload)
+        flop_per_s = hardware.gemm_flop_per_s * hardware.gemm_fraction
         return cls(
+            source=f"{device.name}, {workload.precision.name} [{device.efficiency.basis}]",
             name=group.name, hosts=group.nodes, devices_per_host=group.devices_per_node, flop_per_s=flop_per_s,
             memory_bytes=group.device.memory_bytes,
             inside_bytes_per_s=inner.bandwidth_bytes_per_s * inner.efficiency,
@@ -124,7 +139,7 @@ class Hosts:
                 )
             )
             stride *= size
-        return LogicalMesh(axes=tuple(reversed(axes)), flop_per_s=self.flop_per_s)
+        return LogicalMesh(axes=tuple(reversed(axes)), flop_per_s=self.flop_per_s, source=self.source)
 
     def hop_s(self, size_bytes: float, first: int, left: int, right: int) -> float:
         """Seconds to hand a value from one submesh to the next: every byte once, links of all hosts or devices at once.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, permutations
 
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.errors import InputError, Problem, unknown_name
 from meshwright.specs.cluster import ClusterSpec, LinkSpec
+from meshwright.specs.workload import Workload
 
 MOST_ORDERED = 4
 """Groups of which every order is tried."""
@@ -46,15 +47,15 @@ class Islands:
             raise InputError(wrong)
 
     @classmethod
-    def of(cls, cluster: ClusterSpec, flop_per_s: Mapping[str, float]) -> Islands:
+    def of(cls, cluster: ClusterSpec, workload: Workload | None = None) -> Islands:
         """The groups of a cluster.
 
         Args:
             cluster: of one or several groups.
-            flop_per_s: that the devices of each group reach in products of matrices, by the name of the group.
+            workload: as `Hosts.of` takes it.
         """
         return cls(
-            groups=tuple(Hosts.of(group, flop_per_s[group.name]) for group in cluster.groups),
+            groups=tuple(Hosts.of(group, workload) for group in cluster.groups),
             links=tuple(link for link in cluster.links if set(link.between) <= {one.name for one in cluster.groups}),
         )
 
