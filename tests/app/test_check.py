@@ -1,4 +1,4 @@
-"""`check`: legal, fits, beaten; and the mends it names do mend."""
+"""`check`: legal, fits, beaten; and the repairs it names do repair."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_slow_plan_is_beaten_but_no_violation() -> None:
     assert "faster" in report.text
 
 
-def test_a_plan_too_large_names_stage_and_mends() -> None:
+def test_a_plan_too_large_names_stage_and_repairs() -> None:
     report = check(MODEL, "tp1.z0.mbs8", GPUS, search=False)
     assert report.exit_code == 5
     violation = report.violations[0]
@@ -46,42 +46,46 @@ def test_a_plan_too_large_names_stage_and_mends() -> None:
     assert violation.need_bytes is not None
     assert violation.have_bytes is not None
     assert violation.need_bytes > violation.have_bytes
-    assert report.mends
-    for mend in report.mends:
-        again = estimate(MODEL, mend.name, gpus=GPUS)[0].estimate
+    assert report.repairs
+    for repair in report.repairs:
+        again = estimate(MODEL, repair.name, gpus=GPUS)[0].estimate
         assert again.fits != "no"
-        assert again.step_time_s == pytest.approx(mend.step_time_s)
-    assert [m.step_time_s for m in report.mends if m.fits == "yes"] == sorted(
-        m.step_time_s for m in report.mends if m.fits == "yes"
+        assert again.step_time_s == pytest.approx(repair.step_time_s)
+    assert [m.step_time_s for m in report.repairs if m.fits == "yes"] == sorted(
+        m.step_time_s for m in report.repairs if m.fits == "yes"
     )
     with pytest.raises(ViolationError, match="stage 0"):
         report.raise_violations()
 
 
 @pytest.mark.parametrize("row", ["tp3", "tp2.dp2", "pp8.vpp5.z1", "ep4.z1", "mbs3.z1.gbs1024", "tp6.pp3"])
-def test_an_illegal_plan_has_a_mend_that_is_legal(row: str) -> None:
+def test_an_illegal_plan_has_a_repair_that_is_legal(row: str) -> None:
     report = check(MODEL, row, GPUS, search=False)
     assert not report.legal
     assert {violation.code for violation in report.violations} == {"LEGAL"}
-    assert report.mends
-    assert estimate(MODEL, report.mends[0].name, gpus=GPUS)[0].estimate.fits != "no"
+    assert report.repairs
+    assert estimate(MODEL, report.repairs[0].name, gpus=GPUS)[0].estimate.fits != "no"
 
 
-def test_a_mend_of_the_chunks_keeps_the_schedule_where_it_can_and_says_so_where_it_cannot() -> None:
-    mends = {mend.name: mend.change for mend in check(MODEL, "pp4.zb-v.z1.mbs1.gbs64", GPUS, search=False).mends}
-    assert mends["pp4.vpp2.dp2.z1.mbs1.gbs64.zb-v"] == "vpp 1 -> 2"
-    assert mends["pp4.dp2.z1.mbs1.gbs64"] == "schedule 1f1b"
-    mends = {mend.name: mend.change for mend in check(MODEL, "pp4.vpp2.gpipe.z1.mbs1.gbs8", GPUS, search=False).mends}
-    assert mends["pp4.dp2.z1.mbs1.gbs8.gpipe"] == "vpp 2 -> 1"
-    assert mends["pp4.vpp2.dp2.z1.mbs1.gbs8"] == "schedule interleaved"
+def test_a_repair_of_the_chunks_keeps_the_schedule_where_it_can_and_says_so_where_it_cannot() -> None:
+    repairs = {
+        repair.name: repair.change for repair in check(MODEL, "pp4.zb-v.z1.mbs1.gbs64", GPUS, search=False).repairs
+    }
+    assert repairs["pp4.vpp2.dp2.z1.mbs1.gbs64.zb-v"] == "vpp 1 -> 2"
+    assert repairs["pp4.dp2.z1.mbs1.gbs64"] == "schedule 1f1b"
+    repairs = {
+        repair.name: repair.change for repair in check(MODEL, "pp4.vpp2.gpipe.z1.mbs1.gbs8", GPUS, search=False).repairs
+    }
+    assert repairs["pp4.dp2.z1.mbs1.gbs8.gpipe"] == "vpp 2 -> 1"
+    assert repairs["pp4.vpp2.dp2.z1.mbs1.gbs8"] == "schedule interleaved"
 
 
 def test_a_repair_that_changes_the_batch_says_so() -> None:
     report = check(MODEL, "dp8.z1.mbs1.gbs12", GPUS, search=False)
-    changed = [mend for mend in report.mends if mend.changes_training]
-    assert all("gbs" in mend.change for mend in changed)
-    kept = [mend for mend in report.mends if not mend.changes_training]
-    assert report.mends[: len(kept)] == tuple(kept)
+    changed = [repair for repair in report.repairs if repair.changes_training]
+    assert all("gbs" in repair.change for repair in changed)
+    kept = [repair for repair in report.repairs if not repair.changes_training]
+    assert report.repairs[: len(kept)] == tuple(kept)
 
 
 def test_the_document() -> None:

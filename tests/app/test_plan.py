@@ -250,12 +250,12 @@ def test_what_does_not_fit_comes_with_mends_that_do() -> None:
     document = error.to_dict()
     assert document["feasible"] is False
     assert "\n" not in str(document["problems"])
-    options = [mend.option for mend in error.mends]
+    options = [repair.option for repair in error.repairs]
     more = next(option for option in options if option.startswith("--gpus") and option.endswith("xH100"))
-    assert all(mend.peak_memory_bytes <= mend.capacity_bytes for mend in error.mends)
-    # The mend is true: with these devices there is a plan, at least as quick as was said.
+    assert all(repair.peak_memory_bytes <= repair.capacity_bytes for repair in error.repairs)
+    # The repair is true: with these devices there is a plan, at least as quick as was said.
     mended = plan(MODEL, gpus=more.split()[1], global_batch=8)
-    said = next(mend for mend in error.mends if mend.option == more)
+    said = next(repair for repair in error.repairs if repair.option == more)
     assert mended[0].estimate.step_time_s <= said.step_time_s * (1 + 1e-9)
 
 
@@ -273,20 +273,22 @@ def test_the_schedule_and_every_pin_hold_in_what_is_said_and_in_the_mends() -> N
     problem = caught.value.problems[0]
     assert ".gpipe" in problem.what
     assert "-" not in problem.why.rpartition(";")[2]
-    for mend in caught.value.mends:
-        assert ".gpipe" in mend.plan
-        assert "pp4" in mend.plan
-        assert "tp2" in mend.plan
-        assert "rc-" not in mend.plan
+    for repair in caught.value.repairs:
+        assert ".gpipe" in repair.plan
+        assert "pp4" in repair.plan
+        assert "tp2" in repair.plan
+        assert "rc-" not in repair.plan
 
 
 def test_more_devices_are_those_that_were_priced() -> None:
     """Twice seven devices are two nodes of eight."""
     with pytest.raises(NoPlanError) as caught:
         plan("llama-3.1-70b", gpus="7xH100", pin="recompute=full")
-    mend = next(mend for mend in caught.value.mends if mend.option.endswith("xH100"))
-    assert mend.option == f"--gpus {mend.devices}xH100"
-    assert parse_row(mend.plan, devices=mend.devices, global_batch=1008, schedules=("1f1b",)).devices == mend.devices
+    repair = next(repair for repair in caught.value.repairs if repair.option.endswith("xH100"))
+    assert repair.option == f"--gpus {repair.devices}xH100"
+    assert (
+        parse_row(repair.plan, devices=repair.devices, global_batch=1008, schedules=("1f1b",)).devices == repair.devices
+    )
 
 
 def test_devices_that_no_degrees_multiply_to() -> None:

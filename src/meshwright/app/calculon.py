@@ -77,7 +77,7 @@ def calculon_estimate(
         execution: a path or the content of its execution file.
         system: a library name, a path or the content of its system file.
         layers: also the block layer by layer.
-        fixed: with the model's known errors mended.
+        fixed: with the model's known errors corrected.
 
     Returns:
         The 96 statistics.
@@ -142,7 +142,7 @@ def calculon_batch(lines: Iterable[str], *, fixed: bool = False) -> Iterator[dic
 
     Args:
         lines: application and system as library names, paths or objects; blank lines are skipped.
-        fixed: with the model's known errors mended.
+        fixed: with the model's known errors corrected.
 
     Yields:
         `{ok, error, stats}` per line, in order; a malformed line is an error of that line only.

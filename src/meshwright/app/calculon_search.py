@@ -109,7 +109,7 @@ def calculon_search(
         top: how many executions.
         pin: keys held to values: `tensor_par=8`, `activation_recompute=none,attn_only`.
         stop_microbatch: leave out micro-batches larger than one with which nothing fits (Calculon's `-m`).
-        fixed: with the model's known errors mended.
+        fixed: with the model's known errors corrected.
         ray: address of a Ray cluster that searches, `auto` or `local`; this process by default.
 
     Returns:

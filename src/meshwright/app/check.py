@@ -1,36 +1,108 @@
-"""Is this plan legal, does it fit, is there a better one, and what is the smallest change that mends it."""
+"""Is this plan legal, does it fit, is there a better one, and what is the smallest change that repairs it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from meshwright.app.check_report import Better, CheckReport
-from meshwright.errors import InputError, MeshwrightError, Problem
+from meshwright.app.answer import Answer
+from meshwright.errors import InputError, MeshwrightError, Problem, ViolationError
 from meshwright.estimate.legality import plan_problems
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.planning.axes import target_rule
 from meshwright.planning.compose.sources.profiles.price import price_job
-from meshwright.planning.job_inputs import Count
+from meshwright.planning.job_inputs import Count, JobInputs
 from meshwright.planning.launch_script import script_question
 from meshwright.planning.one_kind import find_plans, restricted
 from meshwright.planning.plan_source import PlanLike, PlanQuestion, measured_plan, plan_question
-from meshwright.planning.repair.of_plan import mends_of
-from meshwright.planning.repair.post_mortem import REMEDIES, PostMortem, post_mortem
+from meshwright.planning.repair.of_plan import Repair, repairs_of_plan
+from meshwright.planning.repair.post_mortem import PostMortem, post_mortem
 from meshwright.planning.ties import tied
-from meshwright.planning.violation import Violation
+from meshwright.planning.violation import Violation, too_large
+from meshwright.records import Record, plain
+from meshwright.report.words import check as words
 from meshwright.report.words.measured import folder_notes, measured_sentence, planned_title
+from meshwright.report.words.post_mortem import post_mortem_lines, ran_out
 from meshwright.report.words.titles import title, title_of
-from meshwright.report.words.verdict import against, sentence
+from meshwright.report.words.verdict import against
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
-from meshwright.units import gib, of_capacity, percent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Better(Record):
+    """The best plan of the same question, where it beats the one checked."""
+
+    name: str
+    step_time_s: float
+    gain: float
+    """Relative time saved."""
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CheckReport(Answer):
+    """What is wrong with a plan and what would repair it."""
+
+    name: str | None
+    title: str
+    text: str
+    violations: tuple[Violation, ...]
+    estimate: StepPrice | None
+    """None where the plan is not legal."""
+    better: Better | None
+    repairs: tuple[Repair, ...]
+    """The smallest changes first, quickest first among equals."""
+    warnings: tuple[str, ...]
+    inputs: JobInputs | MeasuredJob
+    post_mortem: PostMortem | None = None
+    """Of a run of this plan that ran out of memory."""
+
+    @property
+    def legal(self) -> bool:
+        """Whether all degrees go together with model, devices and batch."""
+        return self.estimate is not None and not any(v.code == "LEGAL" for v in self.violations)
+
+    @property
+    def ok(self) -> bool:
+        """No violations."""
+        return not self.violations
+
+    @property
+    def exit_code(self) -> int:
+        """0, or 5 where there are violations."""
+        return 5 if self.violations else 0
+
+    def raise_violations(self) -> None:
+        """For callers that want an exception.
+
+        Raises:
+            ViolationError: if there are any.
+        """
+        if self.violations:
+            raise ViolationError([Problem(what=v.what, why=v.why, fix=v.fix, field=v.field) for v in self.violations])
+
+    def to_dict(self) -> dict[str, Any]:
+        """As data: `meshwright.check/1`."""
+        died = self.post_mortem
+        return {
+            "schema": "meshwright.check/1",
+            **{name: getattr(self, name) for name in ("name", "title", "text", "ok", "exit_code", "legal")},
+            "fits": self.estimate.fits if self.estimate else None,
+            "dominated_by": plain(self.better),
+            "violations": plain(self.violations),
+            "mends": [repair.to_dict() | {"text": words.repair_line(repair)} for repair in self.repairs],
+            "warnings": list(self.warnings),
+            "post_mortem": died.to_dict() | {"text": list(post_mortem_lines(died))} if died else None,
+            "estimate": plain(self.estimate),
+            "inputs": _described(self.inputs),
+        }
 
 
 def check(
@@ -66,10 +138,10 @@ def check(
             `estimate` takes them; a launch script's own by default.
         search: also look for a better plan in the default space.
         oom_log: of a run of this plan that ran out of memory: says which part of the memory was predicted low, and
-            mends only with what that run's numbers leave room for.
+            repairs only with what that run's numbers leave room for.
 
     Returns:
-        Violations, warnings, the mends and a better plan.
+        Violations, warnings, the repairs and a better plan.
 
     Raises:
         InputError: malformed input; a plan that is only illegal or too large is an answer, not an error.
@@ -113,21 +185,17 @@ def check(
 
 def _measured_report(job: MeasuredJob, warnings: tuple[str, ...]) -> CheckReport:
     """A plan of measured layers: its file is legal by being read, so that memory is what can be wrong."""
-    estimate, shown = price_job(job), planned_title(job)
-    notes = [*warnings, *folder_notes(job), "no other plan was looked for: `plan --profiles` searches"]
-    if estimate.fits == "tight":
-        full = estimate.fullest
-        peak = of_capacity(full.peak_memory_bytes, full.capacity_bytes)
-        notes.append(f"tight: {estimate.place(full)} needs {peak}; under 8% are left for what is not modelled")
+    estimate = price_job(job)
+    notes = (*warnings, *folder_notes(job), "no other plan was searched: use `plan --profiles`", *words.tight(estimate))
     return CheckReport(
         name=None,
-        title=shown,
+        title=planned_title(job),
         text=measured_sentence(job, estimate),
-        violations=tuple(_too_large(estimate)),
+        violations=tuple(too_large(estimate)),
         estimate=estimate,
         better=None,
-        mends=(),
-        warnings=tuple(notes),
+        repairs=(),
+        warnings=notes,
         inputs=job,
     )
 
@@ -142,94 +210,40 @@ def _report(
 ) -> CheckReport:
     inputs, row = question.inputs, question.row
     warnings = list(question.warnings)
-    violations = [*violations, *(_illegal(problem) for problem in question.problems)]
+    violations = [*violations, *(Violation.of("LEGAL", problem) for problem in question.problems)]
     estimate = None
     if question.plan is not None:
         estimate = estimate_plan(question.plan, inputs.model, inputs.cluster, inputs.workload)
-        violations += _too_large(estimate)
+        violations += too_large(estimate)
         if row is None:
             found = plan_problems(question.plan, inputs.model, inputs.workload.seq_len)
-            violations += [_illegal(problem) for problem in found]
-        if estimate.fits == "tight":
-            full = estimate.fullest
-            peak = of_capacity(full.peak_memory_bytes, full.capacity_bytes)
-            warnings.append(f"tight: {estimate.place(full)} needs {peak}; under 8% are left for what is not modelled")
+            violations += [Violation.of("LEGAL", problem) for problem in found]
+        warnings += words.tight(estimate)
     died = post_mortem(oom_log, question.job, estimate, row) if oom_log is not None and estimate is not None else None
-    if died is not None:
-        violations.append(_ran_out(died))
-        search = False
     better = None
-    if search and inputs.cluster.homogeneous:
+    if died is not None:
+        violations.append(ran_out(died))
+    elif search and inputs.cluster.homogeneous:
         better = _better(question, estimate, warnings, target)
     elif search:
-        warnings.append("no other plan was looked for: `plan` searches clusters of several groups")
+        warnings.append("no other plan was searched: use `plan` for clusters of several groups")
     bad = estimate is None or estimate.fits == "no" or died is not None
-    mends = mends_of(row, inputs, died.short_bytes if died else 0.0) if bad and row is not None else ()
+    repairs = repairs_of_plan(row, inputs, died.short_bytes if died else 0.0) if bad and row is not None else ()
+    faster = None if better is None else (better.name, better.gain)
     name = row.format() if row is not None else None
     shown = title_of(question.job, row) if question.plan else name or "the launch script"
     return CheckReport(
         name=name,
         title=shown,
-        text=_text(shown, question, estimate, violations, better),
+        text=words.check_sentence(shown, question, estimate, len(violations), faster),
         violations=tuple(violations),
         estimate=estimate,
         better=better,
-        mends=mends,
+        repairs=repairs,
         warnings=tuple(warnings),
         inputs=inputs,
         post_mortem=died,
     )
-
-
-def _ran_out(died: PostMortem) -> Violation:
-    low = died.low
-    return Violation(
-        code="MEM_STAGE",
-        what=next(died.lines()),
-        why=f"{low.name} took {gib(low.short_bytes)} more than predicted" if low else "",
-        fix=REMEDIES[low.name] if low else "",
-        field="memory",
-        stage=died.stage.stage,
-        need_bytes=died.stage.peak_memory_bytes + died.short_bytes,
-        have_bytes=died.message.capacity_bytes or died.stage.capacity_bytes,
-    )
-
-
-def _illegal(problem: Problem) -> Violation:
-    return Violation(code="LEGAL", what=problem.what, why=problem.why, fix=problem.fix, field=problem.field)
-
-
-def _too_large(estimate: StepPrice) -> Iterator[Violation]:
-    over = [stage for stage in estimate.stages if stage.peak_memory_bytes > stage.capacity_bytes]
-    for stage in over[:8]:
-        kinds = sorted(stage.memory_bytes, key=lambda kind: -kind[1])[:3]
-        largest = ", ".join(f"{kind.replace('_', ' ')} {gib(size)}" for kind, size in kinds)
-        peak = of_capacity(stage.peak_memory_bytes, stage.capacity_bytes)
-        yield Violation(
-            code="MEM_STAGE",
-            what=f"{estimate.place(stage)} needs {peak}",
-            why=f"at its peak ({stage.peak_moment}): {largest}",
-            field="memory",
-            stage=stage.stage,
-            need_bytes=stage.peak_memory_bytes,
-            have_bytes=stage.capacity_bytes,
-        )
-
-
-def _text(
-    shown: str,
-    question: PlanQuestion,
-    estimate: StepEstimate | None,
-    violations: list[Violation],
-    better: Better | None,
-) -> str:
-    if estimate is None:
-        reason = f"{len(violations)} violation{'s' if len(violations) != 1 else ''}"
-        return f"{shown} is not legal for {question.inputs.model.name} on {question.inputs.cluster.name}: {reason}."
-    text = sentence(question.job, estimate)
-    if better is not None and better.gain > 0:
-        text += f" {better.name} is {percent(better.gain)} faster."
-    return text
 
 
 def _better(
@@ -245,7 +259,7 @@ def _better(
     try:
         found = find_plans(inputs.model, inputs.cluster, inputs.workload, space_for, top=1, refuses=refuses)
     except MeshwrightError as error:
-        warnings.append(f"no other plan was looked for: {error.problems[0].what}")
+        warnings.append(f"no other plan was searched: {error.problems[0].what}")
         return None
     if not found.result.plans:
         return None
@@ -257,5 +271,22 @@ def _better(
     gain = 1.0 - best.estimate.step_time_s / estimate.step_time_s
     if gain < 0 or tied(gain, best.estimate):
         return None
-    because = f"this one is {against(best.estimate, estimate)}"
+    because = f"this plan is {against(best.estimate, estimate)}"
     return Better(name=name, step_time_s=best.estimate.step_time_s, gain=gain, because=because)
+
+
+def _described(inputs: JobInputs | MeasuredJob) -> dict[str, object]:
+    """The question as data."""
+    if isinstance(inputs, MeasuredJob):
+        return {
+            "model": inputs.profile.describe(),
+            "cluster": inputs.cluster.describe(),
+            "workload": {"global_batch": inputs.global_batch, "dtype": "fp32", "sequence": "as profiled"},
+            "assumptions": [],
+        }
+    return {
+        "model": inputs.model.describe(),
+        "cluster": inputs.cluster.describe(),
+        "workload": inputs.workload.describe(),
+        "assumptions": plain(inputs.assumptions),
+    }

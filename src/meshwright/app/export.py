@@ -134,7 +134,7 @@ def _order_of_nodes(job: Job) -> Iterator[str]:
 
 
 def _plainly(problems: Sequence[Problem], job: Job) -> Iterator[Problem]:
-    """The problems, those that only another plan mends as one each: unequal pipelines, recompute layer by layer."""
+    """The problems, those that only another plan resolves as one each: unequal pipelines, recompute layer by layer."""
     if len(job.plan.pipelines) > 1:
         yield Problem(
             what=f"the plan has {len(job.plan.pipelines)} pipelines",

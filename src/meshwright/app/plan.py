@@ -104,7 +104,7 @@ def plan(
     Raises:
         InputError: malformed or contradictory input, all problems together.
         UnsupportedError: an unknown model, device, dtype, optimizer or target.
-        InfeasibleError: no plan fits, or none keeps to the limits; says which constraint binds and what would mend it.
+        InfeasibleError: no plan fits, or none keeps to the limits; says which constraint binds and what would help.
     """
     gathered = Gathered([])
     gathered.attempt(lambda: check_options(top))

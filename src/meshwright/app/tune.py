@@ -104,7 +104,7 @@ def tune(
         best = space.optimum()
     if options.optimum and best is None:
         what = f"none of the {size:,} legal plans of {space.name} fits the memory"
-        fix = "`meshwright plan` with the same options says what would mend it"
+        fix = "`meshwright plan` with the same options says which change would make it fit"
         raise InfeasibleError(Problem(what=what, fix=fix, field="gpus"), code="MW301")
     return _tuned(space, size, best, options, on_trial)
 
@@ -136,7 +136,7 @@ def calculon_tune(
         tp_overlap: tensor-parallel overlap is an axis.
         dp_overlap: data-parallel overlap is an axis.
         pin: keys held to values.
-        fixed: with the model's known errors mended.
+        fixed: with the model's known errors corrected.
         on_trial: called with the tuner's label and every new row.
         how: see `tune_options`.
 

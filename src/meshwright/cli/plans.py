@@ -340,7 +340,7 @@ def check(
     quiet: options.Quiet = False,
     no_color: options.NoColor = False,
 ) -> int:
-    """Is a plan legal, does it fit, is it beaten, and which smallest change mends it. Exit 5 where it must not stay.
+    """Is a plan legal, does it fit, is it beaten, and which smallest change repairs it. Exit 5 where it must not stay.
 
     \b
       meshwright check llama-3.1-70b --plan tp8.pp4.mbs1.z1 --gpus 64xH100

@@ -112,7 +112,7 @@ def calculon_tune(
         list[str] | None,
         typer.Option("--pin", metavar="KEY=V", help="Hold a key: tensor_par=8. Repeatable.", show_default=False),
     ] = None,
-    fixed: Annotated[bool, typer.Option("--fixed", help="With the model's known errors mended.")] = False,
+    fixed: Annotated[bool, typer.Option("--fixed", help="With the model's known errors corrected.")] = False,
     with_: With = None,
     trials: Trials = None,
     storage: Storage = None,

@@ -61,7 +61,7 @@ def script_question(
         **{key: value for key, value in settings.items() if value is not None},
         **rest,
     )
-    violations = [Violation(code="OPTIONS", what=p.what, why=p.why, fix=p.fix, field=p.field) for p in flags.problems]
+    violations = [Violation.of("OPTIONS", problem) for problem in flags.problems]
     violations += _shape_differs(inputs.model, flags.model)
     warnings = tuple(f"the script does not say {name}" for name in flags.unresolved[:8])
     if flags.row is None:
@@ -86,6 +86,6 @@ def _shape_differs(model: ModelSpec, said: dict[str, Any]) -> Iterator[Violation
                 code="MODEL",
                 what=f"the script's {name.replace('_', ' ')} is {value}",
                 why=f"{model.name} has {facts[name]}",
-                fix="name the model that the script trains, or mend the option",
+                fix="name the model that the script trains, or correct the option",
                 field=name,
             )

@@ -156,7 +156,7 @@ def parts(cluster: ClusterSpec) -> Iterator[ClusterSpec]:
 def _part(found: Found, on: Callable[[ClusterSpec], SearchResult], model: ModelSpec, workload: Workload) -> Found:
     """The quicker of the whole cluster and its largest part of a round count.
 
-    Where the whole is round and has legal plans, fewer devices mend nothing.
+    Where the whole is round and has legal plans, fewer devices do not help.
     """
     cluster, best = found.cluster, found
     if is_round(cluster.devices) and found.result.certificate.space:

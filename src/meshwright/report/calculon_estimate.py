@@ -52,7 +52,7 @@ def render_estimate(document: Mapping[str, Any]) -> RenderableType:
     )
     lines: list[RenderableType] = [head, Text(f"{names}: {degrees}" if names else degrees)]
     if document["fixed"]:
-        lines.append(Text("with the errors of the original mended (--fixed)"))
+        lines.append(Text("with the errors of the original corrected (--fixed)"))
     lines.append(_times(stats))
     lines.append(_spaces(stats))
     return Group(*lines)

@@ -1,4 +1,4 @@
-"""What is wrong with a plan, and what mends it."""
+"""What is wrong with a plan, and what repairs it."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def render_check(document: Mapping[str, Any]) -> RenderableType:
         ]
     parts += [warning(text) for text in document["warnings"]]
     if document["post_mortem"]:
-        parts += [heading("What the run says"), *(bullet(text) for text in document["post_mortem"]["text"])]
+        parts += [heading("Out-of-memory log"), *(bullet(text) for text in document["post_mortem"]["text"])]
     if document["mends"]:
-        parts += [heading("Smallest changes that mend it, quickest first")]
-        parts += [bullet(mend["text"]) for mend in document["mends"]]
+        parts += [heading("Smallest changes that repair it, fastest first")]
+        parts += [bullet(repair["text"]) for repair in document["mends"]]
     better = document["dominated_by"]
     if better:
         parts += [heading("A better plan")]

@@ -8,6 +8,7 @@ import pytest
 
 import meshwright as mw
 from meshwright.app.check import CheckReport
+from meshwright.report.words.post_mortem import post_mortem_lines
 from meshwright.units import GIB
 
 MODEL, PLAN, GPUS = "llama-3.1-70b", "tp8.pp4.mbs1.z1", "64xH100"
@@ -68,12 +69,12 @@ def test_what_no_tensor_holds_is_told_apart(tmp_path: Path, low: str, unused: fl
     assert found.alike == ()
 
 
-def test_mends_leave_room_for_what_the_run_took_more(tmp_path: Path) -> None:
+def test_repairs_leave_room_for_what_the_run_took_more(tmp_path: Path) -> None:
     report = died(tmp_path, rank=0, tried=4, allocated=70, unused=1, in_use=77)
     assert report.post_mortem is not None
-    assert report.mends
-    for mend in report.mends:
-        assert mend.peak_memory_bytes + report.post_mortem.short_bytes <= mend.capacity_bytes
+    assert report.repairs
+    for repair in report.repairs:
+        assert repair.peak_memory_bytes + report.post_mortem.short_bytes <= repair.capacity_bytes
 
 
 def test_the_tensor_that_was_asked_for_is_named(tmp_path: Path) -> None:
@@ -87,6 +88,6 @@ def test_the_tensor_that_was_asked_for_is_named(tmp_path: Path) -> None:
 def test_a_smaller_device_than_planned_is_said(tmp_path: Path) -> None:
     report = died(tmp_path, rank=0, tried=1, allocated=34, unused=1, in_use=38, capacity=39.6)
     assert report.post_mortem is not None
-    assert any("this device has 39.6 GiB" in line for line in report.post_mortem.lines())
+    assert any("this device has 39.6 GiB" in line for line in post_mortem_lines(report.post_mortem))
     document = report.to_dict()["post_mortem"]
     assert document["capacity_bytes"] == pytest.approx(39.6 * GIB)

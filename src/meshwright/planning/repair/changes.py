@@ -1,4 +1,4 @@
-"""Changes of one setting of a row: the neighbours of a plan, and what might mend one."""
+"""Changes of one setting of a row: the neighbours of a plan, and what might repair one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def neighbours(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[Change]
 
 
 def repairs(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[Change]:
-    """Rows that may mend one that is illegal or too large: the data degree that is left, one change, other batches."""
+    """Rows that may repair an illegal or too large one: the data degree that is left, one change, other batches."""
     fixed = with_rest(row, devices)
     seen = {row}
     for lever, changed in (("dp", fixed), *_variants(fixed, model, devices), *_nearest_degrees(fixed, model, devices)):

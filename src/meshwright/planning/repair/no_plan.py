@@ -1,11 +1,11 @@
-"""Nothing fits: the constraint that binds, and the cheapest mends, each one priced."""
+"""Nothing fits: the constraint that binds, and the cheapest changes, each one priced."""
 
 from __future__ import annotations
 
 from meshwright.errors import InfeasibleError, Problem
 from meshwright.planning.one_kind import Found, SpaceFor
 from meshwright.planning.repair.leanest import Leanest, leanest
-from meshwright.planning.repair.of_job import Mend, mends_of_job
+from meshwright.planning.repair.of_job import JobRepair, repairs_of_job
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
@@ -13,23 +13,25 @@ from meshwright.specs.workload import Workload
 from meshwright.units import gib, of_capacity
 
 _NEXT = "\n       or "
-"""Between mends, each on a line of its own in the terminal."""
+"""Between repairs, each on a line of its own in the terminal."""
 
 
 class NoPlanError(InfeasibleError):
-    """No plan fits; the mends come with it as data too."""
+    """No plan fits; the repairs come with it as data too."""
 
     default_code = "MW300"
 
-    def __init__(self, problems: tuple[Problem, ...], mends: tuple[Mend, ...], *, code: str | None = None) -> None:
-        self.mends = mends
+    def __init__(
+        self, problems: tuple[Problem, ...], repairs: tuple[JobRepair, ...], *, code: str | None = None
+    ) -> None:
+        self.repairs = repairs
         super().__init__(problems, code=code)
 
     def to_dict(self) -> dict[str, object]:
         """The same as data, for `--json`."""
         document = super().to_dict()
         problems = [{**problem, "fix": problem["fix"].replace(_NEXT, "; or ")} for problem in self._records()]
-        return {**document, "problems": problems, "feasible": False, "mends": [mend.to_dict() for mend in self.mends]}
+        return {**document, "problems": problems, "feasible": False, "mends": [one.to_dict() for one in self.repairs]}
 
     def _records(self) -> list[dict[str, str]]:
         return [{"field": p.field, "what": p.what, "why": p.why, "fix": p.fix} for p in self.problems]
@@ -38,7 +40,7 @@ class NoPlanError(InfeasibleError):
 def no_plan(
     model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor, found: Found
 ) -> NoPlanError:
-    """The error that says which constraint binds and what would mend it.
+    """The error that says which constraint binds and what would make it fit.
 
     Args:
         model: the model.
@@ -56,14 +58,14 @@ def no_plan(
         return NoPlanError((_nothing_legal(model, cluster, workload, space),), (), code="MW301")
     tried = leanest(model, cluster, workload, space)
     lean = tried[0] if tried else None
-    mends = tuple(mends_of_job(model, cluster, workload, space_for, tried))
+    repairs = tuple(repairs_of_job(model, cluster, workload, space_for, tried))
     problem = Problem(
         what=_what(model, cluster, certificate.space, lean, pinned=bool(space.pins)),
         why=_why(lean) if lean else "",
-        fix=_fix(mends, pinned=bool(space.pins)),
+        fix=_fix(repairs, pinned=bool(space.pins)),
         field="memory",
     )
-    return NoPlanError((problem,), mends)
+    return NoPlanError((problem,), repairs)
 
 
 def _what(model: ModelSpec, cluster: ClusterSpec, space: int, lean: Leanest | None, *, pinned: bool) -> str:
@@ -85,9 +87,9 @@ def _why(lean: Leanest) -> str:
     return f"stage {full.stage} at its peak ({full.peak_moment}): {shown}{over}"
 
 
-def _fix(mends: tuple[Mend, ...], *, pinned: bool) -> str:
+def _fix(repairs: tuple[JobRepair, ...], *, pinned: bool) -> str:
     lines = ["free a pin"] if pinned else []
-    lines += [mend.line() for mend in mends]
+    lines += [one.line() for one in repairs]
     return _NEXT.join(lines) or "no change that was tried makes it fit"
 
 

@@ -27,7 +27,7 @@ OFFLOADS = ("o", "ao", "wao")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mend(Record):
+class JobRepair(Record):
     """A change that makes the job fit, with what it would then cost."""
 
     option: str
@@ -43,14 +43,17 @@ class Mend(Record):
 
     def line(self) -> str:
         """One line for people."""
-        changed = "; trains differently" if self.changes_training else ""
+        changed = "; changes the training" if self.changes_training else ""
         peak = of_capacity(self.peak_memory_bytes, self.capacity_bytes)
         return f"{self.option}: {self.text}, {seconds(self.step_time_s)} per step, {peak} ({self.plan}){changed}"
 
 
-def mends_of_job(
+Repairs = Iterator[JobRepair]
+
+
+def repairs_of_job(
     model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor, tried: list[Leanest]
-) -> Iterator[Mend]:
+) -> Repairs:
     """Changes that make it fit: same devices first, then more or larger ones, then other training."""
     lean = tried[0] if tried else None
     yield from _offloaded(tried, model, cluster, workload)
@@ -61,7 +64,7 @@ def mends_of_job(
         yield from _shorter(model, cluster, workload, space_for)
 
 
-def _offloaded(tried: list[Leanest], model: ModelSpec, cluster: ClusterSpec, workload: Workload) -> Iterator[Mend]:
+def _offloaded(tried: list[Leanest], model: ModelSpec, cluster: ClusterSpec, workload: Workload) -> Repairs:
     """The quickest of the lean plans that fits with as little as possible in host memory."""
     words = {"o": "optimizer states", "a": "activations", "w": "weights"}
     for letters in OFFLOADS:
@@ -71,11 +74,11 @@ def _offloaded(tried: list[Leanest], model: ModelSpec, cluster: ClusterSpec, wor
             continue
         best = min(fitting, key=lambda lean: (lean.estimate.fits != "yes", lean.estimate.step_time_s))
         kept = ", ".join(words[letter] for letter in letters[::-1])
-        yield _mend(f"off-{letters}", f"keep {kept} in host memory", best.row.format(), best.estimate, cluster)
+        yield _repair(f"off-{letters}", f"keep {kept} in host memory", best.row.format(), best.estimate, cluster)
         return
 
 
-def _more_devices(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Iterator[Mend]:
+def _more_devices(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:
     """The smallest cluster of the same nodes (of a round count) that fits: doubled until it does, then halved back."""
     group = cluster.groups[0]
     usual = group.device.node.devices_per_node if group.device.node else group.devices_per_node
@@ -113,12 +116,12 @@ def _more_devices(model: ModelSpec, cluster: ClusterSpec, workload: Workload, sp
         between = [count for count in between if (count < middle if tried else count > middle)]
     where = sized(high)
     plan, estimate = best
-    yield _mend(f"--gpus {where.name}", f"{where.devices:,} devices", plan, estimate, where)
+    yield _repair(f"--gpus {where.name}", f"{where.devices:,} devices", plan, estimate, where)
 
 
 def _larger_memory(
     model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor, lean: Leanest | None
-) -> Iterator[Mend]:
+) -> Repairs:
     """The same number of devices of the kind with the least memory that is enough."""
     group = cluster.groups[0]
     needed = max(1.05 * group.device.memory_bytes, 0.97 * lean.estimate.fullest.peak_memory_bytes if lean else 0.0)
@@ -144,11 +147,11 @@ def _larger_memory(
         tried += 1
         found = _searched(model, where, workload, space_for)
         if found:
-            yield _mend(f"--gpus {where.name}", f"{gib(device.memory_bytes)} each", *found, where)
+            yield _repair(f"--gpus {where.name}", f"{gib(device.memory_bytes)} each", *found, where)
             return
 
 
-def _other_optimizer(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Iterator[Mend]:
+def _other_optimizer(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:
     """An optimizer that keeps one state per parameter instead of two."""
     moments = OPTIMIZER_MOMENTS[workload.optimizer]
     for name in ("muon", "lion"):
@@ -156,11 +159,11 @@ def _other_optimizer(model: ModelSpec, cluster: ClusterSpec, workload: Workload,
             found = _searched(model, cluster, replace(workload, optimizer=name), space_for)
             if found:
                 text = f"{OPTIMIZER_MOMENTS[name]:.0f} state per parameter instead of {moments:.0f}"
-                yield _mend(f"--optimizer {name}", text, *found, cluster, changes_training=True)
+                yield _repair(f"--optimizer {name}", text, *found, cluster, changes_training=True)
             return
 
 
-def _shorter(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Iterator[Mend]:
+def _shorter(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:
     """Shorter sequences, as many tokens a step."""
     seq, batch = workload.seq_len, workload.global_batch
     while seq % 2 == 0 and seq // 2 >= SHORTEST_SEQ:
@@ -168,7 +171,7 @@ def _shorter(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_f
         found = _searched(model, cluster, replace(workload, seq_len=seq, global_batch=batch), space_for)
         if found:
             option = f"--seq {seq} --gbs {batch}"
-            yield _mend(option, "shorter sequences, as many tokens a step", *found, cluster, changes_training=True)
+            yield _repair(option, "shorter sequences, as many tokens a step", *found, cluster, changes_training=True)
             return
 
 
@@ -182,7 +185,7 @@ def _searched(
     try:
         result = search(model, cluster, workload, _quick(space_for(cluster)), top=1, refine=False)
     except MeshwrightError:
-        # A pin or a number format that this cluster or step does not allow: no mend.
+        # A pin or a number format that this cluster or step does not allow: no repair.
         return None
     if not result.plans:
         return None
@@ -197,12 +200,12 @@ def _quick(space: Space) -> Space:
     return replace(space, pins=(*space.pins, ("schedule", ("1f1b",))))
 
 
-def _mend(
+def _repair(
     option: str, text: str, plan: str, estimate: StepEstimate, cluster: ClusterSpec, *, changes_training: bool = False
-) -> Mend:
+) -> JobRepair:
     full = estimate.fullest
     tight = ", fits tightly" if estimate.fits == "tight" else ""
-    return Mend(
+    return JobRepair(
         option=option,
         text=text + tight,
         plan=plan,

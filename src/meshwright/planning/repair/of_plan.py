@@ -10,11 +10,10 @@ from meshwright.planning.pricing import Pricer
 from meshwright.planning.repair.changes import Change, describe, distance, repairs
 from meshwright.records import Record
 from meshwright.specs.row import PlanRow
-from meshwright.units import of_capacity, seconds
 
-MOST_MENDS = 5
+MOST_REPAIRS = 5
 MOST_PAIRS = 40
-"""Single changes that are changed once more where no single one mends the plan."""
+"""Single changes that are changed once more where no single one repairs the plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +30,8 @@ class Repair(Record):
     fits: str
     changes_training: bool
 
-    def line(self) -> str:
-        """One line for people."""
-        trained = "; trains differently" if self.changes_training else ""
-        tight = " (tight)" if self.fits == "tight" else ""
-        peak = of_capacity(self.peak_memory_bytes, self.capacity_bytes)
-        return f"{self.change}: {seconds(self.step_time_s)}, {peak}{tight} ({self.name}){trained}"
 
-
-def mends_of(row: PlanRow, inputs: JobInputs, short_bytes: float = 0.0) -> tuple[Repair, ...]:
+def repairs_of_plan(row: PlanRow, inputs: JobInputs, short_bytes: float = 0.0) -> tuple[Repair, ...]:
     """One change that makes a row legal and fit, else two, quickest first.
 
     Args:
@@ -55,8 +47,8 @@ def mends_of(row: PlanRow, inputs: JobInputs, short_bytes: float = 0.0) -> tuple
             again for change in singles[:MOST_PAIRS] for again in repairs(change.row, inputs.model, pricer.devices)
         )
         found = _good(row, pairs, pricer, short_bytes)
-    found.sort(key=lambda mend: (mend.changes_training, mend.fits == "tight", mend.step_time_s))
-    return tuple(found[:MOST_MENDS])
+    found.sort(key=lambda one: (one.changes_training, one.fits == "tight", one.step_time_s))
+    return tuple(found[:MOST_REPAIRS])
 
 
 def _good(row: PlanRow, changes: Iterable[Change], pricer: Pricer, short_bytes: float) -> list[Repair]:

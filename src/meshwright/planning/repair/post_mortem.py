@@ -11,10 +11,10 @@ from meshwright.formats.logs.out_of_memory import OutOfMemory, read_out_of_memor
 from meshwright.library.software import software
 from meshwright.planning.pricing import Pricer
 from meshwright.planning.repair.changes import neighbours
+from meshwright.records import Record
 from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
-from meshwright.units import gib
 
 _SAME = 0.01
 """Sizes this close are taken for the same tensor's."""
@@ -22,20 +22,14 @@ _NEAR = 0.08
 _UNSEEN = ("mbs", "sharding", "recompute", "sp", "offload", "schedule")
 """Levers whose change leaves every rank on its stage."""
 MOST_ALIKE = 3
-REMEDIES = {
-    "tensors": "predict with what the run does otherwise than the plan says (recompute, kernels, sequence length), or "
-    "take one of the changes below",
-    "fragmentation": "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, and keep the shapes of micro-batches equal",
-    "outside the allocator": "look for other processes on the device; fewer process groups and NCCL channels take less",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
+class Term(Record):
     """One part of a device's memory."""
 
     name: str
-    """Of REMEDIES."""
+    """`tensors`, `fragmentation` or `outside the allocator`."""
     predicted_bytes: float
     measured_bytes: float
     """For tensors: those alive and the one that was asked for, so at least this much."""
@@ -72,52 +66,20 @@ class PostMortem:
         """What the whole prediction was low by, at least."""
         return max(0.0, sum(term.short_bytes for term in self.terms))
 
-    def lines(self) -> Iterator[str]:
-        """What happened, term by term, and what to do."""
-        found, stage = self.message, self.stage
-        who = f"rank {found.rank}" if found.rank is not None else "a rank that the log does not name"
-        place = f"stage {stage.stage}" if self.stage_known else f"taken for stage {stage.stage}, the fullest"
-        when = (
-            f" after step {found.steps_done}" if found.steps_done is not None else " before its first step was logged"
-        )
-        yield f"{who} ({place}) ran out{when}, asking for {gib(found.tried_bytes)}" + (
-            f" in {found.where}" if found.where else ""
-        )
-        if self.asked_for:
-            yield f"that is as much as {self.asked_for}"
-        for term in self.terms:
-            yield f"{term.name}: {gib(term.measured_bytes)}, predicted {gib(term.predicted_bytes)}"
-        if not self.terms:
-            yield "the message gives no other sizes: which term was low cannot be told from it"
-        elif self.low is None:
-            yield f"no term was low: {gib(stage.peak_memory_bytes)} were predicted for this stage, and taken"
-        else:
-            yield f"low: {self.low.name}, by {gib(self.low.short_bytes)}"
-        for change in self.alike:
-            yield f"as much as predicted with {change}"
-        if found.capacity_bytes is not None and found.capacity_bytes < 0.97 * stage.capacity_bytes:
-            yield f"this device has {gib(found.capacity_bytes)}, the prediction is for {gib(stage.capacity_bytes)}"
-
     def to_dict(self) -> dict[str, object]:
         """As data."""
-        low = self.low
+        low, message = self.low, self.message
         return {
-            "rank": self.message.rank,
-            "line": self.message.line,
+            **{
+                name: getattr(message, name) for name in ("rank", "line", "tried_bytes", "capacity_bytes", "steps_done")
+            },
             "stage": self.stage.stage,
             "stage_known": self.stage_known,
-            "tried_bytes": self.message.tried_bytes,
-            "capacity_bytes": self.message.capacity_bytes,
-            "steps_done": self.message.steps_done,
             "asked_for": self.asked_for,
-            "terms": [
-                {"name": t.name, "predicted_bytes": t.predicted_bytes, "measured_bytes": t.measured_bytes}
-                for t in self.terms
-            ],
+            "terms": [term.to_dict() for term in self.terms],
             "alike": list(self.alike),
             "low": low.name if low else None,
             "low_by_bytes": low.short_bytes if low else 0.0,
-            "text": list(self.lines()),
         }
 
 
@@ -141,13 +103,13 @@ def post_mortem(
     stage = estimate.fullest if place is None else estimate.stages[place]
     terms = tuple(_terms(found, stage, job))
     low = max(terms, key=lambda term: term.short_bytes, default=None)
-    doubted = row is not None and low is not None and low.name == "tensors" and low.short_bytes > 0
+    may_differ = row is not None and low is not None and low.name == "tensors" and low.short_bytes > 0
     return PostMortem(
         message=found,
         stage=stage,
         stage_known=place is not None,
         terms=terms,
-        alike=tuple(_alike(row, low.measured_bytes, place, job))[:MOST_ALIKE] if doubted and row and low else (),
+        alike=tuple(_alike(row, low.measured_bytes, place, job))[:MOST_ALIKE] if may_differ and row and low else (),
         asked_for=", or ".join(_as_large(found.tried_bytes, stage, job)),
     )
 

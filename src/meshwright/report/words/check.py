@@ -1,0 +1,45 @@
+"""What `check` says of a plan, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.estimate.result import StepEstimate, StepPrice
+from meshwright.planning.plan_source import PlanQuestion
+from meshwright.planning.repair.of_plan import Repair
+from meshwright.report.words.verdict import peak_text, sentence
+from meshwright.units import of_capacity, percent, seconds
+
+
+def check_sentence(
+    title: str, question: PlanQuestion, estimate: StepEstimate | None, violations: int, better: tuple[str, float] | None
+) -> str:
+    """The verdict on a plan that was checked.
+
+    Args:
+        title: of the plan.
+        question: the plan with its model and cluster.
+        estimate: of it; None where it is not legal.
+        violations: how many there are.
+        better: name and gain of a quicker plan.
+    """
+    if estimate is None:
+        count = f"{violations} violation{'s' if violations != 1 else ''}"
+        return f"{title} is not legal for {question.inputs.model.name} on {question.inputs.cluster.name}: {count}."
+    faster = f" {better[0]} is {percent(better[1])} faster." if better is not None and better[1] > 0 else ""
+    return sentence(question.job, estimate) + faster
+
+
+def tight(estimate: StepPrice) -> Iterator[str]:
+    """A warning where little memory is left."""
+    if estimate.fits == "tight":
+        place = estimate.place(estimate.fullest)
+        yield f"tight: {place} needs {peak_text(estimate)}; less than 8% is left for what is not modelled"
+
+
+def repair_line(repair: Repair) -> str:
+    """A change that repairs a plan: `tp 4 -> 8 (dp 4 -> 2): 12 s, 60 of 79 GiB (tp8.dp2...)`."""
+    trained = "; changes the training" if repair.changes_training else ""
+    tight = " (tight)" if repair.fits == "tight" else ""
+    peak = of_capacity(repair.peak_memory_bytes, repair.capacity_bytes)
+    return f"{repair.change}: {seconds(repair.step_time_s)}, {peak}{tight} ({repair.name}){trained}"
