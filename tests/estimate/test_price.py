@@ -21,7 +21,7 @@ from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import spec
 from meshwright.specs import ModelSpec, PlanRow, Workload
 from meshwright.specs.plan import ExecutionPlan, StrategyRun
-from meshwright.specs.strategy import LayerStrategy, Recompute, Tensor2D
+from meshwright.specs.strategy import LayerStrategy, Recompute
 from meshwright.specs.workload import precision
 from tests.estimate.cases import DENSE, MIXED, MODELS, TIED, case, part
 
@@ -43,14 +43,6 @@ def test_a_worker_on_two_kinds_of_nodes_is_refused() -> None:
     workload = Workload(seq_len=4096, global_batch=16)
     with pytest.raises(UnsupportedError, match="of the groups A100-80 and H100"):
         estimate_plan(plan(dp=16, gbs=16), DENSE, resolve_gpus("8xA100-80,8xH100"), workload)
-
-
-def test_a_tensor_strategy_without_a_price_is_refused_by_name() -> None:
-    (pipeline,) = plan(tp=4, gbs=1).pipelines
-    strategy = replace(PlanRow(tp=4).strategy(), tensor=Tensor2D(q=2))
-    other = ExecutionPlan(strategies=(strategy,), pipelines=(pipeline,))
-    with pytest.raises(UnsupportedError, match="'2d' cannot be priced"):
-        estimate_plan(other, DENSE, resolve_gpus("4xH100"), Workload(seq_len=4096, global_batch=1))
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,7 @@ def estimate(
         tokens_per_step=tokens_per_step,
         price=price,
         calibration=calibration,
+        like=workload,
         **settings,  # type: ignore[arg-type]
     )
     if question.plan is None:

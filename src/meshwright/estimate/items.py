@@ -195,7 +195,7 @@ def _add_item(
     offload_backward_s = np.maximum(moved_backward / hardware.host_bytes_per_s - backward_s, 0.0)
 
     transient = seconds.transient_bytes + WORKSPACE_BYTES
-    if training and recompute.kind in ("full", "grouped", "optimal"):
+    if training and recompute.kind in ("full", "grouped"):
         live = recompute.group if recompute.kind == "grouped" else 1
         transient = transient + live * kept_bytes(work, columns, workload.precision, NONE)
     # Two layers' worth of copies are on the device while one computes.
@@ -221,7 +221,7 @@ def _add_item(
 
 def _repeated(seconds: WorkSeconds, recompute: Recompute) -> list[ModuleSeconds]:
     """The forward work that backward repeats."""
-    if recompute.kind in ("full", "grouped", "optimal"):
+    if recompute.kind in ("full", "grouped"):
         return [seconds.forward]
     if recompute.kind == "selective":
         names = set(recompute.modules) | ({"moe_act"} if "moe" in recompute.modules else set())

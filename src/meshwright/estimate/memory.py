@@ -92,7 +92,7 @@ def worker_bytes(load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware
     # Gathered weights of two layers where they are freed again, and one unsharded gradient on its way out.
     sharded = np.asarray(sharding.zero == Z3, dtype=float)
     weight_copies = 2 * precision.bytes_of("weights") * sharding.gathers_layers
-    gradient_copy = precision.bytes_of("reduce") * sharded * workload.training
+    gradient_copy = sharding.reduced_bytes(precision) * sharded * workload.training
     transient = load.transient + (load.largest_dense + load.largest_expert) * (weight_copies + gradient_copy)
     comm_buffers = load.communicators * COMMUNICATOR_BYTES
     allocated = weights + gradients + optimizer + load.activations + transient

@@ -17,6 +17,7 @@ from meshwright.estimate.stages import pipeline_schedule, recompute_problem, sch
 from meshwright.estimate.step import StepColumns, fits
 from meshwright.estimate.traffic import link_traffic
 from meshwright.estimate.unpack import strategy_columns as strategy_columns
+from meshwright.estimate.unpriced import unpriced
 from meshwright.library.calibration import calibration
 from meshwright.ops.layers import layer_work
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
@@ -138,6 +139,10 @@ def check_plan(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, work
         )
     if problems:
         raise InputError(problems, code="MW230")
+    unsupported = unpriced(plan, workload)
+    if unsupported:
+        refused = [problem for pipeline in plan.pipelines for problem in schedule_problems(pipeline)]
+        raise UnsupportedError((*unsupported, *refused), code="MW406")
     for pipeline in plan.pipelines:
         _check_pipeline(plan, pipeline, workload.seq_len)
 

@@ -258,7 +258,8 @@ def _copies_sum_s(work: Updates, hardware: Hardware, workload: Workload) -> Floa
 
     Nothing hides it here; Chimera starts it early where a worker waits anyway.
     """
-    sharding, reduce = work.sharding, workload.precision.bytes_of("reduce") * workload.training
+    sharding = work.sharding
+    reduce = sharding.reduced_bytes(workload.precision) * workload.training
     shards = np.where(sharding.zero > 0, sharding.shard, 1)
     expert_shards = np.where(sharding.zero > 0, sharding.expert_shard, 1)
     size = (work.dense_parameters / shards + work.expert_parameters / expert_shards) * reduce * (work.apart > 0)

@@ -163,7 +163,7 @@ def layer_sync(
         Exposed seconds; zero where weights are not sharded.
     """
     precision = workload.precision
-    weight, reduce = precision.gathered_bytes, precision.bytes_of("reduce")
+    weight, reduce = sharding.gathered_bytes(precision), sharding.reduced_bytes(precision)
     gather = network.gather_s(dense_parameters * weight, expert=False)
     scatter = network.scatter_s(dense_parameters * reduce, expert=False)
     if np.any(expert_parameters):
@@ -211,7 +211,7 @@ def step_sync(
         Exposed seconds.
     """
     precision, hardware = workload.precision, network.hardware
-    reduce, weight = precision.bytes_of("reduce"), precision.gathered_bytes
+    weight, reduce = sharding.gathered_bytes(precision), sharding.reduced_bytes(precision)
     zero = sharding.zero
     slowdown, on_time = hardware.efficiency.overlap_slowdown, hardware.software.overlap
     hidden = sharding.overlap.astype(float)
@@ -241,7 +241,7 @@ def step_sync(
             optimizer_s = optimizer_s + traffic / hardware.achieved_memory_bytes_per_s
             updated = parameters * np.where(zero >= Z1, 1.0 / shards, 1.0) * sharding.offload_optimizer
             copied_s = copied_s + updated * precision.bytes_of("gradients") / hardware.host_bytes_per_s
-            host_s = host_s + updated * (HOST_ADAM_S + weight / hardware.host_bytes_per_s)
+            host_s = host_s + updated * (HOST_ADAM_S + precision.gathered_bytes / hardware.host_bytes_per_s)
         kept = ((zero == Z1) | (zero == Z2)) * training + ((zero == Z3) & ~sharding.reshard)
         gathered = network.gather_s(piece * weight, expert=expert) * kept
         first = first + gathered

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from meshwright.estimate.work import require_priceable
 from meshwright.shapes import Float
+from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.strategy import LayerStrategy, Tensor1D
 from meshwright.specs.workload import Workload
 from meshwright.strategies.base import OVERLAPS, StrategyColumns
@@ -26,12 +26,7 @@ def strategy_columns(
 
     Returns:
         The columns.
-
-    Raises:
-        UnsupportedError: for a tensor strategy without a pricing rule.
     """
-    for strategy in strategies:
-        require_priceable(strategy.tensor.kind)
     tensors = [strategy.tensor for strategy in strategies if isinstance(strategy.tensor, Tensor1D)]
 
     def level(kind: str) -> list[int]:
@@ -88,4 +83,6 @@ def sharding_columns(strategies: Sequence[LayerStrategy]) -> ShardingColumns:
         expert_replicate=column(list(expert_replicate)),
         overlap=column([s.data.overlap for s in strategies]),
         offload_optimizer=column([s.offload.optimizer for s in strategies]),
+        gather_bytes=column([DTYPE_BYTES.get(s.data.gather_dtype or "", np.nan) for s in strategies]),
+        reduce_bytes=column([DTYPE_BYTES.get(s.data.reduce_dtype or "", np.nan) for s in strategies]),
     )

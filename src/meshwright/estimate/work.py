@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.hardware import Hardware
 from meshwright.kernels import collectives, compute
 from meshwright.kernels.overlap import exposed_s
@@ -354,21 +353,3 @@ class _Pricing:
             if call.phase == "forward":
                 setattr(module, name, getattr(module, name) + exposed)
                 module.operators = module.operators + issued
-
-
-def require_priceable(kind: str) -> None:
-    """Refuse a tensor strategy that a plan may name but nobody prices yet.
-
-    Raises:
-        UnsupportedError: for any but 1D.
-    """
-    if kind != "1d":
-        raise UnsupportedError(
-            Problem(
-                what=f"tensor strategy {kind!r} cannot be priced yet",
-                why="only 1D tensor parallelism has a pricing rule in this version",
-                fix="use a 1d tensor strategy of the same degree",
-                field="tensor",
-            ),
-            code="MW406",
-        )

@@ -99,6 +99,7 @@ def job_inputs(
     tokens: Count | None = None,
     price: float | None = None,
     calibration: Calibration | str | os.PathLike[str] | None = None,
+    like: Workload | None = None,
 ) -> JobInputs:
     """Resolve what a user said; all problems of all inputs together.
 
@@ -116,6 +117,8 @@ def job_inputs(
         tokens: of the whole run, for days and cost; `15T` is understood.
         price: of one device and hour.
         calibration: a record, or a file that `meshwright calibrate` wrote; the library's own by default.
+        like: says the rest of a workload: training or forward only, lengths of sequences, and without a calibration
+            the framework.
 
     Returns:
         The nouns and the assumptions.
@@ -158,8 +161,15 @@ def job_inputs(
         batch = _default_batch(seq, per_step, where.devices, notes)
     _check_batch(batch)
     workload = replace(first, seq_len=seq, global_batch=batch)
+    if like is not None:
+        workload = with_rest(workload, like if fitted is None else replace(like, software=workload.software))
     notes += _defaults(workload, spec, where, price)
     return JobInputs(model=spec, cluster=where, workload=workload, assumptions=tuple(notes), batch_given=batch_given)
+
+
+def with_rest(workload: Workload, like: Workload) -> Workload:
+    """A workload with what no option says taken from another: framework, training or not, lengths of sequences."""
+    return replace(workload, software=like.software, training=like.training, sequence_lengths=like.sequence_lengths)
 
 
 def resolve_cluster(

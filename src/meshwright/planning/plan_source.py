@@ -16,7 +16,7 @@ from meshwright.formats.cluster import Assumption
 from meshwright.formats.plan_json import PlannedJob, read_job, with_model
 from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
-from meshwright.planning.job_inputs import Count, JobInputs, job_inputs, resolve_cluster
+from meshwright.planning.job_inputs import Count, JobInputs, job_inputs, resolve_cluster, with_rest
 from meshwright.schedules import ALIASES, SCHEDULES
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec
@@ -26,7 +26,7 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow, parse_row
 from meshwright.specs.row_of import row_of
-from meshwright.specs.workload import Precision
+from meshwright.specs.workload import Precision, Workload
 
 
 @runtime_checkable
@@ -159,6 +159,7 @@ def plan_question(
     tokens: Count | None = None,
     price: float | None = None,
     calibration: Calibration | str | os.PathLike[str] | None = None,
+    like: Workload | None = None,
 ) -> PlanQuestion:
     """Bring a plan together with its model, cluster and workload.
 
@@ -166,8 +167,8 @@ def plan_question(
         model: as `job_inputs` takes it; a plan file carries its own, which this replaces.
         plan: a row, its one-line form, a plan file, a job, or an execution plan.
         cluster, gpus, seq_len, global_batch, tokens_per_step, dtype, optimizer, attention_kernel, expert_imbalance,
-            tokens, price, calibration: as `job_inputs` takes them; what is not given comes from the plan file, else by
-            default.
+            tokens, price, calibration, like: as `job_inputs` takes them; what is not given comes from the plan file,
+            else by default.
 
     Returns:
         The plan and what it is for; `problems` where its degrees are not legal.
@@ -192,6 +193,7 @@ def plan_question(
         job, read_warnings = job_of(plan)  # type: ignore[arg-type]
         fitted = None if calibration is None else calibration_of(calibration)
         where = None if cluster is None and gpus is None else resolve_cluster(cluster, gpus, fitted)
+        job = replace(job, workload=with_rest(job.workload, like or job.workload))
         return _carried(job, read_warnings, model, where, price, fitted, given, (global_batch, tokens_per_step))
     if model is None:
         why = "only a plan file carries its model"
@@ -215,6 +217,7 @@ def plan_question(
         tokens_per_step=None if stated is not None else tokens_per_step,
         price=price,
         calibration=calibration,
+        like=like,
         **given,  # type: ignore[arg-type]
     )
     if isinstance(plan, ExecutionPlan):
@@ -341,6 +344,7 @@ def _carried(
         global_batch=workload.global_batch,
         price=price,
         calibration=calibration,
+        like=workload,
         **(own | given),  # type: ignore[arg-type]
     )
     _check_layers(job.plan, spec)

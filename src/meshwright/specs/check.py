@@ -32,9 +32,9 @@ class Check:
         good = number and (value >= 0 if zero else value > 0)  # type: ignore[operator]
         return self.that(bool(good), name, value, "must be a finite number " + ("of at least 0" if zero else "above 0"))
 
-    def one_of(self, name: str, value: object, known: tuple[str, ...]) -> bool:
+    def one_of(self, name: str, value: object, known: tuple[str | None, ...]) -> bool:
         """`value` is one of the known words."""
-        return self.that(value in known, name, value, f"must be one of {', '.join(known)}")
+        return self.that(value in known, name, value, f"must be one of {', '.join(filter(None, known))}")
 
     def done(self) -> None:
         """Raise all problems together.

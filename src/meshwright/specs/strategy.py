@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from meshwright.specs.by_kind import BY_KIND
 from meshwright.specs.check import Check
+from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.workload import Precision
 
 TensorOverlap = Literal["none", "bulk", "ring"]
@@ -169,6 +170,8 @@ class DataParallel:
         check.whole("replicate", self.replicate)
         check.whole("shard", self.shard)
         check.one_of("zero", str(self.zero), ("0", "1", "2", "3"))
+        for role in ("gather_dtype", "reduce_dtype"):
+            check.one_of(role, getattr(self, role), (None, *DTYPE_BYTES))
         check.done()
 
     @property

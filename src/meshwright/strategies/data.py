@@ -41,11 +41,28 @@ class ShardingColumns:
     expert_replicate: Int[np.ndarray, "..."]
     overlap: Bool[np.ndarray, "..."]
     offload_optimizer: Float[np.ndarray, "..."]
+    gather_bytes: Float[np.ndarray, "..."] | None = None
+    """Bytes of a weight on the network, NaN for those of the precision; None where all rows have the precision's."""
+    reduce_bytes: Float[np.ndarray, "..."] | None = None
+    """Bytes of a gradient on the network, in the same way."""
+
+    def gathered_bytes(self, precision: Precision) -> Float[np.ndarray, "..."] | float:
+        """Bytes of a weight on its way to other ranks."""
+        return _stated(self.gather_bytes, precision.gathered_bytes)
+
+    def reduced_bytes(self, precision: Precision) -> Float[np.ndarray, "..."] | float:
+        """Bytes of a gradient on its way to other ranks."""
+        return _stated(self.reduce_bytes, precision.bytes_of("reduce"))
 
     @property
     def gathers_layers(self) -> Bool[np.ndarray, "..."]:
         """Whether weights are gathered again for every layer and micro-batch."""
         return (self.zero == Z3) & self.reshard
+
+
+def _stated(own: Float[np.ndarray, "..."] | None, usual: float) -> Float[np.ndarray, "..."] | float:
+    """What rows state, and the usual number where they state none."""
+    return usual if own is None else np.where(np.isnan(own), usual, own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ def kept_bytes(
 
     Source: Korthikanti et al. 2022, section 4.
     """
-    if recompute.kind in ("full", "grouped", "optimal"):
+    if recompute.kind in ("full", "grouped"):
         share = 1.0 / recompute.group if recompute.kind == "grouped" else 1.0
         return columns.sequence_tokens * (work.input_width * precision.bytes_of("activations") * share)
     freed = set(recompute.modules) if recompute.kind == "selective" else set()

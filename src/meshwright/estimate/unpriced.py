@@ -1,0 +1,175 @@
+"""What a plan or workload may state and no rule prices: refused at once, each with its reason and a remedy.
+
+A setting that is priced like its neutral value would be an answer to another question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+
+from meshwright.errors import Problem
+from meshwright.estimate.stages import strategies_of
+from meshwright.specs.plan import ExecutionPlan, Worker
+from meshwright.specs.strategy import LayerStrategy
+from meshwright.specs.workload import Workload
+from meshwright.strategies import TENSOR_STRATEGIES
+
+
+@dataclass(frozen=True, slots=True)
+class Unpriced:
+    """A field of a record and the values of it that are priced."""
+
+    field: str
+    """Dotted path from the record."""
+    priced: tuple[object, ...]
+    why: str
+    fix: str
+
+    def problem(self, record: object, where: str) -> Problem | None:
+        """The refusal of a record that states another value, None of one that does not."""
+        value = attrgetter(self.field)(record)
+        if value in self.priced:
+            return None
+        path = f"{where}.{self.field}"
+        return Problem(what=f"{path} is {value!r}", why=self.why, fix=self.fix, field=path)
+
+
+OF_STRATEGY = (
+    Unpriced("tensor.kind", tuple(TENSOR_STRATEGIES), "no rule cuts operators this way", "use a 1d tensor strategy"),
+    Unpriced(
+        "expert.dispatcher",
+        ("alltoall", "deduplicated"),
+        "only all-to-all exchanges of tokens are priced, plain or with one copy of a token per domain",
+        "use alltoall or deduplicated",
+    ),
+    Unpriced(
+        "expert.expert_shards",
+        (1,),
+        "experts' parameters are sharded as the data strategy says, by no degree of their own",
+        "use 1, and zero 3 to shard experts over their data ranks",
+    ),
+    Unpriced(
+        "expert.shadowed",
+        (0,),
+        "copies of hot experts are neither counted in memory nor taken off the exchange",
+        "use 0, and state the load that is left as the workload's expert_imbalance",
+    ),
+    Unpriced(
+        "expert.placement",
+        ((),),
+        "every rank is taken to hold experts of equal load",
+        "leave it out, and state the load of the fullest rank as the workload's expert_imbalance",
+    ),
+    Unpriced(
+        "expert.drop_duplicates",
+        (False,),
+        "exchanges of tensor ranks that hold the same tokens have no rule",
+        "leave it out: with sequence parallelism tensor ranks hold no duplicates",
+    ),
+    Unpriced(
+        "expert.stash_collectives",
+        (False,),
+        "recomputation repeats the exchanges of what it recomputes",
+        "leave it out, or recompute modules other than moe",
+    ),
+    Unpriced(
+        "expert.prioritised",
+        (False,),
+        "exchanges and gradient traffic are priced without an order between them",
+        "leave it out",
+    ),
+    Unpriced(
+        "expert.locality", (None,), "tokens are taken to visit all experts alike", "leave it out: it changes routing"
+    ),
+    Unpriced(
+        "data.secondary_shard",
+        (0,),
+        "a second copy of the weights is neither counted in memory nor gathered from",
+        "use 0, or shard inside smaller groups (hsdp)",
+    ),
+    Unpriced(
+        "data.averaging",
+        ("synchronous",),
+        "the exchange with a reference copy of the weights has no rule",
+        "use synchronous",
+    ),
+    Unpriced("recompute.reference", ("",), "tables of recomputed operators are not read", "name modules instead"),
+    Unpriced(
+        "recompute.kind",
+        ("none", "selective", "full", "grouped"),
+        "which operators are recomputed stands in a table that is not read",
+        "use selective with the modules that are computed again, or full",
+    ),
+    Unpriced(
+        "offload.tier",
+        ("host",),
+        "devices state the bandwidth to host memory, none that to a disk",
+        "use host",
+    ),
+    Unpriced(
+        "offload.delayed_update",
+        (False,),
+        "the update on the host is waited for at the end of its own step",
+        "leave it out",
+    ),
+    Unpriced("optimizer_tile", (0,), "the optimizer updates all parameters of a rank at once", "use 0"),
+)
+OF_WORKLOAD = (
+    Unpriced(
+        "sequence_lengths",
+        ((),),
+        "sequences are priced at one length",
+        "leave it out, with seq_len as the length that sequences are packed or padded to",
+    ),
+)
+
+
+def unpriced(plan: ExecutionPlan, workload: Workload) -> tuple[Problem, ...]:
+    """Every setting of a plan and a workload that has no price, together.
+
+    Args:
+        plan: only strategies that a layer uses count.
+        workload: of the plan.
+
+    Returns:
+        Problems, none where everything that is stated is priced.
+    """
+    found: list[Problem | None] = [entry.problem(workload, "workload") for entry in OF_WORKLOAD]
+    for index in sorted({index for pipeline in plan.pipelines for index in strategies_of(pipeline)}):
+        strategy, where = plan.strategies[index], f"strategies[{index}]"
+        found += [entry.problem(strategy, where) for entry in OF_STRATEGY]
+        found += _of_precision(strategy, workload, where)
+        found += _of_layout(strategy, where)
+    for number, pipeline in enumerate(plan.pipelines):
+        for place, worker in enumerate(pipeline.workers):
+            found += _of_order(worker, f"pipelines[{number}].workers[{place}]")
+    return tuple(problem for problem in found if problem is not None)
+
+
+def _of_precision(strategy: LayerStrategy, workload: Workload, where: str) -> Iterator[Problem]:
+    """A layer in other formats than the workload's."""
+    if strategy.precision not in (None, workload.precision):
+        yield Problem(
+            what=f"{where}.precision is {strategy.precision.name!r}, the workload's {workload.precision.name!r}",
+            why="all layers are priced in the formats of the workload",
+            fix="leave the layer's out, or give the workload that precision",
+            field=f"{where}.precision",
+        )
+
+
+def _of_layout(strategy: LayerStrategy, where: str) -> Iterator[Problem]:
+    """Context ranks with shares of a sequence other than the zigzag halves; after an all-to-all no rank has a share."""
+    for number, level in enumerate(strategy.context):
+        if level.layout != "zigzag" and level.kind != "a2a" and level.degree > 1:
+            path = f"{where}.context[{number}].layout"
+            why = "ranks are taken to share the attended pairs evenly, as the zigzag layout does"
+            yield Problem(what=f"{path} is {level.layout!r}", why=why, fix="use zigzag", field=path)
+
+
+def _of_order(worker: Worker, where: str) -> Iterator[Problem]:
+    """Ranks numbered in another order than that of the priced groups."""
+    if worker.rank_order != "tp-cp-ep-dp":
+        path, why = f"{where}.rank_order", "groups of ranks are priced in the order tp-cp-ep-dp, innermost first"
+        yield Problem(what=f"{path} is {worker.rank_order!r}", why=why, fix="use tp-cp-ep-dp", field=path)
