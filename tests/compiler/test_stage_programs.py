@@ -12,7 +12,7 @@ from jax.extend import core
 from meshwright.compiler.cost import eqn_flop
 from meshwright.compiler.cut import body_of, cut
 from meshwright.compiler.layers import crossing_bytes, layer_ends
-from meshwright.compiler.stage_programs import Halves, halves_of, split_backward
+from meshwright.compiler.stage_programs import StagePrograms, split_backward, stage_programs
 from meshwright.compiler.trace import trace_step
 from meshwright.errors import InputError
 from tests.compiler.models import LAYERS, LENGTH, WIDTH, initial, largest_difference, loss, step, tokens
@@ -34,13 +34,13 @@ def test_gradients_through_stages(count: int, split: bool) -> None:
     read = traced()
     body = body_of(read.loss, read.wrt)
     stages = cut(body, read.wrt, layer_ends(body, count))
-    halves = [halves_of(stage, last=stage is stages[-1]) for stage in stages]
+    programs = [stage_programs(stage, last=stage is stages[-1]) for stage in stages]
     state, batch = initial(), tokens(BATCH)
     operands = [*jax.tree.leaves(state[0]), *jax.tree.leaves(batch)]
     carried: list[Any] = []
     memory = []
     results: dict[int, Any] = {}
-    for half in halves:
+    for half in programs:
         stage = half.stage
         given = [*(operands[i] for i in stage.parameters), *carried, *(operands[i] for i in stage.others)]
         made = run(half.forward, *given)
@@ -49,7 +49,7 @@ def test_gradients_through_stages(count: int, split: bool) -> None:
         memory.append([*(given[i] for i in half.kept), *made[len(carried) + len(stage.results) :]])
     found: dict[int, Any] = {}
     gradients: list[Any] = []
-    for half, kept in zip(halves[::-1], memory[::-1], strict=True):
+    for half, kept in zip(programs[::-1], memory[::-1], strict=True):
         made = backward(half, [*kept, *gradients], split)
         gradients = made[: len(half.carried_in)]
         for operand, value in zip(half.stage.parameters, made[len(gradients) :], strict=True):
@@ -59,7 +59,7 @@ def test_gradients_through_stages(count: int, split: bool) -> None:
     assert largest_difference([found[i] for i in range(len(found))], expected) < 1e-5
 
 
-def backward(half: Halves, operands: list[Any], split: bool) -> list[Any]:
+def backward(half: StagePrograms, operands: list[Any], split: bool) -> list[Any]:
     if not split:
         return run(half.backward, *operands)
     parts = split_backward(half)

@@ -83,8 +83,8 @@ class Case:
     @property
     def cost(self) -> float:
         """Programs that are compiled for it, about, in those of a perceptron."""
-        halves = 3 if _lists(self.row.schedule) == "split backward" else 2
-        return (1 if self.model == PERCEPTRON else 3) * (1 + halves * self.row.pp * self.row.vpp)
+        programs = 3 if _lists(self.row.schedule) == "split backward" else 2
+        return (1 if self.model == PERCEPTRON else 3) * (1 + programs * self.row.pp * self.row.vpp)
 
 
 def training(model: str, row: PlanRow, layers: int) -> Training:

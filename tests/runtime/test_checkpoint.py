@@ -17,16 +17,16 @@ from meshwright.runtime.checkpoint import TABLE, restore_checkpoint, save_checkp
 GRID = Mesh(np.array(jax.devices()[:8]).reshape(2, 4), ("a", "b"))
 
 
-def lying(value: Any, *spec: Any) -> jax.Array:
+def state_placement(value: Any, *spec: Any) -> jax.Array:
     return jax.device_put(value, NamedSharding(GRID, PartitionSpec(*spec)))
 
 
 def state() -> Any:
     matrix = np.arange(8 * 12, dtype=np.float32).reshape(8, 12)
     return {
-        "rows": lying(matrix, "b"),
-        "tiles": lying(jnp.asarray(matrix, jnp.bfloat16), "a", "b"),
-        "whole": lying(matrix[:3]),
+        "rows": state_placement(matrix, "b"),
+        "tiles": state_placement(jnp.asarray(matrix, jnp.bfloat16), "a", "b"),
+        "whole": state_placement(matrix[:3]),
         "key": jax.random.key(7),
         "count": jnp.int32(5),
         "plain": 2.5,
@@ -42,8 +42,8 @@ def test_what_is_read_is_what_was_written_on_any_sharding(tmp_path: Path) -> Non
     like = {
         **saved,
         "rows": jax.ShapeDtypeStruct((8, 12), np.float32, sharding=NamedSharding(GRID, PartitionSpec("a", "b"))),
-        "tiles": lying(jnp.zeros((8, 12), jnp.bfloat16), None, ("a", "b")[0]),
-        "whole": lying(np.zeros((3, 12), np.float32), None, "b"),
+        "tiles": state_placement(jnp.zeros((8, 12), jnp.bfloat16), None, ("a", "b")[0]),
+        "whole": state_placement(np.zeros((3, 12), np.float32), None, "b"),
     }
     read = restore_checkpoint(tmp_path / "one", like)
     for name in ("rows", "tiles", "whole"):

@@ -1,4 +1,4 @@
-"""Functions that follow a training step: one device's results, on the state where it lies."""
+"""Functions that follow a training step: one device's results, on the state its devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State made where a step wants it: one executable per mesh, which makes only what lies there."""
+"""State made where a step wants it: one executable per mesh, which makes only what belongs there."""
 
 from __future__ import annotations
 

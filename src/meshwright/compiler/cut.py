@@ -1,4 +1,4 @@
-"""A loss cut into stages: which equations stand where, what each stage takes and what it hands on."""
+"""A loss cut into stages: which equations stand where, what each stage takes and what it passes on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOVES_DATA = ("gather", "scatter", "sort", "scan", "while", "cond", "conv_", "do
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Stage:
-    """One part of a loss: what it takes, what it hands on, and which results of the loss it makes."""
+    """One part of a loss: what it takes, what it passes on, and which results of the loss it makes."""
 
     index: int
     program: core.ClosedJaxpr
@@ -129,7 +129,7 @@ def marked_ends(body: Body) -> tuple[int, ...]:
 def cut(body: Body, wrt: Sequence[int], ends: Sequence[int]) -> tuple[Stage, ...]:
     """Stages of a loss.
 
-    What a later stage reads is handed on from stage to stage, so that only neighbours speak.
+    What a later stage reads is passed on from stage to stage, so that only neighbours speak.
 
     Args:
         body: of the loss.
@@ -148,7 +148,7 @@ def cut(body: Body, wrt: Sequence[int], ends: Sequence[int]) -> tuple[Stage, ...
     homes: list[list[int]] = [[] for _ in spines]
     for place, atom in enumerate(loss.outvars):
         homes[made.get(atom, len(spines) - 1) if isinstance(atom, core.Var) else len(spines) - 1].append(place)
-    # The loss itself is handed on to the last stage, where its derivative starts.
+    # The loss itself is passed on to the last stage, where its derivative starts.
     if 0 not in homes[-1]:
         next(home for home in homes if 0 in home).remove(0)
         homes[-1].insert(0, 0)

@@ -9,7 +9,7 @@ import numpy as np
 
 from meshwright.compiler.lists import Lists
 from meshwright.compiler.ranks.layout import Layout
-from meshwright.compiler.stage_programs import Halves
+from meshwright.compiler.stage_programs import StagePrograms
 from meshwright.compiler.trace import TracedStep
 from meshwright.shapes import Int
 
@@ -20,7 +20,7 @@ class Finish:
     def __init__(
         self,
         step: TracedStep,
-        halves: Sequence[Halves],
+        programs: Sequence[StagePrograms],
         lists: Lists,
         layouts: Sequence[Layout],
         owner: Mapping[int, int],
@@ -29,12 +29,12 @@ class Finish:
 
         Args:
             step: that is run.
-            halves: of its stages.
+            programs: of its stages.
             lists: that are written.
             layouts: of values, by mesh.
             owner: mesh of each differentiated operand of the loss.
         """
-        self.step, self.halves, self.out = step, halves, lists
+        self.step, self.programs, self.out = step, programs, lists
         self.layouts, self.owner = layouts, owner
         self.parts = step.micro_batches if step.mean else 1
 
@@ -46,7 +46,7 @@ class Finish:
         """
         homes: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for mesh, k in sorted(ran):
-            for operand in self.halves[k].stage.parameters:
+            for operand in self.programs[k].stage.parameters:
                 homes[operand].append((mesh, k))
         meshes = range(len(self.layouts))
         for mesh in meshes:
@@ -96,10 +96,10 @@ class Finish:
             copies: mesh of each stage, chain after chain.
             chain_of: chain of each micro-batch.
         """
-        for halves in self.halves:
-            meshes = copies[:, halves.stage.index].tolist()
+        for programs in self.programs:
+            meshes = copies[:, programs.stage.index].tolist()
             home = meshes[0]
-            for place in halves.stage.results:
+            for place in programs.stage.results:
                 name = f"result{place}"
                 var = self.step.mark.outvars[place]
                 keys = [("result", place, unit) for unit in range(self.step.micro_batches)]

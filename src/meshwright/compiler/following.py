@@ -1,4 +1,4 @@
-"""A function cut where the parameters lie that it reads: it goes to them, they stay."""
+"""A function cut by the meshes that hold the parameters it reads: it goes to them, they stay."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from meshwright.errors import InputError, Problem
 
 
 @dataclass(frozen=True, slots=True)
-class Lying:
+class StatePlacement:
     """Where a value of the state is between two steps."""
 
     mesh: int
     spec: PartitionSpec | None
 
 
-def lying(program: Program, place: int) -> Lying:
+def state_placement(program: Program, place: int) -> StatePlacement:
     """Where a training step leaves an input of its state; what it returns as it came, where it reads it first.
 
     Args:
@@ -38,12 +38,15 @@ def lying(program: Program, place: int) -> Lying:
     outcome = program.outcomes[place] if place < len(program.outcomes) else None
     buffers = [outcome.buffer] if outcome is not None and outcome.buffer is not None else []
     buffers += [feed.buffer for feed in program.feeds if feed.input == place and feed.micro_batch is None]
-    return next((Lying(program.buffers[one].mesh, program.buffers[one].spec) for one in buffers), Lying(0, None))
+    return next(
+        (StatePlacement(program.buffers[one].mesh, program.buffers[one].spec) for one in buffers),
+        StatePlacement(0, None),
+    )
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class FollowedSharding:
-    """How values lie on one mesh: parameters as they are there, samples split as those of the training step."""
+    """Shardings on one mesh: parameters as they are there, samples split as those of the training step."""
 
     specs: Mapping[core.Var, PartitionSpec]
     samples: tuple[str, ...]
@@ -59,7 +62,7 @@ class FollowedSharding:
             program: of the step.
             number: of the mesh.
             mesh: with its devices.
-            specs: of inputs that lie there.
+            specs: of inputs that are there.
         """
         received = {buffer for one in program.lists[number] if one.op is Op.RECV for buffer in one.writes}
         fed = [feed.buffer for feed in program.feeds if feed.micro_batch is not None]
@@ -153,7 +156,7 @@ def followed_places(
     if not matched:
         raise InputError(Problem(
             what=f"no argument of {name} is a part of the training step's state",
-            why="it follows the parameters that it is given to where they lie, and finds them by structure and shapes",
+            why="it follows the parameters that it is given to their devices, and finds them by structure and shapes",
             fix="pass a part of the state as it is, or say which: reads=lambda state, batch: state.params",
             field="method",
         ))  # fmt: skip

@@ -1,4 +1,4 @@
-"""The devices of a stage as a grid: which of its axes the ranks of each kind run along, and how values lie on it.
+"""The devices of a stage as a grid: which axes the ranks of each kind run along, and how values are sharded.
 
 Dense layers and experts share the devices of a stage in two ways, innermost ranks first (Liu et al. 2025, "MoE Parallel
 Folding", section 3):
@@ -7,7 +7,7 @@ Folding", section 3):
     experts   expert tensor x expert x expert data     = devices
 
 The grid has an axis for every step between two borders of either, so that a rank of each kind is a row of whole axes.
-XLA adds the collectives that follow from where values lie.
+XLA adds the collectives that follow from the shardings.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Grid:
             shard_group: data x context ranks that ZeRO splits over (HSDP); 0 for all.
 
         Raises:
-            InputError: the two ways to share the devices have borders between which no whole number of ranks lies.
+            InputError: the two ways to share the devices have borders with no whole number of ranks between them.
         """
         levels = [degree for _, degree in context]
         inner = tensor * prod(levels)
@@ -167,7 +167,7 @@ class Grid:
         return _spec(self.dividing(shape, {axis: self.along(kind) for axis, kind in ranks.items()}))
 
     def held(self, value: jax.Array, *axes: Axes) -> jax.Array:
-        """A value inside a program, made to lie as it should.
+        """A value inside a program, constrained to its sharding.
 
         Args:
             value: any.
@@ -186,7 +186,7 @@ class GridSplit:
     """Axes of an input of the step that are split, by its path such as `0.weights.layers.3.mlp.up`. An axis that the
     ranks do not divide stays whole."""
     length: int = 0
-    """Tokens of a sample: the second axis of what is handed from stage to stage."""
+    """Tokens of a sample: the second axis of what passes from stage to stage."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

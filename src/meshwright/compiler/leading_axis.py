@@ -1,4 +1,4 @@
-"""Values that lie in parts along their first axis: which equations carry a partition on, and what parts compute."""
+"""Values split along their first axis: which equations carry a partition on, and what parts compute."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def _grouped(
 
 
 def tree_in_parts(tree: Any, partitions: Sequence[Bounds | None]) -> Any:
-    """The tree with a tuple of parts for each leaf that lies in parts.
+    """The tree with a tuple of parts for each leaf that is split.
 
     Args:
         tree: structure, of whole leaves.
@@ -201,13 +201,13 @@ Origin = tuple[int, float]
 
 
 class Parting:
-    """Equations written anew, on parts where their values lie in parts."""
+    """Equations written anew, on parts where their values are split."""
 
     def __init__(self, known: Mapping[core.Var, Bounds]) -> None:
         """Nothing is written yet.
 
         Args:
-            known: partition of each variable that lies in parts.
+            known: partition of each variable that is split.
         """
         self.known = known
         self.eqns: list[core.JaxprEqn] = []

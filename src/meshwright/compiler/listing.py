@@ -126,8 +126,8 @@ def difference(one: Program | Listing, other: Program | Listing) -> str:
         name = f"mesh {mesh}"
         ours, theirs = _told(first.program, mesh), _told(second.program, mesh)
         lines += unified_diff(ours, theirs, name, name, n=1, lineterm="")
-    for name, told in (("executables", _fingerprints), ("inexact", _inexact)):
-        lines += unified_diff(told(first), told(second), name, name, n=0, lineterm="")
+    for name, lines_of in (("executables", _fingerprints), ("inexact", _inexact)):
+        lines += unified_diff(lines_of(first), lines_of(second), name, name, n=0, lineterm="")
     return "\n".join(lines)
 
 

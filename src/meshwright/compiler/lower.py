@@ -11,7 +11,7 @@ from meshwright.compiler.lists import Lists, with_frees
 from meshwright.compiler.operands import Operands
 from meshwright.compiler.ranks.layout import Layout
 from meshwright.compiler.shardings import Sharding
-from meshwright.compiler.stage_programs import Halves
+from meshwright.compiler.stage_programs import StagePrograms
 from meshwright.compiler.stage_tasks import StageTasks, in_rounds
 from meshwright.compiler.trace import TracedStep
 from meshwright.compiler.updating import Updating
@@ -29,7 +29,7 @@ _WHY_NOT = {
 }
 _SEGMENTS = Problem(
     what="a schedule with sequence segments",
-    why="a segment reads keys and values of the ones before it; which values those are is not to be told from the"
+    why="a segment reads keys and values of the ones before it; which values those are does not follow from the"
     " equations of a loss",
     fix="another schedule",
     field="schedule",
@@ -38,7 +38,7 @@ _SEGMENTS = Problem(
 
 def lower(
     step: TracedStep,
-    halves: Sequence[Halves],
+    programs: Sequence[StagePrograms],
     table: ScheduleTable,
     shardings: Sequence[Sharding],
     devices: Sequence[int],
@@ -50,7 +50,7 @@ def lower(
 
     Args:
         step: what is run.
-        halves: forward and backward programs of its stages, in order.
+        programs: forward and backward programs of its stages, in order.
         table: who runs which of them when; computation, and updates where there are several in a step.
         shardings: of values, by mesh.
         devices: of each mesh.
@@ -63,18 +63,18 @@ def lower(
         InputError: the table has another number of stages or micro-batches than the step, or tasks that cannot be
             compiled.
     """
-    _check(step, halves, table)
+    _check(step, programs, table)
     out = Lists(table.p)
     operands = Operands(step, out, shardings, devices)
     communicating = with_communication(table)
-    tasks = StageTasks(step, halves, communicating, out, operands, layouts)
-    finish = Finish(step, halves, out, layouts, _owners(step, tasks))
+    tasks = StageTasks(step, programs, communicating, out, operands, layouts)
+    finish = Finish(step, programs, out, layouts, _owners(step, tasks))
     if table.version is None:
         for task in in_rounds(communicating):
             tasks.add(task)
         finish.gradients(list(tasks.counted))
         finish.results(tasks.copies, tasks.chain_of)
-        updating = Updating(step, halves, out, operands, shardings, devices, layouts)
+        updating = Updating(step, programs, out, operands, shardings, devices, layouts)
         outcomes = updating.outcomes(finish.owner, tasks.copies)
     else:
         outcomes = _with_versions(communicating, tasks, finish, shardings, devices)
@@ -97,7 +97,7 @@ def _with_versions(
     """Tasks in which micro-batches run on weights of several versions, and updates where the table has them."""
     updates = max(1, int((table.kind == Kind.OPT).sum()) // table.placement.stages)
     versioned = VersionedUpdates(
-        tasks.step, tasks.halves, tasks.copies[0].tolist(), tasks.out, tasks.operands, shardings, devices,
+        tasks.step, tasks.programs, tasks.copies[0].tolist(), tasks.out, tasks.operands, shardings, devices,
         tasks.step.micro_batches // updates,
     )  # fmt: skip
     for task in in_rounds(table):
@@ -115,20 +115,20 @@ def _with_versions(
 def _owners(step: TracedStep, tasks: StageTasks) -> dict[int, int]:
     """Mesh of each differentiated operand: that of the first stage that uses it, in the first chain."""
     owner: dict[int, int] = {}
-    for halves in tasks.halves:
-        for operand in halves.stage.parameters:
-            owner.setdefault(operand, int(tasks.copies[0, halves.stage.index]))
+    for programs in tasks.programs:
+        for operand in programs.stage.parameters:
+            owner.setdefault(operand, int(tasks.copies[0, programs.stage.index]))
     for operand in step.wrt:
         owner.setdefault(operand, 0)
     return owner
 
 
-def _check(step: TracedStep, halves: Sequence[Halves], table: ScheduleTable) -> None:
+def _check(step: TracedStep, programs: Sequence[StagePrograms], table: ScheduleTable) -> None:
     problems = []
     depth = table.placement.stages // table.placement.chains
-    if depth != len(halves):
+    if depth != len(programs):
         problems.append(Problem(
-            what=f"a schedule of {depth} stages for a loss cut into {len(halves)}",
+            what=f"a schedule of {depth} stages for a loss cut into {len(programs)}",
             why="every stage of the schedule runs one part of the loss", field="schedule",
         ))  # fmt: skip
     if table.segments > 1:

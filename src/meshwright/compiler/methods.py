@@ -33,7 +33,7 @@ class Method:
 
     @property
     def sharding(self) -> DataSharding:
-        """How values lie on each mesh."""
+        """Shardings of values on each mesh."""
         return DataSharding()
 
     @property
@@ -42,7 +42,7 @@ class Method:
         return "1f1b", 1, 1
 
     def sharding_of(self, step: TracedStep) -> Sharding:
-        """How values of a step lie on each mesh.
+        """Shardings of the values of a step on each mesh.
 
         Args:
             step: that runs.
@@ -303,7 +303,7 @@ class Auto(Method):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowParallel(Method):
-    """Where the state of a training step lies, for a function without gradients of parts of it: `mw.FollowParallel(
+    """Where the state of a training step is, for a function without gradients of parts of it: `mw.FollowParallel(
     train_step)`. Parameters stay where they are; micro-batches go through their meshes as a pipeline."""
 
     step: Any = field(kw_only=False)
@@ -316,7 +316,7 @@ class FollowParallel(Method):
         Method.__post_init__(self)
         if self.devices is not None:
             raise InputError(Problem(what="devices of a function that follows a step", why="it runs where the step's"
-                                     " state lies", fix="leave devices out", field="devices"))  # fmt: skip
+                                     " state is", fix="leave devices out", field="devices"))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

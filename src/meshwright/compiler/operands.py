@@ -59,7 +59,7 @@ class Operands:
         return self._gathered(mesh, atom, held) if role is Role.PARAMETER else held
 
     def _gathered(self, mesh: int, atom: Any, held: int) -> int:
-        """A parameter as stages read it: as it lies, or gathered once."""
+        """A parameter as stages read it: in place, or gathered once."""
         if isinstance(atom, core.Literal) or atom not in self.place_of:
             return held
         spec = self.shardings[mesh].spec(Role.READ, atom, self.devices[mesh])

@@ -1,4 +1,4 @@
-"""Functions of the user traced, and told what they do that cannot be traced."""
+"""Functions of the user traced; what they do that cannot be traced is an error with its line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def traced(fun: Callable[..., Any], flat: Callable[..., Any], shapes: Sequence[j
     Raises:
         InputError: it computes something else the second time, or needs values while it is traced.
     """
-    with told(fun):
+    with tracing_errors(fun):
         # A function of its own for each, or JAX would remember the first.
         once, again = (flat_jaxpr(lambda *given: flat(*given), shapes) for _ in range(2))
     for program in (once, again):
@@ -47,7 +47,7 @@ def traced(fun: Callable[..., Any], flat: Callable[..., Any], shapes: Sequence[j
 
 
 @contextmanager
-def told(fun: Callable[..., Any]) -> Iterator[None]:
+def tracing_errors(fun: Callable[..., Any]) -> Iterator[None]:
     """Errors of tracing with the line of the user's code.
 
     Args:

@@ -1,7 +1,7 @@
 """Sums over all meshes in the update: each mesh combines its own, one exchange gives the whole to all of them.
 
 A norm over all gradients, or whether they are finite, is a chain of additions (of conjunctions, maxima) of scalars that
-lie on different meshes, and every mesh reads what follows from it. Sent one by one to one mesh and back, such scalars
+are on different meshes, and every mesh reads what follows from it. Sent one by one to one mesh and back, such scalars
 take a message each and two hops; as an ALLREDUCE they take one hop.
 """
 

@@ -32,7 +32,7 @@ WAYS: tuple[Way, ...] = ("each", "gather")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How an array lies on a mesh; its devices are counted along the last axis first."""
+    """Sharding of an array on a mesh; its devices are counted along the last axis first."""
 
     sizes: tuple[int, ...]
     """Of the mesh."""

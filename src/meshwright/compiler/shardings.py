@@ -1,4 +1,4 @@
-"""How values lie on a mesh of devices: presets of data parallelism and ZeRO by the role and shape of a value."""
+"""Shardings of values on a mesh of devices: presets of data parallelism and ZeRO by the role and shape of a value."""
 
 from __future__ import annotations
 

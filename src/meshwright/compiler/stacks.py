@@ -131,7 +131,7 @@ def parted_along(step: TracedStep, inputs: Mapping[int, Bounds]) -> TracedStep:
 
     Args:
         step: whose loss takes its inputs as they are.
-        inputs: partition of each that lies in parts.
+        inputs: partition of each that is split.
     """
     place_of = {var: place for place, var in enumerate(step.jaxpr.invars)}
     operands = {

@@ -16,15 +16,15 @@ from meshwright.compiler.inline import free_variables, is_dropped, piece
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Halves:
+class StagePrograms:
     """Programs of one stage for one micro-batch.
 
-    `carried` are differentiable values handed on between stages, `along` the other ones (tokens, masks, keys).
+    `carried` are differentiable values passed on between stages, `along` the other ones (tokens, masks, keys).
     """
 
     stage: Stage
     forward: core.ClosedJaxpr
-    """Takes the operands of the stage's program; returns what it hands on, results of the loss, and `saved`."""
+    """Takes the operands of the stage's program; returns what it passes on, results of the loss, and `saved`."""
     backward: core.ClosedJaxpr
     """Takes operands of the forward it keeps (`kept`), `saved` and the gradients of `carried_out`; returns gradients of
     `carried_in`, then of the parameters."""
@@ -33,12 +33,12 @@ class Halves:
     saved: int
     """Values that the forward makes only for the backward."""
     carried_in: tuple[int, ...]
-    """Positions of differentiable values among those handed in."""
+    """Positions of differentiable values among those passed in."""
     carried_out: tuple[int, ...]
-    """Positions of differentiable values among those handed on."""
+    """Positions of differentiable values among those passed on."""
 
 
-def halves_of(stage: Stage, *, last: bool, axes: Sequence[tuple[str, int]] = ()) -> Halves:
+def stage_programs(stage: Stage, *, last: bool, axes: Sequence[tuple[str, int]] = ()) -> StagePrograms:
     """Differentiate a stage by itself.
 
     Args:
@@ -111,7 +111,7 @@ def halves_of(stage: Stage, *, last: bool, axes: Sequence[tuple[str, int]] = ())
         *(_shape(var) for var in saved),
         *(_shape(var) for var in ends),
     ]
-    return Halves(
+    return StagePrograms(
         stage=stage,
         forward=core.ClosedJaxpr(
             traced.jaxpr.replace(
@@ -140,15 +140,15 @@ class SplitBackward:
     passed: int
 
 
-def split_backward(halves: Halves) -> SplitBackward:
+def split_backward(programs: StagePrograms) -> SplitBackward:
     """Equations that the input gradients need, and the rest.
 
     Args:
-        halves: of a stage.
+        programs: of a stage.
     """
-    closed = halves.backward
+    closed = programs.backward
     jaxpr = closed.jaxpr
-    first = len(halves.carried_in)
+    first = len(programs.carried_in)
     wanted = {atom for atom in jaxpr.outvars[:first] if isinstance(atom, core.Var)}
     early: list[core.JaxprEqn] = []
     late: list[core.JaxprEqn] = []

@@ -11,9 +11,9 @@ from jax.extend import core
 
 from meshwright.compiler.lists import Key, Lists
 from meshwright.compiler.operands import Operands
-from meshwright.compiler.ranks.layout import Held, Layout
+from meshwright.compiler.ranks.layout import Layout, Placed
 from meshwright.compiler.shardings import Role
-from meshwright.compiler.stage_programs import Halves, SplitBackward, split_backward
+from meshwright.compiler.stage_programs import SplitBackward, StagePrograms, split_backward
 from meshwright.compiler.trace import TracedStep
 from meshwright.schedules.table import Kind, ScheduleTable
 from meshwright.shapes import Int
@@ -25,7 +25,7 @@ class StageTasks:
     def __init__(
         self,
         step: TracedStep,
-        halves: Sequence[Halves],
+        programs: Sequence[StagePrograms],
         table: ScheduleTable,
         lists: Lists,
         operands: Operands,
@@ -35,22 +35,22 @@ class StageTasks:
 
         Args:
             step: what is run.
-            halves: forward and backward programs of its stages, in order.
+            programs: forward and backward programs of its stages, in order.
             table: with communication.
             lists: to which the tasks are added.
             operands: of the loss.
             layouts: of values, by mesh.
         """
-        self.step, self.halves, self.table, self.out, self.operands = step, halves, table, lists, operands
+        self.step, self.programs, self.table, self.out, self.operands = step, programs, table, lists, operands
         self.layouts = layouts
-        self.depth = len(halves)
+        self.depth = len(programs)
         # Bidirectional schedules hold every stage twice: `copies` are the meshes of each stage, chain after chain.
         self.copies: Int[np.ndarray, "chains stages"] = table.placement.worker.reshape(-1, self.depth)
         self.first_of_chain = np.append(0, np.cumsum(table.micro_batches))
         self.splits: dict[int, SplitBackward] = {}
         self.counted: dict[tuple[int, int], int] = defaultdict(int)
         """Backwards by mesh and stage that the sums of gradients hold."""
-        for one in halves:
+        for one in programs:
             self._declare(one)
 
     @property
@@ -70,44 +70,44 @@ class StageTasks:
         mesh = int(table.worker[task])
         unit = int(self.first_of_chain[chain]) + int(table.micro_batch[task])
         label = f"{kind.name}{k}.{unit}"
-        halves = self.halves[k]
+        programs = self.programs[k]
         self.operands.version = 0 if table.version is None else int(table.version[task])
         match kind:
             case Kind.F:
                 again = Kind.R in table.kinds and table.at[Kind.R, table.stage[task], table.micro_batch[task]] >= 0
-                self._forward(mesh, halves, unit, label, saves=not again)
+                self._forward(mesh, programs, unit, label, saves=not again)
             case Kind.R:
-                self._recompute(mesh, halves, unit, label)
+                self._recompute(mesh, programs, unit, label)
             case Kind.B:
-                self._backward(mesh, halves, unit, label)
+                self._backward(mesh, programs, unit, label)
             case Kind.I:
-                self._input_gradient(mesh, halves, unit, label)
+                self._input_gradient(mesh, programs, unit, label)
             case Kind.W:
-                self._weight_gradient(mesh, halves, unit, label)
+                self._weight_gradient(mesh, programs, unit, label)
             case Kind.SEND_F:
-                keys = [("carried", k, i, unit) for i in range(len(halves.stage.carried_out))]
+                keys = [("carried", k, i, unit) for i in range(len(programs.stage.carried_out))]
                 self.out.send(mesh, int(self.copies[chain, k + 1]), label, keys)
             case Kind.RECV_F:
                 values = [
                     (("carried", k - 1, i, unit), *_buffer(self.layouts[mesh].carried(var)))
-                    for i, var in enumerate(halves.stage.carried_in)
+                    for i, var in enumerate(programs.stage.carried_in)
                 ]
                 self.out.receive(mesh, int(self.copies[chain, k - 1]), label, values)
             case Kind.SEND_B:
-                keys = [("gradient", k - 1, i, unit) for i in halves.carried_in]
+                keys = [("gradient", k - 1, i, unit) for i in programs.carried_in]
                 self.out.send(mesh, int(self.copies[chain, k - 1]), label, keys)
             case Kind.RECV_B:
                 values = [
                     (("gradient", k, i, unit), *_buffer(self.layouts[mesh].cotangent(var)))
-                    for i, var in enumerate(halves.stage.carried_out)
-                    if i in halves.carried_out
+                    for i, var in enumerate(programs.stage.carried_out)
+                    if i in programs.carried_out
                 ]
                 self.out.receive(mesh, int(self.copies[chain, k + 1]), label, values)
 
     # ---- executables
 
-    def _declare(self, halves: Halves) -> None:
-        k, kinds, stage = halves.stage.index, self.table.kinds, halves.stage
+    def _declare(self, programs: StagePrograms) -> None:
+        k, kinds, stage = programs.stage.index, self.table.kinds, programs.stage
         layout = self.layouts[int(self.copies[0, k])]
         operands = [
             *(layout.parameter(operand) for operand in stage.parameters),
@@ -115,111 +115,111 @@ class StageTasks:
             *(layout.other(operand) for operand in stage.others),
         ]
         handed = [layout.carried(var) for var in stage.carried_out] + [layout.result(place) for place in stage.results]
-        outputs = halves.forward.jaxpr.outvars
+        outputs = programs.forward.jaxpr.outvars
         saved = [layout.kept(var.aval) for var in outputs[len(handed) :]]
         declare = self.out.executables.__setitem__
-        declare(f"F{k}", layout.program(halves.forward, operands, [*handed, *saved]))
+        declare(f"F{k}", layout.program(programs.forward, operands, [*handed, *saved]))
         if Kind.R in kinds:
-            declare(f"F{k}-", layout.program(_returning(halves.forward, outputs[: len(handed)]), operands, handed))
-            declare(f"R{k}", layout.program(_returning(halves.forward, outputs[len(handed) :]), operands, saved))
+            declare(f"F{k}-", layout.program(_returning(programs.forward, outputs[: len(handed)]), operands, handed))
+            declare(f"R{k}", layout.program(_returning(programs.forward, outputs[len(handed) :]), operands, saved))
         reads = [
-            *(operands[place] for place in halves.kept),
+            *(operands[place] for place in programs.kept),
             *saved,
-            *(layout.cotangent(stage.carried_out[i]) for i in halves.carried_out),
+            *(layout.cotangent(stage.carried_out[i]) for i in programs.carried_out),
         ]
-        back = [layout.cotangent(stage.carried_in[i]) for i in halves.carried_in]
+        back = [layout.cotangent(stage.carried_in[i]) for i in programs.carried_in]
         sums = [layout.sum(operand) for operand in stage.parameters]
         if Kind.I in kinds:
-            split = self.splits[k] = split_backward(halves)
+            split = self.splits[k] = split_backward(programs)
             passed = [layout.kept(var.aval) for var in split.inputs.jaxpr.outvars[len(back) :]]
             declare(f"I{k}", layout.program(split.inputs, reads, [*back, *passed]))
             late = [*(reads[place] for place in split.kept), *passed]
             declare(f"W{k}", layout.program(split.weights, late, sums))
             declare(f"W{k}+", layout.program(split.weights, late, sums, len(sums)))
         if Kind.B in kinds:
-            declare(f"B{k}", layout.program(halves.backward, reads, [*back, *sums]))
-            declare(f"B{k}+", layout.program(halves.backward, reads, [*back, *sums], len(sums)))
+            declare(f"B{k}", layout.program(programs.backward, reads, [*back, *sums]))
+            declare(f"B{k}+", layout.program(programs.backward, reads, [*back, *sums], len(sums)))
 
-    def _new(self, mesh: int, key: Key, held: Held) -> int:
+    def _new(self, mesh: int, key: Key, held: Placed) -> int:
         return self.out.new(mesh, key, held.aval, held.spec)
 
     # ---- tasks
 
-    def _operands(self, mesh: int, halves: Halves, unit: int) -> list[int]:
-        stage = halves.stage
+    def _operands(self, mesh: int, programs: StagePrograms, unit: int) -> list[int]:
+        stage = programs.stage
         return [
             *(self.operands.of_loss(mesh, operand, unit, Role.PARAMETER) for operand in stage.parameters),
             *(self.out.at(mesh, ("carried", stage.index - 1, i, unit)) for i in range(len(stage.carried_in))),
             *(self.operands.of_loss(mesh, operand, unit, Role.OTHER) for operand in stage.others),
         ]
 
-    def _forward(self, mesh: int, halves: Halves, unit: int, label: str, *, saves: bool) -> None:
-        stage, k, layout = halves.stage, halves.stage.index, self.layouts[mesh]
-        reads = self._operands(mesh, halves, unit)
+    def _forward(self, mesh: int, programs: StagePrograms, unit: int, label: str, *, saves: bool) -> None:
+        stage, k, layout = programs.stage, programs.stage.index, self.layouts[mesh]
+        reads = self._operands(mesh, programs, unit)
         writes = [
             *(self._new(mesh, ("carried", k, i, unit), layout.carried(var)) for i, var in enumerate(stage.carried_out)),
             *(self._new(mesh, ("result", place, unit), layout.result(place)) for place in stage.results),
-            *(self._saved(mesh, halves, unit) if saves else ()),
+            *(self._saved(mesh, programs, unit) if saves else ()),
         ]
         self.out.run(mesh, f"F{k}" if saves else f"F{k}-", label, reads, writes)
 
-    def _recompute(self, mesh: int, halves: Halves, unit: int, label: str) -> None:
+    def _recompute(self, mesh: int, programs: StagePrograms, unit: int, label: str) -> None:
         """The forward again, for what the backward reads of it."""
-        reads = self._operands(mesh, halves, unit)
-        writes = self._saved(mesh, halves, unit)
+        reads = self._operands(mesh, programs, unit)
+        writes = self._saved(mesh, programs, unit)
         if writes:
-            self.out.run(mesh, f"R{halves.stage.index}", label, reads, writes)
+            self.out.run(mesh, f"R{programs.stage.index}", label, reads, writes)
 
-    def _saved(self, mesh: int, halves: Halves, unit: int) -> list[int]:
-        outputs = halves.forward.jaxpr.outvars
-        saved = outputs[len(outputs) - halves.saved :]
-        k, layout = halves.stage.index, self.layouts[mesh]
+    def _saved(self, mesh: int, programs: StagePrograms, unit: int) -> list[int]:
+        outputs = programs.forward.jaxpr.outvars
+        saved = outputs[len(outputs) - programs.saved :]
+        k, layout = programs.stage.index, self.layouts[mesh]
         return [self._new(mesh, ("saved", k, i, unit), layout.kept(var.aval)) for i, var in enumerate(saved)]
 
-    def _backward_reads(self, mesh: int, halves: Halves, unit: int) -> list[int]:
-        k = halves.stage.index
-        operands = self._operands(mesh, halves, unit)
+    def _backward_reads(self, mesh: int, programs: StagePrograms, unit: int) -> list[int]:
+        k = programs.stage.index
+        operands = self._operands(mesh, programs, unit)
         return [
-            *(operands[place] for place in halves.kept),
-            *(self.out.at(mesh, ("saved", k, i, unit)) for i in range(halves.saved)),
-            *(self.out.at(mesh, ("gradient", k, i, unit)) for i in halves.carried_out),
+            *(operands[place] for place in programs.kept),
+            *(self.out.at(mesh, ("saved", k, i, unit)) for i in range(programs.saved)),
+            *(self.out.at(mesh, ("gradient", k, i, unit)) for i in programs.carried_out),
         ]
 
-    def _input_writes(self, mesh: int, halves: Halves, unit: int) -> list[int]:
-        stage = halves.stage
+    def _input_writes(self, mesh: int, programs: StagePrograms, unit: int) -> list[int]:
+        stage = programs.stage
         return [
             self._new(mesh, ("gradient", stage.index - 1, i, unit), self.layouts[mesh].cotangent(stage.carried_in[i]))
-            for i in halves.carried_in
+            for i in programs.carried_in
         ]
 
-    def _backward(self, mesh: int, halves: Halves, unit: int, label: str) -> None:
-        reads = self._backward_reads(mesh, halves, unit)
-        inputs = self._input_writes(mesh, halves, unit)
-        self._accumulate(mesh, halves, f"B{halves.stage.index}", label, reads, inputs)
+    def _backward(self, mesh: int, programs: StagePrograms, unit: int, label: str) -> None:
+        reads = self._backward_reads(mesh, programs, unit)
+        inputs = self._input_writes(mesh, programs, unit)
+        self._accumulate(mesh, programs, f"B{programs.stage.index}", label, reads, inputs)
 
-    def _input_gradient(self, mesh: int, halves: Halves, unit: int, label: str) -> None:
-        k = halves.stage.index
+    def _input_gradient(self, mesh: int, programs: StagePrograms, unit: int, label: str) -> None:
+        k = programs.stage.index
         split = self.splits[k]
-        reads = self._backward_reads(mesh, halves, unit)
-        writes = self._input_writes(mesh, halves, unit)
+        reads = self._backward_reads(mesh, programs, unit)
+        writes = self._input_writes(mesh, programs, unit)
         outputs = split.inputs.jaxpr.outvars[len(writes) :]
         kept = self.layouts[mesh].kept
         passed = [self._new(mesh, ("passed", k, i, unit), kept(var.aval)) for i, var in enumerate(outputs)]
         self.out.run(mesh, f"I{k}", label, reads, [*writes, *passed])
 
-    def _weight_gradient(self, mesh: int, halves: Halves, unit: int, label: str) -> None:
-        k = halves.stage.index
+    def _weight_gradient(self, mesh: int, programs: StagePrograms, unit: int, label: str) -> None:
+        k = programs.stage.index
         split = self.splits[k]
-        whole = self._backward_reads(mesh, halves, unit)
+        whole = self._backward_reads(mesh, programs, unit)
         reads = [whole[place] for place in split.kept]
         reads += [self.out.at(mesh, ("passed", k, i, unit)) for i in range(split.passed)]
-        self._accumulate(mesh, halves, f"W{k}", label, reads, [])
+        self._accumulate(mesh, programs, f"W{k}", label, reads, [])
 
     def _accumulate(
-        self, mesh: int, halves: Halves, name: str, label: str, reads: list[int], writes: list[int]
+        self, mesh: int, programs: StagePrograms, name: str, label: str, reads: list[int], writes: list[int]
     ) -> None:
-        k = halves.stage.index
-        keys = [("sum", k, operand) for operand in halves.stage.parameters]
+        k = programs.stage.index
+        keys = [("sum", k, operand) for operand in programs.stage.parameters]
         again = self.counted[mesh, k] > 0
         self.counted[mesh, k] += 1
         sums = [self.out.at(mesh, key) for key in keys] if again else []
@@ -256,6 +256,6 @@ def _returning(closed: core.ClosedJaxpr, outputs: Sequence[Any]) -> core.ClosedJ
     )
 
 
-def _buffer(held: Held) -> tuple[Any, Any]:
+def _buffer(held: Placed) -> tuple[Any, Any]:
     """Shape and sharding of what is received."""
     return held.aval, held.spec

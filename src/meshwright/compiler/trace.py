@@ -15,7 +15,7 @@ from meshwright.compiler.inline import flat_jaxpr, opened
 from meshwright.compiler.leading_axis import Stacking
 from meshwright.compiler.loss_reduction import is_mean
 from meshwright.compiler.marking import gradient_p, read_loss
-from meshwright.compiler.reading import told, traced
+from meshwright.compiler.reading import traced, tracing_errors
 from meshwright.compiler.source_line import start_of
 from meshwright.errors import InputError, Problem
 
@@ -44,7 +44,7 @@ class TracedStep:
     mean: bool
     """Whether the loss is a mean over the batch (else a sum)."""
     stacking: Stacking | None = None
-    """Leaves of the user that lie in parts here, as tuples in `in_tree` and `out_tree`."""
+    """Leaves of the user that are split here, as tuples in `in_tree` and `out_tree`."""
     whole: TracedStep | None = None
     """The step before anything was parted, where something is."""
 
@@ -180,7 +180,7 @@ class LossReader:
         check_batch([self._shapes[place] for place in self._places], micro_batches)
         cut = [batch_part(shape, micro_batches) if place in self._places else shape
                for place, shape in enumerate(self._shapes)]  # fmt: skip
-        with told(self._fun):
+        with tracing_errors(self._fun):
             read = read_loss(lambda *given: self._fun(*jax.tree.unflatten(self._in_tree, given)), cut)
         if read is None:
             raise _marks_problem(self._fun, 0)

@@ -14,10 +14,10 @@ from meshwright.compiler.inline import free_variables
 from meshwright.compiler.instructions import Outcome
 from meshwright.compiler.lists import Lists
 from meshwright.compiler.operands import Operands, ancestors
-from meshwright.compiler.ranks.layout import Held, Layout
+from meshwright.compiler.ranks.layout import Layout, Placed
 from meshwright.compiler.reductions import phases_of
 from meshwright.compiler.shardings import Role, Sharding
-from meshwright.compiler.stage_programs import Halves
+from meshwright.compiler.stage_programs import StagePrograms
 from meshwright.compiler.trace import TracedStep
 from meshwright.compiler.update import Update, spread_update
 from meshwright.shapes import Int
@@ -29,7 +29,7 @@ class Updating:
     def __init__(
         self,
         step: TracedStep,
-        halves: Sequence[Halves],
+        programs: Sequence[StagePrograms],
         lists: Lists,
         operands: Operands,
         shardings: Sequence[Sharding],
@@ -40,14 +40,14 @@ class Updating:
 
         Args:
             step: that is run.
-            halves: of its stages.
+            programs: of its stages.
             lists: that are written.
             operands: of the loss and the update.
             shardings: of values, by mesh.
             devices: of each mesh.
             layouts: of values of the loss, by mesh.
         """
-        self.step, self.halves, self.out, self.operands = step, halves, lists, operands
+        self.step, self.programs, self.out, self.operands = step, programs, lists, operands
         self.written = 0
         """Pieces so far."""
         self.shardings, self.devices, self.layouts = shardings, devices, layouts
@@ -140,14 +140,14 @@ class Updating:
                 self.out.send(source, targets[0], label, [key for key, _, _ in values])
                 self.out.receive(targets[0], source, label, values)
 
-    def _gather(self, mesh: int, name: str, split: Mapping[core.Var, Held]) -> None:
+    def _gather(self, mesh: int, name: str, split: Mapping[core.Var, Placed]) -> None:
         """Parameters whose parts their ranks have updated."""
         self.out.executables[name] = self.layouts[mesh].whole_parameters(list(split.values()))
         reads = [self.out.at(mesh, ("part", var)) for var in split]
         writes = [self.out.new(mesh, ("value", var), var.aval, self._state_spec(mesh, var)) for var in split]
         self.out.run(mesh, name, name, reads, writes)
 
-    def _updated_part(self, mesh: int, var: core.Var) -> Held | None:
+    def _updated_part(self, mesh: int, var: core.Var) -> Placed | None:
         """How ranks update a parameter in parts, where they do."""
         old = self._replaced(var)
         return self.layouts[mesh].updated_part(self.operand_of[old]) if old in self.operand_of else None
@@ -164,9 +164,9 @@ class Updating:
             if atom in made:
                 sources = free_variables(ancestors(atom, made, step.before))
             homes.update((var, owner[operand]) for var in sources if var.aval.shape == atom.aval.shape)
-        for halves in self.halves:
-            for place in halves.stage.results:
-                homes[step.mark.outvars[place]] = int(copies[0, halves.stage.index])
+        for programs in self.programs:
+            for place in programs.stage.results:
+                homes[step.mark.outvars[place]] = int(copies[0, programs.stage.index])
         return homes
 
     def _state_spec(self, mesh: int, var: core.Var) -> Any:

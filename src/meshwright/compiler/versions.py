@@ -21,7 +21,7 @@ from meshwright.compiler.instructions import Outcome
 from meshwright.compiler.lists import Lists
 from meshwright.compiler.operands import Operands, ancestors
 from meshwright.compiler.shardings import Role, Sharding, shape_of
-from meshwright.compiler.stage_programs import Halves
+from meshwright.compiler.stage_programs import StagePrograms
 from meshwright.compiler.trace import TracedStep
 from meshwright.compiler.updating import is_parameter, state_spec
 from meshwright.errors import InputError, Problem
@@ -46,7 +46,7 @@ class VersionedUpdates:
     def __init__(
         self,
         step: TracedStep,
-        halves: Sequence[Halves],
+        programs: Sequence[StagePrograms],
         meshes: Sequence[int],
         lists: Lists,
         operands: Operands,
@@ -58,10 +58,10 @@ class VersionedUpdates:
 
         Args:
             step: that is run.
-            halves: of its stages.
+            programs: of its stages.
             meshes: of the stages; each holds one.
             lists: that are written.
-            operands: of the loss, told which inputs get newer versions.
+            operands: of the loss; learn which inputs get newer versions.
             shardings: of values, by mesh.
             devices: of each mesh.
             micro_batches: whose gradients are added up for an update.
@@ -69,7 +69,7 @@ class VersionedUpdates:
         Raises:
             InputError: meshes cannot update by themselves, or the step does not return its state first.
         """
-        self.step, self.halves, self.out, self.operands = step, halves, lists, operands
+        self.step, self.programs, self.out, self.operands = step, programs, lists, operands
         self.shardings, self.devices = shardings, devices
         self.parts = micro_batches if step.mean else 1
         self.stage_of = {mesh: k for k, mesh in enumerate(meshes)}
@@ -129,7 +129,7 @@ class VersionedUpdates:
         """Mesh of each gradient."""
         step = self.step
         readers: dict[int, list[int]] = {}
-        for one in self.halves:
+        for one in self.programs:
             for operand in one.stage.parameters:
                 readers.setdefault(operand, []).append(one.stage.index)
         shared = {operand: stages for operand, stages in readers.items() if len(stages) > 1}
@@ -179,7 +179,7 @@ class VersionedUpdates:
         renewed = {mesh: {place for place in states if home[place] == mesh} for mesh in self.stage_of}
         for mesh, own in renewed.items():
             k = self.stage_of[mesh]
-            stage = self.halves[k].stage
+            stage = self.programs[k].stage
             atoms = [step.mark.invars[operand] for operand in (*stage.parameters, *stage.others)]
             atoms += [step.jaxpr.outvars[place] for place in own]
             wanted = self._inputs(atoms) & set(states) - own
@@ -265,7 +265,7 @@ class VersionedUpdates:
         alone = core.jaxpr_as_fun(piece(step.jaxpr, eqns, list(free), outputs))
         summed = {
             var for var, operand in zip(step.gradients, step.wrt, strict=True)
-            if any(operand in one.stage.parameters for one in self.halves)
+            if any(operand in one.stage.parameters for one in self.programs)
         }  # fmt: skip
         inputs = [var for var in free if var in summed or var not in step.gradients]
 

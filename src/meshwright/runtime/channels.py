@@ -32,7 +32,7 @@ class Channel(Protocol):
             forms: on the host of what it holds.
 
         Returns:
-            Arrays that may lie anywhere; the receiver places them.
+            Arrays on any device; the receiver places them.
         """
         ...
 

@@ -25,7 +25,7 @@ def save_checkpoint(path: str | Path, tree: Any) -> None:
 
     Args:
         path: of the folder.
-        tree: of arrays, on any devices; every shard is written once, as it lies.
+        tree: of arrays, on any devices; every shard is written once, with its sharding.
     """
     folder = Path(path)
     begun = folder.with_name(folder.name + ".part")

@@ -26,7 +26,7 @@ from meshwright.compiler.ranks.form import form_of
 from meshwright.compiler.sharding.apply import AXES, Setting, shard_stage
 from meshwright.compiler.sharding.cost import LogicalMesh
 from meshwright.compiler.shardings import Sharding
-from meshwright.compiler.stage_programs import halves_of
+from meshwright.compiler.stage_programs import stage_programs
 from meshwright.compiler.stages.apply import planned_stages
 from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.compiler.stages.search import Space, plan_step
@@ -117,10 +117,10 @@ def compile_step(
         stages, meshes, shardings = (stage,), [solved.mesh], [solved]
     form = form_of(step, stages, shardings, meshes, versions=table.version is not None)
     step, stages = form.step, form.stages
-    halves = [halves_of(stage, last=stage is stages[-1], axes=form.axes) for stage in stages]
+    programs = [stage_programs(stage, last=stage is stages[-1], axes=form.axes) for stage in stages]
     state = jax.tree.leaves(jax.tree.unflatten(step.in_tree, range(len(step.jaxpr.invars)))[0])
     sizes = [mesh.size for mesh in meshes]
-    program = lower(step, halves, table, shardings, sizes, form.layouts, order.inexact, state if place.donate else ())
+    program = lower(step, programs, table, shardings, sizes, form.layouts, order.inexact, state if place.donate else ())
     return CompiledStep(
         step=step,
         table=table,

@@ -36,7 +36,7 @@ class CompiledStep:
     program: Program
     verified: Verified
     shardings: tuple[Sharding, ...]
-    """How values lie, by mesh; those that were decided operator by operator say why: `explain()`."""
+    """Shardings of values, by mesh; those that were decided operator by operator say why: `explain()`."""
     runtime: LocalRuntime | RemoteRuntime
     reductions: str = ""
     """When gradients are reduced, and why; empty on single devices."""
@@ -45,7 +45,7 @@ class CompiledStep:
 
     @property
     def sharding(self) -> Sharding:
-        """How values lie on the first mesh."""
+        """Shardings of values on the first mesh."""
         return self.shardings[0]
 
     def explain(self) -> str:

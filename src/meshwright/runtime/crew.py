@@ -151,7 +151,7 @@ def _name(worker: int, hosts: int) -> str:
 def _lost(
     wrong: dict[int, Failed | Gone], places: Sequence[int], lists: Sequence[Sequence[Instruction]], hosts: int
 ) -> LostError:
-    """A worker that is gone is the cause, or one that failed by itself; that others missed it is not told."""
+    """The cause: a worker that is gone, or one that failed by itself; workers that waited for it are left out."""
     gone: dict[int, Failed | Gone] = {mesh: one for mesh, one in wrong.items() if isinstance(one, Gone)}
     causes = gone or {mesh: one for mesh, one in wrong.items() if isinstance(one, Failed) and one.lost is None}
     return LostError([

@@ -47,7 +47,7 @@ class MeshExecutor:
             functions: what executables compute, flat in and out.
             mesh: its devices.
             channels: to the other meshes.
-            watch: told the place in the list before each instruction.
+            watch: called with the place in the list before each instruction.
         """
         self.number, self.instructions, self.buffers, self.mesh = number, instructions, buffers, mesh
         self.values: dict[int, Any] = {}
@@ -70,7 +70,7 @@ class MeshExecutor:
         return self.place == len(self.instructions)
 
     def sharding(self, buffer: int) -> NamedSharding:
-        """Where a buffer lies.
+        """Sharding of a buffer.
 
         Args:
             buffer: its number.
@@ -92,7 +92,7 @@ class MeshExecutor:
         self.place, self._posted = 0, -1
 
     def placed(self, value: Any, buffer: int) -> Any:
-        """A value where a buffer lies.
+        """A value with the sharding of a buffer.
 
         Args:
             value: anywhere.
@@ -189,7 +189,7 @@ class MeshExecutor:
         return self._compiled[name]
 
     def _lies(self, value: Any, buffer: int) -> bool:
-        """Whether a value is where its buffer lies, which to hear from `device_put` takes a hundred times as long."""
+        """Whether a value has its buffer's sharding, which to hear from `device_put` takes a hundred times as long."""
         return isinstance(value, jax.Array) and value.committed and value.sharding == self.sharding(buffer)
 
     def _of_message(self, instruction: Instruction) -> tuple[HostForm, ...]:

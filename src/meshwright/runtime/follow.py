@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from meshwright.compiler.evaluation import TracedFunction, trace_function
-from meshwright.compiler.following import FollowedSharding, follow, followed_places, lying
+from meshwright.compiler.following import FollowedSharding, follow, followed_places, state_placement
 from meshwright.compiler.forward import lower_forward
 from meshwright.compiler.instructions import Program
 from meshwright.compiler.leading_axis import Stacking
@@ -67,7 +67,7 @@ def compile_following(
     batch_argnums: Sequence[int],
     loss: str | None,
 ) -> CompiledFunction:
-    """Trace a function, cut it where parameters lie, and lower it.
+    """Trace a function, cut it by the meshes of its parameters, and lower it.
 
     Args:
         fun: of parts of a state, batches and anything else.
@@ -88,7 +88,7 @@ def compile_following(
     )  # fmt: skip
     if source.step.stacking is not None:
         function, places = _in_parts(function, places, source.step.stacking)
-    where = {own: lying(source.program, other) for own, other in places.items()}
+    where = {own: state_placement(source.program, other) for own, other in places.items()}
     followed = follow(function.step, {own: found.mesh for own, found in where.items()})
     invars = function.step.jaxpr.invars
     shardings = [
@@ -111,13 +111,13 @@ def _source(method: FollowParallel) -> CompiledStep:
     if compiled is None:
         raise InputError(Problem(
             what=f"{getattr(method.step, '__name__', method.step)} is no step of parallelize",
-            why="where its state lies is decided when it is compiled", fix="FollowParallel(train_step)", field="step",
+            why="where its state is is decided when it is compiled", fix="FollowParallel(train_step)", field="step",
         ))  # fmt: skip
     found = compiled()
     if not isinstance(found, CompiledStep):
         raise InputError(Problem(
             what=f"{getattr(method.step, '__name__', 'the step')} has not been compiled",
-            why="where its state lies is decided then", fix="call it once, or its lower(state, batch), before",
+            why="where its state is is decided then", fix="call it once, or its lower(state, batch), before",
             field="step",
         ))  # fmt: skip
     return found

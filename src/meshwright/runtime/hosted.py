@@ -55,7 +55,7 @@ class HostedExecutor(MeshExecutor):
             functions: what executables compute, flat in and out.
             mesh: its devices, of all hosts.
             channel: to another worker.
-            watch: told the place in the list before each instruction.
+            watch: called with the place in the list before each instruction.
         """
         super().__init__(part.mesh, part.instructions, part.buffers, functions, mesh, {}, watch)
         self._part, self._worker = part, channel
@@ -240,5 +240,5 @@ def _cut(held: np.ndarray, box: Box, piece: Box) -> np.ndarray:
 
 
 def _within(box: Box, piece: Box) -> tuple[slice, ...]:
-    """Where a piece lies in a box."""
+    """Offset of a piece in a box."""
     return tuple(slice(start - first, stop - first) for (start, stop), (first, _) in zip(piece, box, strict=True))

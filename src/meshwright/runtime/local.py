@@ -55,7 +55,7 @@ class LocalRuntime:
         return LocalRuntime(program, self.meshes)
 
     def sharding(self, buffer: int) -> NamedSharding:
-        """Where a buffer lies.
+        """Sharding of a buffer.
 
         Args:
             buffer: its number.

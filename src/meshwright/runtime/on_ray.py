@@ -28,7 +28,7 @@ ASK_S = 1.0
 """Time between two questions where workers are."""
 
 LOG_BYTES, LOG_LINES = 4096, 3
-"""Of a dead worker's log that are read, and that are told."""
+"""Bytes of a dead worker's log that are read, and lines of them that are shown."""
 
 
 class RayCrew:
@@ -64,7 +64,7 @@ class RayCrew:
             ).remote(mesh, environments[mesh])
             for mesh in range(meshes)
         ]
-        # Small answers lie with the driver once they are there, so that they outlive the actor.
+        # Small answers stay with the driver once they are there, so that they outlive the actor.
         self._logs = [actor.log.remote() for actor in self._actors]
         self._calls: dict[int, Any] = {}
         self._questions: dict[int, Any] = {}

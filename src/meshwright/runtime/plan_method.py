@@ -117,7 +117,7 @@ def _refused(row: PlanRow) -> Iterator[Problem]:
         why = "it updates stage by stage, on weights of several versions, and what is run here clips by the norm of all"
         why += " gradients; parallelize runs pipedream and pipedream-2bw with optimizers that do not"
     elif schedule.sections() > 1:
-        why = "which keys and values a sequence segment reads of those before it is not to be told from equations"
+        why = "which keys and values a sequence segment reads of those before it does not follow from the equations"
     elif schedule.shadows:
         why = "its redundant forwards serve a worker that takes a lost one's place; here the last checkpoint does"
     if why:

@@ -72,7 +72,7 @@ class RemoteArray:
 
     @property
     def mesh(self) -> int:
-        """Mesh on which it lies."""
+        """Mesh that holds it."""
         return self._buffer.mesh
 
     def gather(self) -> Any:

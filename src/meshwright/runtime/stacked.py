@@ -1,4 +1,4 @@
-"""Stacked layers that lie on the meshes of their stages: one array for its user, a part for each stage."""
+"""Stacked layers on the meshes of their stages: one array for its user, a part for each stage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from meshwright.runtime.remote import RemoteArray
 
 
 class StackedArray:
-    """An array whose rows lie in parts on several meshes; `numpy.asarray` gathers it."""
+    """An array whose rows are split over several meshes; `numpy.asarray` gathers it."""
 
     def __init__(self, parts: Sequence[Any], bounds: Bounds) -> None:
         """Refer to parts.

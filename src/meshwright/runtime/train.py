@@ -78,8 +78,8 @@ def train(
         training: what is trained, under which plan.
         devices: at least as many as the plan has.
         steps: how many, and when they are written down.
-        on_step: told number, loss and seconds of each step, and what ran it.
-        on_recovery: told of each recovery.
+        on_step: called with number, loss and seconds of each step, and the step function.
+        on_recovery: called with each recovery.
 
     Raises:
         InfeasibleError: too few devices are left for the batch.

@@ -80,7 +80,7 @@ class MeshWorker:
 
         Args:
             mesh: its number.
-            watch: told the place in the list before each instruction, and `BETWEEN` when the list ends.
+            watch: called with the place in the list before each instruction, and `BETWEEN` when the list ends.
         """
         self.mesh, self._watch = mesh, watch
         watch(BETWEEN)

@@ -2,7 +2,7 @@
 
 A slice is written in plain JAX, traced from shapes alone and read as the compiler reads any step: an embedding, equal
 layers, a head. For every logical mesh of the devices, price of memory and choice of recomputation the best sharding of
-each part is solved exactly, with the stream between layers lying the same before and behind each of them. What the
+each part is solved exactly, with the stream between layers sharded the same before and after each of them. What the
 solution does to the stream and to the weights is read off as degrees:
 
     an axis that splits samples                  data parallel; ZeRO-3 where it splits the weights too
@@ -169,7 +169,7 @@ def traced(model: ModelSpec, kind: LayerSpec, seq_len: int, compute: str, sample
 def _mesh_plans(
     model: ModelSpec, kind: LayerSpec, island: Island, workload: Workload, samples: int
 ) -> Iterator[MeshPlan]:
-    """The best sharding for each logical mesh, way the stream may lie, price of memory and recomputation."""
+    """The best sharding for each logical mesh, sharding the stream may have, price of memory and recomputation."""
     parts = traced(model, kind, workload.seq_len, workload.precision.compute, samples)
     hosts = Hosts.of(island.group, workload)
     micro_batches = max(1, workload.global_batch // samples)
@@ -215,7 +215,7 @@ class _Solver:
         return cls(problem=once, free=never.graph, micro_batches=micro_batches)
 
     def solved(self, price: float, recompute: bool) -> _Solved:
-        """The best choice for each placement of what the part is handed and hands on."""
+        """The best choice for each placement of what the part is handed and passes on."""
         problem = self.problem.graph.problem(recompute=recompute)
         borders = [*self.problem.handed_in, *self.problem.handed_on]
         scale = 0.0

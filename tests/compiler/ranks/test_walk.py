@@ -53,7 +53,7 @@ def of_all_ranks(found: RankStages, given: dict[str, jax.Array]) -> tuple[jax.Ar
     if found.number is not None:
         inputs[found.step.mark.invars[found.number]] = jnp.arange(RANKS)
     operands = (*stage.parameters, *stage.others)
-    lies = [OWN if place == found.number else found.operands[place] for place in operands]
+    placements = [OWN if place == found.number else found.operands[place] for place in operands]
     program = core.jaxpr_as_fun(stage.program)
 
     def differentiated(*local: Any) -> Any:
@@ -62,11 +62,14 @@ def of_all_ranks(found: RankStages, given: dict[str, jax.Array]) -> tuple[jax.Ar
     local_program = jax.make_jaxpr(differentiated, axis_env=list(AXES))(*stage.program.in_avals)
 
     def run(*local: Any) -> Any:
-        local = tuple(one[0] if lie == OWN else one for one, lie in zip(local, lies, strict=True))
+        local = tuple(one[0] if placement == OWN else one for one, placement in zip(local, placements, strict=True))
         return jax.lax.psum(core.jaxpr_as_fun(local_program)(*local), "data")
 
     along = {OWN: PartitionSpec("data")}
-    specs = [along.get(lie, PartitionSpec(*[None] * lie, "data") if lie >= 0 else PartitionSpec()) for lie in lies]
+    specs = [
+        along.get(placement, PartitionSpec(*[None] * placement, "data") if placement >= 0 else PartitionSpec())
+        for placement in placements
+    ]
     mesh = Mesh(np.array(jax.devices()[:RANKS]), ("data",))
     shared = jax.shard_map(run, mesh=mesh, in_specs=tuple(specs), out_specs=PartitionSpec(), check_vma=False)
     value, gradient = jax.jit(shared)(*(inputs[found.step.mark.invars[place]] for place in operands))

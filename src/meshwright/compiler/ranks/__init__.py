@@ -2,5 +2,5 @@
 
 `samples` finds which dimension of every value counts samples, `loss` writes the loss of one rank and proves on its way
 that the losses of all ranks add up to the whole, `collectives` moves many arrays at once, `layout` says where each
-value of a stage lies and wraps what one rank runs for the whole mesh.
+value of a stage is placed and wraps what one rank runs for the whole mesh.
 """

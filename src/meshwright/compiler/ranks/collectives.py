@@ -20,7 +20,7 @@ def summed(values: Sequence[Any], axes: Axes) -> list[Any]:
 
     Args:
         values: of this rank.
-        axes: of the mesh along which the ranks lie.
+        axes: of the mesh of the ranks.
     """
     return list(jax.lax.psum(list(values), axes)) if values else []
 
@@ -31,7 +31,7 @@ def scattered(values: Sequence[Any], dimensions: Sequence[int], axes: Axes, rank
     Args:
         values: whole ones of this rank.
         dimensions: that are split, one per value.
-        axes: of the mesh along which the ranks lie.
+        axes: of the mesh of the ranks.
         ranks: how many.
         flat: whether buckets are made; without it, one collective per value.
     """
@@ -57,7 +57,7 @@ def gathered(values: Sequence[Any], dimensions: Sequence[int], axes: Axes, ranks
     Args:
         values: parts of this rank.
         dimensions: that are split, one per value.
-        axes: of the mesh along which the ranks lie.
+        axes: of the mesh of the ranks.
         ranks: how many.
         flat: whether buckets are made; without it, one collective per value.
     """

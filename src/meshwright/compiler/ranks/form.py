@@ -85,7 +85,7 @@ def _of_ranks(
 
 
 def _data_axes(sharding: Sharding) -> tuple[DataSharding, tuple[str, ...]]:
-    """What ZeRO splits, and the axes of a mesh along which data ranks lie that share nothing but reductions."""
+    """What ZeRO splits, and the axes of a mesh of data ranks that share nothing but reductions."""
     if isinstance(sharding, DataSharding):
         return sharding, ("data",)
     if not isinstance(sharding, GridSharding):

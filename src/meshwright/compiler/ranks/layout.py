@@ -15,20 +15,20 @@ import jax.numpy as jnp
 from jax.extend import core
 from jax.sharding import PartitionSpec
 
-from meshwright.compiler.ranks.samples import WHOLE, Lie
+from meshwright.compiler.ranks.samples import WHOLE, Placement
 from meshwright.compiler.shardings import Role, Sharding, counts_samples
 from meshwright.compiler.trace import TracedStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class Placed:
     """A value on a mesh."""
 
     aval: jax.ShapeDtypeStruct
     """As the mesh holds it."""
     spec: PartitionSpec | None
     """How it is sharded; None leaves it to the compiler."""
-    lie: Lie = WHOLE
+    placement: Placement = WHOLE
     """What each data rank holds of it."""
     shard: int | None = None
     """Dimension of which each rank holds a part, whole only while a stage runs."""
@@ -37,40 +37,40 @@ class Held:
 class Layout(Protocol):
     """What lists are written with, for one mesh."""
 
-    def parameter(self, operand: int) -> Held:
+    def parameter(self, operand: int) -> Placed:
         """A differentiated operand of the loss."""
         ...
 
-    def other(self, operand: int) -> Held:
+    def other(self, operand: int) -> Placed:
         """Another operand of the loss."""
         ...
 
-    def carried(self, var: core.Var) -> Held:
-        """What is handed on between stages."""
+    def carried(self, var: core.Var) -> Placed:
+        """What is passed on between stages."""
         ...
 
-    def cotangent(self, var: core.Var) -> Held:
-        """Its gradient, handed back."""
+    def cotangent(self, var: core.Var) -> Placed:
+        """Its gradient, passed back."""
         ...
 
-    def result(self, place: int) -> Held:
+    def result(self, place: int) -> Placed:
         """A result of the loss for one micro-batch."""
         ...
 
-    def kept(self, aval: Any) -> Held:
+    def kept(self, aval: Any) -> Placed:
         """What a task of a stage makes for a later one."""
         ...
 
-    def sum(self, operand: int) -> Held:
+    def sum(self, operand: int) -> Placed:
         """Gradients added up over micro-batches."""
         ...
 
-    def gradient(self, operand: int) -> Held:
+    def gradient(self, operand: int) -> Placed:
         """The gradient that the update reads."""
         ...
 
     def program(
-        self, closed: core.ClosedJaxpr, reads: Sequence[Held], writes: Sequence[Held], sums: int = 0
+        self, closed: core.ClosedJaxpr, reads: Sequence[Placed], writes: Sequence[Placed], sums: int = 0
     ) -> core.ClosedJaxpr:
         """A program of a stage for the mesh; it adds its last results to as many more operands where `sums` says so."""
         ...
@@ -83,11 +83,11 @@ class Layout(Protocol):
         """A result of the loss from those of so many micro-batches."""
         ...
 
-    def updated_part(self, operand: int) -> Held | None:
-        """A parameter whose parts the ranks update before it is gathered; None where it is updated as it lies."""
+    def updated_part(self, operand: int) -> Placed | None:
+        """A parameter whose parts the ranks update before it is gathered; None where it is updated in place."""
         ...
 
-    def whole_parameters(self, parts: Sequence[Held]) -> core.ClosedJaxpr:
+    def whole_parameters(self, parts: Sequence[Placed]) -> core.ClosedJaxpr:
         """Updated parameters from their parts."""
         ...
 
@@ -100,40 +100,40 @@ class PartitionedLayout:
     sharding: Sharding
     devices: int
 
-    def parameter(self, operand: int) -> Held:
-        """Where it is put when it is first read is where it lies."""
+    def parameter(self, operand: int) -> Placed:
+        """It stays where it is put when it is first read."""
         return self._held(Role.PARAMETER, self.step.loss.invars[operand])
 
-    def other(self, operand: int) -> Held:
+    def other(self, operand: int) -> Placed:
         """Likewise."""
         return self._held(Role.OTHER, self.step.loss.invars[operand])
 
-    def carried(self, var: core.Var) -> Held:
+    def carried(self, var: core.Var) -> Placed:
         """Split by samples if it counts them."""
         return self._held(Role.SAMPLES if counts_samples(self.step, var) else Role.OTHER, var)
 
-    def cotangent(self, var: core.Var) -> Held:
+    def cotangent(self, var: core.Var) -> Placed:
         """As the value."""
         return self.carried(var)
 
-    def result(self, place: int) -> Held:
+    def result(self, place: int) -> Placed:
         """Left to the compiler."""
         return self.kept(self.step.loss.outvars[place].aval)
 
-    def kept(self, aval: Any) -> Held:
+    def kept(self, aval: Any) -> Placed:
         """Left to the compiler."""
-        return Held(aval=shape_only(aval), spec=None)
+        return Placed(aval=shape_only(aval), spec=None)
 
-    def sum(self, operand: int) -> Held:
+    def sum(self, operand: int) -> Placed:
         """A whole gradient, reduced with every micro-batch."""
         return self._held(Role.GRADIENT, self.step.loss.invars[operand])
 
-    def gradient(self, operand: int) -> Held:
+    def gradient(self, operand: int) -> Placed:
         """As its sum."""
         return self.sum(operand)
 
     def program(
-        self, closed: core.ClosedJaxpr, reads: Sequence[Held], writes: Sequence[Held], sums: int = 0
+        self, closed: core.ClosedJaxpr, reads: Sequence[Placed], writes: Sequence[Placed], sums: int = 0
     ) -> core.ClosedJaxpr:
         """The program as it is."""
         return closed if not sums else _adding(closed, reads, sums)
@@ -151,19 +151,19 @@ class PartitionedLayout:
         shapes = [shape_only(var.aval)] * count
         return jax.make_jaxpr(lambda *given: put_together(given, joins=joins, parts=parts))(*shapes)
 
-    def updated_part(self, operand: int) -> Held | None:
+    def updated_part(self, operand: int) -> Placed | None:
         """The partitioner gathers them inside the update."""
         return None
 
-    def whole_parameters(self, parts: Sequence[Held]) -> core.ClosedJaxpr:
+    def whole_parameters(self, parts: Sequence[Placed]) -> core.ClosedJaxpr:
         """As they are."""
         return jax.make_jaxpr(lambda *given: list(given))(*(held.aval for held in parts))
 
-    def _held(self, role: Role, var: core.Var) -> Held:
-        return Held(aval=shape_only(var.aval), spec=self.sharding.spec(role, var, self.devices))
+    def _held(self, role: Role, var: core.Var) -> Placed:
+        return Placed(aval=shape_only(var.aval), spec=self.sharding.spec(role, var, self.devices))
 
 
-def _adding(closed: core.ClosedJaxpr, reads: Sequence[Held], sums: int) -> core.ClosedJaxpr:
+def _adding(closed: core.ClosedJaxpr, reads: Sequence[Placed], sums: int) -> core.ClosedJaxpr:
     """The program, adding its last results to what it is given last."""
     function = core.jaxpr_as_fun(closed)
     outputs = closed.jaxpr.outvars

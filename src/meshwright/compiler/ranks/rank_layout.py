@@ -14,8 +14,8 @@ from jax.extend import core
 from jax.sharding import AbstractMesh, PartitionSpec
 
 from meshwright.compiler.ranks.collectives import gathered, row_of, scattered, summed
-from meshwright.compiler.ranks.layout import Held, means, put_together, shape_only
-from meshwright.compiler.ranks.samples import OWN, SUM, WHOLE, Lie
+from meshwright.compiler.ranks.layout import Placed, means, put_together, shape_only
+from meshwright.compiler.ranks.samples import OWN, SUM, WHOLE, Placement
 from meshwright.compiler.ranks.stages import RankStages
 from meshwright.compiler.shardings import Role, Sharding, counts_samples
 
@@ -42,7 +42,7 @@ class RankLayout:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Of the mesh along which the data ranks lie."""
+        """Of the mesh of the data ranks."""
         return tuple(name for name, _ in self.ranks.axes)
 
     @property
@@ -52,61 +52,63 @@ class RankLayout:
 
     # ---- values
 
-    def parameter(self, operand: int) -> Held:
+    def parameter(self, operand: int) -> Placed:
         """Whole, or a part of which the whole is gathered."""
         var = self.ranks.step.loss.invars[operand]
         spec = self._spec(Role.READ, var)
-        return Held(aval=shape_only(var.aval), spec=spec, shard=self._split(spec))
+        return Placed(aval=shape_only(var.aval), spec=spec, shard=self._split(spec))
 
-    def other(self, operand: int) -> Held:
+    def other(self, operand: int) -> Placed:
         """The samples of each rank; its own number; anything else whole."""
         if operand == self.ranks.number:
-            return self._lying(jax.ShapeDtypeStruct((), jnp.int32), SUM)
+            return self._placed(jax.ShapeDtypeStruct((), jnp.int32), SUM)
         var = self.ranks.step.loss.invars[operand]
-        return self._lying(var.aval, self.ranks.operands[operand])
+        return self._placed(var.aval, self.ranks.operands[operand])
 
-    def carried(self, var: core.Var) -> Held:
+    def carried(self, var: core.Var) -> Placed:
         """As the loss of a rank makes it."""
-        return self._lying(var.aval, self.ranks.carried[var])
+        return self._placed(var.aval, self.ranks.carried[var])
 
-    def cotangent(self, var: core.Var) -> Held:
+    def cotangent(self, var: core.Var) -> Placed:
         """Of samples by samples; of anything else each rank has a share of its own."""
-        lie = self.ranks.carried[var]
-        return self._lying(var.aval, lie if lie >= 0 else SUM)
+        placement = self.ranks.carried[var]
+        return self._placed(var.aval, placement if placement >= 0 else SUM)
 
-    def result(self, place: int) -> Held:
+    def result(self, place: int) -> Placed:
         """As the loss of a rank makes it."""
-        return self._lying(self.ranks.step.mark.outvars[place].aval, self.ranks.results[place])
+        return self._placed(self.ranks.step.mark.outvars[place].aval, self.ranks.results[place])
 
-    def kept(self, aval: Any) -> Held:
+    def kept(self, aval: Any) -> Placed:
         """Each rank's own, side by side along an axis more; what other axes of the mesh do is left to the compiler."""
-        held = self._lying(aval, SUM)
+        held = self._placed(aval, SUM)
         return held if self.flat else replace(held, spec=None)
 
-    def sum(self, operand: int) -> Held:
+    def sum(self, operand: int) -> Placed:
         """Each rank's own whole gradient, or its part of the reduced one."""
         var = self.ranks.step.loss.invars[operand]
         spec = self._spec(Role.GRADIENT, var)
         shard = self._split(spec) if self.splits_sums else None
         if shard is not None:
-            return Held(aval=shape_only(var.aval), spec=spec, shard=shard)
+            return Placed(aval=shape_only(var.aval), spec=spec, shard=shard)
         rest = [self._without_ranks(entry) for entry in spec]
-        own = self._lying(var.aval, SUM)
-        return Held(aval=own.aval, spec=PartitionSpec(self.axes, *rest), lie=OWN)
+        own = self._placed(var.aval, SUM)
+        return Placed(aval=own.aval, spec=PartitionSpec(self.axes, *rest), placement=OWN)
 
-    def gradient(self, operand: int) -> Held:
-        """As the state of the optimizer lies."""
+    def gradient(self, operand: int) -> Placed:
+        """As the state of the optimizer is sharded."""
         var = self.ranks.step.loss.invars[operand]
         spec = self._spec(Role.STATE if self.zero else Role.GRADIENT, var)
-        return Held(aval=shape_only(var.aval), spec=spec, shard=self._split(spec))
+        return Placed(aval=shape_only(var.aval), spec=spec, shard=self._split(spec))
 
-    def _lying(self, aval: Any, lie: Lie) -> Held:
-        if lie == WHOLE:
-            return Held(aval=shape_only(aval), spec=PartitionSpec())
-        if lie >= 0:
-            return Held(aval=shape_only(aval), spec=PartitionSpec(*[None] * lie, self.axes), lie=lie)
+    def _placed(self, aval: Any, placement: Placement) -> Placed:
+        if placement == WHOLE:
+            return Placed(aval=shape_only(aval), spec=PartitionSpec())
+        if placement >= 0:
+            return Placed(
+                aval=shape_only(aval), spec=PartitionSpec(*[None] * placement, self.axes), placement=placement
+            )
         whole = jax.ShapeDtypeStruct((self.ranks.ranks, *aval.shape), aval.dtype)
-        return Held(aval=whole, spec=PartitionSpec(self.axes), lie=OWN)
+        return Placed(aval=whole, spec=PartitionSpec(self.axes), placement=OWN)
 
     def _spec(self, role: Role, var: core.Var) -> PartitionSpec:
         return self.sharding.spec(role, var, self.mesh.size)
@@ -124,7 +126,7 @@ class RankLayout:
     # ---- programs
 
     def program(
-        self, closed: core.ClosedJaxpr, reads: Sequence[Held], writes: Sequence[Held], sums: int = 0
+        self, closed: core.ClosedJaxpr, reads: Sequence[Placed], writes: Sequence[Placed], sums: int = 0
     ) -> core.ClosedJaxpr:
         """Each rank runs it for its own samples."""
         function, added = core.jaxpr_as_fun(closed), writes[len(writes) - sums :] if sums else []
@@ -146,28 +148,30 @@ class RankLayout:
         shapes = [jax.ShapeDtypeStruct(self._part(held, alone=alone), held.aval.dtype) for held in sums]
 
         def run(*given: Any) -> list[Any]:
-            own = [value[0] if held.lie == OWN else value for value, held in zip(given, reads, strict=True)]
+            own = [value[0] if held.placement == OWN else value for value, held in zip(given, reads, strict=True)]
             return self._reduced(means(own, shapes, counts, parts), sums, writes, flat=alone)
 
         return self._on_mesh(run, reads, writes, alone=alone)
 
-    def _by_device(self, values: Sequence[Held]) -> bool:
+    def _by_device(self, values: Sequence[Placed]) -> bool:
         """Whether no other axis of the mesh splits a dimension that ranks split, so that devices can work alone."""
         return all(set(_names(entry)) <= set(self.axes) or not self._of_ranks(entry)
                    for held in values for entry in held.spec or ())  # fmt: skip
 
-    def _part(self, held: Held, *, alone: bool) -> tuple[int, ...]:
+    def _part(self, held: Placed, *, alone: bool) -> tuple[int, ...]:
         """Shape of what a rank, or each of its devices, adds to."""
         split = held.spec if alone else self._along(held)
         sizes = dict(zip(self.mesh.axis_names, self.mesh.axis_sizes, strict=True))
         parts = [prod(sizes[name] for name in _names(entry)) for entry in split or ()]
         shape = [size // part for size, part in zip_longest(held.aval.shape, parts, fillvalue=1)]
-        return tuple(shape[1:] if held.lie == OWN else shape)
+        return tuple(shape[1:] if held.placement == OWN else shape)
 
-    def _reduced(self, values: Sequence[Any], sums: Sequence[Held], writes: Sequence[Held], *, flat: bool) -> list[Any]:
+    def _reduced(
+        self, values: Sequence[Any], sums: Sequence[Placed], writes: Sequence[Placed], *, flat: bool
+    ) -> list[Any]:
         """Gradients of each rank brought to where the update wants them."""
         found = dict(enumerate(values))
-        left = [at for at, held in enumerate(sums) if held.lie == OWN]
+        left = [at for at, held in enumerate(sums) if held.placement == OWN]
         parts = [at for at in left if writes[at].shard is not None]
         odd = [at for at in left if writes[at].shard is None]
         if not (self.zero and flat):
@@ -188,31 +192,31 @@ class RankLayout:
         """Sums of each rank are summed over the ranks; anything else is put together as the mesh holds it."""
         held, var = self.result(place), self.ranks.step.mark.outvars[place]
         joins = counts_samples(self.ranks.step, var)
-        if held.lie != OWN:
+        if held.placement != OWN:
             return jax.make_jaxpr(lambda *given: put_together(given, joins=joins, parts=parts))(*[held.aval] * count)
-        total = self._lying(var.aval, WHOLE)
+        total = self._placed(var.aval, WHOLE)
         return self._on_mesh(
             lambda *given: summed(put_together([one[0] for one in given], joins=False, parts=parts), self.axes),
             [held] * count, [total],
         )  # fmt: skip
 
-    def updated_part(self, operand: int) -> Held | None:
+    def updated_part(self, operand: int) -> Placed | None:
         """The part whose gradient and state a rank has."""
         held = self.gradient(operand)
         return held if self.zero in (1, 2) and held.shard is not None else None
 
-    def whole_parameters(self, parts: Sequence[Held]) -> core.ClosedJaxpr:
+    def whole_parameters(self, parts: Sequence[Placed]) -> core.ClosedJaxpr:
         """One all-gather per bucket."""
-        whole = [self._lying(held.aval, WHOLE) for held in parts]
+        whole = [self._placed(held.aval, WHOLE) for held in parts]
         alone = self._by_device(parts)
         if alone:
             whole = [replace(held, spec=PartitionSpec(*map(self._without_ranks, part.spec or ())))
                      for held, part in zip(whole, parts, strict=True)]  # fmt: skip
         return self._on_mesh(lambda *given: self._enter(given, parts, flat=alone), parts, whole, alone=alone)
 
-    def _enter(self, given: Sequence[Any], reads: Sequence[Held], *, flat: bool) -> list[Any]:
+    def _enter(self, given: Sequence[Any], reads: Sequence[Placed], *, flat: bool) -> list[Any]:
         """What a rank is given as its program takes it."""
-        found = [value[0] if held.lie == OWN else value for value, held in zip(given, reads, strict=True)]
+        found = [value[0] if held.placement == OWN else value for value, held in zip(given, reads, strict=True)]
         parts = [at for at, held in enumerate(reads) if held.shard is not None]
         whole = gathered([found[at] for at in parts], [reads[at].shard or 0 for at in parts], self.axes,
                          self.ranks.ranks, flat=flat)  # fmt: skip
@@ -220,9 +224,9 @@ class RankLayout:
             found[at] = value
         return found
 
-    def _leave(self, made: Sequence[Any], writes: Sequence[Held]) -> list[Any]:
+    def _leave(self, made: Sequence[Any], writes: Sequence[Placed]) -> list[Any]:
         """What its program makes as the mesh holds it."""
-        found = [value[None] if held.lie == OWN else value for value, held in zip(made, writes, strict=True)]
+        found = [value[None] if held.placement == OWN else value for value, held in zip(made, writes, strict=True)]
         parts = [at for at, held in enumerate(writes) if held.shard is not None]
         own = scattered([found[at] for at in parts], [writes[at].shard or 0 for at in parts], self.axes,
                         self.ranks.ranks, flat=self.flat)  # fmt: skip
@@ -231,7 +235,7 @@ class RankLayout:
         return found
 
     def _on_mesh(
-        self, run: Any, reads: Sequence[Held], writes: Sequence[Held], *, alone: bool = False
+        self, run: Any, reads: Sequence[Placed], writes: Sequence[Placed], *, alone: bool = False
     ) -> core.ClosedJaxpr:
         """What each rank runs, or each device by itself, as one program."""
         along = (lambda held: held.spec) if alone else self._along
@@ -241,9 +245,9 @@ class RankLayout:
         )  # fmt: skip
         return jax.make_jaxpr(jax.jit(mapped))(*(held.aval for held in reads))
 
-    def _along(self, held: Held) -> PartitionSpec:
+    def _along(self, held: Placed) -> PartitionSpec:
         """How the data ranks split a value, whatever other axes do."""
-        at = 0 if held.lie == OWN else held.shard if held.shard is not None else held.lie
+        at = 0 if held.placement == OWN else held.shard if held.shard is not None else held.placement
         return PartitionSpec(*[None] * at, self.axes) if at >= 0 else PartitionSpec()
 
 

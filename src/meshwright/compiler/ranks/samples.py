@@ -9,7 +9,7 @@ from jax.extend import core
 
 from meshwright.compiler.sharding.rules import NO_FACTOR, rule_of
 
-Lie = int
+Placement = int
 """The dimension that counts samples, of which each rank holds its own; or one of the following."""
 WHOLE = -1
 """Every rank holds all of the value."""
@@ -38,24 +38,26 @@ class NotShared(Exception):
     """Why the work of a loss cannot be shared out by samples."""
 
 
-def sample_lies(eqn: core.JaxprEqn, lies: Sequence[Lie], ranks: int) -> tuple[list[Lie], list[Lie]]:
+def sample_placements(
+    eqn: core.JaxprEqn, placements: Sequence[Placement], ranks: int
+) -> tuple[list[Placement], list[Placement]]:
     """What an equation needs of each operand, and what it makes, where some operand is shared out by samples.
 
     Args:
         eqn: as it reads for all samples.
-        lies: of its operands; none is a sum.
+        placements: of its operands; none is a sum.
         ranks: that share the samples.
 
     Raises:
         NotShared: it mixes samples other than by adding them up.
     """
     rule = rule_of(eqn)
-    factors = {dims[lie] for dims, lie in zip(rule.operands, lies, strict=True) if lie >= 0}
+    factors = {dims[placement] for dims, placement in zip(rule.operands, placements, strict=True) if placement >= 0}
     factor = factors.pop()
     if factors or factor == NO_FACTOR or rule.sizes[factor] % ranks:
         raise NotShared(f"{eqn.primitive.name} mixes samples")
     wanted = [dims.index(factor) if factor in dims else WHOLE for dims in rule.operands]
-    if any(lie >= 0 and lie != want for lie, want in zip(lies, wanted, strict=True)):
+    if any(placement >= 0 and placement != want for placement, want in zip(placements, wanted, strict=True)):
         raise NotShared(f"{eqn.primitive.name} mixes samples")
     made = [dims.index(factor) if factor in dims else SUM for dims in rule.results]
     if SUM in made and eqn.primitive.name not in SUMMING:
@@ -63,25 +65,25 @@ def sample_lies(eqn: core.JaxprEqn, lies: Sequence[Lie], ranks: int) -> tuple[li
     return wanted, made
 
 
-def keeps_sums(eqn: core.JaxprEqn, lies: Sequence[Lie]) -> bool:
+def keeps_sums(eqn: core.JaxprEqn, placements: Sequence[Placement]) -> bool:
     """Whether an equation of sums and whole values makes a sum of what it makes of their terms.
 
     Args:
         eqn: any.
-        lies: of its operands; none counts samples, some are sums.
+        placements: of its operands; none counts samples, some are sums.
     """
     name = eqn.primitive.name
     if name in LINEAR:
-        return lies[0] == SUM
+        return placements[0] == SUM
     if name == "convert_element_type":
         old, new = eqn.invars[0].aval.dtype, eqn.outvars[0].aval.dtype
         return bool(jnp.issubdtype(new, jnp.inexact) or jnp.issubdtype(old, jnp.integer))
     if name == "select_n":
-        return lies[0] == WHOLE
+        return placements[0] == WHOLE
     if name == "div":
-        return lies == [SUM, WHOLE]
+        return placements == [SUM, WHOLE]
     if name in ("mul", "dot_general"):
-        return list(lies).count(SUM) == 1
+        return list(placements).count(SUM) == 1
     return name in JOINING
 
 
@@ -96,20 +98,20 @@ def joins_sums(eqn: core.JaxprEqn) -> list[bool]:
     return [eqn.primitive.name in JOINING] * len(eqn.invars)
 
 
-def for_rank(eqn: core.JaxprEqn, wanted: Sequence[Lie], made: Sequence[Lie], ranks: int) -> core.JaxprEqn:
+def for_rank(eqn: core.JaxprEqn, wanted: Sequence[Placement], made: Sequence[Placement], ranks: int) -> core.JaxprEqn:
     """An equation as it reads for the samples of one rank.
 
     Args:
         eqn: as it reads for all samples.
-        wanted: lies of its operands.
-        made: lies of its results.
+        wanted: placements of its operands.
+        made: placements of its results.
         ranks: that share the samples.
     """
     name = eqn.primitive.name
     if name not in SIZES:
         return eqn
     key, of_result = SIZES[name]
-    lie = made[0] if of_result else wanted[0]
+    placement = made[0] if of_result else wanted[0]
     # Of samples that a gather goes through side by side, it takes one at a time.
-    sizes = [size // ranks if at == lie and size > 1 else size for at, size in enumerate(eqn.params[key])]
+    sizes = [size // ranks if at == placement and size > 1 else size for at, size in enumerate(eqn.params[key])]
     return eqn.replace(params={**eqn.params, key: tuple(sizes)})

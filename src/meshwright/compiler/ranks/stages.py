@@ -14,7 +14,7 @@ from jax.extend import core
 
 from meshwright.compiler.cut import Stage
 from meshwright.compiler.inline import free_variables
-from meshwright.compiler.ranks.samples import WHOLE, Lie, NotShared, sample_lies
+from meshwright.compiler.ranks.samples import WHOLE, NotShared, Placement, sample_placements
 from meshwright.compiler.ranks.walk import Value, Walk, part_shape
 from meshwright.compiler.trace import TracedStep
 
@@ -29,14 +29,14 @@ class RankStages:
     """With programs for the samples of one rank; their variables outside of these are those of all samples."""
     number: int | None
     """The operand that holds the number of the rank."""
-    operands: tuple[Lie, ...]
+    operands: tuple[Placement, ...]
     """Of the loss."""
-    carried: Mapping[core.Var, Lie]
-    """Of what is handed on between stages."""
-    results: Mapping[int, Lie]
+    carried: Mapping[core.Var, Placement]
+    """Of what is passed on between stages."""
+    results: Mapping[int, Placement]
     """Of results of the loss, by place."""
     axes: tuple[tuple[str, int], ...]
-    """Of the mesh along which the ranks lie, and devices along them."""
+    """Of the mesh of the ranks, and devices along them."""
 
     @property
     def ranks(self) -> int:
@@ -50,23 +50,23 @@ def rank_stages(step: TracedStep, stages: Sequence[Stage], axes: Sequence[tuple[
     Args:
         step: of all ranks.
         stages: of its loss, in order.
-        axes: of the mesh along which the ranks lie, and devices along them.
+        axes: of the mesh of the ranks, and devices along them.
 
     Raises:
         NotShared: it cannot be shown that the losses of the ranks add up to the whole.
     """
     ranks, number = prod(size for _, size in axes), len(step.mark.invars)
     operands = _operand_lies(step, ranks)
-    carried: dict[core.Var, Lie] = {}
-    results: dict[int, Lie] = {}
+    carried: dict[core.Var, Placement] = {}
+    results: dict[int, Placement] = {}
     found = []
     for stage in stages:
-        lies = [
+        placements = [
             *(operands[place] for place in stage.parameters),
             *(carried[var] for var in stage.carried_in),
             *(operands[place] for place in stage.others),
         ]
-        program, made = _for_rank(stage, lies, axes)
+        program, made = _for_rank(stage, placements, axes)
         carried |= dict(zip(stage.carried_out, made, strict=False))
         results |= dict(zip(stage.results, made[len(stage.carried_out) :], strict=True))
         if program.jaxpr.invars[-1] in {*free_variables(program.jaxpr.eqns), *program.jaxpr.outvars}:
@@ -88,49 +88,51 @@ def rank_stages(step: TracedStep, stages: Sequence[Stage], axes: Sequence[tuple[
 
 
 def _for_rank(
-    stage: Stage, lies: Sequence[Lie], axes: Sequence[tuple[str, int]]
-) -> tuple[core.ClosedJaxpr, tuple[Lie, ...]]:
-    """The program of a stage for one rank, which takes the number of the rank last, and the lies of its results."""
+    stage: Stage, placements: Sequence[Placement], axes: Sequence[tuple[str, int]]
+) -> tuple[core.ClosedJaxpr, tuple[Placement, ...]]:
+    """The program of a stage for one rank, which takes its number last, and the placements of its results."""
     jaxpr, ranks = stage.program.jaxpr, prod(size for _, size in axes)
     loss_at = len(stage.carried_out) + stage.results.index(0) if 0 in stage.results else None
-    made_lies: list[Lie] = []
+    made_placements: list[Placement] = []
 
     def run(*given: Any) -> list[Any]:
         walk = Walk(tuple(name for name, _ in axes), ranks, given[-1])
-        values = [Value(value, lie) for value, lie in zip(given, lies, strict=False)]
+        values = [Value(value, placement) for value, placement in zip(given, placements, strict=False)]
         made = walk.read(jaxpr, values, stage.program.consts)
         if loss_at is not None:
             made[loss_at] = walk.summand(made[loss_at])
-        made_lies[:] = [value.lie for value in made]
+        made_placements[:] = [value.placement for value in made]
         return [value.value for value in made]
 
     shapes = [
-        jax.ShapeDtypeStruct(part_shape(var.aval.shape, lie, ranks), var.aval.dtype)
-        for var, lie in zip(jaxpr.invars, lies, strict=True)
+        jax.ShapeDtypeStruct(part_shape(var.aval.shape, placement, ranks), var.aval.dtype)
+        for var, placement in zip(jaxpr.invars, placements, strict=True)
     ]
     number = jax.ShapeDtypeStruct((), jnp.int32)
-    return jax.make_jaxpr(run, axis_env=list(axes))(*shapes, number), tuple(made_lies)
+    return jax.make_jaxpr(run, axis_env=list(axes))(*shapes, number), tuple(made_placements)
 
 
-def _operand_lies(step: TracedStep, ranks: int) -> list[Lie]:
+def _operand_lies(step: TracedStep, ranks: int) -> list[Placement]:
     """Which dimension of each operand of the loss counts samples; what nobody knows every rank holds whole."""
-    lies: dict[Any, Lie] = {step.jaxpr.invars[place]: 0 for place in step.batch}
-    for var in lies:
+    placements: dict[Any, Placement] = {step.jaxpr.invars[place]: 0 for place in step.batch}
+    for var in placements:
         if var.aval.shape[0] % ranks:
             raise NotShared(f"micro-batches of {var.aval.shape[0]} samples on {ranks} data ranks")
     for eqn in step.before:
-        given = [lies.get(atom, WHOLE) if isinstance(atom, core.Var) else WHOLE for atom in eqn.invars]
-        if any(lie >= 0 for lie in given):
+        given = [placements.get(atom, WHOLE) if isinstance(atom, core.Var) else WHOLE for atom in eqn.invars]
+        if any(placement >= 0 for placement in given):
             try:
-                made = sample_lies(eqn, given, ranks)[1]
+                made = sample_placements(eqn, given, ranks)[1]
             except NotShared:
                 continue
-            lies.update((var, lie) for var, lie in zip(eqn.outvars, made, strict=True) if lie >= 0)
-    return [lies.get(atom, WHOLE) if isinstance(atom, core.Var) else WHOLE for atom in step.mark.invars]
+            placements.update(
+                (var, placement) for var, placement in zip(eqn.outvars, made, strict=True) if placement >= 0
+            )
+    return [placements.get(atom, WHOLE) if isinstance(atom, core.Var) else WHOLE for atom in step.mark.invars]
 
 
 def _numbered(step: TracedStep, ranks: int) -> TracedStep:
-    """The step whose loss is handed the numbers of the ranks."""
+    """The step whose loss receives the numbers of the ranks."""
     numbers, unread = (core.Var(jax.core.ShapedArray((ranks,), jnp.dtype("int32"))) for _ in range(2))
     jaxpr, loss = step.jaxpr, step.loss
     jaxpr = jaxpr.replace(constvars=[*jaxpr.constvars, numbers], debug_info=jaxpr.debug_info.with_unknown_names())

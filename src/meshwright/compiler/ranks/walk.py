@@ -22,12 +22,12 @@ from meshwright.compiler.inline import CALLS, flat_jaxpr, is_dropped, piece
 from meshwright.compiler.ranks.samples import (
     SUM,
     WHOLE,
-    Lie,
     NotShared,
+    Placement,
     for_rank,
     joins_sums,
     keeps_sums,
-    sample_lies,
+    sample_placements,
 )
 
 CHECKPOINTS = ("checkpoint", "remat2")
@@ -38,25 +38,25 @@ class Value:
     """A value of the walk, as one rank holds it."""
 
     value: Any
-    lie: Lie
+    placement: Placement
     uniform: bool = False
     """Whether all of its entries are the same number."""
 
 
 class _Again(Exception):
-    def __init__(self, lies: Sequence[Lie]) -> None:
-        self.lies = tuple(lies)
+    def __init__(self, placements: Sequence[Placement]) -> None:
+        self.placements = tuple(placements)
 
 
-def part_shape(shape: Sequence[int], lie: Lie, ranks: int) -> tuple[int, ...]:
+def part_shape(shape: Sequence[int], placement: Placement, ranks: int) -> tuple[int, ...]:
     """Shape of what one rank holds of a value.
 
     Args:
         shape: of the value.
-        lie: how it lies.
+        placement: its placement.
         ranks: that share the samples.
     """
-    return tuple(size // ranks if at == lie else size for at, size in enumerate(shape))
+    return tuple(size // ranks if at == placement else size for at, size in enumerate(shape))
 
 
 class Walk:
@@ -85,9 +85,9 @@ class Walk:
         return [of(atom) for atom in program.outvars]
 
     def _equation(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[Value]) -> list[Value]:
-        lies = [value.lie for value in given]
+        placements = [value.placement for value in given]
         name = eqn.primitive.name
-        if all(lie == WHOLE for lie in lies):
+        if all(placement == WHOLE for placement in placements):
             uniform = name == "broadcast_in_dim" and not eqn.invars[0].aval.shape
             return [Value(value, WHOLE, uniform) for value in _evaluated(program, eqn, given)]
         if name in CALLS:
@@ -98,43 +98,43 @@ class Walk:
             return self._scan(eqn, given)
         if name == "custom_jvp_call":
             return self._with_own_derivative(program, eqn, given)
-        if all(lie < 0 for lie in lies):
-            if keeps_sums(eqn, lies):
+        if all(placement < 0 for placement in placements):
+            if keeps_sums(eqn, placements):
                 joined = joins_sums(eqn)
                 given = [self.summand(value) if joined[place] else value for place, value in enumerate(given)]
                 return [Value(value, SUM) for value in _evaluated(program, eqn, given)]
             return [Value(value, WHOLE) for value in _evaluated(program, eqn, [self.total(one) for one in given])]
         given = [self.total(value) for value in given]
-        wanted, made = sample_lies(eqn, [value.lie for value in given], self.ranks)
+        wanted, made = sample_placements(eqn, [value.placement for value in given], self.ranks)
         given = [self.own(value, want) for value, want in zip(given, wanted, strict=True)]
         try:
             results = _evaluated(program, for_rank(eqn, wanted, made, self.ranks), given)
         except (TypeError, ValueError) as error:
             raise NotShared(f"{name} cannot be written for the samples of one rank") from error
-        for var, value, lie in zip(eqn.outvars, results, made, strict=True):
-            if value is not None and part_shape(var.aval.shape, lie, self.ranks) != np.shape(value):
+        for var, value, placement in zip(eqn.outvars, results, made, strict=True):
+            if value is not None and part_shape(var.aval.shape, placement, self.ranks) != np.shape(value):
                 raise NotShared(f"{name} has no part for the samples of one rank")
-        return [Value(value, lie) for value, lie in zip(results, made, strict=True)]
+        return [Value(value, placement) for value, placement in zip(results, made, strict=True)]
 
-    # ---- from one lie to another
+    # ---- from one placement to another
 
     def total(self, value: Value) -> Value:
         """A sum taken over the ranks; anything else as it is."""
-        if value.lie != SUM:
+        if value.placement != SUM:
             return value
         return Value(jax.lax.psum(value.value, self.axes), WHOLE)
 
     def summand(self, value: Value) -> Value:
         """A value that all ranks hold as a sum: the first rank's share is all of it."""
-        if value.lie != WHOLE:
+        if value.placement != WHOLE:
             return value
         return Value(jnp.where(self._number() == 0, value.value, jnp.zeros_like(value.value)), SUM)
 
-    def own(self, value: Value, dimension: Lie) -> Value:
+    def own(self, value: Value, dimension: Placement) -> Value:
         """A value of which the part for the samples of this rank is wanted."""
-        if dimension == WHOLE or value.lie == dimension:
+        if dimension == WHOLE or value.placement == dimension:
             return value
-        if value.lie != WHOLE:
+        if value.placement != WHOLE:
             raise NotShared("samples meet along two dimensions")
         shape = np.shape(value.value)
         sizes = part_shape(shape, dimension, self.ranks)
@@ -150,8 +150,8 @@ class Walk:
             raise NotShared("a function with a derivative of its own makes values for all samples")
         return self.rank
 
-    def _as(self, value: Value, lie: Lie) -> Value:
-        return self.summand(value) if lie == SUM else self.own(value, lie)
+    def _as(self, value: Value, placement: Placement) -> Value:
+        return self.summand(value) if placement == SUM else self.own(value, placement)
 
     # ---- equations inside equations
 
@@ -161,15 +161,18 @@ class Walk:
         return self.read(program, given, consts)
 
     def _checkpoint(self, eqn: core.JaxprEqn, given: Sequence[Value]) -> list[Value]:
-        lies: list[Lie] = []
+        placements: list[Placement] = []
 
         def run(*values: Any) -> list[Any]:
-            made = self._inside(eqn, [Value(value, one.lie) for one, value in zip(given, values, strict=True)])
-            lies[:] = [value.lie for value in made]
+            made = self._inside(eqn, [Value(value, one.placement) for one, value in zip(given, values, strict=True)])
+            placements[:] = [value.placement for value in made]
             return [value.value for value in made]
 
         again = jax.checkpoint(run, prevent_cse=eqn.params["prevent_cse"], policy=eqn.params["policy"])
-        return [Value(value, lie) for value, lie in zip(again(*(v.value for v in given)), lies, strict=True)]
+        return [
+            Value(value, placement)
+            for value, placement in zip(again(*(v.value for v in given)), placements, strict=True)
+        ]
 
     def _scan(self, eqn: core.JaxprEqn, given: Sequence[Value]) -> list[Value]:
         """A loop; what it carries is a sum, or counts samples, as soon as one of its rounds makes it so."""
@@ -177,66 +180,81 @@ class Walk:
         held = [self.total(value) for value in given[:consts]]
         start = list(given[consts : consts + carried])
         rows = [self.total(value) for value in given[consts + carried :]]
-        if any(value.lie == 0 for value in rows):
+        if any(value.placement == 0 for value in rows):
             raise NotShared("a loop over samples")
-        lies = tuple(value.lie for value in start)
+        placements = tuple(value.placement for value in start)
         while True:
             try:
-                return self._scanned(eqn, held, start, rows, lies)
+                return self._scanned(eqn, held, start, rows, placements)
             except _Again as again:
-                lies = again.lies
+                placements = again.placements
 
     def _scanned(
         self, eqn: core.JaxprEqn, held: Sequence[Value], start: Sequence[Value], rows: Sequence[Value],
-        lies: tuple[Lie, ...],
+        placements: tuple[Placement, ...],
     ) -> list[Value]:  # fmt: skip
-        stacked_lies: list[Lie] = []
+        stacked_placements: list[Placement] = []
 
         def body(carry: Any, row: Any) -> tuple[list[Any], list[Any]]:
             operands = [
                 *held,
-                *(Value(value, lie) for value, lie in zip(carry, lies, strict=True)),
-                *(Value(value, one.lie - 1 if one.lie > 0 else WHOLE) for one, value in zip(rows, row, strict=True)),
+                *(Value(value, placement) for value, placement in zip(carry, placements, strict=True)),
+                *(
+                    Value(value, one.placement - 1 if one.placement > 0 else WHOLE)
+                    for one, value in zip(rows, row, strict=True)
+                ),
             ]
             made = self._inside(eqn, operands)
-            ends, stacked = made[: len(lies)], made[len(lies) :]
-            other = [end.lie if end.lie != WHOLE else lie for end, lie in zip(ends, lies, strict=True)]
-            if tuple(other) != lies:
-                if any(lie not in (WHOLE, end) for lie, end in zip(lies, other, strict=True)):
+            ends, stacked = made[: len(placements)], made[len(placements) :]
+            other = [
+                end.placement if end.placement != WHOLE else placement
+                for end, placement in zip(ends, placements, strict=True)
+            ]
+            if tuple(other) != placements:
+                if any(placement not in (WHOLE, end) for placement, end in zip(placements, other, strict=True)):
                     raise NotShared("a loop carries samples along several dimensions")
                 raise _Again(other)
-            stacked_lies[:] = [value.lie for value in stacked]
-            begun = [self._as(end, lie).value for end, lie in zip(ends, lies, strict=True)]
+            stacked_placements[:] = [value.placement for value in stacked]
+            begun = [self._as(end, placement).value for end, placement in zip(ends, placements, strict=True)]
             return begun, [value.value for value in stacked]
 
-        begun = [self._as(value, lie).value for value, lie in zip(start, lies, strict=True)]
+        begun = [self._as(value, placement).value for value, placement in zip(start, placements, strict=True)]
         params = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
         ends, stacked = jax.lax.scan(body, begun, [row.value for row in rows], **params)
         return [
-            *(Value(value, lie) for value, lie in zip(ends, lies, strict=True)),
-            *(Value(value, lie + 1 if lie >= 0 else lie) for value, lie in zip(stacked, stacked_lies, strict=True)),
+            *(Value(value, placement) for value, placement in zip(ends, placements, strict=True)),
+            *(
+                Value(value, placement + 1 if placement >= 0 else placement)
+                for value, placement in zip(stacked, stacked_placements, strict=True)
+            ),
         ]
 
     def _with_own_derivative(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequence[Value]) -> list[Value]:
         """A function with a rule for its derivative: both are read for one rank."""
         given = [self.total(value) for value in given]
-        lies = [value.lie for value in given]
+        placements = [value.placement for value in given]
         moving = [place for place, atom in enumerate(eqn.invars) if jnp.issubdtype(atom.aval.dtype, jnp.inexact)]
         derived = _derived(program, eqn, moving)
         # The rule is read again whenever it is asked for, when the number of the rank is no longer at hand.
         walk = Walk(self.axes, self.ranks)
-        found: list[Lie] = []
+        found: list[Placement] = []
 
         @jax.custom_jvp  # type: ignore[untyped-decorator]
         def function(*values: Any) -> list[Any]:
-            made = walk._inside(eqn, [Value(value, lie) for value, lie in zip(values, lies, strict=True)])
-            found[:] = [value.lie for value in made]
+            made = walk._inside(
+                eqn, [Value(value, placement) for value, placement in zip(values, placements, strict=True)]
+            )
+            found[:] = [value.placement for value in made]
             return [value.value for value in made]
 
         @function.defjvp  # type: ignore[untyped-decorator]
         def _(values: Any, changes: Any) -> tuple[list[Any], list[Any]]:
-            given = zip([*values, *(changes[at] for at in moving)], [*lies, *(lies[at] for at in moving)], strict=True)
-            read = walk.read(derived.jaxpr, [Value(value, lie) for value, lie in given], derived.consts)
+            given = zip(
+                [*values, *(changes[at] for at in moving)],
+                [*placements, *(placements[at] for at in moving)],
+                strict=True,
+            )
+            read = walk.read(derived.jaxpr, [Value(value, placement) for value, placement in given], derived.consts)
             own, rest = read[: len(eqn.outvars)], iter(read[len(eqn.outvars) :])
             made = [value.value for value in own]
             return made, [next(rest).value if jnp.issubdtype(value.dtype, jnp.inexact)
@@ -250,7 +268,7 @@ class Walk:
                 lambda *own: jax.jvp(lambda *moved: function(*_placed(values, moving, moved)), own, own),
                 *(values[at] for at in moving),
             )
-        return [Value(value, lie) for value, lie in zip(made, found, strict=True)]
+        return [Value(value, placement) for value, placement in zip(made, found, strict=True)]
 
 
 def _placed(values: Sequence[Any], places: Sequence[int], others: Sequence[Any]) -> list[Any]:

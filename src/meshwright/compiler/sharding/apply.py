@@ -32,7 +32,7 @@ AXES = ("x", "y", "z")
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class SolvedSharding:
-    """How the values of a step lie on one mesh, operator by operator."""
+    """Shardings of a step's values on one mesh, operator by operator."""
 
     graph: DecisionGraph
     solution: Solution
@@ -176,7 +176,7 @@ def _of_step(
     for operand, gradient in zip(step.wrt, step.gradients, strict=True):
         if step.loss.invars[operand] in placements:
             found[gradient] = placements[step.loss.invars[operand]]
-    # Moments lie as the gradients they are made of: along equations that go entry by entry, until nothing is added.
+    # Moments are sharded as the gradients they are made of: along equations that go entry by entry.
     count = -1
     while len(found) != count:
         count = len(found)
@@ -194,7 +194,7 @@ def _of_step(
 
 
 def recomputed(stage: Stage, layers: Sequence[Stage]) -> Stage:
-    """A stage whose backward runs the forward of each layer again, from what the layer was handed.
+    """A stage whose backward runs the forward of each layer again, from the inputs of the layer.
 
     Args:
         stage: the whole.

@@ -104,7 +104,7 @@ class DecisionGraph:
         return node
 
     def border(self, var: core.Var) -> int | None:
-        """Let a result choose how it is handed on, whatever way it was made; its node.
+        """Let a result choose how it is passed on, whatever way it was made; its node.
 
         Args:
             var: of the program; None for one about which nothing is decided.
@@ -112,7 +112,7 @@ class DecisionGraph:
         use = self._use(var)
         if use is None:
             return None
-        node = self._choosing(f"handed on {var.aval.str_short()}", var.aval)
+        node = self._choosing(f"passed on {var.aval.str_short()}", var.aval)
         self.nodes[node].memory_bytes[:] = 0.0
         placements = self.nodes[node].placements
         self._edge(use, node, placements, np.zeros(placements.shape, bool))
@@ -285,7 +285,7 @@ class DecisionGraph:
         self.values.update((var, self._use(atom)) for var, atom in zip(eqn.outvars, inner.outvars, strict=True))
 
     def _loop(self, eqn: core.JaxprEqn, uses: Sequence[Value | None]) -> None:
-        """A loop: its body once, times its length; what it carries lies the same way before and after each round."""
+        """A loop: its body once, times its length; what it carries keeps its sharding from round to round."""
         inner, consts, carried = _jaxpr(eqn.params["jaxpr"]), eqn.params["num_consts"], eqn.params["num_carry"]
         self.values.update(zip(inner.invars[:consts], uses[:consts], strict=True))
         kept: list[Value] = []

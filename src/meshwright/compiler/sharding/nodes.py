@@ -34,7 +34,7 @@ class Node:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Value:
-    """How a variable lies for each choice of the node it belongs to."""
+    """Sharding of a variable for each choice of the node it belongs to."""
 
     node: int
     placements: Placements

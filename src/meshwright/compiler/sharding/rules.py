@@ -127,7 +127,7 @@ def _transpose(eqn: core.JaxprEqn) -> Rule:
 
 
 def _reshape(eqn: core.JaxprEqn) -> Rule:
-    """Dimensions that are merged or parted are split by the outermost: rows of a merged dimension lie together."""
+    """Dimensions that are merged or parted are split by the outermost: rows of a merged dimension are contiguous."""
     old, new = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     factors = _Factors()
     old_dims, new_dims = [NO_FACTOR] * len(old), [NO_FACTOR] * len(new)

@@ -67,7 +67,7 @@ def planned_stages(step: TracedStep, plan: StagesPlan, devices: Sequence[Any]) -
 
 
 def _setting(plan: StagesPlan, stage: StagePlan) -> Setting:
-    """Where layers are recomputed only what they are handed is kept, which the plan has counted."""
+    """Where layers are recomputed only their inputs is kept, which the plan has counted."""
     memory_bytes, in_flight = plan.group_of(stage).memory_bytes, float(stage.in_flight)
     if plan.recompute:
         in_flight = 0.0

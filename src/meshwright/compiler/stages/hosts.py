@@ -14,7 +14,7 @@ from meshwright.specs.workload import Workload, precision
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hosts:
-    """Equal hosts of equal devices; stages lie on them one behind the other."""
+    """Equal hosts of equal devices; stages take them one after the other."""
 
     hosts: int
     devices_per_host: int

@@ -26,7 +26,7 @@ class Submesh:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Islands:
-    """Groups of equal hosts that differ from each other, and what joins them: a stage lies within one group."""
+    """Groups of equal hosts that differ from each other, and what joins them: a stage stays within one group."""
 
     groups: tuple[Hosts, ...]
     links: tuple[LinkSpec, ...] = ()
@@ -36,10 +36,10 @@ class Islands:
         names = [group.name for group in self.groups]
         wrong = []
         if not self.groups:
-            wrong.append(Problem(what="islands without a group", why="stages lie on devices", field="groups",
+            wrong.append(Problem(what="islands without a group", why="stages run on devices", field="groups",
                                  fix="groups=(Hosts(...),)"))  # fmt: skip
         if len(set(names)) < len(names):
-            wrong.append(Problem(what=f"groups named {', '.join(names)}", why="links are told by the names of groups",
+            wrong.append(Problem(what=f"groups named {', '.join(names)}", why="links name the groups they join",
                                  fix="a name of its own for each", field="groups"))  # fmt: skip
         wrong += [unknown_name("group", name, names) for link in self.links for name in link.between
                   if name not in names]  # fmt: skip

@@ -1,6 +1,6 @@
 """Stages by dynamic programming: the least sum of stage times under a bound of the slowest, for every useful bound.
 
-Stages lie on consecutive devices in the order of the pipeline, each in one host or on whole hosts, and all devices are
+Stages take consecutive devices in the order of the pipeline, each in one host or on whole hosts, and all devices are
 used. Stage s from the end holds min(s, micro-batches) micro-batches (1F1B).
 
 Source: Zheng et al. (OSDI 2022), section 5.2: T = min over t_max of sum_i t_i + (B - 1) t_max. Here t_i has the time
@@ -79,8 +79,8 @@ def partitions(
 
     Args:
         costs: of ranges.
-        crossing_bytes: handed on behind each layer.
-        row: of devices, on which stages lie.
+        crossing_bytes: passed on behind each layer.
+        row: of devices, of the stages.
         submeshes: that a stage may have.
         micro_batches: of a step.
     """
@@ -116,8 +116,8 @@ def any_partition(
 
     Args:
         costs: of ranges.
-        crossing_bytes: handed on behind each layer.
-        row: of devices, on which stages lie.
+        crossing_bytes: passed on behind each layer.
+        row: of devices, of the stages.
         submeshes: that a stage may have.
     """
     found = _Table(costs, crossing_bytes, row, submeshes).solve(np.inf)
@@ -134,7 +134,7 @@ class _Table:
         self.costs, self.submeshes = costs, submeshes
         self.stages, _, self.layers, _ = costs.total_s.shape
         self.devices = row.devices
-        # Whether a stage may lie before the last d devices, and what handing on to them takes there and back.
+        # Whether a stage may end before the last d devices, and what handing on to them takes there and back.
         left = range(self.devices + 1)
         self.allowed = np.array([
             [d + own.devices <= self.devices and row.fits(self.devices - d - own.devices, own) for d in left]

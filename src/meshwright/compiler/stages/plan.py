@@ -30,7 +30,7 @@ class StagePlan:
     backward_s: float
     """Of one micro-batch, with recomputation and its share of the reduction of gradients."""
     sending_s: float
-    """Until what it hands on has left for the next stage."""
+    """Until its outputs have left for the next stage."""
     state_bytes: float
     kept_bytes: float
     """For each micro-batch in flight."""
@@ -78,7 +78,7 @@ class StagesPlan:
         return tuple(self.layer_ends[stage.layers[1]] for stage in self.stages)
 
     def group_of(self, stage: StagePlan) -> Hosts:
-        """Hosts on which a stage lies.
+        """Hosts of a stage.
 
         Args:
             stage: of this plan.

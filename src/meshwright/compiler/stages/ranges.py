@@ -119,7 +119,7 @@ def _all_ranges(
     """Best columns of each range: one product of tables per distinct row of layers."""
     count = len(numbers)
     found = np.full((COLUMNS, count, count), np.inf)
-    # The first of some layers is handed something, but from another mesh, so it takes any placement.
+    # The first of some layers receives something, but from another mesh, so it takes any placement.
     known: dict[Hashable, tuple[int, Joined, Float[np.ndarray, " columns"]]] = {}
     for start in range(count):
         prefix, before = -1, None

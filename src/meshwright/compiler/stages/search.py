@@ -322,7 +322,7 @@ def _stage_plans(
 
 
 def _submesh(ranges: Ranges, row: Row, choice: Choice) -> Submesh:
-    """Where a stage lies."""
+    """Devices of a stage."""
     return Submesh(row.islands.group_of(row.device(choice.device)), math.prod(ranges.variants[choice.variant].view))
 
 

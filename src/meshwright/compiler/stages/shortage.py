@@ -19,7 +19,7 @@ CLOSE = 1.01
 BEYOND = 1e6
 """Times the memory of devices, beyond which it is not looked for."""
 LOOKED_INTO = 4
-"""Attempts of which is told what they lack: the last ones have the smallest micro-batches."""
+"""Attempts whose shortage is reported: the last ones have the smallest micro-batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def shortage_of(
         ranges: columns of all variants.
         number: of the stage.
         layers: first and last.
-        submesh: where it lies.
+        submesh: its devices.
         place: of the submesh in the list of submeshes.
         in_flight: micro-batches whose activations it holds.
         islands: of the submesh.
@@ -77,8 +77,8 @@ def least_shortage(
 
     Args:
         ranges: columns of all variants, of all submeshes.
-        crossing_bytes: handed on behind each layer.
-        row: of devices, on which stages lie.
+        crossing_bytes: passed on behind each layer.
+        row: of devices, of the stages.
         micro_batches: of a step.
         stages: at most.
     """

@@ -1,4 +1,4 @@
-"""One layer on one logical mesh: the best sharding for every placement of what it is handed and hands on."""
+"""One layer on one logical mesh: the best sharding for every placement of its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from meshwright.compiler.sharding.solve import eliminated, reduced, undominated
 from meshwright.shapes import Bool, Float, Int
 
 MOST_PLACEMENTS = 256
-"""Joint placements of a border; of more values, the smallest are handed on free of charge."""
+"""Joint placements of a border; of more values, the smallest are passed on free of charge."""
 PRICES = (0.0, 0.1, 10.0)
 """Of a byte, in units of the layer's seconds by its bytes when bytes cost nothing."""
 
@@ -91,7 +91,7 @@ class LayerProblem:
         )  # fmt: skip
 
     def whole_bytes(self) -> tuple[float, float, float]:
-        """Bytes of the layer on all of its devices together, at least: state, what it is handed, all activations."""
+        """Bytes of the layer on all of its devices together, at least: state, its inputs, all activations."""
         state = sum(float(node.state_bytes.max()) for node in self.graph.nodes)
         activations = [float((node.memory_bytes - node.state_bytes).max()) for node in self.graph.nodes]
         handed = sum(size for size, is_input in zip(activations, self.inputs, strict=True) if is_input)
@@ -102,7 +102,7 @@ class LayerProblem:
 
         Args:
             prices: of a byte, in units of the layer's seconds by its bytes when bytes cost nothing.
-            recompute: whether its forward runs again before its backward, so that only what it is handed is kept.
+            recompute: whether its forward runs again before its backward, so that only its inputs is kept.
         """
         problem = self.graph.problem(recompute=recompute)
         # A choice that takes no less time and no less memory than another is best at no price.
@@ -167,7 +167,7 @@ def _border(graph: DecisionGraph, nodes: Mapping[core.Var, int]) -> tuple[int, .
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Joined:
-    """Layers one behind the other, by placement of what the last one hands on."""
+    """Layers one behind the other, by placement of the outputs of the last one."""
 
     objective_s: Float[np.ndarray, " handed_on"]
     columns: Float[np.ndarray, "columns handed_on"]
@@ -190,7 +190,7 @@ def columns_of(table: Table) -> Float[np.ndarray, "columns handed_in handed_on"]
 def joined(
     before: Joined | None, objective_s: Border, columns: Float[np.ndarray, "columns handed_in handed_on"]
 ) -> Joined:
-    """One more layer: the best placement between it and those before it, for each of what it hands on.
+    """One more layer: the best placement between it and those before it, for each of its outputs.
 
     Args:
         before: layers so far; None for none.
