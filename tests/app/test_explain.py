@@ -75,7 +75,7 @@ def test_the_sensitivities_are_ordered_and_point_the_right_way() -> None:
     spans = [effect.step_time_worse_s - effect.step_time_better_s for effect in effects]
     assert spans == sorted(spans, reverse=True)
     assert all(span > 0 for span in spans)
-    assert "16-bit products" in effects[0].name
+    assert "16-bit GEMM" in effects[0].name
 
 
 def test_a_plan_file_is_enough(tmp_path: Path) -> None:

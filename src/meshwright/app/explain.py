@@ -1,4 +1,4 @@
-"""Why this plan: the ladder from plain data parallelism up to it, what is one change away, and what it rests on.
+"""Why this plan: the ladder from plain data parallelism up to it, what is one change away, and its sensitivity.
 
 Every rung and every neighbour is really priced; nothing here is a rule of thumb.
 """
@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from meshwright.app.explain_measured import explain_measured
 from meshwright.app.explain_mixed import mixed_steps
-from meshwright.app.explanation import Explanation, Step
+from meshwright.app.explanation import Explanation
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
 from meshwright.planning.plan_shape import bare_row
@@ -18,15 +18,15 @@ from meshwright.planning.plan_source import PlanLike, planned_job
 from meshwright.planning.pricing import Priced, Pricer
 from meshwright.planning.repair.changes import describe, neighbours, with_rest
 from meshwright.planning.sensitivity import effects
+from meshwright.report.words.explanation import Step, not_legal, rung, step_of
 from meshwright.report.words.prices import price_lines
-from meshwright.report.words.verdict import against, sentence
+from meshwright.report.words.verdict import sentence
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_of import row_of
-from meshwright.units import of_capacity, percent, seconds
 
 RIVALS = 6
 RIVAL_SLOWER = 0.15
@@ -57,9 +57,7 @@ def explain(plan: PlanLike) -> Explanation:
     if row is None:
         row = bare_row(job.plan, job.model)
         assert row is not None
-        notes.append(
-            "recompute is chosen layer by layer; the ladder goes up to the plan without, neighbours start there"
-        )
+        notes.append("recompute is chosen per layer; ladder and neighbours start from the plan without it")
     pricer = Pricer.of(job)
     ladder = _ladder(row, pricer, job, estimate)
     around = _neighbours(row, pricer, job.model, estimate)
@@ -89,22 +87,22 @@ def _of_unequal_stages(job: Job, estimate: StepEstimate, notes: tuple[str, ...])
 
 
 def _ladder(row: PlanRow, pricer: Pricer, job: Job, chosen: StepEstimate) -> tuple[Step, ...]:
-    devices = pricer.devices
-    rows = list(_rungs(row, devices))
-    steps = []
-    before: Priced | None = None
-    for number, (label, rung) in enumerate(rows):
-        last = number == len(rows) - 1
-        priced = pricer.price(rung)
-        if last and row_of(job.plan, job.model) == rung:
-            # The plan itself may split its layers otherwise than a row would.
-            priced = Priced(row=rung, estimate=chosen)
-        steps.append(_rung(label, priced, before))
-        before = priced
-    if row_of(job.plan, job.model) is None:
-        end = Priced(row=row, estimate=chosen)
-        steps.append(_rung("choose recompute layer by layer", end, before))
-    return tuple(steps)
+    rungs = list(_rungs(row, pricer.devices))
+    priced = [(label, pricer.price(changed)) for label, changed in rungs]
+    own = Priced(row=row, estimate=chosen)
+    exact = row_of(job.plan, job.model)
+    if exact == rungs[-1][1]:
+        # The plan itself may split its layers otherwise than a row would.
+        priced[-1] = (priced[-1][0], own)
+    elif exact is None:
+        priced.append(("choose recompute per layer", own))
+    before = [None, *(one.estimate for _, one in priced)]
+    return tuple(
+        rung(label, one.estimate, last, name=one.row.format())
+        if one.estimate is not None
+        else not_legal(label, one.row.format(), one.problems)
+        for (label, one), last in zip(priced, before, strict=False)
+    )
 
 
 def _rungs(row: PlanRow, devices: int) -> Iterator[tuple[str, PlanRow]]:
@@ -148,61 +146,15 @@ def _added(before: PlanRow, after: PlanRow) -> str:
     return ".".join(new) or describe(before, after)
 
 
-def _rung(label: str, priced: Priced, before: Priced | None) -> Step:
-    if priced.estimate is None:
-        return _illegal(label, priced)
-    estimate = priced.estimate
-    text = _state(estimate)
-    if before is not None and before.estimate is not None:
-        ratio = estimate.step_time_s / before.estimate.step_time_s - 1
-        if abs(ratio) >= 0.0005:
-            text += f", {percent(abs(ratio))} {'slower' if ratio > 0 else 'faster'} than before"
-    return _step(label, priced.row, estimate, text)
-
-
-def _state(estimate: StepEstimate) -> str:
-    full = estimate.fullest
-    peak = of_capacity(full.peak_memory_bytes, full.capacity_bytes)
-    words = {"yes": "fits", "tight": "fits tightly", "no": "does not fit"}[estimate.fits]
-    return f"{words} ({peak}), {seconds(estimate.step_time_s)}"
-
-
-def _step(label: str, row: PlanRow, estimate: StepEstimate, text: str) -> Step:
-    full = estimate.fullest
-    return Step(
-        change=label,
-        name=row.format(),
-        outcome={"yes": "fits"}.get(estimate.fits, estimate.fits),
-        text=text,
-        step_time_s=estimate.step_time_s,
-        peak_memory_bytes=full.peak_memory_bytes,
-        capacity_bytes=full.capacity_bytes,
-    )
-
-
-def _illegal(label: str, priced: Priced) -> Step:
-    why = "; ".join(dict.fromkeys(problem.what for problem in priced.problems[:2]))
-    return Step(change=label, name=priced.row.format(), outcome="not legal", text=f"not legal: {why}")
-
-
 def _neighbours(row: PlanRow, pricer: Pricer, model: ModelSpec, chosen: StepEstimate) -> list[tuple[Priced, Step]]:
     """Fitting neighbours by time, then those too large, then those not legal."""
     found = []
     for change in neighbours(row, model, pricer.devices):
-        priced = pricer.price(change.row)
+        priced, name = pricer.price(change.row), change.row.format()
         if priced.estimate is None:
-            found.append((priced, _illegal(change.text, priced)))
-            continue
-        estimate, full = priced.estimate, priced.estimate.fullest
-        loses = against(chosen, estimate)
-        peak = of_capacity(full.peak_memory_bytes, full.capacity_bytes)
-        if estimate.fits == "no":
-            text = f"does not fit: {peak}"
-        elif estimate.fits == "tight" and chosen.fits == "yes":
-            text = f"leaves under 8% of the memory ({peak}); {loses}"
+            found.append((priced, not_legal(change.text, name, priced.problems)))
         else:
-            text = f"{loses} ({peak})"
-        found.append((priced, _step(change.text, change.row, estimate, text)))
+            found.append((priced, step_of(change.text, priced.estimate, chosen, name=name)))
     order = {"fits": 0, "tight": 0, "no": 1, "not legal": 2}
     return sorted(found, key=lambda pair: (order[pair[1].outcome], pair[0].time_s))
 

@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from meshwright.app.explain_mixed import rung, step_of
-from meshwright.app.explanation import Explanation, Step
+from meshwright.app.explanation import Explanation
 from meshwright.estimate.result import StepPrice
 from meshwright.planning.compose.sources.profiles.improve import merged, similar
 from meshwright.planning.compose.sources.profiles.job import costs_of, pipeline_shapes
@@ -19,6 +18,7 @@ from meshwright.planning.compose.sources.profiles.price import paced_pipelines, 
 from meshwright.planning.compose.sources.profiles.set_price import CompositionPricer
 from meshwright.planning.compose.sources.profiles.shares import shares
 from meshwright.planning.sensitivity import LEAST_EFFECT, SURE_STEP, Effect
+from meshwright.report.words.explanation import Step, rung, step_of
 from meshwright.report.words.measured import folder_notes, measured_sentence
 from meshwright.report.words.prices import price_said, traffic_lines
 from meshwright.specs.measured import MeasuredJob, MeasuredLink, MeasuredModel

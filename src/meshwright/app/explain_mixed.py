@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 
-from meshwright.app.explanation import Step
 from meshwright.errors import MeshwrightError
 from meshwright.estimate.legality import plan_problems
 from meshwright.estimate.price import check_plan, estimate_of
 from meshwright.estimate.pricer import PlanPricer
-from meshwright.estimate.result import StepEstimate, StepPrice
+from meshwright.estimate.result import StepEstimate
 from meshwright.planning.variants import equal_shares, evenly, variants
-from meshwright.report.words.verdict import against
+from meshwright.report.words.explanation import Step, rung, step_of
 from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan
-from meshwright.units import of_capacity, percent, seconds
 
 MOST_OF_A_LEVER = 5
 """Neighbours shown of each kind of change, those that fit first, the quickest first."""
@@ -80,42 +77,3 @@ def _ladder(job: Job, chosen: StepEstimate, pricer: PlanPricer) -> Iterator[Step
         yield rung(label, estimate, before)
         before = estimate
     yield rung("add its shares of the batch" if shared else "add its layers by stage", chosen, before)
-
-
-def rung(label: str, estimate: StepPrice, before: StepPrice | None) -> Step:
-    """A rung of a ladder, against the one before it."""
-    text = _state(estimate)
-    if before is not None:
-        ratio = estimate.step_time_s / before.step_time_s - 1
-        if abs(ratio) >= 0.0005:
-            text += f", {percent(abs(ratio))} {'slower' if ratio > 0 else 'faster'} than before"
-    return replace(step_of(label, estimate, estimate), text=text)
-
-
-def _state(estimate: StepPrice) -> str:
-    full = estimate.fullest
-    words = {"yes": "fits", "tight": "fits tightly", "no": "does not fit"}[estimate.fits]
-    peak = of_capacity(full.peak_memory_bytes, full.capacity_bytes)
-    return f"{words} ({peak} on {estimate.place(full)}), {seconds(estimate.step_time_s)}"
-
-
-def step_of(change: str, estimate: StepPrice, chosen: StepPrice) -> Step:
-    """A change with what becomes of the chosen plan by it."""
-    full = estimate.fullest
-    peak = of_capacity(full.peak_memory_bytes, full.capacity_bytes)
-    loses = against(chosen, estimate)
-    if estimate.fits == "no":
-        text = f"does not fit: {peak} on {estimate.place(full)}"
-    elif estimate.fits == "tight" and chosen.fits == "yes":
-        text = f"leaves under 8% of the memory ({peak}); {loses}"
-    else:
-        text = f"{loses} ({peak})"
-    return Step(
-        change=change,
-        name=change,
-        outcome={"yes": "fits"}.get(estimate.fits, estimate.fits),
-        text=text,
-        step_time_s=estimate.step_time_s,
-        peak_memory_bytes=full.peak_memory_bytes,
-        capacity_bytes=full.capacity_bytes,
-    )

@@ -132,15 +132,15 @@ def _sensitive(job: Job, estimate: StepEstimate) -> str:
     if not effects:
         return ""
     effect, said = max(effects)
-    links = [f"{percent(e) if e > 0 else '0%'} with the {s}" for e, s in effects if s.startswith("link") and s != said]
-    more = f"; {links[0]}" if len(links) == 1 else ""
-    return f"matters most: the step takes {percent(max(effect, 0.0))} longer with the {said}{more}"
+    links = [f"; {s} -> step +{percent(max(e, 0.0))}" for e, s in effects if s.startswith("link") and s != said]
+    more = links[0] if len(links) == 1 else ""
+    return f"sensitivity: {said} -> step +{percent(max(effect, 0.0))}{more}"
 
 
 def _weighty(group: NodeGroup, job: Job) -> tuple[str, str]:
     """The two numbers of a group that usually weigh the most: its large products and its outermost links."""
     wide = {"fp8": "fp8", "fp32": "fp32"}.get(job.workload.precision.name, "16-bit")
-    return f"speed of large {wide} products", f"{group.domains[-1].name} bandwidth"
+    return f"{wide} GEMM speed", f"{group.domains[-1].name} bandwidth"
 
 
 def _doubted(job: Job, used: set[str]) -> Iterator[tuple[str, ClusterSpec]]:
@@ -149,13 +149,13 @@ def _doubted(job: Job, used: set[str]) -> Iterator[tuple[str, ClusterSpec]]:
     for number, link in enumerate(links):
         if set(link.between) <= used:
             slower = replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / LINK_CHANGE)
-            said = f"link {link.between[0]} - {link.between[1]} at half its bandwidth [{link.basis}]"
+            said = f"link {link.between[0]} - {link.between[1]} bandwidth -50% [{link.basis}]"
             yield said, replace(cluster, links=(*links[:number], slower, *links[number + 1 :]))
     for number, group in enumerate(cluster.groups):
         if group.name in used:
             for name, basis, make in (one for one in numbers(group) if one[0] in _weighty(group, job)):
                 groups = (*cluster.groups[:number], make(NUMBER_CHANGE), *cluster.groups[number + 1 :])
-                yield f"{name} of {group.name} a fifth lower [{basis}]", replace(cluster, groups=groups)
+                yield f"{group.name} {name} -20% [{basis}]", replace(cluster, groups=groups)
 
 
 def _frameworks(job: Job, estimate: StepEstimate) -> Iterator[str]:

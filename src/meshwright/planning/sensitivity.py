@@ -1,4 +1,4 @@
-"""Which assumption moves the answer most: the plan priced again with each number a little better and a little worse."""
+"""Sensitivity of a plan: its step priced again with each number of its devices and links a little worse and better."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from meshwright.specs.cluster import ClusterSpec, DomainSpec, NodeGroup
 from meshwright.specs.device import Basis, KernelEfficiency
 from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan
-from meshwright.units import seconds
 
 SURE = ("measured", "fitted")
 SURE_STEP, UNSURE_STEP = 0.10, 0.20
@@ -35,12 +34,6 @@ class Effect(Record):
     step_time_better_s: float
     other_plan: str | None = None
     """A plan that would be quicker than this one if the number were worse or better."""
-
-    def line(self) -> str:
-        """One line for people."""
-        span = f"{seconds(self.step_time_better_s)} to {seconds(self.step_time_worse_s)}"
-        turns = f"; {self.other_plan} would then be quicker" if self.other_plan else ""
-        return f"{self.name} ±{100 * self.change:.0f}% ({self.basis}): {span}{turns}"
 
 
 def effects(job: Job, rivals: Sequence[tuple[str, ExecutionPlan]] = ()) -> tuple[Effect, ...]:
@@ -140,11 +133,11 @@ def numbers(group: NodeGroup) -> Iterator[tuple[str, Basis, _Scaled]]:
     """Name, basis and how to scale each number."""
     basis = group.device.efficiency.basis
     for name, field in (
-        ("speed of large 16-bit products", "gemm_fraction"),
-        ("speed of large fp8 products", "gemm_fraction_fp8"),
-        ("speed of large fp32 products", "gemm_fraction_fp32"),
-        ("speed of fused attention", "flash"),
-        ("achieved memory bandwidth", "memory_fraction"),
+        ("16-bit GEMM speed", "gemm_fraction"),
+        ("fp8 GEMM speed", "gemm_fraction_fp8"),
+        ("fp32 GEMM speed", "gemm_fraction_fp32"),
+        ("fused attention speed", "flash"),
+        ("memory bandwidth", "memory_fraction"),
     ):
         yield name, basis, _Scaled(group, field)
     for number, domain in enumerate(group.domains):

@@ -29,7 +29,10 @@ def render_explanation(document: Mapping[str, Any]) -> RenderableType:
     if document["neighbours"]:
         parts += [heading("One change away"), steps(document["neighbours"])]
     if document["sensitivity"]:
-        parts += [heading("What the answer rests on, most first"), tornado(document["sensitivity"])]
+        parts += [
+            heading("Sensitivity of the step, largest first"),
+            *(bullet(one["text"]) for one in document["sensitivity"]),
+        ]
     parts.append(Text("\n+ fits   ~ fits tightly   x does not fit   - not legal", style="dim"))
     return Group(*parts)
 
@@ -45,8 +48,3 @@ def steps(entries: Sequence[Mapping[str, Any]]) -> Table:
         mark = Text(f" {MARKS[outcome]}", style=STYLES[outcome])
         table.add_row(mark, Text(entry["change"], overflow="fold"), Text(entry["text"], overflow="fold"))
     return table
-
-
-def tornado(effects: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """One line a number: how far the step moves with it."""
-    return Group(*(bullet(effect["text"]) for effect in effects))
