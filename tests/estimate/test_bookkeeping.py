@@ -12,8 +12,8 @@ from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import MEMORY_KINDS
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.step import BREAKDOWN
+from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.plan import ExecutionPlan
-from meshwright.specs.row_of import row_of
 from tests.estimate.cases import DENSE, LATENT, MIXED, TIED, Case, case, cases, memory, part
 
 

@@ -21,11 +21,11 @@ from meshwright.formats.megatron.layout import read_layout, write_layout
 from meshwright.formats.megatron.model import read_pattern
 from meshwright.formats.megatron.options import known_options
 from meshwright.formats.megatron.shell import read_script
+from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs import ExecutionPlan, LayerRun, ModelSpec, PlanRow, Workload
 from meshwright.specs.job import Job
 from meshwright.specs.layers import Attention, DenseMlp, LatentAttention, MoeMlp
 from meshwright.specs.model import LayerSpec
-from meshwright.specs.row_of import plan_of
 from meshwright.specs.strategy import (
     ContextParallel,
     DataParallel,

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from meshwright.errors import InputError
 from meshwright.formats.plan_json import PLAN_SET_SCHEMA, content_hash, job_document, read_document, read_job, write_job
+from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs import PlanRow, Schedule
 from meshwright.specs.job import Job
-from meshwright.specs.row_of import plan_of
 from tests.formats.jobs import MOE_LAYER, job
 from tests.formats.rows import rows
 

@@ -25,6 +25,14 @@ def test_every_schedule_has_cases() -> None:
     assert all(schedule.name == key and schedule.source for key, schedule in SCHEDULES.items())
 
 
+def test_chains_are_those_of_the_placement_and_every_legal_shape_has_the_chunks_it_says() -> None:
+    for case, (p, m, v) in ONE_BY_ONE:
+        placement = case.schedule.placement(p, v)
+        assert placement.chains == case.schedule.chains
+        assert (placement.p, placement.v) == (p, v * placement.chains)
+        assert case.schedule.fewest_chunks(p, m) <= v
+
+
 def test_names_aliases_and_near_names() -> None:
     assert schedule_named("dapple") is SCHEDULES["1f1b"]
     with pytest.raises(UnsupportedError, match="did you mean interleaved"):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from meshwright.estimate.layout import ModelLayout, expand
 from meshwright.estimate.legality import row_problems
 from meshwright.estimate.price import estimate_plan
+from meshwright.schedules import schedule_named
 from meshwright.search.geometry import most_chunks
 from meshwright.specs import ModelSpec, PlanRow, Workload
 from tests.search.spaces import SmallSpace
@@ -65,7 +66,9 @@ def all_rows(model: ModelSpec, workload: Workload, devices: int, schedules: tupl
             for schedule, vpp in pipelines(schedules, model.num_layers):
                 if pp == 1 and (schedule, vpp) != ("1f1b", 1):
                     continue
-                if pp * vpp > model.num_layers or vpp > most_chunks(schedule, pp, workload.global_batch // (dp * mbs)):
+                if pp * vpp > model.num_layers or vpp > most_chunks(
+                    schedule_named(schedule), pp, workload.global_batch // (dp * mbs)
+                ):
                     continue
                 degrees = {
                     "tp": tp,

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from meshwright.formats.plan_json import read_job, write_job
+from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs import Chunk, ExecutionPlan, LayerStrategy, Pipeline, PlanRow, Schedule, StrategyRun, Worker
-from meshwright.specs.row_of import plan_of
 from meshwright.specs.strategy import (
     ContextParallel,
     DataParallel,

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.errors import InputError, Problem
+from meshwright.schedules.plan_rows import plan_of, row_of
 from meshwright.specs import Chunk, ExecutionPlan, LayerStrategy, Pipeline, PlanRow, StrategyRun, Worker
-from meshwright.specs.row_of import homogeneous, plan_of, row_of
+from meshwright.specs.row_of import homogeneous
 from meshwright.specs.strategy import (
     ContextParallel,
     DataParallel,

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.errors import InputError, MeshwrightError
+from meshwright.schedules.plan_rows import plan_of, row_of
 from meshwright.specs import PlanRow
 from meshwright.specs.row import parse_row
-from meshwright.specs.row_of import plan_of, row_of
 from tests.formats.jobs import model
 from tests.formats.rows import SCHEDULES, rows
 

@@ -23,11 +23,11 @@ from meshwright.report.words.measured import folder_notes, planned_title
 from meshwright.report.words.reasons import parts_text
 from meshwright.report.words.titles import strategy_text
 from meshwright.report.words.verdict import FITS_WORDS
+from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.plan import Pipeline
 from meshwright.specs.row import PlanRow
-from meshwright.specs.row_of import row_of
 from meshwright.units import gib, of_capacity, percent, seconds, significant
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ _STAGES: tuple[tuple[str, Callable[[PlannedJob], str]], ...] = (
     ("layers", _layers),
     ("micro-batches", _micro_batches),
     ("strategies", _strategies),
-    ("schedule", lambda job: ", ".join(dict.fromkeys(line.schedule.name for line in job.plan.pipelines))),
+    ("schedule", lambda job: ", ".join(dict.fromkeys(line.schedule.token for line in job.plan.pipelines))),
 )
 """What is said of plans that are no rows of degrees."""
 

@@ -11,11 +11,11 @@ from meshwright.errors import InfeasibleError, MeshwrightError, Problem
 from meshwright.estimate.layout import ModelLayout, expand
 from meshwright.formats.cluster import node_group
 from meshwright.runtime.plan_method import check_runs, grid_of
+from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
-from meshwright.specs.row_of import row_of
 from meshwright.specs.workload import PRECISIONS, Workload
 from meshwright.units import GIGA
 from meshwright.zoo.tiny import TINY, scaled

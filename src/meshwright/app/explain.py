@@ -21,12 +21,12 @@ from meshwright.planning.sensitivity import effects
 from meshwright.report.words.explanation import Step, not_legal, rung, step_of
 from meshwright.report.words.prices import price_lines
 from meshwright.report.words.verdict import sentence
+from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
-from meshwright.specs.row_of import row_of
 
 RIVALS = 6
 RIVAL_SLOWER = 0.15

@@ -17,6 +17,7 @@ from meshwright.planning.ties import tied
 from meshwright.planning.whole_run import WholeRun
 from meshwright.report.words.titles import title, title_of
 from meshwright.report.words.verdict import Verdict, run_sentence
+from meshwright.schedules.plan_rows import row_of
 from meshwright.search.front import FrontPlan
 from meshwright.search.result import Certificate
 from meshwright.specs.cluster import ClusterSpec
@@ -24,7 +25,6 @@ from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
-from meshwright.specs.row_of import row_of
 from meshwright.specs.workload import Workload
 from meshwright.units import seconds
 

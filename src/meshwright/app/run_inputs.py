@@ -10,10 +10,10 @@ from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedE
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.legality import row_problems
 from meshwright.planning.plan_source import is_file, job_of
-from meshwright.schedules import ALIASES, SCHEDULES
+from meshwright.schedules import known_names, schedule_named
+from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow, parse_row
-from meshwright.specs.row_of import row_of
 
 if TYPE_CHECKING:
     from meshwright.runtime.training_run import Training
@@ -185,8 +185,8 @@ def _parsed(options: RunOptions, notes: list[str]) -> PlanRow:
     """The one-line form; a batch that nobody gave keeps every stage at work."""
     devices = options.devices
     row = parse_row(options.plan, devices=devices or DEVICES, global_batch=options.global_batch or 0,
-                    schedules=(*SCHEDULES, *ALIASES))  # fmt: skip
-    row = replace(row, schedule=ALIASES.get(row.schedule, row.schedule))
+                    schedules=known_names())  # fmt: skip
+    row = replace(row, schedule=schedule_named(row.schedule).token)
     if devices is None:
         notes.append(f"{row.devices} devices (--devices)")
     if not row.gbs:

@@ -5,19 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
+from meshwright import schedules
 from meshwright.errors import InputError, Problem
-from meshwright.schedules import (
-    ALIASES,
-    SCHEDULES,
-    Kind,
-    Schedule,
-    Timeline,
-    schedule_named,
-    simulate,
-)
-from meshwright.schedules import (
-    parameters as all_parameters,
-)
+from meshwright.schedules import SCHEDULES, Kind, Schedule, Timeline, aliases, schedule_named, simulate
 
 MOST_TASKS = 300_000
 """Tasks of the largest schedule that is drawn: its list is printed whole."""
@@ -81,7 +71,7 @@ class ScheduleRun:
 
 def list_schedules() -> ScheduleList:
     """All schedules by name."""
-    names = {name: sorted(alias for alias, meant in ALIASES.items() if meant == name) for name in SCHEDULES}
+    names = {name: sorted(alias for alias, meant in aliases().items() if meant == name) for name in SCHEDULES}
     return ScheduleList(
         rows=tuple(
             {
@@ -177,5 +167,5 @@ def _with_parameters(schedule: Schedule, parameters: Mapping[str, int | bool | s
 
 def _owners(parameter: str) -> str:
     """Which schedules have a parameter."""
-    names = next((one.schedules for one in all_parameters() if one.name == parameter), ())
+    names = next((one.schedules for one in schedules.parameters() if one.name == parameter), ())
     return f"{', '.join(names)} {'have' if len(names) > 1 else 'has'} it" if names else "no schedule has it"

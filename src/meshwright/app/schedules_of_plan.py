@@ -16,7 +16,7 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.planning.axes import schedule_names
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.plan_source import PlanLike, plan_question
-from meshwright.schedules import SCHEDULES
+from meshwright.schedules import SCHEDULES, schedule_named
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
@@ -39,7 +39,7 @@ class ScheduledPlan:
     @property
     def exact(self) -> bool:
         """Whether a step computes exactly the gradient of its batch with one version of the weights."""
-        return SCHEDULES[self.schedule].exact_semantics
+        return schedule_named(self.schedule).exact_semantics
 
     def to_dict(self) -> dict[str, object]:
         """As data."""
@@ -131,7 +131,7 @@ def schedules_of_plan(
     row = question.row
     if row is None or row.pp == 1:
         raise InputError(_no_pipeline(row), code="MW233")
-    whole = [name for name in SCHEDULES if name in {*names, row.schedule}]
+    whole = sorted({*names, row.schedule}, key=lambda name: ([*SCHEDULES, name].index(name), name))
     found = [_scheduled(row, name, question.inputs) for name in whole]
 
     def place(plan: ScheduledPlan) -> tuple[bool, float]:
@@ -167,7 +167,7 @@ def _scheduled(row: PlanRow, name: str, inputs: JobInputs) -> ScheduledPlan:
 
 def _adapted(row: PlanRow, model: ModelSpec) -> PlanRow:
     """The row with the nearest number of chunks, and the recompute, that its schedule accepts."""
-    schedule, m = SCHEDULES[row.schedule], row.micro_batches
+    schedule, m = schedule_named(row.schedule), row.micro_batches
     chunks = [v for v in range(1, model.num_layers // row.pp + 1) if not schedule.problems(row.pp, m, v)]
     if chunks:
         row = replace(row, vpp=min(chunks, key=lambda v: (abs(v - row.vpp), v)))

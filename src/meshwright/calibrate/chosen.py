@@ -11,9 +11,9 @@ from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.measured import MeasuredRun, PossiblePlan
+from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.plan import ExecutionPlan
-from meshwright.specs.row import PlanRow
-from meshwright.specs.row_of import plan_of
+from meshwright.specs.row import PlanRow, default_schedule
 from meshwright.specs.strategy import LayerStrategy, Recompute
 
 DOUBT = 0.10
@@ -46,7 +46,7 @@ def choose_plan(run: MeasuredRun) -> ChosenPlan | str:
     chosen: ChosenPlan | None = None
     for possible in run.plans:
         # A split that leaves the embedding or the head a chunk of its own has more chunks than layers.
-        row = replace(possible.row, vpp=1, schedule="1f1b") if 0 in run.split else possible.row
+        row = replace(possible.row, vpp=1, schedule=default_schedule(1)) if 0 in run.split else possible.row
         problems = row_problems(row, run.model, run.workload.seq_len, run.cluster.devices)
         if problems:
             refused += [problem.what for problem in problems]

@@ -50,7 +50,7 @@ def updates_of(columns: PipelineColumns) -> Updates:
     """
     schedule = columns.schedule
     micro_batches, updates = sync_rounds(schedule, columns.m)
-    two_copies = schedule.placement(columns.p, columns.v).chains > 1
+    two_copies = schedule.chains > 1
     # Where the backward is split, gradients of weights are there when the last weight gradients end.
     last_s = columns.backward_s if columns.weight_s is None else columns.weight_s
     return Updates(

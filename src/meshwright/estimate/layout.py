@@ -13,12 +13,12 @@ from meshwright.kernels.partition import balanced_partition
 from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import layer_work
 from meshwright.schedules import Placement
+from meshwright.schedules.plan_rows import plan_of
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import LayerSpec, ModelSpec
 from meshwright.specs.operators import CoreAttention, LayerWork, Linear
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
-from meshwright.specs.row_of import plan_of
 
 Ranges = tuple[tuple[tuple[int, int], ...], ...]
 """First and last layer of every chunk, by worker and chunk."""

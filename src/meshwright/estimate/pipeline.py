@@ -79,7 +79,7 @@ def pipeline_columns(
     work = computed_counts(schedule, counts)
     workers, chunks, items = work.shape
     plans = len(costs.forward_s)
-    placement = schedule.placement(workers, chunks // schedule.placement(workers, 1).chains)
+    placement = schedule.placement(workers, chunks // schedule.chains)
     runs = task_runs(schedule, workers, micro_batches, chunks)
     held = work.sum(axis=1).T.astype(float)
     if counts.shadow is not None:
@@ -175,7 +175,7 @@ def task_runs(schedule: Schedule, p: int, m: int, chunks: int) -> Int[np.ndarray
         chunks: of a worker, all chains together.
     """
     runs = np.full((p, chunks), m * schedule.sections())
-    chains = schedule.placement(p, 1).chains
+    chains = schedule.chains
     if chains > 1:
         table = schedule.table(p, m, chunks // chains)
         placement = table.placement

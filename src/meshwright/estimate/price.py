@@ -13,19 +13,19 @@ from meshwright.estimate.pricer import PlanPricer, RunPlan, micro_batch_of, stra
 from meshwright.estimate.ranges import step_range
 from meshwright.estimate.result import BASIS_ORDER, StageEstimate, StepEstimate
 from meshwright.estimate.site import Site, Sites
-from meshwright.estimate.stages import pipeline_schedule, recompute_problem, schedule_problems, strategies_of
+from meshwright.estimate.stages import recompute_problem, schedule_problems, strategies_of
 from meshwright.estimate.step import StepColumns, fits
 from meshwright.estimate.traffic import link_traffic
 from meshwright.estimate.unpack import strategy_columns as strategy_columns
 from meshwright.estimate.unpriced import unpriced
 from meshwright.library.calibration import calibration
 from meshwright.ops.layers import layer_work
+from meshwright.schedules.plan_rows import row_of, schedule_of
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.device import Basis
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import CoreAttention
 from meshwright.specs.plan import ExecutionPlan, Pipeline
-from meshwright.specs.row_of import row_of
 from meshwright.specs.workload import Workload
 
 
@@ -153,7 +153,7 @@ def _check_pipeline(plan: ExecutionPlan, pipeline: Pipeline, seq_len: int) -> No
     if refused:
         raise UnsupportedError(refused, code="MW407")
     used = strategies_of(pipeline)
-    schedule = pipeline_schedule(pipeline)
+    schedule = schedule_of(pipeline.schedule)
     recomputes: set[str] = {plan.strategies[index].recompute.kind for index in used}
     wrong = recompute_problem(schedule, recomputes) if used and len(pipeline.workers) > 1 else None
     if wrong:

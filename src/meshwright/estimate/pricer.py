@@ -23,11 +23,12 @@ from meshwright.estimate.pipeline import BoundaryColumns, StageCounts, pipeline_
 from meshwright.estimate.rows import RowKey, Rows
 from meshwright.estimate.run import PipelineColumns
 from meshwright.estimate.site import Site, Sites
-from meshwright.estimate.stages import StageRows, computed, edge_strategy, pipeline_schedule, stage_counts
+from meshwright.estimate.stages import StageRows, computed, edge_strategy, stage_counts
 from meshwright.estimate.step import RunPipeline, StepColumns, Workers, run_pipeline, step_of
 from meshwright.estimate.sync import DataGroups, Partners
 from meshwright.estimate.unpack import sharding_columns
 from meshwright.schedules import Schedule
+from meshwright.schedules.plan_rows import schedule_of
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan, Pipeline, Worker
@@ -143,7 +144,7 @@ class PlanPricer:
         tied_s: float,
     ) -> tuple[PipelineColumns, tuple[Holding, ...]]:
         """One pipeline, ready to run: its rows, counts of them in every chunk, and what passes between workers."""
-        schedule = pipeline_schedule(pipeline)
+        schedule = schedule_of(pipeline.schedule)
         _require_one_group(schedule, stages)
         sequences = pipeline.micro_batch * plan.data_degree(pipeline)
         counted: dict[tuple[int, int], int] = {}
@@ -203,7 +204,7 @@ class PlanPricer:
         self, plan: ExecutionPlan, pipeline: Pipeline, stages: Sequence[Site], edges: Sequence[int]
     ) -> tuple[Hops, float]:
         """What passes between workers, and the sum of a shared embedding's gradients."""
-        schedule = pipeline_schedule(pipeline)
+        schedule = schedule_of(pipeline.schedule)
         sequences = pipeline.micro_batch * plan.data_degree(pipeline)
         known: dict[int, Side] = {}
 
@@ -221,7 +222,7 @@ class PlanPricer:
             for worker, edge in zip(pipeline.workers, edges, strict=True)
         ]
         chunks = max(len(chunks) for chunks in sides)
-        placement = schedule.placement(len(stages), chunks // schedule.placement(len(stages), 1).chains)
+        placement = schedule.placement(len(stages), chunks // schedule.chains)
         hops = self.links.hops(stages, sides, placement)
         return hops, self.links.tied_s(stages, sides[0][0][0], sides[-1][-1][-1])
 
@@ -264,7 +265,7 @@ def _require_one_group(schedule: Schedule, stages: Sequence[Site]) -> None:
         UnsupportedError: the two copies of a stage stand on different kinds of device.
     """
     groups = list(dict.fromkeys(site.group.name for site in stages))
-    if len(groups) > 1 and schedule.placement(len(stages), 1).chains > 1:
+    if len(groups) > 1 and schedule.chains > 1:
         raise UnsupportedError(
             Problem(
                 what=f"schedule {schedule.name} over the groups {' and '.join(groups)}",

@@ -106,7 +106,7 @@ def sync_rounds(schedule: Schedule, m: int) -> tuple[int, int]:
     """
     if schedule.updates_each:
         return schedule.sections(), m
-    return -(-m // schedule.placement(2, 1).chains) * schedule.sections(), 1
+    return -(-m // schedule.chains) * schedule.sections(), 1
 
 
 def weight_versions(schedule: Schedule, p: int, m: int, v: int) -> Float[np.ndarray, " workers"]:
@@ -119,7 +119,7 @@ def weight_versions(schedule: Schedule, p: int, m: int, v: int) -> Float[np.ndar
         v: chunks per worker.
     """
     copies = np.array(schedule.worker_weight_copies(p, m if schedule.flushes else max(m, p), v), dtype=float)
-    return copies - (schedule.placement(p, v).chains - 1) - schedule.shadows
+    return copies - (schedule.chains - 1) - schedule.shadows
 
 
 def activations(

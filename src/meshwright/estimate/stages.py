@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,22 +11,11 @@ from meshwright.errors import Problem
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.pipeline import StageCounts, needs_bare
 from meshwright.estimate.rows import ItemPlaces
-from meshwright.schedules import PLAN_SCHEDULES, Schedule, schedule_named
+from meshwright.schedules import PLAN_SCHEDULES, Schedule
+from meshwright.schedules.plan_rows import parameter_problems, schedule_of
 from meshwright.shapes import Float
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Worker
-
-
-def pipeline_schedule(pipeline: Pipeline) -> Schedule:
-    """The schedule of a pipeline with the parameters it gives; what `schedule_problems` finds must be empty.
-
-    Raises:
-        UnsupportedError: nobody knows its name.
-    """
-    said = dict(pipeline.schedule.parameters)
-    schedule = schedule_named(pipeline.schedule.name)
-    own = {item.name for item in fields(schedule)}
-    return replace(schedule, **{name: value for name, value in said.items() if name in own})
 
 
 def schedule_problems(pipeline: Pipeline) -> Iterator[Problem]:
@@ -35,17 +24,13 @@ def schedule_problems(pipeline: Pipeline) -> Iterator[Problem]:
     Args:
         pipeline: of a plan.
     """
-    schedule = pipeline_schedule(pipeline)
-    own = {item.name for item in fields(schedule)}
+    schedule = schedule_of(pipeline.schedule)
     if schedule.not_in_plans:
         yield refusal(schedule)
     if pipeline.schedule.orders:
         why = "plans are priced by the order of a named schedule"
         yield Problem(what=f"schedule {schedule.name!r} with an order of its own", why=why, field="schedule")
-    for name, value in pipeline.schedule.parameters:
-        if name not in own and (name, value) != ("warmup", "pa"):
-            why = f"{schedule.name} has no such parameter"
-            yield Problem(what=f"schedule parameter {name} = {value!r}", why=why, fix="leave it out", field="schedule")
+    yield from parameter_problems(pipeline.schedule)
     if schedule.not_in_plans:
         return
     p = len(pipeline.workers)

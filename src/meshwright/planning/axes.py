@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from meshwright.errors import InputError, Problem, UnsupportedError, nearest, unknown_name
+from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, nearest, unknown_name
 from meshwright.estimate.legality import model_rules, row_degrees
 from meshwright.estimate.stages import refusal
 from meshwright.formats.megatron import translate
-from meshwright.schedules import ALIASES, DEFAULT_SCHEDULES, PLAN_SCHEDULES, SCHEDULES
+from meshwright.schedules import DEFAULT_SCHEDULES, PLAN_SCHEDULES, SCHEDULES, schedule_named
 from meshwright.search.grid import divisors
 from meshwright.search.space import Space
 from meshwright.specs.job import Job
@@ -20,11 +20,11 @@ from meshwright.specs.row import SHARDINGS, PlanRow
 from meshwright.specs.workload import Workload
 
 COUNTED = ("tp", "cp", "pp", "vpp", "ep", "etp", "dp", "mbs")
-WORDS: dict[str, tuple[str, ...]] = {
+WORDS: dict[str, Sequence[str]] = {
     "sharding": SHARDINGS,
     "recompute": ("none", "sel", "block", "full"),
     "tp_overlap": ("bulk", "ring"),
-    "schedule": tuple(PLAN_SCHEDULES),
+    "schedule": PLAN_SCHEDULES,
     "cp_kind": ("p2p", "a2a", "ag", "a2a+p2p"),
 }
 AXES = (*COUNTED, *WORDS)
@@ -39,7 +39,6 @@ _NEUTRAL: dict[str, object] = {
 _TOKENS: dict[str, tuple[str, str]] = {
     **{name: ("sharding", name) for name in SHARDINGS},
     **{f"rc-{name}": ("recompute", name) for name in WORDS["recompute"]},
-    **{name: ("schedule", name) for name in PLAN_SCHEDULES},
     "tpov": ("tp_overlap", "ring"),
 }
 """Tokens of the one-line form that say one axis."""
@@ -116,7 +115,7 @@ def space_of(
 
 def inexact(schedules: Iterable[str]) -> tuple[str, ...]:
     """A warning about each of these schedules that does not compute the exact gradient of a step."""
-    names = [name for name in dict.fromkeys(schedules) if not SCHEDULES[ALIASES.get(name, name)].exact_semantics]
+    names = [name for name in dict.fromkeys(schedules) if not schedule_named(name).exact_semantics]
     return tuple(
         f"{name} is not exact: a step is not the gradient of its batch at one version of the weights" for name in names
     )
@@ -160,7 +159,7 @@ def _entries(said: str | Iterable[str]) -> list[str]:
         for part in (part.strip() for part in str(text).split(",")):
             axis = found[-1].partition("=")[0] if found and "=" in found[-1] else ""
             axis = _OTHER_NAMES.get(axis, axis)
-            value = part.isdigit() if axis in COUNTED else part in WORDS.get(axis, ())
+            value = part.isdigit() if axis in COUNTED else part in WORDS.get(axis, ()) or _schedule(axis, part)
             if value:
                 found[-1] += f",{part}"
             elif part:
@@ -192,6 +191,8 @@ def _read_token(entry: str, verb: str, problems: list[Problem]) -> tuple[str, tu
     if entry in _TOKENS:
         axis, word = _TOKENS[entry]
         return axis, (word,)
+    if _schedule("schedule", entry):
+        return "schedule", (_value("schedule", entry),)
     match = re.fullmatch(r"([a-z]+)([0-9]{1,9})", entry)
     if match and match[1] in COUNTED and int(match[2]) >= 1:
         return match[1], (int(match[2]),)
@@ -203,13 +204,19 @@ def _value(axis: str, text: str) -> object | None:
     if axis in COUNTED:
         return int(text) if text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= 1 else None
     word = text.lower().removeprefix("rc-") if axis == "recompute" else text.lower()
-    word = ALIASES.get(word, word) if axis == "schedule" else word
+    if axis == "schedule":
+        return next(iter(_schedules(word, [])), None)
     word = f"z{word}" if axis == "sharding" and word.isdigit() else word
     return word if word in WORDS[axis] else None
 
 
+def _schedule(axis: str, text: str) -> bool:
+    """Whether an entry is the name of a schedule that plans may run, with its settings or without."""
+    return axis == "schedule" and _value(axis, text) is not None
+
+
 def _unknown(entry: str, name: str, verb: str) -> Problem:
-    close = nearest(name, [*AXES, *_TOKENS])
+    close = nearest(name, [*AXES, *_TOKENS, *PLAN_SCHEDULES])
     fix = f"did you mean {' or '.join(close)}?" if close else f"axes: {', '.join(AXES)}"
     return Problem(what=f"{verb} {entry[:60]!r}: unknown axis {name[:40]!r}", why="no plan has it", fix=fix, field=verb)
 
@@ -232,12 +239,16 @@ def _schedules(
         for name in (part.strip().lower() for part in str(text).split(",") if part.strip()):
             if name == "all":
                 names += list(allowed)
-            elif ALIASES.get(name, name) in allowed:
-                names.append(ALIASES.get(name, name))
-            elif ALIASES.get(name, name) in SCHEDULES:
-                problems.append(refusal(SCHEDULES[ALIASES.get(name, name)]))
+                continue
+            try:
+                schedule = schedule_named(name[:80])
+            except MeshwrightError as error:
+                problems += error.problems
+                continue
+            if schedule.name in allowed:
+                names.append(schedule.token)
             else:
-                problems.append(unknown_name("schedule", name[:40], [*SCHEDULES, *ALIASES]))
+                problems.append(refusal(schedule))
     return list(dict.fromkeys(names))
 
 

@@ -21,9 +21,9 @@ from meshwright.planning.compose.sources.parallelizers.composed import SliceComp
 from meshwright.planning.compose.sources.parallelizers.execution import sliced_plan
 from meshwright.planning.compose.sources.parallelizers.slice_pipelines import SlicePipeline
 from meshwright.planning.job_inputs import JobInputs
+from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
-from meshwright.specs.row_of import row_of
 from meshwright.specs.seam import Parallelizer
 
 TRIED = 64

@@ -13,8 +13,8 @@ from meshwright.formats.megatron import model_facts, read_flags
 from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.plan_source import PlanQuestion, with_row
 from meshwright.planning.violation import Violation
+from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row_of import plan_of
 
 SOURCES = ("megatron",)
 

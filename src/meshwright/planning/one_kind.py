@@ -11,7 +11,7 @@ from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.layout import expand
 from meshwright.planning.compose.costing import SECONDS_PER_HOUR, Offer
 from meshwright.planning.objectives import Aim, admitted, require_prices
-from meshwright.schedules import DEFAULT_SCHEDULES
+from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
 from meshwright.search.grid import divisors
 from meshwright.search.result import FoundPlan, SearchResult
 from meshwright.search.search import FRONT_SLACK, search
@@ -270,8 +270,7 @@ def restricted(space: Space, model: ModelSpec, cluster: ClusterSpec, workload: W
     pins = dict(space.pins)
     choices: tuple[tuple[str, Sequence[object]], ...] = (
         ("sharding", ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep")),
-        # Interleaving needs two chunks, which the plainest plan has not.
-        ("schedule", [name for name in pins.get("schedule") or _EVERY["schedule"] if name != "interleaved"]),
+        ("schedule", [name for name in pins.get("schedule") or _EVERY["schedule"] if not _chunked(str(name), plain)]),
         ("recompute", ("none", "sel", "full")),
     )
     for axis, values in choices:
@@ -286,7 +285,13 @@ def restricted(space: Space, model: ModelSpec, cluster: ClusterSpec, workload: W
     return replace(space, pins=tuple(pins.items()))
 
 
-_EVERY: dict[str, tuple[object, ...]] = {
+def _chunked(name: str, row: PlanRow) -> bool:
+    """Whether it is a usual schedule that needs more chunks than a row has, so that a target cannot be asked so."""
+    schedule = schedule_named(name)
+    return schedule.searched_by_default and schedule.fewest_chunks(row.pp, row.micro_batches) > row.vpp
+
+
+_EVERY: dict[str, Sequence[object]] = {
     "sharding": ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep", "hsdp"),
     "schedule": DEFAULT_SCHEDULES,
     "recompute": ("none", "sel", "block", "full"),

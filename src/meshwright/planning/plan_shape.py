@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import accumulate
 
+from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
-from meshwright.specs.row_of import row_of
 from meshwright.specs.strategy import Recompute
 
 

@@ -17,7 +17,8 @@ from meshwright.formats.plan_json import PlannedJob, read_job, with_model
 from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.planning.job_inputs import Count, JobInputs, job_inputs, resolve_cluster, with_rest
-from meshwright.schedules import ALIASES, SCHEDULES
+from meshwright.schedules import known_names, schedule_named
+from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
@@ -25,7 +26,6 @@ from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow, parse_row
-from meshwright.specs.row_of import row_of
 from meshwright.specs.workload import Precision, Workload
 
 
@@ -268,9 +268,9 @@ def _parse(text: str, inputs: JobInputs) -> PlanRow:
         text,
         devices=inputs.cluster.devices,
         global_batch=inputs.workload.global_batch,
-        schedules=(*SCHEDULES, *ALIASES),
+        schedules=known_names(),
     )
-    return replace(row, schedule=ALIASES.get(row.schedule, row.schedule))
+    return replace(row, schedule=schedule_named(row.schedule).token)
 
 
 def _own_batch(row: PlanRow, inputs: JobInputs) -> tuple[PlanRow, JobInputs]:

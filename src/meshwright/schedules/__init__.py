@@ -1,12 +1,13 @@
 """Pipeline schedules: in which order every worker runs the tasks of a step, what that costs and keeps alive.
 
-A new schedule is one file with a subclass of `Schedule` and one line in `SCHEDULES`.
+A new schedule is one file with a subclass of `Schedule` and one line in `SCHEDULES`, or `register` from elsewhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import overload
 
 from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
 from meshwright.schedules.avgpipe import AvgPipe
@@ -79,14 +80,74 @@ SCHEDULES: dict[str, Schedule] = {
 }
 """Every schedule by its name."""
 
-PLAN_SCHEDULES: tuple[str, ...] = tuple(name for name, schedule in SCHEDULES.items() if not schedule.not_in_plans)
+
+class Names(Sequence[str]):
+    """Names of the schedules of which something holds, plug-ins among them as soon as they are registered."""
+
+    def __init__(self, holds: Callable[[Schedule], bool]) -> None:
+        self.holds = holds
+
+    def _all(self) -> tuple[str, ...]:
+        return tuple(name for name, schedule in SCHEDULES.items() if self.holds(schedule))
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        return self._all()[index]
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __repr__(self) -> str:
+        return repr(self._all())
+
+
+PLAN_SCHEDULES = Names(lambda schedule: not schedule.not_in_plans)
 """Those that plans may run."""
 
-DEFAULT_SCHEDULES: tuple[str, ...] = ("gpipe", "1f1b", "interleaved")
-"""Those a search tries unless told otherwise: exact, and in every framework with pipelines."""
+DEFAULT_SCHEDULES = Names(lambda schedule: schedule.searched_by_default)
+"""Those a search tries unless schedules are named."""
 
-ALIASES: dict[str, str] = {alias: name for name, schedule in SCHEDULES.items() for alias in schedule.aliases}
-"""Other names of schedules."""
+BEST_OF = Names(
+    lambda schedule: (
+        schedule.exact_semantics
+        and schedule.weight_copies == 1
+        and schedule.weight_passes == 0
+        and schedule.sections() == 1
+        and not schedule.not_in_plans
+        and schedule.orders_tried == 1
+    )
+)
+"""Those among which `best_schedule` chooses unless schedules are named: exact, with one copy of the weights that stays
+on its worker, whole sequences, and an order that does not depend on the times (list scheduling covers those)."""
+
+
+def register(schedule: Schedule) -> None:
+    """Add a schedule of one's own: list, drawings, simulation, estimates, search and command line know it then.
+
+    Args:
+        schedule: with a name that no other one has.
+
+    Raises:
+        InputError: the name or an alias is taken.
+    """
+    taken = {*SCHEDULES, *aliases()} & {schedule.name, *schedule.aliases}
+    if taken:
+        why, fix = "a schedule of that name exists", "choose another name"
+        raise InputError(Problem(what=f"schedule {', '.join(sorted(taken))}", why=why, fix=fix, field="schedule"))
+    SCHEDULES[schedule.name] = schedule
+
+
+def aliases() -> dict[str, str]:
+    """Other names of schedules, with the name they stand for."""
+    return {alias: name for name, schedule in SCHEDULES.items() for alias in schedule.aliases}
+
+
+def known_names() -> tuple[str, ...]:
+    """All names and aliases."""
+    return (*SCHEDULES, *aliases())
 
 
 def parameters() -> tuple[Parameter, ...]:
@@ -104,7 +165,7 @@ def schedule_named(token: str) -> Schedule:
         UnsupportedError: nobody knows the name; says which ones are close.
         InputError: the schedule has no such setting.
     """
-    known = {**SCHEDULES, **{alias: SCHEDULES[name] for alias, name in ALIASES.items()}}
+    known = {**SCHEDULES, **{alias: SCHEDULES[name] for alias, name in aliases().items()}}
     if token in known:
         return known[token]
     name = max((name for name in known if token.startswith(f"{name}-")), key=len, default=None)
@@ -118,19 +179,6 @@ def schedule_named(token: str) -> Schedule:
         what = f"schedule {token!r}: {', '.join(map(repr, unknown))} is no setting of {name}"
         raise InputError(Problem(what=what, why=why, fix=f"use {'-'.join([name, *words[:1]])}", field="schedule"))
     return replace(schedule, **said)
-
-
-BEST_OF: tuple[str, ...] = tuple(
-    name
-    for name, schedule in SCHEDULES.items()
-    if schedule.exact_semantics
-    and schedule.weight_copies == 1
-    and schedule.weight_passes == 0
-    and schedule.sections() == 1
-    and name not in {"mobius", "zb-auto"}
-)
-"""Those that compete unless told otherwise: exact, with one copy of the weights that stays on its worker and whole
-sequences. `zb-auto` is the scheduler itself on one chunk per worker."""
 
 
 def best_schedule(
@@ -164,7 +212,6 @@ def best_schedule(
 
 
 __all__ = [
-    "ALIASES",
     "BEST_OF",
     "DEFAULT_SCHEDULES",
     "PLAN_SCHEDULES",
@@ -183,9 +230,12 @@ __all__ = [
     "Scheduled",
     "Timeline",
     "Times",
+    "aliases",
     "best_schedule",
+    "known_names",
     "makespans",
     "parameters",
+    "register",
     "schedule_named",
     "simulate",
     "with_communication",

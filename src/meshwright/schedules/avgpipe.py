@@ -50,6 +50,11 @@ class AvgPipe(Schedule):
         """One per replica, and the reference model."""
         return (self.pipelines + 1,) * p
 
+    @property
+    def chains(self) -> int:
+        """One per replica."""
+        return self.pipelines
+
     def placement(self, p: int, v: int = 1) -> Placement:
         """One linear chain per replica."""
         return Placement.of_chains([range(p)] * self.pipelines)

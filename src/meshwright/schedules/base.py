@@ -30,6 +30,19 @@ ROUNDING = 1e-12
 """Relative margin by which bounds stay below what rounding can do to sums of durations."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Updates:
+    """A step's tasks, and the updates of the weights that it makes."""
+
+    table: ScheduleTable
+    count: int = 1
+    """Updates in the step."""
+    each: int = 0
+    """Micro-batches per update; 0: all of the step."""
+    lag: int = 0
+    """Updates that the weights of a micro-batch lack at most."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Schedule(ABC):
     """A pipeline schedule: a name, a source, constraints, and the table for p workers, m micro-batches, v chunks each.
@@ -57,6 +70,12 @@ class Schedule(ABC):
     """Times that a step reads or writes all weights of a worker besides running and updating them."""
     not_in_plans: ClassVar[str] = ""
     """Why plans cannot run it; empty if they can."""
+    searched_by_default: ClassVar[bool] = False
+    """Whether a search tries it unless schedules are named: exact, and in every framework with pipelines."""
+    steady_alive: ClassVar[bool] = False
+    """Whether a longer step is known to keep no more activations alive."""
+    orders_tried: ClassVar[int] = 1
+    """Orders that are made for one table, of which the fastest is kept."""
     weight_copies: ClassVar[int] = 1
     """Copies (or versions) of the weights that a worker holds, at most."""
     traffic: ClassVar[str] = ""
@@ -187,6 +206,29 @@ class Schedule(ABC):
             recompute_s=recompute,
         )
 
+    def updates(self, p: int, m: int, v: int = 1, count: int | None = None) -> Updates:
+        """The tasks of a step that is run, and its updates.
+
+        Args:
+            p: workers.
+            m: micro-batches per step.
+            v: chunks per worker.
+            count: updates asked for; None: as many as the schedule makes.
+
+        Raises:
+            InputError: the constraints of the schedule are not met, or it makes another number of updates.
+        """
+        self._check(p, m, v)
+        self._check_updates(count, 1)
+        return Updates(table=self.table(p, m, v))
+
+    def _check_updates(self, asked: int | None, made: int) -> None:
+        """Refuse another number of updates than a step makes."""
+        if asked not in (None, made):
+            what, why = f'updates = {asked} with schedule = "{self.name}"', f"it does {made} in a step"
+            fix = f'updates={made}, or schedule="pipedream-2bw"'
+            raise InputError(Problem(what=what, why=why, fix=fix, field="updates"))
+
     def worker_weight_copies(self, p: int, m: int, v: int = 1) -> tuple[int, ...]:
         """Copies (or versions) of the weights that each worker holds at most."""
         return (self.weight_copies,) * p
@@ -232,7 +274,7 @@ class Schedule(ABC):
     ) -> Float[np.ndarray, "*all_rows workers"]:
         """Lower bound of when each worker ends its last task, for any durations; arguments as `lower_bound_s`."""
         p, chunks = np.shape(forward_s)[-2:]
-        v = chunks // self.placement(p, 1).chains
+        v = chunks // self.chains
         bound = self.path_bound(p, m, v)
         given = [forward_s, backward_s, *(seconds for seconds in (weight_s, recompute_s) if seconds is not None)]
         lead = np.broadcast_shapes(*(np.shape(seconds)[:-2] for seconds in given))
@@ -243,6 +285,16 @@ class Schedule(ABC):
             for seconds in (forward_s, backward_s, weight_s, recompute_s)
         ]
         return (1.0 - ROUNDING) * bound.end_s(m, whole[0], whole[1], latency, whole[2], whole[3])
+
+    @property
+    def chains(self) -> int:
+        """Chains of stages, each with all layers, that share its micro-batches."""
+        return 1
+
+    @property
+    def bound_by_formula(self) -> bool:
+        """Whether `path_bound` and `in_flight` are closed forms, so that pipelines of any size are quick to bound."""
+        return False
 
     @property
     def recomputes_in_tasks(self) -> bool:

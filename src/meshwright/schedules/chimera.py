@@ -62,6 +62,11 @@ class Chimera(Schedule):
         """2*pairs on every worker."""
         return (2 * self.pairs,) * p
 
+    @property
+    def chains(self) -> int:
+        """As many each way as there are pairs."""
+        return 2 * self.pairs
+
     def placement(self, p: int, v: int = 1) -> Placement:
         """Down pipelines first, then the up ones; each starts p/pairs workers after the one before."""
         shifts = [j * (p // self.pairs) for j in range(self.pairs)]

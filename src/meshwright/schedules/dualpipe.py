@@ -38,6 +38,11 @@ class DualPipe(ListedSchedule):
             return None
         return m * (forward_s + backward_s) + (p / 2 - 1) * (forward_s + 2 * backward_s - 3 * weight_s)
 
+    @property
+    def chains(self) -> int:
+        """One each way."""
+        return 2
+
     def placement(self, p: int, v: int = 1) -> Placement:
         """Stage s of the first direction on worker s, of the second on worker p - 1 - s."""
         return Placement.of_chains([list(range(p)), list(reversed(range(p)))])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from meshwright.errors import InputError, Problem
-from meshwright.schedules.base import Schedule
+from meshwright.schedules.base import Schedule, Updates
 from meshwright.schedules.list_order import Key, list_table
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 
@@ -42,6 +42,17 @@ class FTPipe(Schedule):
     def placement(self, p: int, v: int = 1) -> Placement:
         """The map of `blocks`."""
         return Placement.loop(p, v) if self.blocks is None else Placement.of_chains([self.blocks])
+
+    def updates(self, p: int, m: int, v: int = 1, count: int | None = None) -> Updates:
+        """Refused: its source leaves the order of updates open where a worker has several stages.
+
+        Raises:
+            InputError: always.
+        """
+        why = "with one stage per worker its order and its updates are those of pipedream, and with more of them its"
+        why += " source leaves the order open"
+        what, fix = f'schedule = "{self.name}"', 'schedule="pipedream"'
+        raise InputError(Problem(what=what, why=why, fix=fix, field="schedule"))
 
     def period(self, p: int, v: int) -> int | None:
         """Each micro-batch repeats the one before, with one stage per worker."""

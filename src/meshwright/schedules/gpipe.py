@@ -27,12 +27,18 @@ class GPipe(Schedule):
     """
 
     name = "gpipe"
+    searched_by_default = True
     title = "GPipe: all forwards, then all backwards"
     source = "Huang et al., GPipe, NeurIPS 2019"
 
     def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float:
         """(m + p - 1) * (forward_s + backward_s)."""
         return (m + p - 1) * (forward_s + backward_s)
+
+    @property
+    def bound_by_formula(self) -> bool:
+        """Bound and activations are closed forms."""
+        return True
 
     def period(self, p: int, v: int) -> int | None:
         """Each micro-batch repeats the one before."""

@@ -29,6 +29,8 @@ class Interleaved(Schedule):
     """The last group may be shorter, but not shorter than p."""
 
     name = "interleaved"
+    searched_by_default = True
+    steady_alive = True
     title = "interleaved 1F1B (Megatron): several chunks per worker"
     source = "Narayanan et al., Megatron-LM, SC 2021"
     traffic = "v times the boundaries of one chunk per worker, with a wrap from the last worker to the first"
@@ -36,6 +38,11 @@ class Interleaved(Schedule):
     def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float | None:
         """(m + (p - 1) / v) * (forward_s + backward_s), for groups of p."""
         return (m + (p - 1) / v) * (forward_s + backward_s)
+
+    @property
+    def bound_by_formula(self) -> bool:
+        """Bound and activations are closed forms."""
+        return True
 
     def period(self, p: int, v: int) -> int | None:
         """Each group repeats the one before."""

@@ -22,6 +22,7 @@ class InterleavedZeroBubble(Interleaved):
     """
 
     name = "interleaved-zb"
+    searched_by_default = False
     kinds = SPLIT
     title = "interleaved 1F1B with split backward (ZB1P)"
     source = "Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024; torch.distributed.pipelining"
@@ -37,6 +38,11 @@ class InterleavedZeroBubble(Interleaved):
         if (self.group or p) != p or weight_s > min(forward_s, input_s):
             return None
         return m * (forward_s + input_s + weight_s) + (p - 1) * (forward_s + input_s - weight_s) / v
+
+    @property
+    def bound_by_formula(self) -> bool:
+        """It is bounded along its table."""
+        return False
 
     def _settled(self, p: int, v: int) -> int:
         return 2 * p

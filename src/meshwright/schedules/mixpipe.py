@@ -37,6 +37,11 @@ class MixPipe(Schedule):
             return None
         return m * (forward_s + backward_s) + (p - 2) * backward_s
 
+    @property
+    def chains(self) -> int:
+        """One each way."""
+        return 2
+
     def placement(self, p: int, v: int = 1) -> Placement:
         """Down, then up."""
         return Placement.of_chains([range(p), range(p - 1, -1, -1)])

@@ -37,6 +37,8 @@ class OneFOneBOrder(Schedule):
     with equal stages, as GPipe, but worker r keeps activations of p - r micro-batches only.
     """
 
+    steady_alive = True
+
     def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float | None:
         """(m + p - 1) * (forward_s + backward_s)."""
         return (m + p - 1) * (forward_s + backward_s)
@@ -120,13 +122,15 @@ class OneFOneB(OneFOneBOrder):
     """DAPPLE's policies."""
 
     name = "1f1b"
+    searched_by_default = True
     aliases = ("dapple",)
     title = "1F1B: one forward, one backward in turn"
     source = "Fan et al., DAPPLE, PPoPP 2021; Narayanan et al., PipeDream-Flush, ICML 2021"
 
-    def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float | None:
-        """(m + p - 1) * (forward_s + backward_s), with either policy."""
-        return super().closed_form_s(p, m, v, forward_s, backward_s)
+    @property
+    def bound_by_formula(self) -> bool:
+        """With policy PA; PB is bounded along its table."""
+        return self.warmup == "pa"
 
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
         if self.warmup == "pa":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from meshwright.schedules.base import Updates
 from meshwright.schedules.one_f_one_b import OneFOneBOrder
 from meshwright.schedules.optimizer_step import with_updates
 from meshwright.schedules.table import ScheduleTable
@@ -54,6 +55,12 @@ class PipeDream(OneFOneBOrder):
             m: minibatches.
         """
         return with_updates(self.table(p, m), 1)
+
+    def updates(self, p: int, m: int, v: int = 1, count: int | None = None) -> Updates:
+        """One update behind each micro-batch."""
+        self._check(p, m, v)
+        self._check_updates(count, m)
+        return Updates(table=self.versioned_table(p, m), count=m, each=1, lag=min(p, m) - 1)
 
     def steady_s(self, m: int, forward_s: float, backward_s: float) -> float:
         """Seconds that m minibatches take in the steady state, equal stages: m * (forward_s + backward_s)."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.errors import Problem
+from meshwright.schedules.base import Updates
 from meshwright.schedules.one_f_one_b import OneFOneBOrder
 from meshwright.schedules.optimizer_step import with_updates
 from meshwright.schedules.table import ScheduleTable
@@ -50,6 +51,13 @@ class PipeDream2BW(OneFOneBOrder):
         """
         self._check(p, m, 1)
         return with_updates(self.table(p, updates * m), m, lambda unit, _made: np.maximum(unit // m - 1, 0))
+
+    def updates(self, p: int, m: int, v: int = 1, count: int | None = None) -> Updates:
+        """As many updates as have p micro-batches each, unless another number is asked for."""
+        if count is None:
+            count = max(n for n in range(1, m + 1) if not m % n and (n == 1 or m // n >= p))
+        self._check(p, m // count, v)
+        return Updates(table=self.versioned_table(p, m // count, count), count=count, each=m // count, lag=1)
 
     def steady_s(self, m: int, forward_s: float, backward_s: float) -> float:
         """Seconds from update to update in the steady state, equal stages: m * (forward_s + backward_s)."""

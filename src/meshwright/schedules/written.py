@@ -27,6 +27,11 @@ class Written(Schedule):
         """None: no formula is known."""
         return None
 
+    @property
+    def chains(self) -> int:
+        """As the table says."""
+        return self.given.placement.chains
+
     def placement(self, p: int, v: int = 1) -> Placement:
         """As the table says."""
         return self.given.placement

@@ -50,6 +50,7 @@ class ZeroBubbleAuto(ListedSchedule):
     """More than 2p - 1 do not help equal stages."""
 
     name = "zb-auto"
+    orders_tried = 32
     kinds = SPLIT
     title = "zero-bubble search for unequal stages under a memory limit"
     source = "Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024"

@@ -213,7 +213,7 @@ class Block:
             shard_group=choice.shard * int(grid.cp[row]) if choice.name == "hsdp" else 0,
             mbs=int(grid.mbs[row]),
             gbs=self.workload.global_batch,
-            schedule=shape.schedule.name,
+            schedule=shape.schedule.token,
             recompute=shape.recompute,
             recompute_layers=shape.recompute_layers,
         )

@@ -18,11 +18,12 @@ from meshwright.estimate.live import Live, live
 from meshwright.estimate.pipeline import StageCounts, computed_counts, ends_apart, needs_bare
 from meshwright.estimate.run import sync_rounds, weight_versions
 from meshwright.estimate.stages import recompute_problem
-from meshwright.schedules import DEFAULT_SCHEDULES, SCHEDULES, Placement, Schedule
+from meshwright.schedules import DEFAULT_SCHEDULES, SCHEDULES, Placement, Schedule, schedule_named
 from meshwright.search.paths import critical_lengths, longest_of, order_free_lengths
 from meshwright.search.space import Space
 from meshwright.shapes import Float
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.row import default_schedule
 
 MODES = (NONE, SELECTIVE, FULL)
 MODE_NAMES = {"none": "none", "sel": "selective", "block": "none", "full": "full"}
@@ -32,8 +33,6 @@ MOST_PASSES = 1024
 """Largest p x m x v for which schedules without a bound of their own are part of the space: their tables are built."""
 MOST_CHUNKS = 4
 """Most chunks per worker of such schedules."""
-ORDERS_TRIED = {"zb-auto": 32}
-"""Schedules that make many orders and keep one; they count as many times against `MOST_PASSES`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +109,10 @@ class ShapeFactory:
         chunk_counts = self.space.pinned("vpp")
         if p == 1:
             # One worker has no pipeline: every order of its work takes as long, 1f1b keeps the least alive.
-            return [(SCHEDULES["1f1b"], 1)] if chunk_counts is None or 1 in chunk_counts else []
+            return [(schedule_named(default_schedule(1)), 1)] if chunk_counts is None or 1 in chunk_counts else []
         found = []
-        for name in self.names:
-            schedule = SCHEDULES[name]
-            for v in chunk_options(schedule, min(self.model.num_layers // p, most_chunks(name, p, m))):
+        for schedule in self.schedules:
+            for v in chunk_options(schedule, min(self.model.num_layers // p, most_chunks(schedule, p, m))):
                 if chunk_counts is not None and v not in chunk_counts:
                     continue
                 if not schedule.problems(p, m, v):
@@ -122,10 +120,12 @@ class ShapeFactory:
         return found
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The schedules of the space."""
+    def schedules(self) -> tuple[Schedule, ...]:
+        """Those of the space, in the order of the catalogue, then those with settings."""
         wanted = self.space.pinned("schedule")
-        return DEFAULT_SCHEDULES if wanted is None else tuple(name for name in SCHEDULES if name in wanted)
+        names = list(DEFAULT_SCHEDULES) if wanted is None else [str(name) for name in wanted]
+        place = {name: at for at, name in enumerate(SCHEDULES)}
+        return tuple(schedule_named(name) for name in sorted(names, key=lambda name: place.get(name, len(place))))
 
     def recomputes(self, p: int, v: int, schedule: Schedule | None = None) -> list[tuple[str, int]]:
         """None, selective, full, and the quarter steps of the largest chunk, as far as the schedule allows them."""
@@ -142,13 +142,13 @@ class ShapeFactory:
         return [
             shape
             for schedule, v in self.pipelines(p, m)
-            if schedule.name in DEFAULT_SCHEDULES
+            if schedule.bound_by_formula
             for shape in self.build(schedule, p, m, v, self.recomputes(p, v))
         ]
 
     def others(self, p: int, m: int) -> list[tuple[Schedule, int]]:
         """Pipelines whose shapes are built only where a bound that holds for any order leaves a plan in question."""
-        return [(schedule, v) for schedule, v in self.pipelines(p, m) if schedule.name not in DEFAULT_SCHEDULES]
+        return [(schedule, v) for schedule, v in self.pipelines(p, m) if not schedule.bound_by_formula]
 
     def count(self, p: int, m: int) -> int:
         """How many shapes there are."""
@@ -166,7 +166,7 @@ class ShapeFactory:
         """
         placement = schedule.placement(p, v)
         weights = self._weights(placement)
-        if schedule.name in DEFAULT_SCHEDULES:
+        if schedule.bound_by_formula:
             bound = schedule.path_bound(p, m, v)
             lengths = bound.once + m * bound.each
         else:
@@ -218,7 +218,7 @@ class ShapeFactory:
             recompute: none, sel, full or block.
             layers: K of block.
         """
-        key = (schedule.name, p, v, recompute, layers)
+        key = (schedule, p, v, recompute, layers)
         if key not in self.templates:
             weights = self._weights(schedule.placement(p, v))
             none, one = (order_free_lengths(schedule, p, m, v) for m in (0, 1))
@@ -354,17 +354,17 @@ def _held(counts: StageCounts) -> Float[np.ndarray, "workers items"]:
     return own if counts.shadow is None else own + counts.shadow
 
 
-def most_chunks(name: str, p: int, m: int) -> int:
+def most_chunks(schedule: Schedule, p: int, m: int) -> int:
     """Most chunks per worker with which a schedule is part of the space, 0 for none.
 
     Args:
-        name: of the schedule.
+        schedule: any.
         p: workers.
         m: micro-batches.
     """
-    if name in DEFAULT_SCHEDULES:
+    if schedule.bound_by_formula:
         return sys.maxsize
-    return min(MOST_CHUNKS, MOST_PASSES // (p * m * ORDERS_TRIED.get(name, 1)))
+    return min(MOST_CHUNKS, MOST_PASSES // (p * m * schedule.orders_tried))
 
 
 @lru_cache(maxsize=256)

@@ -21,7 +21,8 @@ from meshwright.estimate.hardware import Hardware, hardware_of
 from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.price import estimate_plan
-from meshwright.schedules import DEFAULT_SCHEDULES
+from meshwright.schedules import schedule_named
+from meshwright.schedules.plan_rows import row_of
 from meshwright.search.block import Block, PricedRows, shardings_for
 from meshwright.search.bound import row_bounds
 from meshwright.search.geometry import Shape, ShapeFactory
@@ -34,7 +35,6 @@ from meshwright.search.space import Space
 from meshwright.shapes import Float, Int
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row_of import row_of
 from meshwright.specs.workload import Workload
 
 FIRST_ROWS = 512
@@ -95,7 +95,7 @@ def _refined(
     """The plans, and before them those that choosing recompute layer by layer makes quicker; quickest first."""
     found = list(plans)
     for plan in plans:
-        if plan.row is None or plan.row.recompute == "none" or plan.row.schedule not in DEFAULT_SCHEDULES:
+        if plan.row is None or plan.row.recompute == "none" or not schedule_named(plan.row.schedule).bound_by_formula:
             continue
         refined = refine_recompute(plan.row, model, cluster, workload)
         if refined is None or refined[1].fits != "yes":
@@ -115,7 +115,7 @@ class _Search:
         self.model, self.cluster, self.workload, self.space = model, cluster, workload, space
         self.hardware: Hardware = hardware_of(cluster.groups[0], workload)
         self.factory = ShapeFactory.of(model, workload.seq_len, space)
-        self.in_order = set(self.factory.names) <= set(DEFAULT_SCHEDULES)
+        self.in_order = all(schedule.bound_by_formula for schedule in self.factory.schedules)
         self.queue = Queue(top, FRONT_SLACK if pareto else 1.0)
         self.limit_bytes = self.hardware.memory_bytes * (1.0 if space.tight else 1.0 - TIGHT_SHARE)
         self.shapes: dict[tuple[int, int], list[Shape]] = {}

@@ -22,6 +22,17 @@ class Schedule:
     orders: tuple[tuple[str, ...], ...] = ()
     """One list of tasks such as `F0.3` per worker; empty for a named schedule."""
 
+    @property
+    def token(self) -> str:
+        """Name and parameters as a plan's one line says them: `hanayo-waves2`, `v-half-raw`, `1f1b-pb`."""
+        words = [self.name]
+        for name, value in self.parameters:
+            if isinstance(value, bool):
+                words += [name] if value else []
+            else:
+                words.append(value if isinstance(value, str) else f"{name}{value}")
+        return "-".join(words)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyRun:

@@ -191,7 +191,7 @@ def parse_row(text: str, *, devices: int, global_batch: int, schedules: tuple[st
         text: tokens joined by dots, any order.
         devices: devices of the cluster; `dp` is what is left of them when it is not said.
         global_batch: sequences per step when `gbs` is not said.
-        schedules: names that may stand as a schedule token.
+        schedules: names that may stand as a schedule token, alone or with `-` and settings behind them.
 
     Returns:
         The row, degrees checked against the devices but not yet against a model.
@@ -229,7 +229,7 @@ def parse_row(text: str, *, devices: int, global_batch: int, schedules: tuple[st
             put("tp_overlap", "ring", token)
         elif token == "nodpov":
             put("dp_overlap", False, token)
-        elif token in schedules:
+        elif token in schedules or any(token.startswith(f"{name}-") for name in schedules):
             put("schedule", token, token)
         else:
             close = nearest(token, (*_EXAMPLES, *schedules))

@@ -1,4 +1,4 @@
-"""Homogeneous plans both ways: from a row of degrees to the execution plan, and back where a plan is one row.
+"""Homogeneous plans taken apart, and as a row of degrees where one says all of it.
 
 A plan is homogeneous when it is one pipeline of equal workers with one strategy, apart from layers recomputed at the
 head of each chunk. How many layers each chunk holds is free; a row does not say it.
@@ -10,18 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-from meshwright.errors import InputError, Problem
-from meshwright.specs.model import ModelSpec
-from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Schedule, StrategyRun, Worker
+from meshwright.errors import Problem
+from meshwright.specs.plan import ExecutionPlan, Pipeline
 from meshwright.specs.row import PlanRow
 from meshwright.specs.strategy import DataParallel, LayerStrategy, Recompute, Tensor1D
-
-ZIGZAG_SCHEDULES = ("zb-v", "v-half", "v-min", "dualpipev", "hanayo")
-"""Chunks run down the workers and up again, so that a turn needs no transfer (V and wave placement)."""
-TWO_WAY_SCHEDULES = ("chimera", "mixpipe", "dualpipe")
-"""Each worker also holds the mirrored stage of a second copy of the weights."""
-SHADOWED_SCHEDULES = ("bamboo",)
-"""Each worker also keeps its successor's stage against failures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,115 +28,16 @@ class Homogeneous:
     vpp: int
     layers: tuple[int, ...]
     """Layers of each virtual stage, in order."""
+    held: tuple[tuple[tuple[int, str], ...], ...]
+    """By worker: the virtual stages that it holds, chunk by chunk, each with the kind of copy."""
     pipeline: Pipeline
 
 
-def virtual_stages(schedule: str, pp: int, vpp: int, worker: int) -> tuple[int, ...]:
-    """Virtual stages a worker holds, chunk by chunk: k pp + r in a loop; every second chunk mirrored in a zigzag.
-
-    Source: Narayanan et al. 2021 (interleaved), section 2.2; Qi et al. 2024 (V placement); Liu et al. 2023 (waves).
-    """
-    zigzag = schedule in ZIGZAG_SCHEDULES
-    return tuple(k * pp + (pp - 1 - worker if zigzag and k % 2 else worker) for k in range(vpp))
-
-
-def _extra_stages(schedule: str, pp: int, vpp: int, worker: int) -> Iterator[tuple[int, str]]:
-    """Virtual stages of further copies, with the kind of copy."""
-    if schedule in TWO_WAY_SCHEDULES:
-        yield from ((stage, "replica") for stage in virtual_stages(schedule, pp, vpp, pp - 1 - worker))
-    elif schedule in SHADOWED_SCHEDULES and pp > 1:
-        yield from ((stage, "redundant") for stage in virtual_stages(schedule, pp, vpp, (worker + 1) % pp))
-
-
-def plan_of(row: PlanRow, layers: Sequence[int]) -> ExecutionPlan:
-    """The execution plan of a row whose virtual stages hold these layers.
-
-    Args:
-        row: degrees and settings.
-        layers: layers of each of the pp x vpp virtual stages, in order.
-
-    Returns:
-        One pipeline of pp workers; ranks are numbered tensor first, pipeline last.
-
-    Raises:
-        InputError: if the counts do not fit the row, or its batch is no whole number of micro-batches.
-    """
-    problems = []
-    if len(layers) != row.pp * row.vpp:
-        problems.append(
-            Problem(
-                what=f"layers: {len(layers)} counts are given",
-                why=f"there are pp {row.pp} x vpp {row.vpp} = {row.pp * row.vpp} virtual stages",
-                fix="give one count for each virtual stage",
-                field="layers",
-            )
-        )
-    if row.micro_batches * row.dp * row.mbs != row.gbs or row.gbs < 1:
-        problems.append(
-            Problem(
-                what=f"gbs is {row.gbs}",
-                why=f"it must be a multiple of dp {row.dp} x mbs {row.mbs} = {row.dp * row.mbs}",
-                field="gbs",
-            )
-        )
-    if problems:
-        raise InputError(problems, code="MW211")
-    strategies: list[LayerStrategy] = []
-
-    def index(strategy: LayerStrategy) -> int:
-        if strategy not in strategies:
-            strategies.append(strategy)
-        return strategies.index(strategy)
-
-    starts = [sum(layers[:stage]) for stage in range(len(layers))]
-
-    def chunk(stage: int, copy: Any = "primary") -> Chunk:
-        held = layers[stage]
-        head = min(row.recompute_layers, held) if row.recompute == "block" else 0
-        parts = [(head, True), (held - head, False)]
-        return Chunk(
-            virtual_stage=stage,
-            layers=((starts[stage], starts[stage] + held - 1),) if held else (),
-            runs=tuple(
-                StrategyRun(layers=part, strategy=index(row.strategy(recomputed=recomputed)))
-                for part, recomputed in parts
-                if part
-            ),
-            embedding=stage == 0,
-            head=stage == len(layers) - 1,
-            copy=copy,
-        )
-
-    per_worker = row.tp * row.cp_degree * row.dp
-    workers = []
-    for number in range(row.pp):
-        own = [chunk(stage) for stage in virtual_stages(row.schedule, row.pp, row.vpp, number)]
-        own += [chunk(stage, copy) for stage, copy in _extra_stages(row.schedule, row.pp, row.vpp, number)]
-        devices = ((number * per_worker, (number + 1) * per_worker - 1),)
-        workers.append(Worker(devices=devices, chunks=tuple(own)))
-    pipeline = Pipeline(
-        micro_batch=row.mbs,
-        num_micro_batches=row.micro_batches,
-        workers=tuple(workers),
-        schedule=Schedule(name=row.schedule),
-    )
-    return ExecutionPlan(strategies=tuple(strategies), pipelines=(pipeline,))
-
-
-def row_of(plan: ExecutionPlan, model: ModelSpec) -> PlanRow | None:
-    """The homogeneous row a plan equals, however its layers are split; None where no row says all of it."""
-    found, _ = homogeneous(plan)
-    if found is None or sum(found.layers) != model.num_layers:
-        return None
-    pipeline = found.pipeline
-    if pipeline.shapes or pipeline.schedule != Schedule(name=pipeline.schedule.name):
-        return None
-    return row_from(found, gbs=plan.global_batch)
-
-
 def row_from(found: Homogeneous, *, gbs: int) -> PlanRow | None:
-    """The row of a homogeneous plan; None where its strategy needs more than a row's fields."""
+    """The row of a homogeneous plan; None where a row's fields do not say all of it."""
     strategy = plain(found.strategy)
+    if found.pipeline.shapes or found.pipeline.schedule.orders:
+        return None
     if not isinstance(strategy.tensor, Tensor1D) or strategy.tensor.overlap == "none":
         return None
     recompute, count = _recompute_fields(strategy.recompute)
@@ -166,7 +59,7 @@ def row_from(found: Homogeneous, *, gbs: int) -> PlanRow | None:
         shard_group=group,
         mbs=found.pipeline.micro_batch,
         gbs=gbs,
-        schedule=found.pipeline.schedule.name,
+        schedule=found.pipeline.schedule.token,
         recompute=recompute,
         recompute_layers=count,
         offload="".join(letter for letter, share in letters if share == 1),
@@ -215,7 +108,13 @@ def homogeneous(plan: ExecutionPlan) -> tuple[Homogeneous | None, list[Problem]]
         return None, problems
     pp = len(pipeline.workers)
     found = Homogeneous(
-        strategy=strategy, block=block, pp=pp, vpp=len(layers) // pp, layers=tuple(layers), pipeline=pipeline
+        strategy=strategy,
+        block=block,
+        pp=pp,
+        vpp=len(layers) // pp,
+        layers=tuple(layers),
+        held=tuple(tuple((chunk.virtual_stage, chunk.copy) for chunk in worker.chunks) for worker in pipeline.workers),
+        pipeline=pipeline,
     )
     return found, []
 
@@ -225,7 +124,7 @@ def _problem(field: str, value: object, rule: str, fix: str = "") -> Problem:
 
 
 def _worker_problems(pipeline: Pipeline) -> Iterator[Problem]:
-    """Workers that differ in devices, order of ranks or placement."""
+    """Workers that differ in devices, order of ranks or number of chunks."""
     first = pipeline.workers[0].num_devices
     primary = [chunk for chunk in pipeline.chunks() if chunk.copy == "primary"]
     pp = len(pipeline.workers)
@@ -243,14 +142,6 @@ def _worker_problems(pipeline: Pipeline) -> Iterator[Problem]:
             yield _problem(f"{here}.devices", worker.devices, f"devices must be numbered stage by stage: {span} here")
         if worker.rank_order != "tp-cp-ep-dp":
             yield _problem(f"{here}.rank_order", worker.rank_order, "must be tp-cp-ep-dp, innermost first")
-        if rest or vpp == 0:
-            continue
-        expected = [(stage, "primary") for stage in virtual_stages(pipeline.schedule.name, pp, vpp, number)]
-        expected += _extra_stages(pipeline.schedule.name, pp, vpp, number)
-        held = [(chunk.virtual_stage, chunk.copy) for chunk in worker.chunks]
-        if held != expected:
-            rule = f"{pipeline.schedule.name} with {vpp} chunks a worker places {expected} here"
-            yield _problem(f"{here}.chunks", held, rule)
 
 
 def _merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -9,9 +9,9 @@ import pytest
 
 from meshwright.planning.compose.moved_state import MovedState, moved_state
 from meshwright.planning.job_inputs import job_inputs
+from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
-from meshwright.specs.row_of import plan_of
 
 CELLS = 48
 """Parts a layer is counted in: every degree below divides it."""

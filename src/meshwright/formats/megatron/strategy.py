@@ -213,6 +213,12 @@ def _schedule_problems(found: Homogeneous) -> Iterator[Problem]:
         yield refusal("schedule.orders", schedule.name, "an order of one's own cannot be given", f"use {wanted}")
     elif schedule.name not in (("interleaved",) if vpp > 1 else ONE_F_ONE_B):
         yield refusal("schedule", schedule.name, f"with vpp {vpp} Megatron-LM runs {wanted}", f"use {wanted}")
+    else:
+        for worker, held in enumerate(found.held):
+            loop = tuple((chunk * pp + worker, "primary") for chunk in range(vpp))
+            if held != loop:
+                field = f"pipelines[0].workers[{worker}].chunks"
+                yield refusal(field, held, f"{wanted} with {vpp} chunks a worker places {loop} here")
     group = pp
     for name, value in schedule.parameters:
         if name == "group" and vpp > 1 and isinstance(value, int):

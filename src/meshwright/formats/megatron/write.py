@@ -15,7 +15,7 @@ from meshwright.formats.megatron.strategy import refusal, strategy_flags
 from meshwright.formats.plan_json import content_hash
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
-from meshwright.specs.row_of import Homogeneous, homogeneous, row_of
+from meshwright.specs.row_of import Homogeneous, homogeneous, row_from
 
 Flags = list[tuple[str, str]]
 
@@ -91,7 +91,7 @@ def translate(
     arguments = tuple(flag for flags in groups.values() for flag in flags)
     if problems or found is None:
         return MegatronExport(arguments=arguments, text="", notes=tuple(notes), refused=tuple(problems))
-    row = row or row_of(job.plan, job.model)
+    row = row or row_from(found, gbs=job.plan.global_batch)
     head = _head(job, row, predicted, notes)
     settings = _environment(found, fsdp)
     text = "\n".join([*head, *settings, *_launch(job, per_node), *_arrays(groups, job), *_command(groups), ""])

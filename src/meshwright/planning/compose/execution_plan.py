@@ -8,9 +8,9 @@ from itertools import accumulate
 
 from meshwright.planning.compose.pipeline_sets import Blend
 from meshwright.planning.compose.sources.native.split import SplitPipeline, group_of
+from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Schedule, Worker
-from meshwright.specs.row_of import plan_of
 from meshwright.specs.strategy import LayerStrategy
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.errors import Problem, UnsupportedError
-from meshwright.estimate.stages import pipeline_schedule
 from meshwright.formats.torch_csv import write_actions
 from meshwright.formats.torch_loader import COMMUNICATION_FILE, COMPUTE_FILE, loader_text
 from meshwright.schedules import ScheduleTable, with_communication
+from meshwright.schedules.plan_rows import schedule_of
 from meshwright.schedules.torch_actions import to_actions
 from meshwright.specs.job import Job
 from meshwright.specs.plan import Chunk, Pipeline
@@ -58,7 +58,7 @@ def plan_table(pipeline: Pipeline) -> ScheduleTable:
         InputError: its schedule does not take these workers, micro-batches and chunks.
     """
     chunks = max(len(worker.chunks) for worker in pipeline.workers)
-    return pipeline_schedule(pipeline).table(len(pipeline.workers), pipeline.num_micro_batches, chunks)
+    return schedule_of(pipeline.schedule).table(len(pipeline.workers), pipeline.num_micro_batches, chunks)
 
 
 def _unequal(job: Job) -> Iterator[Problem]:
@@ -87,7 +87,7 @@ def _unequal(job: Job) -> Iterator[Problem]:
 
 
 def _refused(pipeline: Pipeline) -> Iterator[Problem]:
-    schedule = pipeline_schedule(pipeline)
+    schedule = schedule_of(pipeline.schedule)
     if not schedule.exact_semantics:
         yield Problem(
             what=f"schedule {schedule.name}",

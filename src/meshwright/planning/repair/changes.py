@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
-from meshwright.schedules import schedule_named
+from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
 from meshwright.search.grid import divisors
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow, default_schedule
@@ -68,7 +68,7 @@ def with_rest(row: PlanRow, devices: int) -> PlanRow:
         changed = replace(changed, vpp=1)
     if changed.tp == 1:
         changed = replace(changed, tp_overlap="bulk", sp=True)
-    default = changed.schedule in ("1f1b", "interleaved")
+    default = changed.schedule in (default_schedule(1), default_schedule(2))
     return replace(changed, schedule=default_schedule(changed.vpp)) if default else changed
 
 
@@ -138,7 +138,9 @@ def _variants(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[tuple[st
     if row.schedule != default_schedule(row.vpp):
         yield "schedule", replace(row, schedule=default_schedule(row.vpp))
     elif row.pp > 1 and row.vpp == 1:
-        yield "schedule", replace(row, schedule="gpipe")
+        for name in DEFAULT_SCHEDULES:
+            if name != row.schedule and schedule_named(name).fewest_chunks(row.pp, row.micro_batches) == 1:
+                yield "schedule", replace(row, schedule=name)
     letters = "".join(letter for letter in row.offload if letter != "o")
     yield "offload", replace(row, offload=letters if "o" in row.offload else f"{letters}o")
 

@@ -65,7 +65,7 @@ def leanest(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: S
     found: list[Leanest] = []
     order = np.lexsort((grid.overlap, -grid.cp, bounds.peak_bytes))
     names = space.pinned("schedule")
-    by_count = names is not None and not {"1f1b", "interleaved"} & set(names)
+    by_count = names is not None and not any(schedule.steady_alive for schedule in factory.schedules)
     for index in _one_a_shape(grid, order, by_count=by_count)[:LEANEST_ROWS]:
         levels = (("a2a", grid.cp_a2a[index]), ("p2p", grid.cp_p2p[index]), ("ag", grid.cp_ag[index]))
         plain = PlanRow(
@@ -104,7 +104,7 @@ def _lean_settings(row: PlanRow, space: Space, factory: ShapeFactory) -> Iterato
             for sharding in _lean_shardings(shardings_for(row.dp, row.cp_degree, space)):
                 yield replace(
                     row,
-                    schedule=schedule.name,
+                    schedule=schedule.token,
                     vpp=chunks,
                     recompute=recompute,
                     recompute_layers=layers,
@@ -114,12 +114,13 @@ def _lean_settings(row: PlanRow, space: Space, factory: ShapeFactory) -> Iterato
 
 
 def _lean_pipelines(found: list[tuple[Schedule, int]]) -> list[tuple[Schedule, int]]:
-    """1F1B, which of all keeps the least alive; else the fewest and the most chunks of each schedule."""
-    if any(schedule.name == "1f1b" for schedule, _ in found):
-        return [pair for pair in found if pair[0].name == "1f1b"]
+    """The one of a default search that keeps the least alive; else the fewest and the most chunks of each schedule."""
+    lean = [(one, v) for one, v in found if one.searched_by_default and one.steady_alive and v == 1]
+    if lean:
+        return lean
     chunks: dict[str, list[tuple[Schedule, int]]] = {}
     for schedule, count in sorted(found, key=lambda pair: pair[1]):
-        chunks.setdefault(schedule.name, []).append((schedule, count))
+        chunks.setdefault(schedule.token, []).append((schedule, count))
     return [pair for pairs in chunks.values() for pair in dict.fromkeys((pairs[0], pairs[-1]))]
 
 

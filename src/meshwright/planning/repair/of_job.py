@@ -17,6 +17,7 @@ from meshwright.search.space import Space
 from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec
 from meshwright.specs.device import DeviceSpec
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.row import default_schedule
 from meshwright.specs.workload import OPTIMIZER_MOMENTS, Workload
 from meshwright.units import GIB, gib, of_capacity, seconds
 
@@ -197,7 +198,7 @@ def _quick(space: Space) -> Space:
     """The space without interleaving, unless schedules or chunks are pinned."""
     if space.pinned("schedule") is not None or space.pinned("vpp") is not None:
         return space
-    return replace(space, pins=(*space.pins, ("schedule", ("1f1b",))))
+    return replace(space, pins=(*space.pins, ("schedule", (default_schedule(1),))))
 
 
 def _repair(

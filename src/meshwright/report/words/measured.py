@@ -11,8 +11,8 @@ from meshwright.formats.profiles import read_profiles
 from meshwright.planning.compose.sources.profiles.job import same_numbers
 from meshwright.report.words.titles import title_of
 from meshwright.report.words.verdict import FITS_WORDS
+from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.measured import MeasuredJob
-from meshwright.specs.row_of import row_of
 from meshwright.units import of_capacity, seconds
 
 MOST_SHAPES = 4

@@ -131,7 +131,7 @@ def _legal_combinations(grid: Grid, factory: ShapeFactory, space: Space) -> dict
                 continue
             put("vpp", vpp, **row)
             if vpp == 1:
-                put("schedule", schedule.name, **row)
+                put("schedule", schedule.token, **row)
             quarters = quarter_layers(factory, pp, vpp)
             for recompute, _ in factory.recomputes(pp, vpp):
                 put("recompute", recompute, vpp=vpp, **row)

@@ -136,7 +136,7 @@ class PlanSpace:
             "cp_kind": kind_of(int(grid.cp_a2a.max()), int(grid.cp_p2p.max()), int(grid.cp_ag.max())),
             "tp_overlap": OVERLAPS[int(grid.overlap.max())],
             "vpp": self._factory.pipelines(int(grid.pp[0]), int(grid.m[0]))[0][1],
-            "schedule": schedule.name,
+            "schedule": schedule.token,
             "recompute": recompute[0][0] if recompute else "none",
             "block_quarters": 1,
             "sharding": choice.name,
