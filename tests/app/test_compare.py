@@ -37,7 +37,7 @@ def test_parts_sum_to_both_steps_and_peaks() -> None:
 def test_a_plan_ties_with_itself() -> None:
     best = best_plans()[0]
     found = compare(best, best)
-    assert found.text.startswith("a tie")
+    assert found.text.startswith("tie")
     assert found.to_dict()["tie"] == {"within": calibration().tie, "tied": True}
     assert not found.settings
     assert all(d.change == 0 for d in (*found.seconds, *found.bytes))

@@ -7,14 +7,13 @@ from dataclasses import replace
 from itertools import accumulate
 
 from meshwright.app.export import TARGETS
-from meshwright.app.plan_set import shortened
 from meshwright.errors import MeshwrightError
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StageEstimate, StepEstimate
 from meshwright.formats.cluster import default_links
 from meshwright.planning.mixing import Mixing, Place, Subset
 from meshwright.planning.sensitivity import numbers
-from meshwright.report.words.titles import strategy_text
+from meshwright.report.words.titles import shortened, strategy_text
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.job import Job
 from meshwright.units import percent, seconds

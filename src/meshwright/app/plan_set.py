@@ -15,7 +15,7 @@ from meshwright.planning.plan_shape import bare_row
 from meshwright.planning.rank_map import RankMap, rank_map
 from meshwright.planning.ties import tied
 from meshwright.planning.whole_run import WholeRun
-from meshwright.report.words.titles import title, title_of
+from meshwright.report.words.titles import shortened, title, title_of
 from meshwright.report.words.verdict import Verdict, run_sentence
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.front import FrontPlan
@@ -297,19 +297,6 @@ def identities(job: Job, row: PlanRow | None) -> tuple[str, ...]:
     if plan.devices < job.cluster.devices:
         found.append(f"{plan.devices} of {job.cluster.devices} devices used")
     return tuple(found)
-
-
-def shortened(numbers: Sequence[int]) -> str:
-    """`20+20+20+20`, and `8x16+7x4` where there are more than 8 numbers."""
-    if len(numbers) <= 8:
-        return "+".join(map(str, numbers))
-    runs: list[tuple[int, int]] = []
-    for number in numbers:
-        if runs and runs[-1][0] == number:
-            runs[-1] = (number, runs[-1][1] + 1)
-        else:
-            runs.append((number, 1))
-    return " + ".join(f"{times} x {number}" if times > 1 else str(number) for number, times in runs)
 
 
 def _front_entry(point: FrontPlan, model: ModelSpec) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 
 from meshwright.planning.plan_shape import bare_row, groups_of
@@ -46,10 +47,23 @@ def strategy_text(strategy: LayerStrategy) -> str:
     """What the layers of a stage share: `tp8 dp4 z1 rc-full`."""
     expert, data = strategy.expert, strategy.data
     degrees = (("tp", strategy.tp), ("cp", strategy.cp), ("ep", expert.ep), ("etp", expert.etp), ("dp", strategy.dp))
-    said = [f"{name}{degree}" for name, degree in degrees if degree > 1]
+    parts = [f"{name}{degree}" for name, degree in degrees if degree > 1]
     if strategy.dp * strategy.cp > 1:
         whole = "fsdp" if data.reshard else "fsdp-keep"
-        said.append(f"z{data.zero}" if data.family == "zero" else "hsdp" if data.replicate > 1 else whole)
+        parts.append(f"z{data.zero}" if data.family == "zero" else "hsdp" if data.replicate > 1 else whole)
     if strategy.recompute.kind != "none":
-        said.append({"full": "rc-full", "selective": "rc-sel"}.get(strategy.recompute.kind, "rc"))
-    return " ".join(said) or "whole layers"
+        parts.append({"full": "rc-full", "selective": "rc-sel"}.get(strategy.recompute.kind, "rc"))
+    return " ".join(parts) or "whole layers"
+
+
+def shortened(numbers: Sequence[int]) -> str:
+    """`20+20+20+20`, and `8x16+7x4` where there are more than 8 numbers."""
+    if len(numbers) <= 8:
+        return "+".join(map(str, numbers))
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and runs[-1][0] == number:
+            runs[-1] = (number, runs[-1][1] + 1)
+        else:
+            runs.append((number, 1))
+    return " + ".join(f"{times} x {number}" if times > 1 else str(number) for number, times in runs)
