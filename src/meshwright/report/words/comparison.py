@@ -13,11 +13,11 @@ from meshwright.planning.ties import differing_parts, tied
 from meshwright.report.words.reasons import parts_text
 from meshwright.report.words.titles import shortened, strategy_text
 from meshwright.report.words.verdict import FITS_WORDS, peak_text
+from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.plan import Pipeline
 from meshwright.specs.row import PlanRow
-from meshwright.schedules.plan_rows import row_of
 from meshwright.units import gib, seconds, significant, slower
 
 Setting = tuple[str, str, str]
