@@ -16,6 +16,7 @@ from meshwright.planning.compose.sources.profiles.price import price_job
 from meshwright.planning.job_inputs import Count, JobInputs
 from meshwright.planning.launch_script import script_question
 from meshwright.planning.one_kind import find_plans, restricted
+from meshwright.planning.plan_shape import title
 from meshwright.planning.plan_source import PlanLike, PlanQuestion, measured_plan, plan_question
 from meshwright.planning.repair.of_plan import Repair, repairs_of_plan
 from meshwright.planning.repair.post_mortem import PostMortem, post_mortem
@@ -25,7 +26,7 @@ from meshwright.records import Record, plain
 from meshwright.report.words import check as words
 from meshwright.report.words.measured import folder_notes, measured_sentence, planned_title
 from meshwright.report.words.post_mortem import post_mortem_lines, ran_out
-from meshwright.report.words.titles import title, title_of
+from meshwright.report.words.titles import title_of
 from meshwright.report.words.verdict import against
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec

@@ -17,8 +17,9 @@ from meshwright.planning.island_search import IslandSearch
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixing import Mixing, Subset
 from meshwright.planning.one_kind import find_plans
+from meshwright.planning.plan_shape import title
 from meshwright.planning.whole_run import whole_run
-from meshwright.report.words.titles import strategy_text, title
+from meshwright.report.words.titles import strategy_text
 from meshwright.report.words.verdict import RunnerUp, Verdict, against, reasons, sentence
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec

@@ -11,11 +11,11 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.formats.cluster import Assumption
 from meshwright.formats.plan_json import PLAN_SET_SCHEMA, content_hash, job_document, write_job
 from meshwright.planning.objectives import QUICKEST, Aim
-from meshwright.planning.plan_shape import bare_row
+from meshwright.planning.plan_shape import bare_row, title
 from meshwright.planning.rank_map import RankMap, rank_map
 from meshwright.planning.ties import tied
 from meshwright.planning.whole_run import WholeRun
-from meshwright.report.words.titles import shortened, title, title_of
+from meshwright.report.words.titles import shortened, title_of
 from meshwright.report.words.verdict import Verdict, run_sentence
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.front import FrontPlan

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from meshwright.app.answer import Answer
+from meshwright.app.plan import plan_set
 from meshwright.app.plan_set import PlanSet
-from meshwright.app.sizing import MOST_DEVICES, CurvePoint, Goal, Sizing, nodes_of
 from meshwright.errors import InfeasibleError, InputError, Problem
 from meshwright.library.devices import device as library_device
 from meshwright.planning.job_inputs import Count, job_inputs, parse_count
+from meshwright.planning.size import MOST_DEVICES, CurvePoint, Goal, Sizing, nodes_of
+from meshwright.records import plain
+from meshwright.report.words.sizing import considered_text, goal_text
 from meshwright.specs.device import DeviceSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.units import percent, seconds, significant
@@ -31,22 +34,21 @@ class SizeAnswer(Answer):
     goal: Goal
     text: str
     considered: str
-    """Which counts were looked at, and what became of them."""
+    """Which counts were considered, and what became of them."""
     plans: PlanSet
     curve: tuple[CurvePoint, ...]
     """The counts that were searched, in the order of devices."""
 
     def to_dict(self) -> dict[str, Any]:
         """As data: `meshwright.size/1`."""
-        goal = self.goal
         return {
             "schema": "meshwright.size/1",
             "device": self.device,
             "devices": self.devices,
-            "goal": {"days": goal.days, "step_time_s": goal.step_time_s, "max_price": goal.max_price},
+            "goal": self.goal.to_dict(),
             "text": self.text,
             "considered": self.considered,
-            "curve": [point.to_dict() for point in self.curve],
+            "curve": plain(self.curve),
             "plan_set": self.plans.to_dict(),
         }
 
@@ -120,14 +122,15 @@ def size(
         if sizing.unusable is not None and not sizing.bounds:
             raise sizing.unusable
         raise InfeasibleError(_impossible(spec, goal, curve, sizing), code="MW302")
-    plans = sizing.plans(found.devices)
+    inputs, best = sizing.found(found.devices)
+    plans = plan_set(inputs, best, top=1)
     fewest = "are the fewest" if not sizing.skipped else "are enough"
     return SizeAnswer(
         device=spec.name,
         devices=found.devices,
         goal=goal,
-        text=f"{found.devices:,} x {spec.name} {fewest} for {goal.text()}. {plans.verdict.text}",
-        considered=sizing.text(),
+        text=f"{found.devices:,} x {spec.name} {fewest} for {goal_text(goal)}. {plans.verdict.text}",
+        considered=considered_text(sizing),
         plans=plans,
         curve=curve,
     )
@@ -159,7 +162,7 @@ def _goal(days: object, step_time: object, max_price: object, tokens: Count | No
 
 
 def _impossible(device: DeviceSpec, goal: Goal, curve: tuple[CurvePoint, ...], sizing: Sizing) -> Problem:
-    what = f"no number of {device.name} meets {goal.text()}"
+    what = f"no number of {device.name} meets {goal_text(goal)}"
     fitting = [point for point in curve if point.step_time_s is not None]
     points = fitting or list(sizing.bounds.values())
     if sizing.fewest() > MOST_DEVICES:
@@ -170,7 +173,7 @@ def _impossible(device: DeviceSpec, goal: Goal, curve: tuple[CurvePoint, ...], s
             field="days",
         )
     if not points or (curve and not fitting):
-        why = f"no plan fits; {sizing.text()}"
+        why = f"no plan fits; {considered_text(sizing)}"
         return Problem(what=what, why=why, fix="use a device with more memory", field="devices")
     could = "" if fitting else "any plan could be "
     if goal.max_price is not None:
@@ -180,10 +183,10 @@ def _impossible(device: DeviceSpec, goal: Goal, curve: tuple[CurvePoint, ...], s
         best = min(points, key=lambda point: point.step_time_s or math.inf)
         took = f"{significant(best.days)} days" if best.days is not None else seconds(best.step_time_s or 0.0)
         mfu = "" if best.mfu is None else f" ({percent(best.mfu)} MFU)"
-        reached = f"the quickest {could}is {took} with {best.devices:,}{mfu}"
+        reached = f"the fastest {could}is {took} with {best.devices:,}{mfu}"
     return Problem(
         what=what,
-        why=f"{reached}; {sizing.text()}",
+        why=f"{reached}; {considered_text(sizing)}",
         fix="allow more, raise the global batch so that more devices have work, or use a faster device",
         field="days",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, groupby
 
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
@@ -17,6 +17,20 @@ def bare_row(plan: ExecutionPlan, model: ModelSpec) -> PlanRow | None:
     """The row a plan would be if nothing were recomputed; None where its layers differ in more than that."""
     strategies = tuple(replace(strategy, recompute=Recompute()) for strategy in plan.strategies)
     return row_of(replace(plan, strategies=strategies), model)
+
+
+def title(plan: ExecutionPlan, model: ModelSpec, name: str | None) -> str:
+    """The one-line form, or the nearest to it in words."""
+    if name is not None:
+        return name
+    row = bare_row(plan, model)
+    if row is not None:
+        return f"{row.format()} + recompute per layer"
+    if len(plan.pipelines) == 1:
+        return f"1 pipeline, {len(plan.strategies)} strategies"
+    sizes = ([worker.num_devices for worker in pipeline.workers] for pipeline in plan.pipelines)
+    runs = ([(size, len(list(run))) for size, run in groupby(own)] for own in sizes)
+    return " | ".join(" > ".join(f"{count} x {size} devices" for size, count in run) for run in runs)
 
 
 def groups_of(job: Job, pipeline: int) -> list[str]:

@@ -5,26 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from meshwright.planning.plan_shape import bare_row, groups_of
+from meshwright.planning.plan_shape import groups_of, title
 from meshwright.specs.job import Job
-from meshwright.specs.model import ModelSpec
-from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 from meshwright.specs.strategy import LayerStrategy
-
-
-def title(plan: ExecutionPlan, model: ModelSpec, name: str | None) -> str:
-    """The one-line form, or the nearest to it in words."""
-    if name is not None:
-        return name
-    row = bare_row(plan, model)
-    if row is not None:
-        return f"{row.format()} + recompute per layer"
-    if len(plan.pipelines) == 1:
-        return f"1 pipeline, {len(plan.strategies)} strategies"
-    sizes = ([worker.num_devices for worker in pipeline.workers] for pipeline in plan.pipelines)
-    runs = ([(size, len(list(run))) for size, run in groupby(own)] for own in sizes)
-    return " | ".join(" > ".join(f"{count} x {size} devices" for size, count in run) for run in runs)
 
 
 def title_of(job: Job, row: PlanRow | None = None) -> str:

@@ -1,4 +1,4 @@
-"""Counts of devices from few to many: bounded first, and searched only where the bound leaves the goal open."""
+"""How many devices are enough: counts from few to many, searched only where their bound leaves the goal open."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from meshwright.app.plan import plan_set
-from meshwright.app.plan_set import PlanSet
 from meshwright.errors import InputError
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.price import model_flop_per_token
 from meshwright.formats.cluster import node_group
 from meshwright.planning.axes import space_of
 from meshwright.planning.job_inputs import JobInputs
-from meshwright.planning.one_kind import find_plans, is_round
+from meshwright.planning.one_kind import Found, find_plans, is_round
+from meshwright.planning.plan_shape import title
 from meshwright.planning.whole_run import whole_run
 from meshwright.records import Record
 from meshwright.search.bound import row_bounds
@@ -23,7 +22,7 @@ from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.device import DeviceSpec
 from meshwright.specs.workload import Workload
-from meshwright.units import DAY_S, seconds, significant
+from meshwright.units import DAY_S
 
 MOST_DEVICES = 65_536
 MOST_SEARCHES = 24
@@ -37,17 +36,17 @@ class CurvePoint(Record):
     """The best plan of one number of devices."""
 
     devices: int
-    name: str | None
+    name: str | None = None
     """None where nothing fits."""
-    step_time_s: float | None
-    mfu: float | None
-    days: float | None
-    price: float | None
-    meets: bool
+    step_time_s: float | None = None
+    mfu: float | None = None
+    days: float | None = None
+    price: float | None = None
+    meets: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
+class Goal(Record):
     """What the devices must be enough for; None is no limit."""
 
     days: float | None = None
@@ -58,15 +57,6 @@ class Goal:
         """Whether a plan is good enough."""
         limits = ((self.days, point.days), (self.step_time_s, point.step_time_s), (self.max_price, point.price))
         return all(limit is None or (value is not None and value <= limit) for limit, value in limits)
-
-    def text(self) -> str:
-        """In words."""
-        parts = [
-            f"{significant(self.days)} days" if self.days is not None else "",
-            f"{seconds(self.step_time_s)} per step" if self.step_time_s is not None else "",
-            f"a price of {self.max_price:,.0f}" if self.max_price is not None else "",
-        ]
-        return " and ".join(part for part in parts if part)
 
 
 class Sizing:
@@ -103,7 +93,7 @@ class Sizing:
             if devices < wait:
                 self.skipped += 1
                 continue
-            point = self._search(devices, top=1).point
+            point = self._search(devices)
             self.tried[devices] = point
             if point.meets:
                 return point
@@ -112,22 +102,14 @@ class Sizing:
             wait = 2 * devices if len(self.tried) >= MOST_SEARCHES else 0
         return None
 
-    def plans(self, devices: int) -> PlanSet:
-        """The best plan of a count and its runner-up."""
-        answer = self._search(devices, top=2).plans
-        assert answer is not None, "the count was found to have a plan"
-        return answer
+    def found(self, devices: int) -> tuple[JobInputs, Found]:
+        """The best plan of a count and its runner-up, with the job they are for."""
+        return self._found(devices, top=2)
 
-    def text(self) -> str:
-        """Which counts were looked at, and what became of them."""
-        usual = self.group.devices_per_node
-        ruled_out = self.considered - len(self.tried) - self.skipped
-        kinds = f"parts of a node and whole nodes of {usual} in numbers made of 2, 3, 5 and 7"
-        line = (
-            f"{self.considered:,} counts from {self.fewest():,} devices on ({kinds}): {ruled_out:,} ruled out by the "
-            f"least time and memory any plan takes, {len(self.tried):,} searched"
-        )
-        return line + (f", {self.skipped:,} passed over after so many searches" if self.skipped else "")
+    @property
+    def ruled_out(self) -> int:
+        """Counts whose least time and memory miss the goal."""
+        return self.considered - len(self.tried) - self.skipped
 
     def fewest(self) -> int:
         """Devices that would be enough at peak speed."""
@@ -171,9 +153,7 @@ class Sizing:
             days = workload.tokens / workload.tokens_per_step * time_s / DAY_S
             rate = self.group.price_per_hour
             price = None if rate is None else days * 24.0 * devices * rate
-        self.bounds[devices] = CurvePoint(
-            devices=devices, name=None, step_time_s=time_s, mfu=None, days=days, price=price, meets=False
-        )
+        self.bounds[devices] = CurvePoint(devices=devices, step_time_s=time_s, days=days, price=price)
         return self.bounds[devices]
 
     def _stalled(self, devices: int) -> bool:
@@ -197,36 +177,26 @@ class Sizing:
                     return True
         return False
 
-    def _search(self, devices: int, *, top: int) -> _Searched:
-        where = self._on(devices)
-        inputs = replace(self.base, cluster=where)
-        found = find_plans(inputs.model, where, inputs.workload, self._space, top=top)
+    def _found(self, devices: int, *, top: int) -> tuple[JobInputs, Found]:
+        inputs = replace(self.base, cluster=self._on(devices))
+        return inputs, find_plans(inputs.model, inputs.cluster, inputs.workload, self._space, top=top)
+
+    def _search(self, devices: int) -> CurvePoint:
+        inputs, found = self._found(devices, top=1)
         if not found.result.plans:
-            nothing = CurvePoint(
-                devices=devices, name=None, step_time_s=None, mfu=None, days=None, price=None, meets=False
-            )
-            return _Searched(point=nothing, plans=None)
-        answer = plan_set(inputs, found, top=1)
-        best = answer.best
-        run = whole_run(best.job, best.estimate)
+            return CurvePoint(devices=devices)
+        best = found.result.plans[0]
+        job = found.job(best, inputs.model, inputs.workload)
+        run = whole_run(job, best.estimate)
         point = CurvePoint(
             devices=devices,
-            name=best.title,
+            name=title(best.plan, inputs.model, job.name),
             step_time_s=best.estimate.step_time_s,
             mfu=best.estimate.mfu,
             days=run.days if run else None,
             price=run.price if run else None,
-            meets=False,
         )
-        return _Searched(point=replace(point, meets=self.goal.met(point)), plans=answer)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Searched:
-    """The best plan of a count as a point and as an answer."""
-
-    point: CurvePoint
-    plans: PlanSet | None
+        return replace(point, meets=self.goal.met(point))
 
 
 def nodes_of(device: DeviceSpec, nodes: int, per_node: int | None = None) -> ClusterSpec:
