@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from meshwright.report.plan_tables import bullet, heading
+from meshwright.report.parts import bullet, columns, heading
 from meshwright.units import GIB, seconds, significant
 
 
@@ -34,9 +34,8 @@ def _time(step_time_s: float | None) -> str:
 
 
 def _stage_table(stages: list[Mapping[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("pipelines", "micro-batches", "stage", "on", "tp", "dp", "mbs", "layers", "per micro-batch", "GiB"):
-        table.add_column(name, justify="left" if name in ("pipelines", "stage", "on", "layers") else "right")
+    names = ("pipelines", "micro-batches", "stage", "on", "tp", "dp", "mbs", "layers", "per micro-batch", "GiB")
+    table = columns(*names, fold=("pipelines", "stage", "on", "layers"))
     for numbers, rows in _alike(stages):
         for row in rows:
             first = row is rows[0]
