@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import accumulate
 
-from meshwright.app.export import TARGETS
-from meshwright.errors import MeshwrightError
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StageEstimate, StepEstimate
 from meshwright.formats.cluster import default_links
+from meshwright.planning.exporters import EXPORTERS
 from meshwright.planning.mixing import Mixing, Place, Subset
 from meshwright.planning.sensitivity import numbers
 from meshwright.report.words.titles import shortened, strategy_text
@@ -159,12 +158,10 @@ def _doubted(job: Job, used: set[str]) -> Iterator[tuple[str, ClusterSpec]]:
 
 def _frameworks(job: Job, estimate: StepEstimate) -> Iterator[str]:
     """Which frameworks can run the plan, and why others cannot."""
-    for name, translate in TARGETS.items():
-        try:
-            translate(job, estimate)
-        except MeshwrightError as error:
-            # That devices are numbered otherwise follows from any unlike stage, and says the least.
-            reasons = [problem.why or problem.what for problem in error.problems]
+    for name, exporter in EXPORTERS.items():
+        # That devices are numbered otherwise follows from any unlike stage, and says the least.
+        reasons = [problem.why or problem.what for problem in exporter.refused(job)]
+        if reasons:
             yield f"{name} cannot run it: {next((r for r in reasons if 'numbered' not in r), reasons[0])}"
         else:
             yield f"{name} can run it: export --to {name}"
