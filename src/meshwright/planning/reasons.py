@@ -9,13 +9,13 @@ from meshwright.estimate.result import LinkTraffic, StepEstimate
 from meshwright.planning.compose.costing import SECONDS_PER_HOUR
 from meshwright.planning.objectives import OBJECTIVES, QUICKEST, Aim
 from meshwright.planning.reason import Reason
-from meshwright.search.result import Certificate
+from meshwright.search.result import PlanCertificate
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 
 
 def plan_reasons(
-    job: Job, estimate: StepEstimate, certificate: Certificate | None, objective: str = "time"
+    job: Job, estimate: StepEstimate, certificate: PlanCertificate | None, objective: str = "time"
 ) -> Iterator[Reason]:
     """Where the time goes, where the memory peaks, what was proved.
 
@@ -44,7 +44,7 @@ def plan_reasons(
         yield Reason.of("recompute per layer")
 
 
-def search_reason(certificate: Certificate, objective: str = "time", step_time_s: float | None = None) -> Reason:
+def search_reason(certificate: PlanCertificate, objective: str = "time", step_time_s: float | None = None) -> Reason:
     """What the search proves of the best plan.
 
     Args:
