@@ -17,8 +17,8 @@ from benchmarks import ROOT, markdown_table
 from benchmarks.timing import Line
 from meshwright.app.plan import plan
 from meshwright.app.replan import replan
-from meshwright.planning.island_search import IslandSearch
 from meshwright.planning.job_inputs import job_inputs
+from meshwright.planning.mixed.native import COMPOSED, NativeSource
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.units import GIB, KIB, significant
@@ -112,16 +112,13 @@ def _features(model: str, gpus: str) -> list[str]:
         tokens=None,
         price=None,
     )
-    run = IslandSearch(inputs, _everything)
-    near = {
-        number: found.step_time_s
-        for number in range(len(inputs.cluster.groups))
-        if (found := run.alone(number)) is not None
-    }
+    source = NativeSource(inputs, _everything)
+    near = {part: one.step_time_s for part in source.whole for one in source.alone(part)}
     alone = {
-        inputs.cluster.groups[number].name: found.step_time_s
-        for number, step_s in near.items()
-        if step_s <= 1.1 * min(near.values()) and (found := run.alone(number, exhaustive=True)) is not None
+        inputs.cluster.groups[part.group].name: one.step_time_s
+        for part, step_s in near.items()
+        if step_s <= 1.1 * min(near.values())
+        for one in source.alone(part, exhaustive=True)
     }
     step_s, bare_s = full[0].estimate.step_time_s, bare[0].estimate.step_time_s
     best = min(alone, key=lambda name: alone[name])
@@ -176,7 +173,8 @@ def _timed(model: str, gpus: str, batch: str, dtype: str) -> tuple[float, float,
         price=None,
     )
     started = time.process_time()
-    IslandSearch(inputs, _everything).composed(range(len(inputs.cluster.groups)), 12)
+    source = NativeSource(inputs, _everything)
+    source.composed(source.whole, COMPOSED)
     composed_s = time.process_time() - started
     started = time.process_time()
     plan(model, gpus=gpus, global_batch=int(batch), dtype=dtype)

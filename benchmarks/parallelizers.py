@@ -14,15 +14,14 @@ import sys
 from benchmarks import markdown_table
 from meshwright.app.plan import plan
 from meshwright.errors import MeshwrightError
+from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.sources.parallelizers.registry import HOMES, parallelizers_named
-from meshwright.planning.composed_search import ComposedSearch
 from meshwright.planning.job_inputs import job_inputs
+from meshwright.planning.mixed.parallelizers import SliceSource, claimed_s
 from meshwright.units import seconds, significant
 
 JOBS = (("llama-2-7b", "8xA100-40", 64), ("llama-3-8b", "16xH100,8xA100-80", 128))
 """Model, cluster and batch, of 4,096 tokens."""
-PRICED = 16
-"""Plans of each parallelizer that are priced in full."""
 
 
 def main() -> None:
@@ -56,13 +55,14 @@ def compared(name: str, model: str, gpus: str, batch: int) -> tuple[str, ...] | 
         return None
     inputs = job_inputs(model, gpus=gpus, seq_len=4096, global_batch=batch)
     before_s = _processor_s()
-    search = ComposedSearch(inputs, asked)
-    found = search.best(range(len(inputs.cluster.groups)), PRICED)
+    source = SliceSource(inputs, asked)
+    parts = [IslandPart(number, group.devices) for number, group in enumerate(inputs.cluster.groups)]
+    found = source.together(parts, thorough=True)
     spent_s = _processor_s() - before_s
-    skipped = sum(len(one.skips) for one in search.composer.questions.parallelizers)
-    times = (seconds(found[0].estimate.step_time_s), seconds(found[0].claimed_s)) if found else ("nothing fits", "")
+    skipped = sum(len(one.skips) for one in source.composer.questions.parallelizers)
+    times = (seconds(found[0].step_time_s), seconds(claimed_s(found[0]))) if found else ("nothing fits", "")
     said = name.replace(",", ", ")
-    return said, *times, f"{significant(spent_s)} s", f"{search.counts['questions']:,}", f"{skipped:,}"
+    return said, *times, f"{significant(spent_s)} s", f"{source.counts['questions']:,}", f"{skipped:,}"
 
 
 def _processor_s() -> float:

@@ -15,14 +15,15 @@ from meshwright.app.compare import compare
 from meshwright.app.estimate import estimate
 from meshwright.app.explain import explain
 from meshwright.app.export import export
-from meshwright.app.plan_mixed import MixedPlan, plan_measured
+from meshwright.app.plan_mixed import plan_measured
+from meshwright.app.plan_set import PlanSet
 from meshwright.app.trace import trace
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.formats.plan_json import read_job, write_job
 from meshwright.planning.compose.sources.profiles.price import price_job
 from meshwright.specs.measured import MeasuredJob
-from tests.app.test_plan_mixed import cluster_file
 from tests.formats.test_plan_json import example
+from tests.planning.mixed.test_profiles import cluster_file
 
 PROFILES = Path(__file__).parents[1] / "data" / "profiles"
 
@@ -33,37 +34,38 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def planned(folder: Path) -> MixedPlan:
+def planned(folder: Path) -> PlanSet:
     return plan_measured("tiny", profiles=PROFILES, global_batch=45, cluster=cluster_file(folder))
 
 
 @pytest.fixture(scope="module")
-def plan_file(folder: Path, planned: MixedPlan) -> str:
-    return str(planned.save(folder / "plan.json"))
+def plan_file(folder: Path, planned: PlanSet) -> str:
+    return str(planned.best.save(folder / "plan.json"))
 
 
-def test_the_file_holds_the_job_and_prices_to_the_planned_step(planned: MixedPlan, plan_file: str) -> None:
+def test_the_file_holds_the_job_and_prices_to_the_planned_step(planned: PlanSet, plan_file: str) -> None:
     read = read_job(plan_file)
-    assert read.planned == planned.job
+    assert read.planned == planned.best.job
     assert not read.warnings
     assert isinstance(read.planned, MeasuredJob)
-    assert price_job(read.planned).step_time_s == pytest.approx(planned.composed.time.step_time_s, rel=1e-12)
+    assert price_job(read.planned).step_time_s == pytest.approx(planned.best.estimate.step_time_s, rel=1e-12)
     assert write_job(read.planned) == Path(plan_file).read_text()
-    assert read_job(json.dumps(planned.to_dict())).planned == planned.job
+    assert read_job(json.dumps(planned.to_dict())).planned == planned.best.job
 
 
 @pytest.mark.parametrize("batch", [1, 7, 48, 96])
 def test_any_batch_prices_to_the_planned_step(folder: Path, batch: int) -> None:
-    plan = plan_measured("tiny", profiles=PROFILES, global_batch=batch, cluster=cluster_file(folder))
-    assert plan.estimate.step_time_s == pytest.approx(plan.composed.time.step_time_s, rel=1e-12)
+    plan = plan_measured("tiny", profiles=PROFILES, global_batch=batch, cluster=cluster_file(folder)).best
+    assert isinstance(plan.job, MeasuredJob)
+    assert plan.estimate.step_time_s == pytest.approx(price_job(plan.job).step_time_s, rel=1e-12)
     assert sum(dict(plan.estimate.breakdown_s).values()) == pytest.approx(plan.estimate.step_time_s)
     for stage in plan.estimate.stages:
         assert sum(dict(stage.memory_bytes).values()) == pytest.approx(stage.peak_memory_bytes)
 
 
-def test_explain_prices_every_rung_and_neighbour(planned: MixedPlan, plan_file: str) -> None:
+def test_explain_prices_every_rung_and_neighbour(planned: PlanSet, plan_file: str) -> None:
     found = explain(plan_file)
-    assert found.estimate.step_time_s == pytest.approx(planned.step_time_s, rel=1e-12)
+    assert found.estimate.step_time_s == pytest.approx(planned.best.estimate.step_time_s, rel=1e-12)
     assert found.ladder[-1].step_time_s == found.estimate.step_time_s
     assert found.neighbours
     times = [one.step_time_s for one in found.neighbours if one.outcome != "no"]
@@ -76,11 +78,11 @@ def test_explain_prices_every_rung_and_neighbour(planned: MixedPlan, plan_file: 
     assert "measured layers" in str(found)
 
 
-def test_the_timeline_ends_with_the_step_and_runs_every_micro_batch(planned: MixedPlan, plan_file: str) -> None:
+def test_the_timeline_ends_with_the_step_and_runs_every_micro_batch(planned: PlanSet, plan_file: str) -> None:
     found = trace(plan_file)
     estimate, timeline = found.step.estimate, found.step.timeline
     assert max(phase.end_s for phase in found.step.phases) == pytest.approx(estimate.step_time_s)
-    tasks = sum(2 * len(one.sizes) * len(one.shape.stages) for one in planned.paced)
+    tasks = sum(2 * one.num_micro_batches * len(one.workers) for one in planned.best.plan.pipelines)
     assert timeline.table.tasks == tasks
     np.testing.assert_allclose(timeline.busy_s, [stage.busy_s for stage in estimate.stages])
     rule_s = estimate.step_time_s - dict(estimate.breakdown_s)["dp"] - dict(estimate.breakdown_s)["optimizer"]
@@ -90,19 +92,19 @@ def test_the_timeline_ends_with_the_step_and_runs_every_micro_batch(planned: Mix
 
 
 def test_two_plans_are_compared_and_one_of_a_model_is_not(folder: Path, plan_file: str) -> None:
-    alone = plan_measured("tiny", profiles=PROFILES, global_batch=45, cluster=cluster_file(folder, old_gib=2.5))
+    alone = plan_measured("tiny", profiles=PROFILES, global_batch=45, cluster=cluster_file(folder, old_gib=2.5)).best
     found = compare(plan_file, alone.job)
-    assert found.estimates[1].step_time_s == pytest.approx(alone.step_time_s)
-    assert sum(difference.second for difference in found.seconds) == pytest.approx(alone.step_time_s)
+    assert found.estimates[1].step_time_s == pytest.approx(alone.estimate.step_time_s)
+    assert sum(difference.second for difference in found.seconds) == pytest.approx(alone.estimate.step_time_s)
     assert ("devices", str(explain(plan_file).job.plan.devices), str(alone.plan.devices)) in found.settings
     assert found.pictures()
-    other = plan_measured("tiny", profiles=PROFILES, global_batch=8, cluster=cluster_file(folder))
+    other = plan_measured("tiny", profiles=PROFILES, global_batch=8, cluster=cluster_file(folder)).best
     assert "sequences/s" in compare(plan_file, other.job).text
     with pytest.raises(UnsupportedError, match="the other of a model"):
         compare(plan_file, example())
 
 
-def test_check_says_what_does_not_fit(planned: MixedPlan, plan_file: str) -> None:
+def test_check_says_what_does_not_fit(planned: PlanSet, plan_file: str) -> None:
     assert check(None, plan_file).ok
     document = json.loads(Path(plan_file).read_text())
     for group in document["cluster"]["groups"]:
@@ -129,7 +131,7 @@ def test_verbs_that_need_a_model_say_why_they_cannot(plan_file: str, tmp_path: P
 def test_the_file_is_enough_and_says_when_the_profiles_changed(folder: Path) -> None:
     copy = folder / "profiles"
     shutil.copytree(PROFILES, copy)
-    plan = plan_measured("tiny", profiles=copy, global_batch=45, cluster=cluster_file(folder))
+    plan = plan_measured("tiny", profiles=copy, global_batch=45, cluster=cluster_file(folder)).best
     assert not any("profiles in" in note for note in explain(plan.job).notes)
     times = copy / "layer_times.csv"
     head, *rows = times.read_text().splitlines()
@@ -142,11 +144,11 @@ def test_the_file_is_enough_and_says_when_the_profiles_changed(folder: Path) -> 
     times.write_text("\n".join([head, *longer]) + "\n")
     changed = explain(plan.job)
     assert any("changed since" in note for note in changed.notes)
-    assert changed.estimate.step_time_s == plan.step_time_s
+    assert changed.estimate.step_time_s == plan.estimate.step_time_s
     shutil.rmtree(copy)
     gone = explain(plan.job)
     assert any("are gone" in note for note in gone.notes)
-    assert gone.estimate.step_time_s == plan.step_time_s
+    assert gone.estimate.step_time_s == plan.estimate.step_time_s
 
 
 def _layer_less(profile: dict[str, Any]) -> None:

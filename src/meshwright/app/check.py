@@ -24,10 +24,10 @@ from meshwright.planning.ties import tied
 from meshwright.planning.violation import Violation, too_large
 from meshwright.records import Record, plain
 from meshwright.report.words import check as words
-from meshwright.report.words.measured import folder_notes, measured_sentence, planned_title
+from meshwright.report.words.measured import folder_notes
 from meshwright.report.words.post_mortem import post_mortem_lines, ran_out
-from meshwright.report.words.titles import title_of
-from meshwright.report.words.verdict import against
+from meshwright.report.words.titles import planned_title, title_of
+from meshwright.report.words.verdict import against, sentence
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.measured import MeasuredJob
@@ -191,7 +191,7 @@ def _measured_report(job: MeasuredJob, warnings: tuple[str, ...]) -> CheckReport
     return CheckReport(
         name=None,
         title=planned_title(job),
-        text=measured_sentence(job, estimate),
+        text=sentence(job, estimate),
         violations=tuple(too_large(estimate)),
         estimate=estimate,
         better=None,

@@ -17,7 +17,8 @@ from meshwright.planning.plan_source import PlanLike, planned_job
 from meshwright.planning.ties import tied
 from meshwright.records import Record, plain
 from meshwright.report.words import comparison as words
-from meshwright.report.words.measured import folder_notes, planned_title
+from meshwright.report.words.measured import folder_notes
+from meshwright.report.words.titles import planned_title
 from meshwright.specs.measured import MeasuredJob
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from meshwright.app.explanation import Explanation
 from meshwright.estimate.result import StepPrice
@@ -17,11 +16,13 @@ from meshwright.planning.compose.sources.profiles.pipeline_set import Compositio
 from meshwright.planning.compose.sources.profiles.price import paced_pipelines, price_job, price_pipelines
 from meshwright.planning.compose.sources.profiles.set_price import CompositionPricer
 from meshwright.planning.compose.sources.profiles.shares import shares
-from meshwright.planning.sensitivity import LEAST_EFFECT, SURE_STEP, Effect
+from meshwright.planning.mixed.measured_doubts import effects_of_profile
+from meshwright.planning.sensitivity import LEAST_EFFECT
 from meshwright.report.words.explanation import Step, rung, step_of
-from meshwright.report.words.measured import folder_notes, measured_sentence
+from meshwright.report.words.measured import folder_notes
 from meshwright.report.words.prices import price_said, traffic_lines
-from meshwright.specs.measured import MeasuredJob, MeasuredLink, MeasuredModel
+from meshwright.report.words.verdict import sentence
+from meshwright.specs.measured import MeasuredJob
 
 MOST_NEIGHBOURS = 12
 
@@ -47,10 +48,10 @@ def explain_measured(job: MeasuredJob, warnings: tuple[str, ...] = ()) -> Explan
     return Explanation(
         job=job,
         estimate=estimate,
-        text=measured_sentence(job, estimate),
+        text=sentence(job, estimate),
         ladder=tuple(around.ladder()),
         neighbours=tuple(around.neighbours()),
-        sensitivity=tuple(_effects(job, estimate.step_time_s)),
+        sensitivity=tuple(effects_of_profile(job, estimate.step_time_s)),
         notes=(*notes, *traffic_lines(estimate.traffic, job.cluster)),
     )
 
@@ -143,50 +144,3 @@ def _evenly(shape: PipelineShape) -> PipelineShape:
     each, more = divmod(shape.cuts[-1], len(shape.stages))
     stages = tuple(stage._replace(layers=each + (i < more)) for i, stage in enumerate(shape.stages))
     return PipelineShape(shape.micro_batch, stages)
-
-
-def _effects(job: MeasuredJob, step_time_s: float) -> list[Effect]:
-    """What the step does where measured numbers are a little off, the largest effect first."""
-    found = []
-    for name, worse, better in _doubted(job.profile):
-        slow, quick = (price_job(replace(job, profile=profile)).step_time_s for profile in (worse, better))
-        if max(slow - step_time_s, step_time_s - quick) > LEAST_EFFECT * step_time_s:
-            found.append(
-                Effect(name=name, basis="measured", change=SURE_STEP, step_time_worse_s=slow, step_time_better_s=quick)
-            )
-    return sorted(found, key=lambda one: one.step_time_better_s - one.step_time_worse_s)
-
-
-def _doubted(profile: MeasuredModel) -> Iterator[tuple[str, MeasuredModel, MeasuredModel]]:
-    for device in dict.fromkeys(point.device for point in profile.points):
-        worse, better = (_layers(profile, device, factor) for factor in (1 - SURE_STEP, 1 + SURE_STEP))
-        yield f"speed of the layers on {device}", worse, better
-    pairs = dict.fromkeys(tuple(sorted({link.source.device, link.target.device})) for link in profile.links)
-    for pair in pairs:
-        said = f"links between {' and '.join(pair)}" if len(pair) > 1 else f"links between nodes of {pair[0]}"
-        worse, better = (_links(profile, set(pair), factor) for factor in (1 - SURE_STEP, 1 + SURE_STEP))
-        yield f"bandwidth of {said}", worse, better
-
-
-def _layers(profile: MeasuredModel, device: str, factor: float) -> MeasuredModel:
-    points = tuple(
-        replace(
-            point,
-            forward_s=tuple(time_s / factor for time_s in point.forward_s),
-            backward_s=tuple(time_s / factor for time_s in point.backward_s),
-        )
-        if point.device == device
-        else point
-        for point in profile.points
-    )
-    return replace(profile, points=points)
-
-
-def _links(profile: MeasuredModel, pair: set[str], factor: float) -> MeasuredModel:
-    def scaled(link: MeasuredLink) -> MeasuredLink:
-        if {link.source.device, link.target.device} != pair:
-            return link
-        c2, c1, c0 = (factor * c for c in (link.c2, link.c1, link.c0))
-        return replace(link, c2=c2, c1=c1, c0=c0, max_gb_s=factor * link.max_gb_s)
-
-    return replace(profile, links=tuple(scaled(link) for link in profile.links))

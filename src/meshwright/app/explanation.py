@@ -11,7 +11,7 @@ from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.sensitivity import Effect
 from meshwright.records import plain
 from meshwright.report.words.explanation import Step, effect_line
-from meshwright.report.words.measured import planned_title
+from meshwright.report.words.titles import planned_title
 
 if TYPE_CHECKING:
     pass

@@ -7,13 +7,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
-from meshwright.app.plan_composed import Names, check_composed, plan_composed
-from meshwright.app.plan_islands import check_islands, plan_islands
+from meshwright.app.plan_mixed import check_mixed, plan_mixed
 from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.formats.cluster import Assumption
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.planning.axes import check_axes, inexact, space_of, target_rule
-from meshwright.planning.compose.sources.parallelizers.registry import parallelizers_named
+from meshwright.planning.compose.sources.parallelizers.registry import Names, parallelizers_named
 from meshwright.planning.job_inputs import Count, Gathered, JobInputs, job_inputs
 from meshwright.planning.objectives import QUICKEST, Aim, Duration, aim_of
 from meshwright.planning.one_kind import Found, check_options, find_best, restricted
@@ -123,13 +122,6 @@ def plan(
     if parallelizer is not None:
         asked_for = parallelizer
         named = gathered.attempt(lambda: parallelizers_named(asked_for))
-        other_aims = {"max_step_time": max_step_time, "max_price_per_step": max_price_per_step, "days": days,
-                      "max_price": max_price, "objective": None if objective == "time" else objective}  # fmt: skip
-        gathered.attempt(
-            lambda: check_composed(
-                pin=pin, forbid=forbid, schedule=schedule, target=target, pareto=pareto, **other_aims
-            )
-        )
     found_inputs = gathered.attempt(
         lambda: job_inputs(
             model,
@@ -156,12 +148,18 @@ def plan(
     aim, inputs, left_out = found_aim, found_inputs, tuple[str, ...]()
     if not inputs.cluster.homogeneous:
         inputs, left_out = usable_islands(inputs, tolerance)
-    if named:
-        composed = plan_composed(inputs, named, top=top)
-        return replace(composed, warnings=(*left_out, *composed.warnings))
-    if not inputs.cluster.homogeneous:
-        check_islands(pareto=pareto)
-        mixed = plan_islands(inputs, top=top, aim=aim, pin=pin, forbid=forbid, schedule=schedule, target=target)
+    if named or not inputs.cluster.homogeneous:
+        check_mixed(pareto=pareto, by="--parallelizer" if named else "several groups of nodes")
+        mixed = plan_mixed(
+            inputs,
+            parallelizers=named or (),
+            top=top,
+            aim=aim,
+            pin=pin,
+            forbid=forbid,
+            schedule=schedule,
+            target=target,
+        )
         return replace(mixed, warnings=(*left_out, *mixed.warnings))
     spec, workload = inputs.model, inputs.workload
 
@@ -209,7 +207,7 @@ def plan_set(
         RankedPlan(rank=rank, job=job(plan), row=plan.row, estimate=plan.estimate)
         for rank, plan in enumerate(found.result.plans, start=1)
     )
-    best, certificate = plans[0], found.result.certificate
+    best, first, certificate = plans[0], found.result.plans[0], found.result.certificate
     where = rank_map(best.job)
     warnings = [*found.warnings, *where.warnings]
     if found.result.relaxed:
@@ -220,7 +218,7 @@ def plan_set(
     why += plan_reasons(best.job, best.estimate, certificate, aim.objective)
     why += price_reasons(best.job, best.estimate, aim)
     if space is not None and aim.by.exact and not found.result.relaxed:
-        kept_out = reserve_reason(best.job, best.row, best.estimate, space)
+        kept_out = reserve_reason(job(first), first.row, first.estimate, space)
         why += [kept_out] if kept_out else []
     text = sentence(best.job, best.estimate) + (f" {run_sentence(run)}." if run else "")
     return PlanSet(

@@ -11,9 +11,11 @@ from collections.abc import Iterable
 
 from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.planning.axes import space_of
+from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.sources.native.pipelines import QUICK
-from meshwright.planning.island_search import Candidate, IslandSearch
 from meshwright.planning.job_inputs import JobInputs, job_inputs
+from meshwright.planning.mixed.native import NativeSource
+from meshwright.planning.mixed.source import Candidate
 from meshwright.planning.usable_islands import usable_islands
 from meshwright.report.words.verdict import Verdict, reasons, sentence
 from meshwright.search.space import Space
@@ -49,16 +51,16 @@ def plans_again(
     def space_for(part: ClusterSpec) -> Space:
         return space_of(inputs.model, inputs.workload, part.devices, pin=pin, forbid=forbid, schedule=None)
 
-    run = IslandSearch(inputs, space_for, QUICK)
-    groups = range(len(inputs.cluster.groups))
-    found: list[Candidate | None] = [*run.composed(groups, max(COMPOSED, top))]
+    source = NativeSource(inputs, space_for, QUICK)
+    found = source.composed(source.whole, max(COMPOSED, top))
     if inputs.cluster.homogeneous:
-        found += [run.alone(0, devices) for devices in _equal_sizes(job, inputs.cluster)]
-    distinct = {one.plan: one for one in found if one is not None}
+        for devices in _equal_sizes(job, inputs.cluster):
+            found += source.alone(IslandPart(0, devices))
+    distinct = {one.plan: one for one in found}
     if not distinct:
         return None
     ordered = sorted(distinct.values(), key=lambda one: one.step_time_s)
-    return _answer(inputs, run, ordered[:top], left_out)
+    return _answer(inputs, source, ordered[:top], left_out)
 
 
 def _inputs(job: Job, cluster: ClusterSpec) -> JobInputs:
@@ -80,12 +82,12 @@ def _inputs(job: Job, cluster: ClusterSpec) -> JobInputs:
     )
 
 
-def _answer(inputs: JobInputs, run: IslandSearch, found: list[Candidate], left_out: tuple[str, ...]) -> PlanSet:
+def _answer(inputs: JobInputs, source: NativeSource, found: list[Candidate], left_out: tuple[str, ...]) -> PlanSet:
     plans = tuple(
-        RankedPlan(rank=rank, job=_job(inputs, one), row=one.row, estimate=one.estimate)
+        RankedPlan(rank=rank, job=one.job, row=one.row, estimate=one.estimate)
         for rank, one in enumerate(found, start=1)
     )
-    best, bound_s = plans[0], run.bound_s()
+    best, bound_s = plans[0], source.bound_s()
     above = percent(best.estimate.step_time_s / bound_s - 1.0)
     return PlanSet(
         model=inputs.model,
@@ -103,11 +105,6 @@ def _answer(inputs: JobInputs, run: IslandSearch, found: list[Candidate], left_o
         plans=plans,
         warnings=left_out,
     )
-
-
-def _job(inputs: JobInputs, one: Candidate) -> Job:
-    name = one.row.format() if one.row is not None and inputs.cluster.homogeneous else None
-    return Job(model=inputs.model, cluster=inputs.cluster, workload=inputs.workload, plan=one.plan, name=name)
 
 
 def _equal_sizes(job: Job, cluster: ClusterSpec) -> list[int]:

@@ -1,234 +1,130 @@
-"""The best plan of a measured model on a cluster of several kinds of device."""
+"""The best plans on several kinds of device, by any source of stage costs: data sheets, profiles or parallelizers."""
 
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import accumulate
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
 
-from meshwright.errors import InfeasibleError, InputError, Problem, UnsupportedError, unknown_name
-from meshwright.estimate.result import StepPrice
-from meshwright.formats.plan_json import PLAN_SET_SCHEMA, job_document, write_job
-from meshwright.formats.profiles import ProfileSet, read_profiles
-from meshwright.planning.compose.costing import Offer
-from meshwright.planning.compose.sources.profiles.bounds import compute_bound_s
-from meshwright.planning.compose.sources.profiles.cluster import measured_cluster, measured_kinds
-from meshwright.planning.compose.sources.profiles.costs import ProfileCosts
-from meshwright.planning.compose.sources.profiles.execution import execution_plan
-from meshwright.planning.compose.sources.profiles.job import measured_job, pipeline_shapes
-from meshwright.planning.compose.sources.profiles.kinds import DeviceKind
-from meshwright.planning.compose.sources.profiles.price import PacedPipeline, paced_pipelines, price_job
-from meshwright.planning.compose.sources.profiles.search import Composed, Composer
-from meshwright.planning.compose.sources.profiles.set_price import CompositionPricer
-from meshwright.planning.compose.sources.profiles.shares import shares
-from meshwright.planning.mixed_rent import composed_offer, priced_cluster, rented_part
-from meshwright.planning.objectives import Aim, Duration, admitted, aim_of, require_prices
-from meshwright.report.words.measured import measured_title
-from meshwright.report.words.prices import price_said, traffic_lines
+from meshwright.app.export import TARGETS
+from meshwright.app.plan_set import PlanSet, RankedPlan
+from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, unknown_name
+from meshwright.estimate.result import StepEstimate
+from meshwright.formats.cluster import Assumption
+from meshwright.formats.profiles import read_profiles
+from meshwright.planning.axes import space_of, target_rule
+from meshwright.planning.compose.sources.profiles.cluster import measured_cluster
+from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.mixed.mixing import Mixing, idle_devices, mixing_of
+from meshwright.planning.mixed.native import NativeSource
+from meshwright.planning.mixed.parallelizers import SliceSource, claimed_s
+from meshwright.planning.mixed.profiles import ProfileSource, priced_cluster
+from meshwright.planning.mixed.search import MixedPlans, mixed_plans
+from meshwright.planning.mixed.slices import Composition, planned_slices
+from meshwright.planning.mixed.source import Candidate, StageSource
+from meshwright.planning.mixed.spaces import space_anywhere
+from meshwright.planning.objectives import QUICKEST, Aim, Duration, aim_of
+from meshwright.planning.one_kind import find_plans, restricted
+from meshwright.planning.plan_shape import title
+from meshwright.planning.reason import Reason
+from meshwright.planning.reasons import plan_reasons, price_reasons
+from meshwright.planning.whole_run import whole_run
+from meshwright.report.words.mixed import composition_lines, idle_lines, mixing_lines, search_lines, worth
+from meshwright.report.words.reasons import reason_text
+from meshwright.report.words.titles import title_of
+from meshwright.report.words.verdict import RunnerUp, Verdict, sentence
+from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
-from meshwright.specs.measured import MeasuredJob
-from meshwright.specs.plan import ExecutionPlan
-from meshwright.units import gib, seconds, usd
+from meshwright.specs.job import Job
+from meshwright.specs.measured import MeasuredModel, MeasuredWorkload
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.seam import Parallelizer
+from meshwright.specs.workload import Workload
+from meshwright.units import seconds, usd
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subset:
-    """The best plan on a part of the cluster."""
-
-    said: str
-    step_time_s: float | None
-    """None where nothing fits."""
+OWN_COMPOSED = 4
+"""Pipeline sets of our own search that plans of parallelizers are compared with."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class MixedPlan:
-    """The best plan found, who holds what, and what mixing is worth."""
+def check_mixed(*, pareto: bool, by: str) -> None:
+    """Refuse what only the search of one kind of device answers.
 
-    model: str
-    cluster: ClusterSpec
-    global_batch: int
-    profiles: ProfileSet
-    pricer: CompositionPricer
-    composed: Composed
-    job: MeasuredJob
-    """The plan, with what it uses of the profiles."""
-    estimate: StepPrice
-    paced: tuple[PacedPipeline, ...]
-    """Every pipeline with its micro-batches."""
-    bound_s: float
-    alone: tuple[Subset, ...]
-    """Each kind without the others."""
-    without: tuple[Subset, ...]
-    """All kinds but one."""
-    shapes_bound_s: float
-    """No composition of the shapes looked at takes less."""
-    aim: Aim
-    offer: Offer[Composed]
-    """The composition with its price; 0 where a price is not known."""
-    quickest: Offer[Composed]
-    """Of the whole cluster."""
+    Args:
+        pareto: whether the front of time and memory was asked for.
+        by: what was asked for beside it, in words.
 
-    @property
-    def priced(self) -> bool:
-        """Whether every group has a price."""
-        return all(group.price_per_hour is not None for group in self.cluster.groups)
-
-    @property
-    def part(self) -> bool:
-        """Whether it was chosen for its price among plans on parts of the cluster."""
-        return self.aim.rents
-
-    @property
-    def plan(self) -> ExecutionPlan:
-        """The pipelines."""
-        return self.job.plan
-
-    @property
-    def step_time_s(self) -> float:
-        """The step."""
-        return self.estimate.step_time_s
-
-    @property
-    def best_alone(self) -> Subset | None:
-        """The quickest kind by itself."""
-        able = [subset for subset in self.alone if subset.step_time_s is not None]
-        return min(able, key=lambda one: one.step_time_s or 0.0, default=None)
-
-    def verdict(self) -> list[str]:
-        """What mixing is worth, the slowest stage, and the devices left out."""
-        lines = [self._headline()]
-        for subset in self.without if len(self.alone) > 2 and not self.part else ():
-            if subset.step_time_s is not None:
-                loss = subset.step_time_s / self.step_time_s - 1
-                lines.append(f"{subset.said}: {seconds(subset.step_time_s)}, {loss:.1%} slower")
-        lines.append(self._slowest_stage())
-        why = "no plan found that uses them is quicker"
-        if self.part:
-            why = "not rented, since no plan found that uses them is better for its price"
-        for kind in self.pricer.costs.kinds.values():
-            idle = kind.count - self.composed.composition.devices(kind.name)
-            if idle:
-                lines.append(f"{idle} of {kind.count} {kind.name} stay idle: {why}")
-        lines += self._price()
-        lines.append(f"no plan can take less than {seconds(self.bound_s)}: compute alone, shared out in any fractions")
-        lines.append(f"with transfers and gradients, no composition of the shapes looked at {self._least()}")
-        return lines
-
-    def _price(self) -> Iterator[str]:
-        """The limits that are kept, what a step costs, and what the quickest one would."""
-        if self.aim.limited:
-            yield f"it is the {self.aim.rule()}"
-        if self.priced:
-            names = self.pricer.costs.kinds
-            used = Counter({name: n for name in names if (n := self.composed.composition.devices(name))})
-            yield price_said(self.offer.price_per_step, self.step_time_s, used, self.cluster)
-            if self.offer.price_per_step < self.quickest.price_per_step * (1 - 1e-9):
-                time_s, price = self.quickest.step_time_s, self.quickest.price_per_step
-                yield f"the quickest plan takes {seconds(time_s)} for {usd(price)}"
-        yield from traffic_lines(self.estimate.traffic, self.cluster)
-
-    def _headline(self) -> str:
-        if self.part:
-            return f"{usd(self.offer.price_per_step)} per step of {seconds(self.step_time_s)}, on {self.offer.on}"
-        return _worth(self.step_time_s, self.best_alone)
-
-    def _least(self) -> str:
-        return f"takes less than {seconds(self.shapes_bound_s)}"
-
-    def _slowest_stage(self) -> str:
-        """The bottleneck of the pipelines that end last, against the mean of their stages."""
-        time = self.composed.time
-        _, number, pace = max(
-            (self.pricer.rests(part.shape).time_s(count), index, one)
-            for index, (part, count) in enumerate(zip(self.composed.composition.parts, time.sequences, strict=True))
-            if (one := self.pricer.pace(part.shape)) is not None and count
-        )
-        slowest = max(range(len(pace.stage_s)), key=lambda i: pace.stage_s[i])
-        stage = self.composed.composition.parts[number].shape.stages[slowest]
-        above = pace.slowest_s / (sum(pace.stage_s) / len(pace.stage_s)) - 1
-        return (
-            f"slowest stage: stage {slowest} on {stage.devices} {stage.device}, {seconds(pace.slowest_s)} per "
-            f"micro-batch, {above:.1%} above the mean of its pipeline"
+    Raises:
+        UnsupportedError: it was.
+    """
+    if pareto:
+        raise UnsupportedError(
+            Problem(
+                what=f"--pareto with {by}",
+                why="the front of time, memory, devices and cost is that of one kind of device",
+                fix="leave it out, or plan one group by meshwright's own search",
+                field="pareto",
+            ),
+            code="MW407",
         )
 
-    def stages(self) -> Iterator[dict[str, Any]]:
-        """One row per stage of each pipeline, as `estimate.stages` has them, with its micro-batches."""
-        for stage in self.estimate.stages:
-            one = self.paced[stage.pipeline]
-            yield {
-                **stage.to_dict(),
-                "micro_batches": len(one.sizes),
-                "sequences": sum(one.sizes),
-                "micro_batch_s": one.pace.stage_s[stage.stage],
-                "compute_s": one.pace.compute_s[stage.stage],
-            }
 
-    def fits(self) -> str:
-        """`yes`, or `tight` where a device has little headroom."""
-        return self.estimate.fits
+def plan_mixed(
+    inputs: JobInputs,
+    *,
+    parallelizers: Sequence[Parallelizer] = (),
+    top: int = 5,
+    aim: Aim = QUICKEST,
+    pin: str | Iterable[str] = (),
+    forbid: str | Iterable[str] = (),
+    schedule: str | Iterable[str] | None = None,
+    target: str | None = None,
+) -> PlanSet:
+    """The best plans of a model on a cluster of several groups, or of one that parallelizers plan slices for.
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the plan file."""
-        target = Path(path)
-        target.write_text(write_job(self.job), encoding="utf-8")
-        return target
+    Args:
+        inputs: model, cluster and workload.
+        parallelizers: who plans slices of the model; our own search where there are none.
+        top: how many plans.
+        aim: time, memory or cost, and their limits, as `plan` has them; every used device counts at its own price.
+        pin: axes held to values, wherever a stage stands.
+        forbid: axes left at their plain value.
+        schedule: pipeline schedules that may be used.
+        target: only plans this framework can run.
 
-    def to_dict(self) -> dict[str, Any]:
-        """A plan set of one plan."""
-        points = self.pricer.costs.profile.interpolated
-        return {
-            "schema": PLAN_SET_SCHEMA,
-            "inputs": {
-                "model": self.job.profile.describe(),
-                "cluster": self.cluster.describe(),
-                "workload": {"global_batch": self.global_batch, "dtype": "fp32", "sequence": "as profiled"},
-                "objective": self.aim.objective,
-                "limits": self.aim.to_dict(),
-                "assumptions": [
-                    {"name": "layer times", "value": f"profiles of {self.profiles.source}", "basis": "measured"},
-                    {"name": "interpolated points", "value": str(len(points)), "basis": "extrapolated"},
-                ],
-            },
-            "search": {
-                "space": "pipelines of unequal shape over measured profiles",
-                "shapes": self.composed.columns,
-                "priced": self.composed.priced,
-                "pruned": self.composed.pruned,
-                "optimal": False,
-                "bound_step_time_s": self.bound_s,
-                "shapes_bound_step_time_s": self.shapes_bound_s,
-            },
-            "verdict": {
-                "text": self._headline(),
-                "why": self.verdict()[1:],
-                "alone": [{"devices": one.said, "step_time_s": one.step_time_s} for one in self.alone],
-                "without": [{"devices": one.said, "step_time_s": one.step_time_s} for one in self.without],
-            },
-            "plans": [
-                {
-                    "rank": 1,
-                    "name": None,
-                    "title": measured_title(self.job),
-                    "plan": job_document(self.job),
-                    "estimate": self.estimate.to_dict() | {"stages": list(self.stages())},
-                }
-            ],
-        }
+    Returns:
+        The plans, best first, with what mixing is worth.
 
-    def __repr__(self) -> str:
-        return f"MixedPlan({self.model} on {self.cluster.name}: {seconds(self.step_time_s)})"
+    Raises:
+        InputError: malformed or contradictory input, or a price that is missing.
+        InfeasibleError: no plan fits, or none keeps to the limits.
+    """
+    refuses = target_rule(target)
+    spec, workload = inputs.model, inputs.workload
 
-    def __rich__(self) -> RenderableType:
-        from meshwright.report.mixed_tables import render_mixed
+    def space_for(part: ClusterSpec) -> Space:
+        space = space_of(spec, workload, part.devices, pin=pin, forbid=forbid, schedule=schedule)
+        return restricted(space, spec, part, workload, refuses) if refuses and part.homogeneous else space
 
-        return render_mixed(self.to_dict())
+    source: NativeSource | SliceSource
+    notes = tuple(_pins(space_anywhere(inputs.cluster, space_for)))
+    if target:
+        notes += (Assumption(name="target", value=f"plans that {target} can run", basis="assumed"),)
+    if parallelizers:
+        source = SliceSource(inputs, parallelizers, space_anywhere(inputs.cluster, space_for))
+        notes = (Assumption(name="parallelizers", value=", ".join(source.names), basis="assumed"), *notes)
+    else:
+        source = NativeSource(inputs, space_for)
+    found = mixed_plans(source, aim, refuses)
+    composition = _composition(source, found, top, _own_search(inputs)) if isinstance(source, SliceSource) else None
+    return _answer(
+        source,
+        found,
+        top,
+        aim,
+        model=spec,
+        workload=workload,
+        assumptions=(*inputs.assumptions, *notes),
+        composition=composition,
+    )
 
 
 def plan_measured(
@@ -239,12 +135,13 @@ def plan_measured(
     cluster: str | os.PathLike[str] | None = None,
     gpus: str | None = None,
     interpolate: bool = True,
+    top: int = 1,
     objective: str | None = None,
     price: float | None = None,
     max_step_time: Duration | None = None,
     max_price_per_step: float | None = None,
-) -> MixedPlan:
-    """The best plan of a model of a folder of profiles.
+) -> PlanSet:
+    """The best plans of a model of a folder of profiles.
 
     Args:
         model: a name of the profiles: `OPT-350`.
@@ -253,11 +150,15 @@ def plan_measured(
         cluster: path of a cluster file.
         gpus: `8xA100-40,8xV100-16`, instead of `cluster`.
         interpolate: fill micro-batches missing between two measured ones.
+        top: how many plans; each carries the numbers it uses of the profiles.
         objective: time, the quickest step, or cost, the cheapest one on any part of the cluster; without it time, or
             cost where only the time is limited.
         price: of one device and hour, instead of each group's.
         max_step_time: that a step may take, in seconds or as `40s`.
         max_price_per_step: USD that a step may cost.
+
+    Returns:
+        The plans, best first, with what mixing is worth.
 
     Raises:
         InputError: any input cannot be used; all problems together.
@@ -265,83 +166,169 @@ def plan_measured(
         InfeasibleError: nothing fits, or nothing keeps to the limits.
     """
     aim = aim_of(objective, max_step_time=max_step_time, max_price_per_step=max_price_per_step)
-    if aim.objective == "memory":
+    if not aim.by.measured:
         why = "plans of measured profiles are compared by their time or their cost"
-        raise InputError(Problem(what="objective is 'memory'", why=why, fix="time or cost", field="objective"))
-    found = read_profiles(os.fspath(profiles), interpolate=interpolate)
-    spec = priced_cluster(measured_cluster(cluster, gpus, found), price)
-    if aim.rents:
-        require_prices(group.name for group in spec.groups if group.price_per_hour is None)
-    if model not in found.models:
-        raise UnsupportedError(unknown_name("model of the profiles", model, found.models), code="MW401")
-    kinds = measured_kinds(spec, found, model)
-    costs = ProfileCosts(found, model, kinds)
-    composer = Composer(costs, global_batch)
-    composed, alone, without = composed_with_parts(composer)
-    quickest = composed_offer(composer, composed, spec)
-    offers = rented_part(composer, spec, aim, quickest) if aim.rents else [quickest]
-    offer = admitted(aim, offers, f"{model} on {spec.name}")
-    composed = offer.plan
-    counts = shares(composed.composition, composed.time, composer.pricer)
-    first = dict(zip((kind.name for kind in kinds), accumulate((k.count for k in kinds), initial=0), strict=False))
-    plan = execution_plan(composed.composition, counts, first)
-    job = measured_job(found, costs, spec, global_batch, plan)
-    return MixedPlan(
+        problem = Problem(what=f"objective is {aim.objective!r}", why=why, fix="time or cost", field="objective")
+        raise InputError(problem)
+    folder = read_profiles(os.fspath(profiles), interpolate=interpolate)
+    spec = priced_cluster(measured_cluster(cluster, gpus, folder), price)
+    if model not in folder.models:
+        raise UnsupportedError(unknown_name("model of the profiles", model, folder.models), code="MW401")
+    source = ProfileSource(folder, model, spec, global_batch)
+    found = mixed_plans(source, aim)
+    job = found.candidates[0].job
+    assert not isinstance(job, Job)
+    points = len(source.costs.profile.interpolated)
+    return _answer(
+        source,
+        found,
+        top,
+        aim,
+        model=job.profile,
+        workload=MeasuredWorkload(global_batch=global_batch),
+        assumptions=(
+            Assumption(name="layer times", value=f"profiles of {folder.source}", basis="measured"),
+            Assumption(name="interpolated points", value=str(points), basis="extrapolated"),
+        ),
+    )
+
+
+def _answer(
+    source: StageSource,
+    found: MixedPlans,
+    top: int,
+    aim: Aim,
+    *,
+    model: ModelSpec | MeasuredModel,
+    workload: Workload | MeasuredWorkload,
+    assumptions: tuple[Assumption, ...],
+    composition: Composition | None = None,
+) -> PlanSet:
+    """The plan set of what was found, whatever the source of its costs."""
+    best, rented = found.candidates[0], aim.rents
+    plans = tuple(
+        RankedPlan(rank=rank, job=one.job, row=one.row, estimate=one.estimate)
+        for rank, one in enumerate(found.candidates[: max(top, 2)], start=1)
+    )
+    searched = source.searched()
+    mixing: Mixing | None = None
+    if not source.cluster.homogeneous:
+        mixing = mixing_of(
+            found,
+            best,
+            doubts=tuple(source.doubts(best)),
+            frameworks=tuple(_frameworks(best)),
+            searched=searched,
+            rented=rented,
+        )
+    idle = idle_lines(idle_devices(source.cluster, best.estimate, rented=rented))
+    tight = ("no plan leaves 8% of the memory free; these leave less",) if best.estimate.fits != "yes" else ()
+    reasons = [
+        Reason.of("identity", text=plans[0].identities()[0]),
+        *plan_reasons(best.job, best.estimate, None),
+        *price_reasons(best.job, best.estimate, aim),
+    ]
+    why = [*map(reason_text, reasons), *_cheaper_than(found, rented)]
+    why += composition_lines(composition) if composition else ()
+    why += mixing_lines(mixing, held=composition is None) if mixing else search_lines(searched, best.step_time_s)
+    run = whole_run(best.job, best.estimate)
+    return PlanSet(
         model=model,
-        cluster=spec,
-        global_batch=global_batch,
-        profiles=found,
-        pricer=composer.pricer,
-        composed=composed,
-        job=job,
-        estimate=price_job(job),
-        paced=tuple(paced_pipelines(pipeline_shapes(job), costs)),
-        bound_s=compute_bound_s(costs, global_batch),
-        alone=alone,
-        without=without,
-        shapes_bound_s=composer.bound_s(),
+        cluster=source.cluster,
+        workload=workload,
+        assumptions=assumptions,
+        verdict=Verdict(
+            text=" ".join([sentence(best.job, best.estimate), *([worth(mixing)] if mixing else [])]),
+            why=tuple(why),
+            runner_up=_runner_up(plans, aim),
+            reasons=tuple(reasons),
+        ),
+        plans=plans[:top],
         aim=aim,
-        offer=offer,
-        quickest=quickest,
+        warnings=(*(tight if composition else ()), *idle),
+        run=run,
+        mixing=mixing,
+        searched=searched,
+        composition=composition,
     )
 
 
-def composed_with_parts(composer: Composer) -> tuple[Composed, tuple[Subset, ...], tuple[Subset, ...]]:
-    """The best composition of all kinds or of fewer, each kind alone, and all kinds but each one."""
-    kinds = list(composer.costs.kinds.values())
+def _pins(space: Space) -> Iterator[Assumption]:
+    """What narrows the search."""
+    for axis, values in space.pins:
+        if len(values) <= 8:
+            yield Assumption(name=f"only {axis}", value=", ".join(map(str, values)), basis="assumed")
 
-    def of(chosen: list[DeviceKind]) -> tuple[str, Composed | None]:
-        said = " + ".join(f"{kind.count} {kind.name}" for kind in chosen)
-        return said, composer.best({kind.name: kind.count for kind in chosen})
 
-    alone = [of([kind]) for kind in kinds]
-    without = [of([k for k in kinds if k is not kind]) for kind in kinds] if len(kinds) > 2 else []
-    every = [composer.best() if len(kinds) > 1 else None]
-    able = [one for one in (*every, *(one for _, one in (*without, *alone))) if one is not None]
+def _cheaper_than(found: MixedPlans, rented: bool) -> Iterator[str]:
+    """What the quickest plan would cost, where a cheaper one was chosen."""
+    price, dearest = found.candidates[0].estimate.price_per_step, found.quickest.estimate.price_per_step
+    if rented and price is not None and dearest is not None and price < dearest * (1 - 1e-9):
+        yield f"the quickest plan takes {seconds(found.quickest.step_time_s)} for {usd(dearest)}"
+
+
+def _runner_up(plans: Sequence[RankedPlan], aim: Aim) -> RunnerUp | None:
+    if len(plans) < 2:
+        return None
+    best, other = plans[0], plans[1]
+    return RunnerUp(
+        name=other.name,
+        title=other.title,
+        step_time_s=other.estimate.step_time_s,
+        loses_because=reason_text(aim.by.difference(best.estimate, other.estimate)),
+    )
+
+
+def _frameworks(one: Candidate) -> Iterator[tuple[str, str]]:
+    """Frameworks, and why each cannot run the plan; plans of measured layers are for none."""
+    if not isinstance(one.job, Job) or not isinstance(one.estimate, StepEstimate):
+        return
+    for name, translate in TARGETS.items():
+        try:
+            translate(one.job, one.estimate)
+        except MeshwrightError as error:
+            # That devices are numbered otherwise follows from any unlike stage, and says the least.
+            reasons = [problem.why or problem.what for problem in error.problems]
+            yield name, next((reason for reason in reasons if "numbered" not in reason), reasons[0])
+        else:
+            yield name, ""
+
+
+def _composition(source: SliceSource, found: MixedPlans, top: int, own: tuple[str, float] | None) -> Composition:
+    """Who planned which slice of the best plan, and what it is compared with."""
+    best = found.candidates[0]
+    return Composition(
+        parallelizers=source.names,
+        step_time_s=best.step_time_s,
+        claimed_s=tuple(claimed_s(one) for one in found.candidates[:top]),
+        slices=tuple(planned_slices(best)),
+        skips=source.skips(),
+        own=own[0] if own else "",
+        own_s=own[1] if own else None,
+        tight=best.estimate.fits != "yes",
+    )
+
+
+def _own_search(inputs: JobInputs) -> tuple[str, float] | None:
+    """Title and step of the best plan of our own search; None where it finds none."""
+    model, cluster, workload = inputs.model, inputs.cluster, inputs.workload
+
+    def space_for(part: ClusterSpec) -> Space:
+        return space_of(model, workload, part.devices)
+
+    try:
+        if cluster.homogeneous:
+            plans = find_plans(model, cluster, workload, space_for, top=1).result.plans
+            if not plans:
+                return None
+            name = plans[0].row.format() if plans[0].row else None
+            return title(plans[0].plan, model, name), plans[0].estimate.step_time_s
+        source = NativeSource(inputs, space_for)
+        able = [*source.composed(source.whole, OWN_COMPOSED)]
+        able += [one for part in source.whole for one in source.alone(part)]
+    except MeshwrightError:
+        return None
     if not able:
-        raise InfeasibleError(_nothing_fits(composer.costs))
-    best = min(able, key=lambda one: one.time.step_time_s)
-
-    def subsets(pairs: list[tuple[str, Composed | None]]) -> tuple[Subset, ...]:
-        return tuple(Subset(said=said, step_time_s=one.time.step_time_s if one else None) for said, one in pairs)
-
-    return best, subsets(alone), subsets(without)
-
-
-def _nothing_fits(costs: ProfileCosts) -> Problem:
-    sizes = ", ".join(f"{kind.count} x {kind.name} of {gib(kind.memory_bytes)}" for kind in costs.kinds.values())
-    return Problem(
-        what=f"{costs.profile.name} does not fit {sizes}",
-        why="no profiled tensor degree and micro-batch leaves room for the layers of a stage",
-        fix="add devices, or devices with more memory",
-        field="cluster",
-    )
-
-
-def _worth(step_time_s: float, alone: Subset | None) -> str:
-    if alone is None or alone.step_time_s is None:
-        return f"{seconds(step_time_s)} per step; no kind of device can train the model by itself"
-    gain = 1 - step_time_s / alone.step_time_s
-    if gain < 1e-6:
-        return f"{seconds(step_time_s)} per step on {alone.said}: mixing does not pay"
-    return f"{seconds(step_time_s)} per step: mixing pays, {gain:.1%} less than {alone.said} by themselves"
+        return None
+    best = min(able, key=lambda one: one.step_time_s)
+    return title_of(best.job, best.row), best.step_time_s

@@ -7,21 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from meshwright.estimate.result import StepEstimate
+from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.formats.cluster import Assumption
-from meshwright.formats.plan_json import PLAN_SET_SCHEMA, content_hash, job_document, write_job
+from meshwright.formats.plan_json import PLAN_SET_SCHEMA, PlannedJob, content_hash, job_document, write_job
 from meshwright.planning.objectives import QUICKEST, Aim
 from meshwright.planning.plan_shape import bare_row, title
 from meshwright.planning.rank_map import RankMap, rank_map
 from meshwright.planning.ties import tied
 from meshwright.planning.whole_run import WholeRun
+from meshwright.report.words.mixed import composition_document, mixing_document
 from meshwright.report.words.titles import shortened, title_of
 from meshwright.report.words.verdict import Verdict, run_sentence
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.front import FrontPlan
-from meshwright.search.result import PlanCertificate
+from meshwright.search.result import Certificate
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
+from meshwright.specs.measured import MeasuredModel, MeasuredWorkload
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
@@ -34,8 +36,9 @@ if TYPE_CHECKING:
     from meshwright.app.explanation import Explanation
     from meshwright.app.export import Exported
     from meshwright.app.trace import Trace
-    from meshwright.planning.composition import Composition
-    from meshwright.planning.mixing import Mixing
+    from meshwright.planning.mixed.mixing import Mixing
+    from meshwright.planning.mixed.slices import Composition
+    from meshwright.planning.mixed.source import SearchRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -44,10 +47,10 @@ class RankedPlan:
 
     rank: int
     """1 is the best."""
-    job: Job
+    job: PlannedJob
     row: PlanRow | None
     """The plan as one row of degrees; None where it needs more."""
-    estimate: StepEstimate
+    estimate: StepPrice
 
     @property
     def name(self) -> str | None:
@@ -143,14 +146,14 @@ class RankedPlan:
 class PlanSet(Sequence[RankedPlan]):
     """The plans of an answer, best first. Indexing and iterating give its `RankedPlan`s."""
 
-    model: ModelSpec
+    model: ModelSpec | MeasuredModel
     cluster: ClusterSpec
     """What the user has; the plans say how much of it they use."""
-    workload: Workload
+    workload: Workload | MeasuredWorkload
     assumptions: tuple[Assumption, ...]
     verdict: Verdict
     plans: tuple[RankedPlan, ...]
-    certificate: PlanCertificate | None = None
+    certificate: Certificate | None = None
     """None where nothing was searched."""
     pareto: tuple[FrontPlan, ...] = ()
     """Plans no other beats in time and memory at once, to 10% slower than the best; empty unless asked for."""
@@ -162,6 +165,8 @@ class PlanSet(Sequence[RankedPlan]):
     """Days and cost of the best plan, where the tokens of the run are known."""
     mixing: Mixing | None = None
     """What several kinds of device are worth together; None where there is one."""
+    searched: SearchRecord | None = None
+    """What a composer looked at; None where the certificate says it."""
     composition: Composition | None = None
     """Who planned which slice; None where our own search planned all."""
 
@@ -206,15 +211,16 @@ class PlanSet(Sequence[RankedPlan]):
         }
         if self.certificate is not None:
             document["search"] = self.certificate.to_dict()
-            if self.pareto:
+            if self.pareto and isinstance(self.model, ModelSpec):
                 document["pareto"] = [_front_entry(point, self.model) for point in self.pareto]
             document["timing"] = {"search_s": self.certificate.search_s}
+        if self.searched is not None:
+            document["search"] = self.searched.to_dict()
         if self.mixing is not None:
-            document["mixing"] = self.mixing.to_dict()
-            document["search"] = self.mixing.search()
+            document["mixing"] = mixing_document(self.mixing)
+            document["verdict"] |= {name: document["mixing"][name] for name in ("alone", "without")}
         if self.composition is not None:
-            document["composition"] = self.composition.to_dict()
-            document["search"] = self.composition.search()
+            document["composition"] = composition_document(self.composition)
         if self.run is not None:
             document["run"] = self.run.to_dict() | {"text": run_sentence(self.run)}
         return document
@@ -269,14 +275,14 @@ def ranked(job: Job, estimate: StepEstimate, rank: int = 1) -> RankedPlan:
     return RankedPlan(rank=rank, job=job, row=row_of(job.plan, job.model), estimate=estimate)
 
 
-def identities(job: Job, row: PlanRow | None) -> tuple[str, ...]:
+def identities(job: PlannedJob, row: PlanRow | None) -> tuple[str, ...]:
     """The products and sums a plan must keep, written out."""
     pipeline, plan = job.plan.pipelines[0], job.plan
     found = []
     if row is not None:
         found.append(row.identity())
     else:
-        bare = bare_row(plan, job.model)
+        bare = bare_row(plan, job.model) if isinstance(job, Job) else None
         workers = [worker.num_devices for pipe in plan.pipelines for worker in pipe.workers]
         found.append(bare.identity() if bare else f"{plan.devices:,} devices = {shortened(workers)}")
     layers = [sum(chunk.num_layers for chunk in w.chunks if chunk.copy == "primary") for w in pipeline.workers]

@@ -17,7 +17,8 @@ from meshwright.planning.compose.sources.profiles.timeline import job_timeline
 from meshwright.planning.job_inputs import Count
 from meshwright.planning.plan_source import PlanLike, measured_plan, plan_question, planned_job
 from meshwright.report.picture import MemoryLine, Picture, Span
-from meshwright.report.words.measured import folder_notes, planned_title
+from meshwright.report.words.measured import folder_notes
+from meshwright.report.words.titles import planned_title
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.model import ModelSpec

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from meshwright.app.plan_mixed import MixedPlan
+    from meshwright.app.plan_set import PlanSet
 
 
 def plan(
@@ -181,16 +181,9 @@ def plan(
         gather.attempt(lambda: check_file(output))
     named = None
     if parallelizer is not None:
-        from meshwright.app.plan_composed import check_composed
         from meshwright.planning.compose.sources.parallelizers.registry import parallelizers_named
 
         named = gather.attempt(lambda: parallelizers_named(parallelizer))
-        other_aims = {name: value for name, value in wanted.items() if (name, value) != ("objective", "time")}
-        gather.attempt(
-            lambda: check_composed(
-                pin=pin, forbid=forbid, schedule=schedule, target=target, pareto=pareto, **other_aims
-            )
-        )
     gather.with_inputs(model, inputs)
     out = Output(as_json=json, quiet=quiet, no_color=no_color)
     limits = given(
@@ -221,7 +214,7 @@ def _checked_aim(wanted: Mapping[str, Any]) -> None:
 
 def plan_with_profiles(
     gather: Gather, model: str | None, profiles: str, global_batch: int | None, inputs: Mapping[str, Any]
-) -> MixedPlan:
+) -> PlanSet:
     """The plan from measured profiles; the problems of the options first."""
     from meshwright.app.plan_mixed import plan_measured
 

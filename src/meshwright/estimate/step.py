@@ -300,7 +300,7 @@ def _memory(
 
 
 def _joined(
-    parts: Sequence[tuple[Int[np.ndarray, " held"], object, dict[str, float]]], names: Sequence[str], workers: int
+    parts: Sequence[tuple[Int[np.ndarray, " _"], object, dict[str, float]]], names: Sequence[str], workers: int
 ) -> dict[str, Float[np.ndarray, "plans workers"]]:
     """Fields of records of some workers each, added up by worker, less what is counted once for each."""
     (places, first, _), *others = parts

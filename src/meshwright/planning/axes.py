@@ -10,7 +10,7 @@ from dataclasses import replace
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, nearest, unknown_name
 from meshwright.estimate.legality import model_rules, row_degrees
 from meshwright.estimate.stages import refusal
-from meshwright.planning.exporters import EXPORTERS
+from meshwright.formats.megatron import translate
 from meshwright.schedules import DEFAULT_SCHEDULES, PLAN_SCHEDULES, SCHEDULES, schedule_named
 from meshwright.search.grid import divisors
 from meshwright.search.space import Space
@@ -42,6 +42,9 @@ _TOKENS: dict[str, tuple[str, str]] = {
     "tpov": ("tp_overlap", "ring"),
 }
 """Tokens of the one-line form that say one axis."""
+
+TARGETS: dict[str, Callable[[Job], tuple[Problem, ...]]] = {"megatron": lambda job: translate(job).refused}
+"""Frameworks whose limits a search can respect, each with what it refuses of a job."""
 
 
 def space_of(
@@ -144,9 +147,9 @@ def target_rule(target: str | None) -> Callable[[Job], tuple[Problem, ...]] | No
     """
     if target is None:
         return None
-    if target not in EXPORTERS:
-        raise UnsupportedError(unknown_name("target", str(target)[:80], EXPORTERS), code="MW406")
-    return EXPORTERS[target].refused
+    if target not in TARGETS:
+        raise UnsupportedError(unknown_name("target", str(target)[:80], TARGETS), code="MW406")
+    return TARGETS[target]
 
 
 def _entries(said: str | Iterable[str]) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import accumulate, groupby
 
+from meshwright.formats.plan_json import PlannedJob
 from meshwright.schedules.plan_rows import row_of
-from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
@@ -33,7 +33,7 @@ def title(plan: ExecutionPlan, model: ModelSpec, name: str | None) -> str:
     return " | ".join(" > ".join(f"{count} x {size} devices" for size, count in run) for run in runs)
 
 
-def groups_of(job: Job, pipeline: int) -> list[str]:
+def groups_of(job: PlannedJob, pipeline: int) -> list[str]:
     """The group of each stage of a pipeline."""
     starts = list(accumulate((group.devices for group in job.cluster.groups), initial=0))
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
+from meshwright.formats.plan_json import PlannedJob
 from meshwright.specs.cluster import NodeGroup
 from meshwright.specs.job import Job
 from meshwright.units import GIGA, significant
@@ -64,7 +65,7 @@ class RankMap:
         }
 
 
-def rank_map(job: Job) -> RankMap:
+def rank_map(job: PlannedJob) -> RankMap:
     """The rank map of a job's first pipeline.
 
     Ranks are numbered tensor first, then context, data and pipeline; experts fold over the ranks of a stage, expert
@@ -76,7 +77,7 @@ def rank_map(job: Job) -> RankMap:
     Returns:
         Groups by kind, stages with their nodes, warnings.
     """
-    if not job.cluster.homogeneous or len(job.plan.pipelines) > 1:
+    if not isinstance(job, Job) or not job.cluster.homogeneous or len(job.plan.pipelines) > 1:
         return RankMap(groups=(), stages=tuple(_stages_by_group(job)), warnings=())
     pipeline, cluster_group = job.plan.pipelines[0], job.cluster.groups[0]
     strategy = job.plan.strategies[job.plan.strategy_index(pipeline, pipeline.workers[0])]
@@ -147,7 +148,7 @@ def _stages(job: Job, per_node: int) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _stages_by_group(job: Job) -> Iterator[str]:
+def _stages_by_group(job: PlannedJob) -> Iterator[str]:
     """Devices, nodes and layers of every stage of every pipeline, counted inside its group."""
     starts = list(accumulate((group.devices for group in job.cluster.groups), initial=0))
     for number, pipeline in enumerate(job.plan.pipelines):

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from meshwright.estimate.result import LinkTraffic, StepEstimate
+from meshwright.estimate.result import LinkTraffic, StepPrice
+from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.compose.costing import SECONDS_PER_HOUR
 from meshwright.planning.objectives import OBJECTIVES, QUICKEST, Aim
 from meshwright.planning.reason import Reason
-from meshwright.search.result import PlanCertificate
+from meshwright.search.result import Certificate
 from meshwright.specs.cluster import ClusterSpec
-from meshwright.specs.job import Job
 
 
 def plan_reasons(
-    job: Job, estimate: StepEstimate, certificate: PlanCertificate | None, objective: str = "time"
+    job: PlannedJob, estimate: StepPrice, certificate: Certificate | None, objective: str = "time"
 ) -> Iterator[Reason]:
     """Where the time goes, where the memory peaks, what was proved.
 
@@ -44,7 +44,7 @@ def plan_reasons(
         yield Reason.of("recompute per layer")
 
 
-def search_reason(certificate: PlanCertificate, objective: str = "time", step_time_s: float | None = None) -> Reason:
+def search_reason(certificate: Certificate, objective: str = "time", step_time_s: float | None = None) -> Reason:
     """What the search proves of the best plan.
 
     Args:
@@ -68,7 +68,7 @@ def search_reason(certificate: PlanCertificate, objective: str = "time", step_ti
     )
 
 
-def price_reasons(job: Job, estimate: StepEstimate, aim: Aim = QUICKEST) -> Iterator[Reason]:
+def price_reasons(job: PlannedJob, estimate: StepPrice, aim: Aim = QUICKEST) -> Iterator[Reason]:
     """What keeps to which limits, what a step costs and what of it each link takes.
 
     Args:

@@ -192,7 +192,7 @@ class Sizing:
             devices=devices,
             name=title(best.plan, inputs.model, job.name),
             step_time_s=best.estimate.step_time_s,
-            mfu=best.estimate.mfu,
+            mfu=found.result.plans[0].estimate.mfu,
             days=run.days if run else None,
             price=run.price if run else None,
         )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshwright.planning.island_search import Candidate, IslandSearch
+from meshwright.estimate.result import StepEstimate
 from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.mixed.native import NativeSource
+from meshwright.planning.mixed.source import Candidate
 from meshwright.planning.one_kind import Found, SpaceFor
 from meshwright.search.result import FoundPlan, SearchResult
 from meshwright.specs.cluster import ClusterSpec
@@ -33,13 +35,13 @@ def with_unequal(inputs: JobInputs, found: Found, space_for: SpaceFor, *, top: i
     whole = inputs.cluster
     if divides_well(whole) and found.cluster.devices == whole.devices and found.result.plans:
         return found
-    run = IslandSearch(inputs, space_for)
-    composed = [one for one in run.composed([0], LOOKED_AT) if len(one.plan.pipelines) > 1]
+    source = NativeSource(inputs, space_for)
+    composed = [one for one in source.composed(source.whole, LOOKED_AT) if len(one.plan.pipelines) > 1]
     equal_s = found.result.plans[0].estimate.step_time_s if found.result.plans else float("inf")
     quicker = [one for one in composed if one.step_time_s < equal_s * (1 - GAIN)]
     if not quicker:
         return found
-    certificate = replace(found.result.certificate, optimal=False, bound_step_time_s=run.bound_s())
+    certificate = replace(found.result.certificate, optimal=False, bound_step_time_s=source.bound_s())
     plans = (*(_found(one) for one in quicker[: max(1, top - 1)]), *found.result.plans)
     result = SearchResult(plans=plans[:top], pareto=found.result.pareto, certificate=certificate, relaxed=False)
     used = sum(stage.devices for stage in quicker[0].estimate.stages)
@@ -49,6 +51,7 @@ def with_unequal(inputs: JobInputs, found: Found, space_for: SpaceFor, *, top: i
 
 
 def _found(one: Candidate) -> FoundPlan:
+    assert isinstance(one.estimate, StepEstimate)
     return FoundPlan(row=None, plan=one.plan, estimate=one.estimate)
 
 

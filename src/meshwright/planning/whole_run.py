@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshwright.estimate.result import StepEstimate
+from meshwright.estimate.result import StepEstimate, StepPrice
+from meshwright.formats.plan_json import PlannedJob
 from meshwright.records import Record
 from meshwright.specs.job import Job
 from meshwright.units import DAY_S
@@ -24,8 +25,10 @@ class WholeRun(Record):
     price_per_device_hour: float | None
 
 
-def whole_run(job: Job, estimate: StepEstimate, tokens: float | None = None) -> WholeRun | None:
+def whole_run(job: PlannedJob, estimate: StepPrice, tokens: float | None = None) -> WholeRun | None:
     """Days, device-hours and price of the run; None where nobody said how many tokens."""
+    if not isinstance(job, Job) or not isinstance(estimate, StepEstimate):
+        return None  # profiles do not tell how many tokens a sequence has
     tokens = tokens if tokens is not None else job.workload.tokens
     if tokens is None:
         return None

@@ -8,6 +8,8 @@ from typing import Any
 
 from rich.text import Text
 
+MOST_PLACES = 12
+"""Runs of stages of a group that are named."""
 MOST_CELLS = 64
 """Nodes of a group that get a cell each; of more, a cell stands for several."""
 STYLES = ("cyan", "green", "magenta", "yellow", "blue", "red")
@@ -29,7 +31,9 @@ def cluster_map(groups: Sequence[Mapping[str, Any]], places: Sequence[Mapping[st
         line.append(f"  {group['nodes']} nodes of {group['devices_per_node']}", style="dim")
         line.no_wrap, line.overflow = True, "ellipsis"
         lines.append(line)
-        lines += [Text(f"  {'':<{width}}  {_said(place)}", no_wrap=True, overflow="ellipsis") for place in here]
+        said = [_said(place) for place in here[:MOST_PLACES]]
+        said += [f"... {len(here) - MOST_PLACES} more runs of stages"] if len(here) > MOST_PLACES else []
+        lines += [Text(f"  {'':<{width}}  {text}", no_wrap=True, overflow="ellipsis") for text in said]
     return lines
 
 

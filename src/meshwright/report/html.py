@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
-from meshwright.report.plan_tables import bottleneck, fullest, rank_lines, shown_stages, stage_name
-from meshwright.units import GIB, gib, of_capacity, percent, rounded, seconds, significant
+from meshwright.report.plan_tables import RATES, UNTOLD, bottleneck, fullest, rank_lines, shown_stages, stage_name
+from meshwright.units import GIB, gib, of_capacity, percent, seconds, significant
 
 MEMORY_COLOURS = {
     "weights": "#4c78a8",
@@ -110,8 +110,7 @@ def _plan_table(plans: Sequence[Mapping[str, Any]]) -> str:
             str(plan["rank"]),
             f"<code>{escape(plan['title'])}</code>",
             seconds(estimate["step_time_s"]),
-            rounded(estimate["tokens_per_s_per_device"]),
-            percent(estimate["mfu"]),
+            *(show(estimate[key]) if key in estimate else UNTOLD for key, show in RATES.items()),
             f"{_bar(full['memory_bytes'], full['capacity_bytes'], MEMORY_COLOURS, 120)} {size}",
             f"{escape(name)} {percent(share)}",
         )

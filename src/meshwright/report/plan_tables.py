@@ -12,9 +12,12 @@ from rich.text import Text
 
 from meshwright.report.bars import ShareBars, memory_bar, memory_legend
 from meshwright.report.cluster_map import cluster_map
-from meshwright.report.parts import bullet, heading, warning
 from meshwright.units import GIB, of_capacity, percent, percents, rounded, seconds, significant
 
+RATES = {"tokens_per_s_per_device": rounded, "mfu": percent}
+"""Rates of an estimate that need a model, and how they are shown."""
+UNTOLD = "-"
+"""Stands for a rate of measured layers, whose sequence length and model FLOP nobody knows."""
 NARROW = 100
 """Below this width the table leaves out the memory bar."""
 MOST_STAGES = 6
@@ -68,6 +71,9 @@ def tie_lines(tie: Mapping[str, Any]) -> list[RenderableType]:
 def render_plan(entry: Mapping[str, Any]) -> RenderableType:
     """One entry of `plans`: name, identities, memory and time."""
     estimate = entry["estimate"]
+    if "mfu" not in estimate:
+        line = f"{entry['title']}: {seconds(estimate['step_time_s'])} per step"
+        return Group(Text(line, style="bold"), *(bullet(text) for text in entry["identities"]), *plan_body(entry))
     low, high = seconds(estimate["step_time_low_s"]), seconds(estimate["step_time_high_s"])
     line = (
         f"{entry['title']}: {seconds(estimate['step_time_s'])} per step ({low} to {high}), "
@@ -135,8 +141,7 @@ class PlanTable:
             str(plan["rank"]),
             plan["title"],
             seconds(estimate["step_time_s"]),
-            rounded(estimate["tokens_per_s_per_device"]),
-            percent(estimate["mfu"]),
+            *(show(estimate[key]) if key in estimate else UNTOLD for key, show in RATES.items()),
             f"{peak}/{of}",
             f"{name} {percent(share)}",
         ]
@@ -251,3 +256,33 @@ def front_lines(front: Sequence[Mapping[str, Any]]) -> list[str]:
 def assumption_lines(assumptions: Sequence[Mapping[str, str]]) -> list[RenderableType]:
     """Every default that shaped the answer."""
     return [bullet(f"{a['name']}: {a['value']} [{a['basis']}]") for a in assumptions]
+
+
+def heading(text: str) -> Text:
+    """A heading with an empty line before it."""
+    return Text(f"\n{text}", style="bold")
+
+
+class Hanging:
+    """A paragraph whose lines all start under the first word, without spaces at their ends."""
+
+    def __init__(self, text: str | Text, lead: Text | str = "  ", hang: int = 2) -> None:
+        self.text = text if isinstance(text, Text) else Text(text)
+        self.lead = lead if isinstance(lead, Text) else Text(lead)
+        self.hang = hang
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        body = self.text.wrap(console, max(10, options.max_width - self.hang), overflow="fold")
+        for number, line in enumerate(body):
+            line.rstrip()
+            yield Text.assemble(self.lead if number == 0 else " " * self.hang, line, no_wrap=True, overflow="ignore")
+
+
+def bullet(text: str | Text) -> Hanging:
+    """An indented paragraph."""
+    return Hanging(text)
+
+
+def warning(text: str) -> Hanging:
+    """A paragraph that must be seen."""
+    return Hanging(text, Text("! ", style="bold yellow"))

@@ -120,6 +120,18 @@ class MeasuredModel:
         return {"name": self.name, "layers": self.num_layers, "source": "measured profile"}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredWorkload:
+    """One step of a measured model: what profiles leave to say."""
+
+    global_batch: int
+    """Sequences of the profiled length."""
+
+    def describe(self) -> dict[str, object]:
+        """The `workload` entry of an answer."""
+        return {"global_batch": self.global_batch, "dtype": "fp32", "sequence": "as profiled"}
+
+
 def _check_layers(check: Check, name: str, values: tuple[float, ...], layers: int) -> None:
     if check.that(len(values) == layers, name, len(values), f"must hold {layers} layers, as the first point does"):
         worst = min(values)

@@ -12,11 +12,11 @@ from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.price import estimate_plan
 from meshwright.planning.compose.composer import Composer
 from meshwright.planning.compose.execution_plan import native_plan
+from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.pipeline_sets import Member, blended, whole
-from meshwright.planning.compose.sources.native.islands import Part
 from meshwright.planning.compose.sources.native.split import SplitPipeline, Stage, group_of, split_pipeline
-from meshwright.planning.island_search import IslandSearch
 from meshwright.planning.job_inputs import JobInputs, job_inputs
+from meshwright.planning.mixed.native import NativeSource
 from meshwright.search.space import Space
 
 SMALL = Space(
@@ -50,7 +50,7 @@ def asked(gpus: str, batch: int, layers: int) -> JobInputs:
     return replace(found, model=replace(found.model, runs=(replace(run, repeats=layers),)))
 
 
-def every_pipeline(composer: Composer, order: tuple[Part, ...]) -> list[SplitPipeline]:
+def every_pipeline(composer: Composer, order: tuple[IslandPart, ...]) -> list[SplitPipeline]:
     """All stage counts, waves and strategies, dominated ones too."""
     found = []
     islands = composer.islands
@@ -87,7 +87,7 @@ def every_pipeline(composer: Composer, order: tuple[Part, ...]) -> list[SplitPip
 def test_the_best_pipeline_is_the_best_of_all(gpus: str, batch: int) -> None:
     inputs = asked(gpus, batch, 32)
     composer = Composer(inputs.model, inputs.cluster, inputs.workload, SMALL)
-    parts = tuple(Part(number, group.devices) for number, group in enumerate(inputs.cluster.groups))
+    parts = tuple(IslandPart(number, group.devices) for number, group in enumerate(inputs.cluster.groups))
     every = [one for order in itertools.permutations(parts) for one in every_pipeline(composer, order)]
     best_s = min(one.step_s(batch / one.wave) for one in every)
     found = composer.pipelines(parts)
@@ -97,7 +97,7 @@ def test_the_best_pipeline_is_the_best_of_all(gpus: str, batch: int) -> None:
 def test_blends_are_the_best_of_all_partitions_and_shares() -> None:
     inputs = asked("2xH100,2xA100-80", 24, 32)
     composer = Composer(inputs.model, inputs.cluster, inputs.workload, SMALL)
-    parts = [Part(number, group.devices) for number, group in enumerate(inputs.cluster.groups)]
+    parts = [IslandPart(number, group.devices) for number, group in enumerate(inputs.cluster.groups)]
     pairs = itertools.product(*([composer.pipelines([part])[:4] for part in parts]))
     for pair in pairs:
         members = [Member(one, frozenset([n]), 2) for n, one in enumerate(pair)]
@@ -116,8 +116,8 @@ def test_blends_are_the_best_of_all_partitions_and_shares() -> None:
 def test_the_closed_form_is_near_the_priced_plan_and_memory_never_above_the_limit() -> None:
     inputs = asked("8xH100,8xA100-80", 64, 32)
     composer = Composer(inputs.model, inputs.cluster, inputs.workload)
-    parts = [Part(number, group.devices) for number, group in enumerate(inputs.cluster.groups)]
-    for blend in composer.blends(parts, 12):
+    parts = [IslandPart(number, group.devices) for number, group in enumerate(inputs.cluster.groups)]
+    for blend in composer.sets(parts, 12):
         made = whole(blend, 64)
         assert made is not None
         plan = native_plan(made, inputs.cluster)
@@ -130,8 +130,8 @@ def test_more_devices_never_make_the_composition_slower() -> None:
     times = []
     for gpus in ("8xH100", "8xH100,4xA100-80", "8xH100,4xA100-80,4xL40S"):
         inputs = asked(gpus, 32, 32)
-        run = IslandSearch(inputs, lambda part: Space())
-        times.append(run.composed(range(len(inputs.cluster.groups)), 8)[0].step_time_s)
+        source = NativeSource(inputs, lambda part: Space())
+        times.append(source.composed(source.whole, 8)[0].step_time_s)
     assert times == sorted(times, reverse=True)
 
 

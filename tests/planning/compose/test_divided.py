@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
 from meshwright.planning.compose.composer import Composer
+from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.pipeline_sets import Member, blended, whole
-from meshwright.planning.compose.sources.native.islands import Part
 from meshwright.planning.compose.sources.native.pipelines import Use
 from meshwright.planning.compose.sources.native.shares import offered_shares
-from meshwright.planning.island_search import IslandSearch
+from meshwright.planning.mixed.native import NativeSource
 from meshwright.search.space import Space
 from tests.planning.compose.test_composer import SMALL, asked
 
 
-def divisions(parts: list[Part], first: Use = ()) -> Iterator[list[Use]]:
+def divisions(parts: list[IslandPart], first: Use = ()) -> Iterator[list[Use]]:
     """Every multiset of uses of any numbers of devices of the parts."""
     for counts in itertools.product(*(range(part.devices + 1) for part in parts)):
-        use = tuple(Part(part.group, n) for part, n in zip(parts, counts, strict=True) if n)
+        use = tuple(IslandPart(part.group, n) for part, n in zip(parts, counts, strict=True) if n)
         if not use or tuple(counts) < tuple(first):
             continue
         yield [use]
-        left = [replace(part, devices=part.devices - n) for part, n in zip(parts, counts, strict=True)]
+        left = [part._replace(devices=part.devices - n) for part, n in zip(parts, counts, strict=True)]
         for rest in divisions(left, counts):  # type: ignore[arg-type]
             yield [use, *rest]
 
 
-def brute_force_s(composer: Composer, parts: list[Part]) -> float:
+def brute_force_s(composer: Composer, parts: list[IslandPart]) -> float:
     """The best step over all divisions, pipelines of each use and whole shares of the batch."""
     batch, best_s = composer.workload.global_batch, float("inf")
     for division in divisions(parts):
@@ -52,7 +51,7 @@ def brute_force_s(composer: Composer, parts: list[Part]) -> float:
 def test_the_best_division_is_near_the_best_of_all(gpus: str, batch: int) -> None:
     inputs = asked(gpus, batch, 32)
     composer = Composer(inputs.model, inputs.cluster, inputs.workload, SMALL)
-    parts = [Part(number, group.devices) for number, group in enumerate(inputs.cluster.groups)]
+    parts = [IslandPart(number, group.devices) for number, group in enumerate(inputs.cluster.groups)]
     found_s = composer.made(parts, 1)[0].step_s
     every = brute_force_s(Composer(inputs.model, inputs.cluster, inputs.workload, SMALL), parts)
     assert found_s <= 1.001 * every
@@ -60,8 +59,8 @@ def test_the_best_division_is_near_the_best_of_all(gpus: str, batch: int) -> Non
 
 def test_a_divided_island_beats_whole_ones_where_nodes_do_not_divide() -> None:
     inputs = asked("88xH100,104xA100-80", 1024, 32)
-    run = IslandSearch(inputs, lambda part: Space())
-    (best, *_) = run.composed([0, 1], 4)
+    source = NativeSource(inputs, lambda part: Space())
+    (best, *_) = source.composed(source.whole, 4)
     pipelines_of: dict[str, set[int]] = {group.name: set() for group in inputs.cluster.groups}
     for stage in best.estimate.stages:
         pipelines_of[stage.group].add(stage.pipeline)

@@ -19,8 +19,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from meshwright.planning.compose.divided import AROUND, Divided
-from meshwright.planning.compose.pipeline_sets import Blend, Member, blended, gradient_sum_s, partitions, whole
-from meshwright.planning.compose.sources.native.islands import NativeIslands, Part
+from meshwright.planning.compose.island_part import IslandPart
+from meshwright.planning.compose.pipeline_sets import Member, PipelineSet, blended, gradient_sum_s, partitions, whole
+from meshwright.planning.compose.sources.native.islands import NativeIslands
 from meshwright.planning.compose.sources.native.pipelines import THOROUGH, Effort, NativePipelines
 from meshwright.planning.compose.sources.native.split import SplitPipeline
 from meshwright.search.space import Space
@@ -51,7 +52,7 @@ class Composer:
     effort: Effort = THOROUGH
     islands: NativeIslands = field(init=False)
     through: NativePipelines = field(init=False)
-    _blends: dict[object, list[Blend[SplitPipeline]]] = field(default_factory=dict)
+    _sets: dict[object, list[PipelineSet[SplitPipeline]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.islands = NativeIslands(self.model, self.cluster, self.workload, self.space)
@@ -62,11 +63,11 @@ class Composer:
         """What was looked at and what was dropped, by rule."""
         return self.islands.counts
 
-    def pipelines(self, parts: Sequence[Part]) -> list[SplitPipeline]:
+    def pipelines(self, parts: Sequence[IslandPart]) -> list[SplitPipeline]:
         """The quickest pipelines through all of these parts, in any order, quickest first."""
         return self.through.through(parts)
 
-    def blends(self, parts: Sequence[Part], most: int) -> list[Blend[SplitPipeline]]:
+    def sets(self, parts: Sequence[IslandPart], most: int) -> list[PipelineSet[SplitPipeline]]:
         """The most promising ways to spread these parts, or some of them, over pipelines.
 
         Args:
@@ -74,21 +75,21 @@ class Composer:
             most: how many.
         """
         key = tuple(parts)
-        if key not in self._blends:
+        if key not in self._sets:
             found = [blend for blocks in partitions(key) for blend in self._of_blocks(blocks)]
             whole_s = min((one.step_s for one in self._made(self._ranked(found), TRIED)), default=math.inf)
             divided = self._divided(key, whole_s)
-            self.counts["blends"] += len(found) + len(divided)
-            self._blends[key] = self._ranked([*found, *divided])
-        return self._blends[key][:most]
+            self.counts["pipeline sets"] += len(found) + len(divided)
+            self._sets[key] = self._ranked([*found, *divided])
+        return self._sets[key][:most]
 
-    def made(self, parts: Sequence[Part], most: int) -> list[Blend[SplitPipeline]]:
+    def made(self, parts: Sequence[IslandPart], most: int) -> list[PipelineSet[SplitPipeline]]:
         """The most promising blends with whole micro-batches, the quickest first; arguments as `blends`."""
-        return self._made(self.blends(parts, BLENDS), most)
+        return self._made(self.sets(parts, BLENDS), most)
 
-    def _made(self, blends: Sequence[Blend[SplitPipeline]], most: int) -> list[Blend[SplitPipeline]]:
+    def _made(self, blends: Sequence[PipelineSet[SplitPipeline]], most: int) -> list[PipelineSet[SplitPipeline]]:
         """With whole micro-batches; where those are few, some blends lose much that promise to be quick."""
-        found: list[Blend[SplitPipeline]] = []
+        found: list[PipelineSet[SplitPipeline]] = []
         for number, blend in enumerate(blends):
             if number >= ROUNDED and len(found) >= most:
                 break
@@ -97,17 +98,17 @@ class Composer:
                 found.append(one)
         return sorted(found, key=lambda one: one.step_s)[:most]
 
-    def _ranked(self, found: list[Blend[SplitPipeline]]) -> list[Blend[SplitPipeline]]:
+    def _ranked(self, found: list[PipelineSet[SplitPipeline]]) -> list[PipelineSet[SplitPipeline]]:
         """The best by their closed form, gradients between pipelines included."""
         # Gradients between pipelines only add to the step: no blend behind the first few needs them.
         able = [blend for blend in found if math.isfinite(blend.step_s)]
         able.sort(key=lambda blend: blend.step_s)
         return sorted((self._synchronised(blend) for blend in able[:BLENDS]), key=lambda blend: blend.step_s)
 
-    def _of_blocks(self, blocks: Sequence[tuple[Part, ...]]) -> Iterator[Blend[SplitPipeline]]:
+    def _of_blocks(self, blocks: Sequence[tuple[IslandPart, ...]]) -> Iterator[PipelineSet[SplitPipeline]]:
         return self._products([(block, self.pipelines(block)) for block in blocks])
 
-    def _divided(self, parts: tuple[Part, ...], best_s: float) -> list[Blend[SplitPipeline]]:
+    def _divided(self, parts: tuple[IslandPart, ...], best_s: float) -> list[PipelineSet[SplitPipeline]]:
         """Islands divided between pipelines, where that may be about as quick as the best blend of whole ones."""
         if any(part.devices != self.cluster.groups[part.group].devices for part in parts):
             return []  # asked about a part of them already
@@ -118,8 +119,8 @@ class Composer:
         return [blend for division in search.divisions() for blend in self._products(division)]
 
     def _products(
-        self, blocks: Sequence[tuple[tuple[Part, ...], list[SplitPipeline]]]
-    ) -> Iterator[Blend[SplitPipeline]]:
+        self, blocks: Sequence[tuple[tuple[IslandPart, ...], list[SplitPipeline]]]
+    ) -> Iterator[PipelineSet[SplitPipeline]]:
         kept = KEPT_OF.get(len(blocks), 1)
         choices = [
             [
@@ -131,7 +132,7 @@ class Composer:
         for chosen in itertools.product(*choices):
             yield blended(chosen, self.workload.global_batch, 0.0)
 
-    def _synchronised(self, blend: Blend[SplitPipeline]) -> Blend[SplitPipeline]:
+    def _synchronised(self, blend: PipelineSet[SplitPipeline]) -> PipelineSet[SplitPipeline]:
         gradient_bytes = self.model.parameters * self.workload.precision.bytes_of("reduce")
         sync_s = gradient_sum_s(blend.members, gradient_bytes, lambda a, b: self.islands.link(a, b)[0])
         return replace(blend, step_s=blend.step_s + sync_s)

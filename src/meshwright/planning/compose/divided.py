@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from meshwright.planning.compose.sources.native.islands import Part
+from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.sources.native.pipelines import NativePipelines, Placed, Use
 from meshwright.planning.compose.sources.native.split import SplitPipeline
 from meshwright.planning.compose.sources.native.stage_sequences import Picks
@@ -47,7 +47,7 @@ class Divided:
     """Divisions of some parts of the cluster that promise a step within a horizon."""
 
     through: NativePipelines
-    parts: Sequence[Part]
+    parts: Sequence[IslandPart]
     horizon_s: float
     _known: dict[Use, list[SplitPipeline]] = field(default_factory=dict)
     _routes: dict[Use, list[Placed]] = field(default_factory=dict)
@@ -89,7 +89,9 @@ class Divided:
         most = MOST_USES.get(len(self.parts), FEWEST_USES)
         for rank in ordered[1:]:
             use = tuple(
-                Part(part.group, own[place]) for part, own, place in zip(self.parts, shares, rank, strict=True) if place
+                IslandPart(part.group, own[place])
+                for part, own, place in zip(self.parts, shares, rank, strict=True)
+                if place
             )
             if max(rank) < 2:
                 self._known[use] = self.through.through(use)
@@ -133,7 +135,7 @@ class Divided:
             for part in use:
                 taken[number, groups.index(part.group)] = part.devices
         there = np.array([part.devices for part in self.parts])
-        each = np.array([self.through.islands.rate(Part(group, 1)) for group in groups])
+        each = np.array([self.through.islands.rate(IslandPart(group, 1)) for group in groups])
         per_device = each * self.horizon_s / self.through.islands.usual_layers
         whole = np.array([all(part in self.parts for part in use) for use in uses])
         batch = float(self.through.islands.workload.global_batch)

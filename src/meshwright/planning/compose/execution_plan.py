@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from meshwright.planning.compose.pipeline_sets import Blend
+from meshwright.planning.compose.pipeline_sets import PipelineSet
 from meshwright.planning.compose.sources.native.split import SplitPipeline, group_of
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.cluster import ClusterSpec
@@ -14,7 +14,7 @@ from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Schedule, Work
 from meshwright.specs.strategy import LayerStrategy
 
 
-def native_plan(blend: Blend[SplitPipeline], cluster: ClusterSpec) -> ExecutionPlan:
+def native_plan(blend: PipelineSet[SplitPipeline], cluster: ClusterSpec) -> ExecutionPlan:
     """The plan of a blend with whole micro-batches; devices of each group are handed out by falling size of stage.
 
     A stage that starts at a multiple of its size has whole nodes and domains; smaller ones behind it do too.

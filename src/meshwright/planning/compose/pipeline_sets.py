@@ -65,7 +65,7 @@ class Member(Generic[AnyPaced]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Blend(Generic[AnyPaced]):
+class PipelineSet(Generic[AnyPaced]):
     """Pipelines in data parallel."""
 
     members: tuple[Member[AnyPaced], ...]
@@ -84,7 +84,7 @@ class Blend(Generic[AnyPaced]):
         return tuple(member.pipeline for member in self.members)
 
 
-def blended(members: Sequence[Member[AnyPaced]], global_batch: int, sync_s: float) -> Blend[AnyPaced]:
+def blended(members: Sequence[Member[AnyPaced]], global_batch: int, sync_s: float) -> PipelineSet[AnyPaced]:
     """A blend with exact shares, fractions of micro-batches allowed.
 
     Args:
@@ -98,11 +98,11 @@ def blended(members: Sequence[Member[AnyPaced]], global_batch: int, sync_s: floa
     shares = tuple((end_s - b) / m.pipeline.period_s for m, b in zip(members, before, strict=True))
     if any(share < m.pipeline.least_micro_batches for share, m in zip(shares, members, strict=True)):
         # A pipeline too slow to start, or to fill its chunks: another blend is better.
-        return Blend(members=tuple(members), shares=shares, step_s=math.inf)
-    return Blend(members=tuple(members), shares=shares, step_s=end_s + sync_s)
+        return PipelineSet(members=tuple(members), shares=shares, step_s=math.inf)
+    return PipelineSet(members=tuple(members), shares=shares, step_s=end_s + sync_s)
 
 
-def whole(blend: Blend[AnyPaced], global_batch: int) -> Blend[AnyPaced] | None:
+def whole(blend: PipelineSet[AnyPaced], global_batch: int) -> PipelineSet[AnyPaced] | None:
     """The blend with whole micro-batches, as many sequences as the batch; None where the waves do not allow it."""
     exact_s = max(m.pipeline.step_s(share) for m, share in zip(blend.members, blend.shares, strict=True))
     sync_s = blend.step_s - exact_s
@@ -126,7 +126,7 @@ def whole(blend: Blend[AnyPaced], global_batch: int) -> Blend[AnyPaced] | None:
             best = step_s, counts
     if best is None:
         return None
-    return Blend(members=blend.members, shares=tuple(best[1]), step_s=best[0] + sync_s)
+    return PipelineSet(members=blend.members, shares=tuple(best[1]), step_s=best[0] + sync_s)
 
 
 def gradient_sum_s(

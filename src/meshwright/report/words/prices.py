@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from meshwright.estimate.result import LinkTraffic, StepEstimate
+from meshwright.estimate.result import LinkTraffic, StepPrice
+from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.objectives import QUICKEST, Aim
 from meshwright.planning.reasons import price_reason, price_reasons, traffic_reasons
 from meshwright.report.words.reasons import reason_text
 from meshwright.specs.cluster import ClusterSpec
-from meshwright.specs.job import Job
 
 
-def price_lines(job: Job, estimate: StepEstimate, aim: Aim = QUICKEST) -> Iterator[str]:
+def price_lines(job: PlannedJob, estimate: StepPrice, aim: Aim = QUICKEST) -> Iterator[str]:
     """What keeps to which limits, what a step costs and what of it each link takes."""
     return map(reason_text, price_reasons(job, estimate, aim))
 

@@ -2,29 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.plan_shape import groups_of, title
+from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
 from meshwright.specs.strategy import LayerStrategy
 
+MOST_SHAPES = 4
+"""Kinds of pipelines of measured layers that a title names."""
 
-def title_of(job: Job, row: PlanRow | None = None) -> str:
+
+def planned_title(job: PlannedJob) -> str:
+    """The title of a plan of a model or of measured layers."""
+    return title_of(job, row_of(job.plan, job.model) if isinstance(job, Job) else None)
+
+
+def title_of(job: PlannedJob, row: PlanRow | None = None) -> str:
     """The title of a plan where it may stand on several groups: its stages by group, pipelines parted by a bar.
 
     Args:
         job: the plan and its cluster.
         row: the plan as a row, where it is one.
     """
+    names = [groups_of(job, pipeline) for pipeline in range(len(job.plan.pipelines))]
+    if not isinstance(job, Job):
+        return _counted(names)
     if job.cluster.homogeneous:
         return title(job.plan, job.model, job.name)
-    names = [groups_of(job, pipeline) for pipeline in range(len(job.plan.pipelines))]
     if row is not None and len({group for name in names for group in name}) == 1:
         return f"{job.plan.devices} {names[0][0]}: {row.format()}"
-    runs = ([(group, len(list(run))) for group, run in groupby(name)] for name in names)
-    return " | ".join(" > ".join(f"{count}x{group}" for group, count in run) for run in runs)
+    return " | ".join(map(_by_group, names))
+
+
+def _by_group(names: Sequence[str]) -> str:
+    """The stages of a pipeline: `1xnew > 2xold`."""
+    return " > ".join(f"{len(list(run))}x{group}" for group, run in groupby(names))
+
+
+def _counted(names: Iterable[Sequence[str]]) -> str:
+    """Equal pipelines counted: `2 x (1xnew > 2xold) | 1xold`."""
+    shapes = Counter(map(_by_group, names))
+    named = [text if count == 1 else f"{count} x ({text})" for text, count in shapes.items()]
+    more = len(named) - MOST_SHAPES
+    return " | ".join([*named[:MOST_SHAPES], *([f"and {more} more"] if more > 0 else [])])
 
 
 def strategy_text(strategy: LayerStrategy) -> str:

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from meshwright.estimate.result import StepEstimate, StepPrice
+from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.reason import Reason
 from meshwright.planning.reasons import plan_reasons
 from meshwright.planning.ties import time_difference
 from meshwright.planning.whole_run import WholeRun
 from meshwright.records import Record
 from meshwright.report.words.reasons import reason_text
-from meshwright.search.result import PlanCertificate
+from meshwright.search.result import Certificate
 from meshwright.specs.job import Job
 from meshwright.units import of_capacity, percent, rounded, scaled, seconds, significant
 
@@ -60,14 +61,26 @@ def run_sentence(run: WholeRun) -> str:
     return f"{line}, {rounded(run.price)} at {run.price_per_device_hour:.2f} per device-hour{paid}"
 
 
-def sentence(job: Job, estimate: StepEstimate) -> str:
+def sentence(job: PlannedJob, estimate: StepPrice) -> str:
     """One sentence: model, devices, step with its range, tokens/s, MFU, memory, whether it fits."""
+    if not isinstance(job, Job) or not isinstance(estimate, StepEstimate):
+        return measured_sentence(job, estimate)
     names = {group.name: group.device.name for group in job.cluster.groups}
     low, high = (seconds_like(estimate.step_time_s, s) for s in (estimate.step_time_low_s, estimate.step_time_high_s))
     return (
         f"{job.model.name} on {devices_text(estimate, names)}: {seconds(estimate.step_time_s)} per step "
         f"({low}-{high}), {rounded(estimate.tokens_per_s_per_device)} tokens/s per GPU, "
         f"{percent(estimate.mfu)} MFU, {peak_text(estimate)}: {FITS_WORDS[estimate.fits]}."
+    )
+
+
+def measured_sentence(job: PlannedJob, estimate: StepPrice) -> str:
+    """The same of measured layers, whose sequence length and model FLOP nobody knows."""
+    name = job.model.name if isinstance(job, Job) else job.profile.name
+    return (
+        f"{name} on {devices_text(estimate)}, measured layers: {seconds(estimate.step_time_s)} per step of "
+        f"{job.plan.global_batch if isinstance(job, Job) else job.global_batch} sequences, {peak_text(estimate)}: "
+        f"{FITS_WORDS[estimate.fits]}."
     )
 
 
@@ -85,7 +98,7 @@ def peak_text(estimate: StepPrice) -> str:
 
 
 def reasons(
-    job: Job, estimate: StepEstimate, certificate: PlanCertificate | None, objective: str = "time"
+    job: PlannedJob, estimate: StepPrice, certificate: Certificate | None, objective: str = "time"
 ) -> tuple[str, ...]:
     """Where the time goes, where the memory peaks, what was proved."""
     return tuple(map(reason_text, plan_reasons(job, estimate, certificate, objective)))

@@ -7,7 +7,7 @@ import pytest
 from meshwright.app.estimate import estimate
 from meshwright.estimate.hardware import hardware_of
 from meshwright.planning.compose.sources.native.bound import least_step_s
-from meshwright.planning.island_search import IslandSearch
+from meshwright.planning.mixed.native import NativeSource
 from meshwright.search.space import Space
 from tests.planning.compose.test_composer import asked
 
@@ -38,10 +38,10 @@ def test_no_plan_is_quicker_than_the_bound(model: str, plan: str, gpus: str, giv
 def test_no_composition_of_a_mixed_cluster_is_quicker_than_the_bound(gpus: str) -> None:
     for batch, layers in ((8, 8), (24, 32)):
         inputs = asked(gpus, batch, layers)
-        run = IslandSearch(inputs, lambda part: Space())
-        found = run.composed(range(len(inputs.cluster.groups)), 12)
+        source = NativeSource(inputs, lambda part: Space())
+        found = source.composed(source.whole, 12)
         assert found
-        assert min(one.step_time_s for one in found) >= run.bound_s()
+        assert min(one.step_time_s for one in found) >= source.bound_s()
 
 
 def test_devices_that_are_added_lower_the_bound_and_equal_ones_share_it() -> None:

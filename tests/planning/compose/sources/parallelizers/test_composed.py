@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +12,14 @@ import pytest
 
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.price import check_plan
+from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.links import link_between
 from meshwright.planning.compose.pipeline_sets import gradient_sum_s, partitions
 from meshwright.planning.compose.sources.parallelizers.composed import Effort, SliceComposer, slice_composer
 from meshwright.planning.compose.sources.parallelizers.execution import sliced_plan
 from meshwright.planning.compose.sources.parallelizers.native import Native
 from meshwright.planning.compose.sources.parallelizers.questions import undominated
-from meshwright.planning.compose.sources.parallelizers.slice_pipelines import IslandPart, PlannedStage, SlicePipeline
+from meshwright.planning.compose.sources.parallelizers.slice_pipelines import PlannedStage, SlicePipeline
 from meshwright.planning.compose.sources.parallelizers.with_calculon import Calculon
 from meshwright.specs.model import LayerRun
 from tests.planning.compose.sources.parallelizers.slices import Half, Plain, job
@@ -27,6 +28,11 @@ from tests.planning.compose.sources.parallelizers.test_guard import Raises
 INPUTS = job("llama-3-8b", "4xH100,4xH200")
 SMALL = replace(INPUTS.model, runs=(LayerRun(layers=INPUTS.model.runs[0].layers, repeats=5),))
 WIDE = Effort(near=1e9, lengths=99, refined=0, stages=4, sizes=9, kept_of=((1, 9**9), (2, 9**9)))
+
+
+def whole(composer: SliceComposer, groups: Iterable[int]) -> list[IslandPart]:
+    """All devices of some groups."""
+    return [IslandPart(number, composer.questions.cluster.groups[number].devices) for number in groups]
 
 
 def composer_of(*parallelizers: Any, gpus: str = "4xH100,4xH200", effort: Effort | None = None, layers: int = 5,
@@ -39,7 +45,7 @@ def composer_of(*parallelizers: Any, gpus: str = "4xH100,4xH200", effort: Effort
 def best(*parallelizers: Any, **options: Any) -> Any:
     composer = composer_of(*parallelizers, **options)
     groups = range(len(composer.questions.cluster.groups))
-    return next(iter(composer.blends(groups, 1)), None), composer
+    return next(iter(composer.sets(whole(composer, groups), 1)), None), composer
 
 
 def every_pipeline(composer: SliceComposer, block: tuple[IslandPart, ...], wave: int) -> Iterator[SlicePipeline]:
@@ -187,7 +193,7 @@ def test_what_the_usual_effort_leaves_out_costs_little() -> None:
 
 def test_several_pipelines_share_the_batch_and_hold_every_layer_once() -> None:
     composer = composer_of(Plain(), gpus="4xH100,4xH200,8xA100-80", effort=Effort())
-    blends = composer.blends(range(3), 400)
+    blends = composer.sets(whole(composer, range(3)), 400)
     several = next(blend for blend in blends if len({round(share) for share in blend.shares}) > 1)
     for blend in (blends[0], several):
         plan = sliced_plan(blend, composer.questions.cluster)
@@ -202,21 +208,21 @@ def test_several_pipelines_share_the_batch_and_hold_every_layer_once() -> None:
 
 def test_halves_of_an_island_may_stand_in_pipelines_of_their_own() -> None:
     composer = composer_of(Plain(), gpus="16xH100,8xA100-80", effort=replace(Effort(), waves=3), waves=(8,))
-    found = composer.blends(range(2), 10_000)
+    found = composer.sets(whole(composer, range(2)), 10_000)
     halved = [blend for blend in found if sum(0 in member.islands for member in blend.members) == 2]
     assert any(len({tuple(s.devices for s in m.pipeline.stages) for m in blend.members}) > 1 for blend in halved)
     for blend in halved[:20]:
         plan = sliced_plan(blend, composer.questions.cluster)
         check_plan(plan, composer.questions.model, composer.questions.cluster, composer.questions.workload)
     without = composer_of(Plain(), gpus="16xH100,8xA100-80", effort=replace(Effort(), parts=0), waves=(8,))
-    assert found[0].step_s <= without.blends(range(2), 1)[0].step_s
+    assert found[0].step_s <= without.sets(whole(without, range(2)), 1)[0].step_s
 
 
 def test_equal_slices_on_equal_islands_are_asked_once() -> None:
     composer = composer_of(Plain(), gpus="4xH100,4xH100", effort=Effort())
-    composer.blends(range(2), 1)
+    composer.sets(whole(composer, range(2)), 1)
     alone = composer_of(Plain(), gpus="4xH100", effort=Effort())
-    alone.blends(range(1), 1)
+    alone.sets(whole(alone, range(1)), 1)
     first, second = composer.questions.answers(1, 3, 0, 2, 8), composer.questions.answers(2, 4, 1, 2, 8)
     assert first is second
     assert composer.counts["questions"] == sum(one.asked for one in composer.questions.parallelizers)

@@ -13,6 +13,7 @@ import numpy as np
 from meshwright.estimate.hardware import Hardware, hardware_of
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.memory import TIGHT_SHARE
+from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.links import hop_s, link_between
 from meshwright.planning.compose.sources.native.shares import offered_shares
 from meshwright.planning.compose.sources.native.split import Stage
@@ -29,14 +30,6 @@ from meshwright.specs.workload import Workload
 MOST_WAVES = 14
 DOMINANT = 0.8
 """Share of the layers from which on one kind stands for all of them in routes; exact splits know every kind."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """So many devices of a group."""
-
-    group: int
-    devices: int
 
 
 @dataclass(slots=True)
@@ -94,7 +87,7 @@ class NativeIslands:
         layout = ModelLayout.of(self.model, self.workload.seq_len)
         return float(layout.kinds_before[-1] @ layout.kind_flop / (self.mix @ layout.kind_flop))
 
-    def front(self, part: Part) -> StageFront | None:
+    def front(self, part: IslandPart) -> StageFront | None:
         """The undominated strategies of the stages of a part."""
         key = self._table(part)
         if key not in self._fronts:
@@ -116,7 +109,7 @@ class NativeIslands:
                 self.counts["strategies: dominated or too large"] += front.looked_at - kept
         return self._fronts[key]
 
-    def options(self, part: Part) -> StageOptions | None:
+    def options(self, part: IslandPart) -> StageOptions | None:
         """All strategies of the stages that a part, or any share that is offered of such a group, is cut into."""
         key = self._table(part)
         if key not in self._options:
@@ -148,7 +141,7 @@ class NativeIslands:
                 self._kinds[number] = seen.setdefault((spec.device, spec.devices_per_node, spec.domains), number)
         return self._kinds[group]
 
-    def _table(self, part: Part) -> object:
+    def _table(self, part: IslandPart) -> object:
         """One for all shares that are offered of groups of a kind, one for any other part."""
         offered = part.devices in self.shares(part.group)
         return (self._kind(part.group), None if offered else part.devices)
@@ -165,7 +158,7 @@ class NativeIslands:
             self._links[key] = link_between(self.cluster, *key)
         return self._links[key]
 
-    def rate(self, part: Part) -> float:
+    def rate(self, part: IslandPart) -> float:
         """Layers x sequences per second that no strategy of a part exceeds, memory apart."""
         front = self.front(part)
         if front is None:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from meshwright.estimate.layout import ModelLayout
-from meshwright.planning.compose.sources.native.islands import NativeIslands, Part
+from meshwright.planning.compose.island_part import IslandPart
+from meshwright.planning.compose.sources.native.islands import NativeIslands
 from meshwright.planning.compose.sources.native.split import SplitPipeline, Stage, split_pipeline
 from meshwright.planning.compose.sources.native.stage_fronts import StageFront
 from meshwright.planning.compose.sources.native.stage_sequences import (
@@ -57,7 +58,7 @@ QUICK = Effort(
 )
 """For an answer within a second: of three islands or more only one order and its reverse."""
 
-Use = tuple[Part, ...]
+Use = tuple[IslandPart, ...]
 """What a pipeline takes of the islands, by ascending group."""
 
 
@@ -65,7 +66,7 @@ Use = tuple[Part, ...]
 class Placed:
     """One route, with the islands in its order."""
 
-    order: tuple[Part, ...]
+    order: tuple[IslandPart, ...]
     routes: Routes
     number: int
 
@@ -102,7 +103,7 @@ class NativePipelines:
         allowed += range(2, MOST_CHUNKS + 1) if names is None or "interleaved" in names else []
         return tuple(v for v in allowed if counts is None or v in counts)
 
-    def through(self, parts: Sequence[Part]) -> list[SplitPipeline]:
+    def through(self, parts: Sequence[IslandPart]) -> list[SplitPipeline]:
         """The quickest pipelines through all of these parts, in any order, quickest first."""
         use = use_of(parts)
         if use not in self._found:
@@ -137,8 +138,8 @@ class NativePipelines:
             )
             for number, block in enumerate(routes.block.tolist()):
                 found[block].append(Placed(parts[block], routes, number))
-        self.islands.counts["routes"] += whole.bounded
-        self.islands.counts["routes: bound above the best"] += whole.bounded - len(whole)
+        self.islands.counts["stage sequences"] += whole.bounded
+        self.islands.counts["stage sequences: bound above the best"] += whole.bounded - len(whole)
         return [sorted(own, key=lambda one: one.step_s) for own in found]
 
     def split_some(self, routes: Sequence[Placed]) -> list[SplitPipeline]:
@@ -172,11 +173,11 @@ class NativePipelines:
     def _layers(self) -> dict[str, Any]:
         return {"layers": self.islands.usual_layers}
 
-    def _by_memory(self, use: Use) -> list[Part]:
+    def _by_memory(self, use: Use) -> list[IslandPart]:
         """The order in which routes are bounded: who keeps the most activations stands first."""
         return sorted(use, key=lambda part: -self.islands.hardware(part.group).memory_bytes)
 
-    def _front(self, part: Part) -> StageFront:
+    def _front(self, part: IslandPart) -> StageFront:
         front = self.islands.front(part)
         assert front is not None
         return front
@@ -186,8 +187,8 @@ class NativePipelines:
         base = self._by_memory(use)
         fronts = [self._front(part) for part in base]
         routes, which = paced(fronts, picks, refined=self.effort.refined, **self._layers())
-        self.islands.counts["routes"] += picks.bounded
-        self.islands.counts["routes: bound above the best"] += picks.bounded - len(routes)
+        self.islands.counts["stage sequences"] += picks.bounded
+        self.islands.counts["stage sequences: bound above the best"] += picks.bounded - len(routes)
         best = np.concatenate(
             [which[(routes.chunks == 1) == plain][: self.effort.reordered] for plain in (True, False)]
         )
@@ -227,7 +228,7 @@ class NativePipelines:
                     best_s = min(best_s, split.step_s(self.islands.workload.global_batch / split.wave))
         return _distinct(made)
 
-    def _split(self, order: Sequence[Part], routes: Routes, number: int) -> SplitPipeline | None:
+    def _split(self, order: Sequence[IslandPart], routes: Routes, number: int) -> SplitPipeline | None:
         stages: list[Stage] = []
         for place, part in enumerate(order):
             options = self.islands.options(part)
@@ -253,7 +254,7 @@ class NativePipelines:
         )
 
 
-def use_of(parts: Iterable[Part]) -> Use:
+def use_of(parts: Iterable[IslandPart]) -> Use:
     """The parts in their one order."""
     return tuple(sorted(parts, key=lambda part: part.group))
 

@@ -19,17 +19,18 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.links import link_between
-from meshwright.planning.compose.pipeline_sets import Blend, Member, blended, gradient_sum_s, partitions, whole
+from meshwright.planning.compose.pipeline_sets import Member, PipelineSet, blended, gradient_sum_s, partitions, whole
 from meshwright.planning.compose.sources.parallelizers.guard import TIME_LIMIT_S, Guarded
 from meshwright.planning.compose.sources.parallelizers.questions import Questions
 from meshwright.planning.compose.sources.parallelizers.slice_pipelines import (
     Allowed,
-    IslandPart,
     SlicePipeline,
     SlicePipelines,
 )
 from meshwright.search.grid import divisors
+from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.seam import Parallelizer
@@ -39,7 +40,7 @@ ALL_ORDERS = 4
 """Islands of a pipeline up to which all their orders are tried; of more, that of their memory."""
 KEPT_OF = {1: 64, 2: 8, 3: 4, 4: 3}
 """Pipelines through the same islands that are blended, by the number of pipelines in the blend; two of more."""
-SliceBlend = Blend[SlicePipeline]
+SliceSet = PipelineSet[SlicePipeline]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,7 @@ class SliceComposer:
     waves: tuple[int, ...] = ()
     """Instead of those that the effort spreads."""
     _pipelines: dict[object, list[SlicePipeline]] = field(default_factory=dict)
-    _blends: dict[object, list[SliceBlend]] = field(default_factory=dict)
+    _sets: dict[object, list[SliceSet]] = field(default_factory=dict)
 
     @property
     def counts(self) -> Counter[str]:
@@ -99,30 +100,29 @@ class SliceComposer:
         """What parallelizers did not answer, or answered and was not taken."""
         return [line for one in self.questions.parallelizers for line in one.report()]
 
-    def blends(self, groups: Sequence[int], most: int) -> list[SliceBlend]:
-        """The most promising blends through these groups, or some of them, the quickest first.
+    def sets(self, parts: Sequence[IslandPart], most: int) -> list[SliceSet]:
+        """The most promising pipeline sets through these parts, or some of them, the quickest first.
 
         Args:
-            groups: of the cluster.
+            parts: of the cluster.
             most: how many.
         """
-        key = tuple(sorted(groups))
-        if key not in self._blends:
+        key = tuple(sorted(parts))
+        if key not in self._sets:
             found = [blend for blocks in self._spread(key) for blend in self._of_blocks(blocks)]
             found.sort(key=lambda blend: blend.step_s)
             refined = [again for blend in found[: self.effort.refined] for again in self._refined(blend)]
-            self.counts["blends"] += len(found) + len(refined)
-            self._blends[key] = _distinct(sorted([*refined, *found], key=lambda blend: blend.step_s))
-        return self._blends[key][:most]
+            self.counts["pipeline sets"] += len(found) + len(refined)
+            self._sets[key] = _distinct(sorted([*refined, *found], key=lambda blend: blend.step_s))
+        return self._sets[key][:most]
 
-    def _spread(self, groups: Sequence[int]) -> Iterator[Sequence[tuple[IslandPart, ...]]]:
-        """Every way to spread the groups over pipelines; where there are few of them, their halves as well."""
-        specs = self.questions.cluster.groups
-        every = tuple(IslandPart(number, specs[number].devices) for number in groups)
+    def _spread(self, every: tuple[IslandPart, ...]) -> Iterator[Sequence[tuple[IslandPart, ...]]]:
+        """Every way to spread the parts over pipelines; where there are few of them, their halves as well."""
         yield from partitions(every)
+        node = [self.questions.cluster.groups[part.group].devices_per_node for part in every]
         halves = [
-            [IslandPart(number, specs[number].devices // 2)] * 2 if specs[number].nodes % 2 == 0 else [part]
-            for number, part in zip(groups, every, strict=True)
+            [IslandPart(part.group, part.devices // 2)] * 2 if part.devices % (2 * per_node) == 0 else [part]
+            for part, per_node in zip(every, node, strict=True)
         ]
         parts = tuple(itertools.chain.from_iterable(halves))
         if len(every) < len(parts) <= self.effort.parts:
@@ -134,7 +134,7 @@ class SliceComposer:
                     seen.add(alike)
                     yield blocks
 
-    def _of_blocks(self, blocks: Sequence[tuple[IslandPart, ...]]) -> list[SliceBlend]:
+    def _of_blocks(self, blocks: Sequence[tuple[IslandPart, ...]]) -> list[SliceSet]:
         """One pipeline through each block, whole micro-batches shared so that all end together."""
         kept = dict(self.effort.kept_of).get(len(blocks), 2)
         choices = [[self._member(pipeline, block) for pipeline in self.pipelines(block)[:kept]] for block in blocks]
@@ -143,7 +143,7 @@ class SliceComposer:
     def _member(self, pipeline: SlicePipeline, block: Sequence[IslandPart]) -> Member[SlicePipeline]:
         return Member(pipeline, frozenset(part.group for part in block), pipeline.devices)
 
-    def _blend(self, members: Sequence[Member[SlicePipeline]]) -> SliceBlend | None:
+    def _blend(self, members: Sequence[Member[SlicePipeline]]) -> SliceSet | None:
         questions = self.questions
         gradient_bytes = questions.model.parameters * questions.workload.precision.bytes_of("reduce")
         sync_s = gradient_sum_s(
@@ -176,7 +176,7 @@ class SliceComposer:
         self.counts["pipelines"] += len(found)
         return sorted(found, key=lambda one: one.step_s(self.questions.workload.global_batch / one.wave))
 
-    def _refined(self, blend: SliceBlend) -> Iterator[SliceBlend]:
+    def _refined(self, blend: SliceSet) -> Iterator[SliceSet]:
         """The blend with the layers of its pipelines cut anywhere near where the grid has cut them."""
         layers = self.questions.model.num_layers
         reach = -(-layers // self.effort.lengths) - 1
@@ -232,6 +232,7 @@ def slice_composer(
     workload: Workload,
     parallelizers: Sequence[Parallelizer],
     *,
+    space: Space | None = None,
     micro_batches: Sequence[int] = (),
     effort: Effort | None = None,
     time_limit_s: float = TIME_LIMIT_S,
@@ -243,6 +244,7 @@ def slice_composer(
         cluster: its groups are the islands.
         workload: the step.
         parallelizers: any number; of their answers those that make the quickest pipelines are taken.
+        space: pinned axes, wherever a stage stands.
         micro_batches: sequences of a micro-batch that are tried; those that divide the batch.
         effort: how much is asked; less of parallelizers that take seconds for a slice, unless it is given.
         time_limit_s: of one question.
@@ -251,7 +253,12 @@ def slice_composer(
     usual = Effort().of_equal if cluster.homogeneous else Effort()
     usual = usual.of_slow if any(one.slow for one in guarded) else usual
     questions = Questions(
-        model=model, cluster=cluster, workload=workload, parallelizers=guarded, prune=(effort or usual).prune
+        model=model,
+        cluster=cluster,
+        workload=workload,
+        parallelizers=guarded,
+        space=space or Space(),
+        prune=(effort or usual).prune,
     )
     waves = tuple(size for size in micro_batches if workload.global_batch % size == 0)
     return SliceComposer(questions=questions, effort=effort or usual, waves=waves)
@@ -264,9 +271,9 @@ def _orders(parts: Sequence[IslandPart], cluster: ClusterSpec) -> list[tuple[Isl
     return [tuple(sorted(parts, key=lambda part: -cluster.groups[part.group].device.memory_bytes))]
 
 
-def _distinct(blends: Sequence[SliceBlend]) -> list[SliceBlend]:
+def _distinct(blends: Sequence[SliceSet]) -> list[SliceSet]:
     """One blend of each outline: slices, devices and strategies of all stages, and shares."""
-    seen: dict[object, SliceBlend] = {}
+    seen: dict[object, SliceSet] = {}
     for blend in blends:
         outline = tuple(
             (share, p.wave, tuple((s.group, s.first, s.plan.devices, s.plan.strategies, s.plan.runs) for s in p.stages))

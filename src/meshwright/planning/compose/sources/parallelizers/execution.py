@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from meshwright.planning.compose.pipeline_sets import Blend
+from meshwright.planning.compose.pipeline_sets import PipelineSet
 from meshwright.planning.compose.sources.parallelizers.slice_pipelines import SlicePipeline
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, StrategyRun, Worker
 from meshwright.specs.strategy import LayerStrategy
 
 
-def sliced_plan(blend: Blend[SlicePipeline], cluster: ClusterSpec) -> ExecutionPlan:
+def sliced_plan(blend: PipelineSet[SlicePipeline], cluster: ClusterSpec) -> ExecutionPlan:
     """The plan of a blend with whole micro-batches.
 
     Devices of each group are handed out from its last on, in the order in which stages were put in front of each other,

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from meshwright.planning.compose.sources.parallelizers.guard import Guarded
+from meshwright.planning.compose.sources.parallelizers.pinned_axes import AXES, BLOCK
+from meshwright.search.space import Space
 from meshwright.shapes import Float
 from meshwright.specs.cluster import ClusterSpec, Island, NodeGroup
 from meshwright.specs.model import LayerSpec, ModelSpec
@@ -44,6 +46,8 @@ class Questions:
     cluster: ClusterSpec
     workload: Workload
     parallelizers: Sequence[Guarded]
+    space: Space = field(default_factory=Space)
+    """Pinned axes: answers beyond them are not taken."""
     prune: bool = True
     """Drop dominated answers."""
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -90,6 +94,7 @@ class Questions:
             Answer(parallelizer=one.name, plan=plan, weight=self.weights.get(one.name, 1.0))
             for one in self.parallelizers
             for plan in self._ask(one, part, spec, devices, slice_key)
+            if self._allowed(plan)
         ]
         if self.prune:
             kept = undominated(found)
@@ -97,6 +102,18 @@ class Questions:
             found = kept
         self._known[key] = found
         return found
+
+    def _allowed(self, plan: PartialPlan) -> bool:
+        """Whether all strategies of an answer have the pinned values."""
+        good = all(
+            own in values or (own in BLOCK and "block" in values)
+            for strategy in plan.strategies
+            for axis, values in self.space.pins
+            if axis in AXES
+            for own in AXES[axis](strategy, plan.micro_batch)
+        )
+        self.counts["partial plans: beyond what is pinned"] += not good
+        return good
 
     def slice_of(self, first: int, behind: int) -> ModelSlice:
         """Consecutive layers by their content."""

@@ -29,7 +29,10 @@ EXTRAS = {"jax": "meshwright[jax]"}
 """What to install where a module is missing."""
 
 
-def parallelizers_named(names: str | Parallelizer | Iterable[str | Parallelizer]) -> list[Parallelizer]:
+Names = str | Parallelizer | Iterable[str | Parallelizer]
+
+
+def parallelizers_named(names: Names) -> list[Parallelizer]:
     """Parallelizers by what a user writes; objects stay what they are.
 
     Args:

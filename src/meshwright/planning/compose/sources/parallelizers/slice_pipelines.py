@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from meshwright.estimate.memory import TIGHT_SHARE
+from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.links import hop_s, link_between
 from meshwright.planning.compose.sources.parallelizers.questions import Answer, Questions
 from meshwright.specs.cluster import NodeGroup
@@ -102,13 +103,6 @@ class Allowed:
     most_stages: int
 
 
-class IslandPart(NamedTuple):
-    """So many devices of a group."""
-
-    group: int
-    devices: int
-
-
 class _Place(NamedTuple):
     """Where the stages so far leave off."""
 
@@ -161,7 +155,8 @@ class SlicePipelines:
             self._grow(islands, wave, at, None, 1, level)
         stages = 1
         while level:
-            whole = self._ended(level, whole)
+            if self._counted(stages):
+                whole = self._ended(level, whole)
             if stages == self.allowed.most_stages:
                 break
             stages += 1
@@ -184,6 +179,11 @@ class SlicePipelines:
             )
             for cost, chain in whole
         ]
+
+    def _counted(self, stages: int) -> bool:
+        """Whether a pipeline may have so many stages."""
+        wanted, chunks = self.questions.space.pinned("pp"), self.questions.space.pinned("vpp")
+        return (wanted is None or stages in wanted) and (chunks is None or 1 in chunks)
 
     def _starts(self, islands: Sequence[IslandPart]) -> Iterator[tuple[int, int, int]]:
         """(island, devices used with it, size) of the last stage."""

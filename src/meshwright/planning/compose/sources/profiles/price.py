@@ -31,6 +31,29 @@ PARTS = ("compute", "recompute", "bubble", "tp", "cp", "ep", "pp", "dp", "optimi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStage(StageEstimate):
+    """One stage of a pipeline of measured layers."""
+
+    micro_batches: int
+    """Of its pipeline."""
+    sequences: int
+    """Of its pipeline, all micro-batches."""
+    micro_batch_s: float
+    """Forward, backward and transfers of one micro-batch."""
+    compute_s: float
+    """Forward and backward of one micro-batch."""
+
+    def to_dict(self) -> dict[str, object]:
+        """As data: what any stage says, and its micro-batches."""
+        return StageEstimate.to_dict(self) | {
+            "micro_batches": self.micro_batches,
+            "sequences": self.sequences,
+            "micro_batch_s": self.micro_batch_s,
+            "compute_s": self.compute_s,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PacedPipeline:
     """One pipeline of a job with its micro-batches."""
 
@@ -167,7 +190,7 @@ def _stages(
             "overhead": fixed,
         }
         alive = len(one.shape.stages) - place
-        yield StageEstimate(
+        yield MeasuredStage(
             pipeline=number,
             stage=place,
             layers=(layers,) if layers[1] >= layers[0] else (),
@@ -183,6 +206,10 @@ def _stages(
             capacity_bytes=capacity[stage.device],
             peak_moment=f"backward with {alive} micro-batch{'es' if alive > 1 else ''} in flight",
             busy_s=sum(one.paces[size].stage_s[place] for size in one.sizes),
+            micro_batches=len(one.sizes),
+            sequences=sum(one.sizes),
+            micro_batch_s=one.pace.stage_s[place],
+            compute_s=one.pace.compute_s[place],
         )
 
 

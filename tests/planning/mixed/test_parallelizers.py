@@ -13,7 +13,8 @@ from meshwright.app.explain import explain
 from meshwright.app.plan import plan
 from meshwright.app.plan_set import PlanSet
 from meshwright.app.trace import trace
-from meshwright.errors import InfeasibleError, InputError
+from meshwright.errors import InfeasibleError, UnsupportedError
+from meshwright.report.words.mixed import slice_line
 from meshwright.specs.model import LayerRun
 from tests.planning.compose.sources.parallelizers.slices import Half, Plain, job
 from tests.planning.compose.sources.parallelizers.test_guard import Raises
@@ -40,7 +41,7 @@ def test_every_plan_is_priced_by_estimate_and_shown_with_what_was_claimed(mixed:
     for one in found.slices:
         assert one.parallelizer in ("plain", "half")
         assert one.priced_s > 0
-        assert one.text() in mixed.verdict.why
+        assert slice_line(one) in mixed.verdict.why
     assert found.own_s is not None
     assert found.own_s <= 1.02 * times[0]
 
@@ -95,8 +96,30 @@ def test_where_nobody_answers_the_reasons_are_said() -> None:
     assert "raised ZeroDivisionError" in str(raised.value)
 
 
-def test_options_that_nobody_can_be_held_to_are_refused_together() -> None:
-    with pytest.raises(InputError) as raised:
-        planned(Plain(), pin="tp=2", pareto=True, objective="memory")
-    assert [problem.field for problem in raised.value.problems] == ["pin", "pareto", "objective"]
-    assert planned(Plain(), gpus="2xH100", objective="time").composition is not None
+def test_pins_and_limits_hold_for_every_slice() -> None:
+    found = planned([Plain(), Half({})], gpus="2xH100,2xA100-80", pin="tp=2")
+    assert {strategy.tp for one in found for strategy in one.plan.strategies} == {2}
+    assert any(one.name == "only tp" for one in found.assumptions)
+    two = planned(Plain(), gpus="4xH100", pin="pp=2")
+    assert {len(pipeline.workers) for one in two for pipeline in one.plan.pipelines} == {2}
+    with pytest.raises(InfeasibleError, match="keeps to"):
+        planned(Plain(), gpus="2xH100", objective="time", max_step_time="1ms")
+
+
+def test_a_named_schedule_is_that_of_every_pipeline() -> None:
+    found = planned(Plain(), gpus="4xH100", schedule="gpipe", pin="pp=2")
+    assert {pipeline.schedule.name for one in found for pipeline in one.plan.pipelines} == {"gpipe"}
+
+
+def test_the_cheapest_plan_rents_what_pays() -> None:
+    cheap = planned(Plain(), gpus="2xH100,2xA100-80", price=2.0, objective="cost")
+    quick = planned(Plain(), gpus="2xH100,2xA100-80", price=2.0)
+    prices = [one.best.estimate.price_per_step for one in (cheap, quick)]
+    assert prices[0] is not None
+    assert prices[1] is not None
+    assert prices[0] <= prices[1]
+
+
+def test_the_front_is_that_of_our_own_search() -> None:
+    with pytest.raises(UnsupportedError, match="--pareto with --parallelizer"):
+        planned(Plain(), pareto=True)

@@ -9,7 +9,7 @@ import pytest
 
 from meshwright.app.estimate import estimate
 from meshwright.app.plan import plan
-from meshwright.app.plan_islands import plan_islands
+from meshwright.app.plan_mixed import plan_mixed
 from meshwright.app.plan_set import PlanSet
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 from tests.planning.compose.test_composer import asked
@@ -25,10 +25,10 @@ def plans() -> PlanSet:
 def test_mixing_beats_each_kind_alone(plans: PlanSet) -> None:
     mixing = plans.mixing
     assert mixing is not None
-    assert {one.said for one in mixing.alone} == {"16 H100", "16 A100-80"}
+    assert {one.devices for one in mixing.alone} == {"16 H100", "16 A100-80"}
     assert all(one.step_time_s is not None for one in mixing.alone)
     assert mixing.best_alone is not None
-    assert mixing.best_alone.said == "16 H100"
+    assert mixing.best_alone.devices == "16 H100"
     assert plans[0].estimate.step_time_s < (mixing.best_alone.step_time_s or 0.0)
     assert f"{100 * (mixing.gain or 0.0):.0f}%" in plans.verdict.text
 
@@ -43,7 +43,7 @@ def test_every_plan_fits_and_trains_the_batch(plans: PlanSet) -> None:
 
 def test_the_answer_says_who_holds_what_and_what_it_rests_on(plans: PlanSet) -> None:
     said = " ".join(plans.verdict.why)
-    for words in ("pipeline 0:", "slowest stage:", "16 A100-80 alone", "matters most:", "megatron can"):
+    for words in ("pipeline 0:", "slowest stage:", "16 A100-80 alone", "sensitivity:", "megatron can"):
         assert words in said
 
 
@@ -97,7 +97,7 @@ def test_devices_that_a_small_batch_does_not_divide_over_are_left_idle(
     before: str, after: str, batch: int, layers: int
 ) -> None:
     few, many = (
-        plan_islands(asked(gpus, batch, layers), top=1, pin=("sharding=z0,z1", "recompute=none"))
+        plan_mixed(asked(gpus, batch, layers), top=1, pin=("sharding=z0,z1", "recompute=none"))
         for gpus in (before, after)
     )
     assert many.plans[0].estimate.step_time_s <= few.plans[0].estimate.step_time_s * (1 + 1e-9)

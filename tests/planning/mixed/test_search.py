@@ -65,9 +65,9 @@ def test_a_plan_over_both_regions_pays_for_what_crosses(quick: PlanSet, tmp_path
     assert set(used) == set(link.between) == {"east", "west"}
     assert link.price_per_step > 0
     said = " ".join(quick.verdict.why)
-    assert "cross it in a step" in said
-    assert "at 0.02 USD per GB" in said
-    assert any("cross it in a step" in note for note in explain(quick[0]).notes)
+    assert "link east - west: activations" in said
+    assert "at 0.02 USD/GB" in said
+    assert any("link east - west: activations" in note for note in explain(quick[0]).notes)
     again = estimate(None, str(quick[0].save(tmp_path / "plan.json")))
     assert price(again) == price(quick)
 

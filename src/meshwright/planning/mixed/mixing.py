@@ -1,0 +1,246 @@
+"""What several kinds of device are worth together: the best plan against parts of the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby
+
+from meshwright.estimate.result import StageEstimate, StepPrice
+from meshwright.formats.plan_json import PlannedJob
+from meshwright.planning.mixed.search import MixedPlans
+from meshwright.planning.mixed.source import Candidate, SearchRecord
+from meshwright.records import Record
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.strategy import LayerStrategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subset(Record):
+    """The best plan on a part of the cluster."""
+
+    devices: str
+    """The part, in words: `64 H100`."""
+    step_time_s: float | None
+    """Seconds; None where nothing fits."""
+    price_per_step: float | None = None
+    """USD; None where a price is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place(Record):
+    """Neighbouring stages of a pipeline on one group."""
+
+    group: str
+    pipeline: int
+    stages: tuple[int, int]
+    """First and last stage."""
+    nodes: tuple[int, int]
+    """First and last node, counted in the group."""
+    layers: int
+    """Layers of these stages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldLayers:
+    """Layers of neighbouring stages on one group, the same in each of some pipelines."""
+
+    pipelines: tuple[int, int]
+    """First and last pipeline."""
+    group: str
+    devices: int
+    """Of each stage."""
+    layers: tuple[int, ...]
+    """Of each stage."""
+    strategy: LayerStrategy
+    micro_batches: int
+    mbs: int
+    """Sequences of a rank's micro-batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bottleneck:
+    """The busiest stage."""
+
+    pipeline: int
+    stage: int
+    group: str
+    busy_s: float
+    above_mean: float
+    """Share by which it is busy longer than the mean stage of its pipeline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleDevices:
+    """Devices of a group that the best plan leaves out."""
+
+    group: str
+    idle: int
+    devices: int
+    """Of the whole group."""
+    rented: bool
+    """Whether they are left out for their price."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixing:
+    """What the best plan gains from every kind of device, and what it depends on."""
+
+    step_time_s: float
+    used: int
+    """Groups that hold any worker."""
+    alone: tuple[Subset, ...]
+    """Each kind without the others."""
+    without: tuple[tuple[str, Subset], ...]
+    """All kinds but the named one."""
+    held: tuple[HeldLayers, ...]
+    slowest: Bottleneck
+    doubts: tuple[tuple[str, float], ...]
+    """Numbers made worse, and the share by which the step gets longer."""
+    frameworks: tuple[tuple[str, str], ...]
+    """Names, and why each cannot run the plan; no reason where it can."""
+    idle: tuple[IdleDevices, ...]
+    places: tuple[Place, ...]
+    """Which nodes hold which stages."""
+    searched: SearchRecord
+    per_step: float | None = None
+    """Price of a step in USD, where fewer devices were looked for because they cost less."""
+
+    @property
+    def best_alone(self) -> Subset | None:
+        """The quickest kind by itself."""
+        able = [subset for subset in self.alone if subset.step_time_s is not None]
+        return min(able, key=lambda one: one.step_time_s or 0.0, default=None)
+
+    @property
+    def gain(self) -> float | None:
+        """Share of the step that mixing saves over the best kind alone; None where none can do it."""
+        best = self.best_alone
+        return None if best is None or best.step_time_s is None else 1.0 - self.step_time_s / best.step_time_s
+
+
+def mixing_of(
+    found: MixedPlans,
+    best: Candidate,
+    *,
+    doubts: tuple[tuple[str, float], ...],
+    frameworks: tuple[tuple[str, str], ...],
+    searched: SearchRecord,
+    rented: bool,
+) -> Mixing:
+    """The facts about the best plan.
+
+    Args:
+        found: it, and what it is compared with.
+        best: the plan.
+        doubts: as the source of its costs has them.
+        frameworks: names and refusals.
+        searched: what was looked at.
+        rented: whether fewer devices were looked for because they cost less.
+    """
+    job, estimate = best.job, best.estimate
+    groups = job.cluster.groups
+
+    def subset(numbers: list[int], one: Candidate | None) -> Subset:
+        return Subset(
+            devices=" + ".join(f"{groups[n].devices} {groups[n].name}" for n in numbers),
+            step_time_s=one.step_time_s if one else None,
+            price_per_step=one.estimate.price_per_step if one else None,
+        )
+
+    every = list(range(len(groups)))
+    return Mixing(
+        step_time_s=estimate.step_time_s,
+        used=len({stage.group for stage in estimate.stages}),
+        alone=tuple(subset([n], one) for n, one in found.alone.items()),
+        without=tuple((groups[n].name, subset([k for k in every if k != n], one)) for n, one in found.without.items()),
+        held=tuple(_held(job, estimate)),
+        slowest=_slowest(estimate),
+        doubts=doubts,
+        frameworks=frameworks,
+        idle=tuple(idle_devices(job.cluster, estimate, rented=rented)),
+        places=tuple(_places(job, estimate)),
+        searched=searched,
+        per_step=estimate.price_per_step if rented else None,
+    )
+
+
+def idle_devices(cluster: ClusterSpec, estimate: StepPrice, *, rented: bool) -> Iterator[IdleDevices]:
+    """Devices of each group that a plan leaves out.
+
+    Args:
+        cluster: that was asked about.
+        estimate: of the plan.
+        rented: whether fewer devices were looked for because they cost less.
+    """
+    for group in cluster.groups:
+        used = sum(stage.devices for stage in estimate.stages if stage.group == group.name)
+        if used < group.devices:
+            yield IdleDevices(group=group.name, idle=group.devices - used, devices=group.devices, rented=rented)
+
+
+def _runs(estimate: StepPrice) -> Iterator[tuple[StageEstimate, ...]]:
+    """Neighbouring stages of a pipeline on one group."""
+    for _, run in groupby(estimate.stages, key=lambda stage: (stage.pipeline, stage.group)):
+        yield tuple(run)
+
+
+def _layers(stage: StageEstimate) -> int:
+    return sum(last - first + 1 for first, last in stage.layers)
+
+
+def _held(job: PlannedJob, estimate: StepPrice) -> list[HeldLayers]:
+    """Who holds which layers; neighbouring equal pipelines together."""
+    of_pipeline: dict[int, list[HeldLayers]] = {}
+    for run in _runs(estimate):
+        number = run[0].pipeline
+        pipeline = job.plan.pipelines[number]
+        strategy = job.plan.strategies[job.plan.strategy_index(pipeline, pipeline.workers[run[0].stage])]
+        one = HeldLayers(
+            pipelines=(number, number),
+            group=run[0].group,
+            devices=run[0].devices,
+            layers=tuple(map(_layers, run)),
+            strategy=strategy,
+            micro_batches=pipeline.num_micro_batches,
+            mbs=run[0].mbs,
+        )
+        of_pipeline.setdefault(number, []).append(one)
+    found: list[HeldLayers] = []
+    for _, same in groupby(of_pipeline.values(), key=lambda own: [replace(one, pipelines=(0, 0)) for one in own]):
+        alike = list(same)
+        ends = alike[0][0].pipelines[0], alike[-1][0].pipelines[0]
+        found += [replace(one, pipelines=ends) for one in alike[0]]
+    return found
+
+
+def _slowest(estimate: StepPrice) -> Bottleneck:
+    """The bottleneck against the mean of the stages."""
+    busiest = max(estimate.stages, key=lambda stage: stage.busy_s)
+    own = [stage.busy_s for stage in estimate.stages if stage.pipeline == busiest.pipeline]
+    return Bottleneck(
+        pipeline=busiest.pipeline,
+        stage=busiest.stage,
+        group=busiest.group,
+        busy_s=busiest.busy_s,
+        above_mean=busiest.busy_s / (sum(own) / len(own)) - 1.0,
+    )
+
+
+def _places(job: PlannedJob, estimate: StepPrice) -> Iterator[Place]:
+    """The nodes of every run of stages."""
+    groups = job.cluster.groups
+    ends = accumulate((group.devices for group in groups), initial=0)
+    starts: Mapping[str, int] = dict(zip((group.name for group in groups), ends, strict=False))
+    per_node = {group.name: group.devices_per_node for group in groups}
+    for run in _runs(estimate):
+        group, workers = run[0].group, job.plan.pipelines[run[0].pipeline].workers
+        devices = [device for stage in run for pair in workers[stage.stage].devices for device in pair]
+        first, last = ((end - starts[group]) // per_node[group] for end in (min(devices), max(devices)))
+        yield Place(
+            group=group,
+            pipeline=run[0].pipeline,
+            stages=(run[0].stage, run[-1].stage),
+            nodes=(first, last),
+            layers=sum(map(_layers, run)),
+        )

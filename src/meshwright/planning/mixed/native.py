@@ -1,0 +1,269 @@
+"""Plans from data sheets: pipelines over any parts of a cluster, and each kind of device searched by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate, combinations, pairwise
+
+from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem
+from meshwright.estimate.price import check_plan, estimate_of
+from meshwright.estimate.pricer import PlanPricer
+from meshwright.planning.compose.composer import Composer
+from meshwright.planning.compose.costing import SECONDS_PER_HOUR
+from meshwright.planning.compose.execution_plan import native_plan
+from meshwright.planning.compose.island_part import IslandPart
+from meshwright.planning.compose.pipeline_sets import PipelineSet, whole
+from meshwright.planning.compose.sources.native.bound import least_step_s
+from meshwright.planning.compose.sources.native.pipelines import THOROUGH, Effort
+from meshwright.planning.compose.sources.native.split import SplitPipeline
+from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.mixed.doubts import doubts_of_model
+from meshwright.planning.mixed.source import Candidate, SearchRecord
+from meshwright.planning.mixed.spaces import alone_name, space_anywhere
+from meshwright.planning.objectives import Aim
+from meshwright.planning.one_kind import find_plans, resized
+from meshwright.search.search import search
+from meshwright.search.space import Space
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.job import Job
+from meshwright.specs.plan import ExecutionPlan
+from meshwright.specs.row import PlanRow
+from meshwright.units import GIGA, gib
+
+COMPOSED = 12
+"""Pipeline sets that are priced in full for an answer."""
+SUBSET_COMPOSED = 2
+"""Pipeline sets priced in full for each part of the cluster that the answer is compared with."""
+FARTHEST = 1.12
+"""Times the step of the first pipeline set that others promise at most: closed forms are within that of `estimate`."""
+SMALL = 32
+"""Devices of a cluster on which pipeline sets that leave some idle are looked at beside those that need not."""
+NEAR = 8
+"""Pipelines of one kind of device whose degrees its search keeps to."""
+RENTED_FROM = 200
+"""Pipeline sets of a part of the cluster whose price is estimated from their closed form."""
+RENTED = 3
+"""Of them priced in full, the cheapest and the quickest."""
+
+
+class NativeSource:
+    """Plans of one question from data sheets; each is priced once."""
+
+    compares_rest = True
+
+    def __init__(self, inputs: JobInputs, space_for: Callable[[ClusterSpec], Space], effort: Effort = THOROUGH) -> None:
+        """Price nothing yet.
+
+        Args:
+            inputs: model, cluster and workload.
+            space_for: the search space of a part of the cluster.
+            effort: how much is looked at.
+
+        Raises:
+            InputError: no group allows what is pinned.
+        """
+        self.inputs, self.space_for = inputs, space_for
+        self.model, self.cluster, self.workload = inputs.model, inputs.cluster, inputs.workload
+        self.space = space_anywhere(self.cluster, space_for)
+        self.composer = Composer(self.model, self.cluster, self.workload, self.space, effort)
+        self._first_device = list(accumulate((g.devices for g in self.cluster.groups), initial=0))
+        self._pricer = PlanPricer(self.model, self.cluster, self.workload)
+        self._priced = self._too_large = 0
+
+    @property
+    def whole(self) -> list[IslandPart]:
+        """All devices of every group."""
+        return [IslandPart(number, group.devices) for number, group in enumerate(self.cluster.groups)]
+
+    def bound_s(self) -> float:
+        """Lower bound of any plan's step on this cluster, seconds."""
+        devices = [(self.composer.islands.hardware(part.group), part.devices) for part in self.whole]
+        return least_step_s(self.model, self.workload, devices)
+
+    def together(self, parts: Sequence[IslandPart], *, thorough: bool) -> list[Candidate]:
+        """Pipeline sets over these parts, or some of them, the quickest first; arguments as `StageSource.together`."""
+        if not thorough:
+            return self.composed(parts, SUBSET_COMPOSED)
+        return [*self.composed(parts, COMPOSED), *self._leaving_out(parts, SUBSET_COMPOSED)]
+
+    def composed(self, parts: Sequence[IslandPart], most: int) -> list[Candidate]:
+        """The quickest pipeline sets over these parts, or some of them.
+
+        Args:
+            parts: of the cluster.
+            most: how many are priced in full.
+        """
+        found: list[Candidate] = []
+        for made in self.composer.made(parts, 3 * most):
+            if len(found) > 1 and made.step_s > FARTHEST * min(one.step_time_s for one in found):
+                break
+            candidate = self._candidate(native_plan(made, self.cluster))
+            if candidate is not None:
+                found.append(candidate)
+            if len(found) == most:
+                break
+        return sorted(found, key=lambda one: one.step_time_s)
+
+    def _leaving_out(self, parts: Sequence[IslandPart], most: int) -> list[Candidate]:
+        """Pipeline sets without some devices of a group of a small cluster: fewer may divide a small batch better."""
+        if self.cluster.devices > SMALL or len(parts) < 2:
+            return []
+        found: list[Candidate] = []
+        for part in parts:
+            group = self.cluster.groups[part.group]
+            unit = group.devices_per_node if group.nodes > 1 else 1
+            rest = [other for other in parts if other != part]
+            for devices in range(unit, part.devices, unit):
+                found += self.composed([IslandPart(part.group, devices), *rest], most)
+        return found
+
+    def alone(self, part: IslandPart, *, exhaustive: bool = False) -> list[Candidate]:
+        """The best plan of one group without the others; arguments as `StageSource.alone`."""
+        if part.devices % self.cluster.groups[part.group].devices_per_node:
+            return []
+        where = self._part(part)
+        try:
+            space = self.space_for(where)
+        except InputError:
+            return []  # pins that the whole cluster can follow and this group cannot
+        if exhaustive:
+            result = find_plans(self.model, where, self.workload, self.space_for, top=1).result
+        else:
+            near = self._near(part, space)
+            if near is None:
+                return []
+            result = search(self.model, where, self.workload, near, top=1)
+        if not result.plans or result.relaxed:
+            return []
+        best = result.plans[0]
+        one = self._candidate(_moved(best.plan, self._first_device[part.group]), best.row)
+        return [] if one is None else [one]
+
+    def _part(self, part: IslandPart) -> ClusterSpec:
+        group = self.cluster.groups[part.group]
+        whole = ClusterSpec(name=alone_name(self.cluster, part.group), groups=(group,))
+        if part.devices == group.devices:
+            return whole
+        return resized(whole, nodes=part.devices // group.devices_per_node, per_node=group.devices_per_node)
+
+    def _near(self, part: IslandPart, space: Space) -> Space | None:
+        """The degrees of the best pipelines on one group, every schedule, sharding and recompute with them."""
+        pipelines = self.composer.pipelines([part])[:NEAR]
+        rows = [p.stages[0].options.plan_row(p.stages[0].row, 1) for p in pipelines]
+        if not rows:
+            return None
+        pins = dict(space.pins)
+        pins |= {
+            "tp": tuple(sorted({row.tp for row in rows})),
+            "cp": tuple(sorted({row.cp_degree for row in rows})),
+            "ep": tuple(sorted({row.ep for row in rows})),
+            "etp": tuple(sorted({row.etp for row in rows})),
+            "mbs": tuple(sorted({row.mbs for row in rows})),
+            "pp": tuple(sorted({len(pipeline.stages) for pipeline in pipelines})),
+        }
+        return replace(space, pins=tuple(pins.items()))
+
+    def _candidate(self, plan: ExecutionPlan, row: PlanRow | None = None) -> Candidate | None:
+        """The plan priced in full; None where it does not fit."""
+        check_plan(plan, self.model, self.cluster, self.workload)
+        estimate = estimate_of(plan, self._pricer)
+        self._priced += 1
+        if estimate.fits == "no" or (estimate.fits == "tight" and not self.space.tight):
+            self._too_large += 1
+            return None
+        # A plan on one group of several keeps its one-line form in its row only: it says nothing of where it stands.
+        name = row.format() if row is not None and self.cluster.homogeneous else None
+        job = Job(model=self.model, cluster=self.cluster, workload=self.workload, plan=plan, name=name)
+        return Candidate(job=job, estimate=estimate, row=row)
+
+    def rented(self, parts: Sequence[IslandPart], aim: Aim) -> list[Candidate]:
+        """The quickest, the cheapest, and the cheapest in time of the pipeline sets over these parts, or some of them.
+
+        Args:
+            parts: of the cluster.
+            aim: its limit of time.
+        """
+        sets = self.composer.sets(parts, RENTED_FROM)
+        price = {id(one): _price_per_step(one, self) for one in sets}
+        cheap = sorted(sets, key=lambda one: price[id(one)])
+        in_time = [one for one in cheap if one.step_s <= aim.max_step_time_s]
+        wanted = [*sets[:RENTED], *cheap[:RENTED], *in_time[:RENTED]]
+        made = (whole(one, self.workload.global_batch) for one in {id(one): one for one in wanted}.values())
+        found = (self._candidate(native_plan(one, self.cluster)) for one in made if one is not None)
+        return [one for one in found if one is not None]
+
+    def doubts(self, one: Candidate) -> Iterator[tuple[str, float]]:
+        """Numbers that the plan is sensitive to; as `doubts_of_model`."""
+        return doubts_of_model(one)
+
+    def searched(self) -> SearchRecord:
+        """What was looked at so far."""
+        counts = self.composer.counts
+        every = dict(counts) | {"priced in full": self._priced, "priced in full: too large": self._too_large}
+        return SearchRecord(
+            space=counts["strategies"] + counts["stage sequences"] + counts["pipeline sets"],
+            priced=self._priced,
+            feasible=self._priced - self._too_large,
+            looked_at={name: count for name, count in every.items() if ":" not in name},
+            pruned={name: count for name, count in every.items() if ":" in name},
+            bound_s=self.bound_s(),
+        )
+
+    def nothing_fits(self) -> MeshwrightError:
+        """No kind of device alone, and none of them together, can hold the model."""
+        sizes = ", ".join(
+            f"{group.devices} x {group.device.name} of {gib(group.device.memory_bytes)}"
+            for group in self.cluster.groups
+        )
+        return InfeasibleError(
+            Problem(
+                what=f"no plan of {self.model.name} fits {sizes}",
+                why="neither one kind of device alone nor any pipelines over several leave 8% of the memory free",
+                fix="add devices, shorten --seq, or lift what is pinned or forbidden",
+                field="cluster",
+            )
+        )
+
+
+def _price_per_step(one: PipelineSet[SplitPipeline], source: NativeSource) -> float:
+    """USD of a step at the seconds of its closed form, activations and gradients over priced links included."""
+    cluster, workload = source.cluster, source.workload
+    hour = sum(
+        (cluster.groups[stage.island].price_per_hour or 0.0) * stage.devices
+        for pipeline in one.pipelines
+        for stage in pipeline.stages
+    )
+    once_bytes = workload.seq_len * source.model.hidden * workload.precision.bytes_of("activations")
+    paid = 0.0
+    for pipeline, share in zip(one.pipelines, one.shares, strict=True):
+        sent = 2 * share * pipeline.wave * once_bytes
+        order = [stage.island for stage in pipeline.stages] * pipeline.chunks
+        paid += sent * sum(_price_per_byte(cluster, here, there) for here, there in pairwise(order) if here != there)
+    # Gradients go around the groups that hold a layer.
+    count = len(one.islands)
+    if len(one.members) > 1 and count > 1:
+        dearest = max(_price_per_byte(cluster, here, there) for here, there in combinations(one.islands, 2))
+        gradient_bytes = source.model.parameters * workload.precision.bytes_of("reduce")
+        paid += 2 * (count - 1) / count * gradient_bytes * dearest
+    return hour * one.step_s / SECONDS_PER_HOUR + paid
+
+
+def _price_per_byte(cluster: ClusterSpec, here: int, there: int) -> float:
+    link = cluster.link(cluster.groups[here].name, cluster.groups[there].name)
+    return link.price_per_gb / GIGA if link else 0.0
+
+
+def _moved(plan: ExecutionPlan, by: int) -> ExecutionPlan:
+    """The plan on devices that start further on."""
+    pipelines = tuple(
+        replace(
+            pipeline,
+            workers=tuple(
+                replace(worker, devices=tuple((first + by, last + by) for first, last in worker.devices))
+                for worker in pipeline.workers
+            ),
+        )
+        for pipeline in plan.pipelines
+    )
+    return replace(plan, pipelines=pipelines)

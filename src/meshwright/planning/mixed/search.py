@@ -1,0 +1,156 @@
+"""The best plans of one job on several kinds of device: together, each kind alone, all kinds but one, and parts rented.
+
+The same search for every source of stage costs: it decides which parts of the cluster are planned and which plans are
+compared; the source composes pipelines and prices plans.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from meshwright.errors import Problem
+from meshwright.planning.compose.costing import Counts, Offer, rented
+from meshwright.planning.compose.island_part import IslandPart
+from meshwright.planning.mixed.source import Candidate, StageSource
+from meshwright.planning.objectives import QUICKEST, Aim, admitted, require_prices
+from meshwright.planning.one_kind import CLEARLY_FASTER
+from meshwright.search.search import FRONT_SLACK
+from meshwright.specs.job import Job
+
+CLOSE = 0.05
+"""Where mixing gains less than this over one kind alone, that kind is searched exhaustively before it is compared."""
+
+Refusals = Callable[[Job], tuple[Problem, ...]]
+"""What a target refuses of a plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedPlans:
+    """What was found, and what it is compared with."""
+
+    candidates: tuple[Candidate, ...]
+    """The best by the aim first; at least one."""
+    quickest: Candidate
+    """Of all candidates, before limits of time and price."""
+    alone: Mapping[int, Candidate | None]
+    """The best plan of each group by itself; none of a cluster of one group."""
+    without: Mapping[int, Candidate | None]
+    """The best plan without each group; none where nobody compared them."""
+
+
+def mixed_plans(source: StageSource, aim: Aim = QUICKEST, refuses: Refusals | None = None) -> MixedPlans:
+    """The plans of a job on a cluster, the best by the aim first.
+
+    Args:
+        source: of stage costs.
+        aim: time, memory or cost, and their limits.
+        refuses: what a target refuses of a plan; plans of several kinds of device are not looked at then.
+
+    Raises:
+        InputError: a price that the aim needs is missing.
+        InfeasibleError: no plan fits, or none keeps to the limits.
+    """
+    groups = source.cluster.groups
+    if aim.rents:
+        require_prices(group.name for group in groups if group.price_per_hour is None)
+    every = [IslandPart(number, group.devices) for number, group in enumerate(groups)]
+    several = len(every) > 1
+    mixed = source.together(every, thorough=True) if refuses is None or not several else []
+    alone = {part.group: source.alone(part) for part in every} if several else {}
+    if several:
+        alone |= _searched_where_close(source, every, alone, mixed)
+    without: dict[int, Candidate | None] = {}
+    if len(every) > 2 and refuses is None and source.compares_rest:
+        without = {part.group: _without(source, part, every, alone) for part in every}
+    found = [*mixed, *(one for own in alone.values() for one in own), *(one for one in without.values() if one)]
+    if refuses is not None:
+        found = [one for one in found if isinstance(one.job, Job) and not refuses(one.job)]
+    candidates = _ordered(source, found, aim)
+    if not candidates:
+        raise source.nothing_fits()
+    quickest = min(candidates, key=lambda one: one.step_time_s)
+    if aim.limited:
+        offers = [offer_of(one) for one in candidates]
+        admitted(aim, offers, f"{job_name(candidates[0])} on {source.cluster.name}")
+        candidates = [offer.plan for offer in offers if aim.excess(offer) == 0]
+    return MixedPlans(
+        candidates=tuple(candidates),
+        quickest=quickest,
+        alone={number: own[0] if own else None for number, own in alone.items()},
+        without=without,
+    )
+
+
+def job_name(one: Candidate) -> str:
+    """The model of a plan, or the profile it was measured with."""
+    return one.job.model.name if isinstance(one.job, Job) else one.job.profile.name
+
+
+def offer_of(one: Candidate) -> Offer[Candidate]:
+    """A plan with what it takes and costs; a price that is not known is 0."""
+    used = Counter[str]()
+    for stage in one.estimate.stages:
+        used[stage.group] += stage.devices
+    return Offer(
+        plan=one,
+        step_time_s=one.step_time_s,
+        price_per_step=one.estimate.price_per_step or 0.0,
+        peak_memory_bytes=one.estimate.peak_memory_bytes,
+        on=" + ".join(f"{count} {name}" for name, count in used.items()),
+    )
+
+
+def _searched_where_close(
+    source: StageSource,
+    every: Iterable[IslandPart],
+    alone: Mapping[int, list[Candidate]],
+    mixed: Sequence[Candidate],
+) -> dict[int, list[Candidate]]:
+    """The kinds that come near the best of all, searched exhaustively: mixing must beat the best they can do."""
+    best_s = min((one.step_time_s for one in mixed), default=inf)
+    quickest_s = min((own[0].step_time_s for own in alone.values() if own), default=inf)
+    found: dict[int, list[Candidate]] = {}
+    for part in every:
+        own = alone[part.group]
+        near = bool(own) and own[0].step_time_s <= min(quickest_s * (1 + CLEARLY_FASTER), best_s * (1 + CLOSE))
+        if near or not mixed:
+            better = source.alone(part, exhaustive=True)
+            if better and (not own or better[0].step_time_s < own[0].step_time_s):
+                found[part.group] = better
+    return found
+
+
+def _without(
+    source: StageSource, left_out: IslandPart, every: Iterable[IslandPart], alone: Mapping[int, list[Candidate]]
+) -> Candidate | None:
+    """The best plan that leaves a group out."""
+    rest = [part for part in every if part != left_out]
+    able = [*source.together(rest, thorough=False), *(one for part in rest for one in alone[part.group][:1])]
+    return min(able, key=lambda one: one.step_time_s, default=None)
+
+
+def _ordered(source: StageSource, found: Iterable[Candidate], aim: Aim) -> list[Candidate]:
+    """Distinct plans, the best by the aim first; with those on fewer devices where they may be better."""
+    distinct = {one.plan: one for one in found}
+    quick = sorted(distinct.values(), key=lambda one: one.step_time_s)
+    if aim.rents and not aim.by.from_front:
+        distinct |= {offer.plan.plan: offer.plan for offer in _rented(source, aim, quick)}
+    if aim.by.from_front and quick:
+        distinct = {one.plan: one for one in quick if one.step_time_s <= FRONT_SLACK * quick[0].step_time_s}
+    return sorted(distinct.values(), key=lambda one: aim.rank(offer_of(one)))
+
+
+def _rented(source: StageSource, aim: Aim, found: Sequence[Candidate]) -> list[Offer[Candidate]]:
+    """Plans on parts of the cluster, the best by the aim first."""
+    groups = source.cluster.groups
+    most = {group.name: group.devices for group in groups}
+
+    def offers_on(counts: Counts) -> list[Offer[Candidate]]:
+        parts = [IslandPart(n, counts[group.name]) for n, group in enumerate(groups) if counts[group.name]]
+        every = source.rented(parts, aim) if len(parts) > 1 else source.alone(parts[0])
+        return [offer_of(one) for one in (*every, *(found if counts == most else ()))]
+
+    return rented(most, {group.name: group.devices_per_node for group in groups}, offers_on, aim.rank)

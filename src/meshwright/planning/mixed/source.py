@@ -1,0 +1,125 @@
+"""What the mixed planner asks of a source of stage costs: composed plans of parts of a cluster, priced in full.
+
+native          stages priced by `estimate` from data sheets
+profiles        stages priced from measured layers
+parallelizers   slices that any parallelizers plan, priced by `estimate`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from meshwright.errors import MeshwrightError
+from meshwright.estimate.result import StepPrice
+from meshwright.formats.plan_json import PlannedJob
+from meshwright.planning.compose.island_part import IslandPart
+from meshwright.planning.compose.pipeline_sets import PipelineSet
+from meshwright.planning.compose.sources.parallelizers.slice_pipelines import SlicePipeline
+from meshwright.planning.objectives import Aim
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.plan import ExecutionPlan
+from meshwright.specs.row import PlanRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A plan with its price on the whole cluster."""
+
+    job: PlannedJob
+    estimate: StepPrice
+    row: PlanRow | None = None
+    """The plan as one row of degrees; None where it needs more."""
+    slices: PipelineSet[SlicePipeline] | None = None
+    """The partial plans it is made of; None where no parallelizer was asked."""
+
+    @property
+    def plan(self) -> ExecutionPlan:
+        """The pipelines."""
+        return self.job.plan
+
+    @property
+    def step_time_s(self) -> float:
+        """Seconds of a step."""
+        return self.estimate.step_time_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchRecord:
+    """What a search looked at."""
+
+    space: int | str
+    """Ways to run a stage or a pipeline that were looked at, or what they are."""
+    priced: int
+    """Plans priced in full."""
+    feasible: int | None = None
+    """Of them, those that fit."""
+    looked_at: Mapping[str, int]
+    """Counts by name."""
+    pruned: Mapping[str, int]
+    """Counts of what was dropped, by rule."""
+    bound_s: float | None = None
+    """Lower bound of the step of any plan; None where none is known."""
+    bound_of_shapes_s: float | None = None
+    """Lower bound of the step of any set of the pipelines looked at, transfers and gradients included."""
+
+    def to_dict(self) -> dict[str, object]:
+        """The `search` entry of a plan set."""
+        entry: dict[str, object] = {
+            "space": self.space,
+            "priced": self.priced,
+            "feasible": self.feasible,
+            "looked_at": dict(self.looked_at),
+            "pruned": dict(self.pruned),
+            "optimal": False,
+            "bound_step_time_s": self.bound_s,
+        }
+        if self.bound_of_shapes_s is not None:
+            entry |= {
+                "shapes": self.looked_at.get("shapes", 0),
+                "shapes_bound_step_time_s": self.bound_of_shapes_s,
+            }
+        return entry
+
+
+class StageSource(Protocol):
+    """Finds and prices plans of one job on parts of one cluster."""
+
+    cluster: ClusterSpec
+    compares_rest: bool
+    """Whether the answer is compared with all kinds but one: asking some parallelizers takes too long for it."""
+
+    def together(self, parts: Sequence[IslandPart], *, thorough: bool) -> list[Candidate]:
+        """Plans over these parts, or some of them, the quickest first.
+
+        Args:
+            parts: of the cluster.
+            thorough: for the answer itself; else for a comparison.
+        """
+        ...
+
+    def alone(self, part: IslandPart, *, exhaustive: bool = False) -> list[Candidate]:
+        """Plans on a part of one group, the quickest first; none where nothing fits.
+
+        Args:
+            part: of the cluster.
+            exhaustive: search its whole space, where the source has a quicker way to a good plan.
+        """
+        ...
+
+    def rented(self, parts: Sequence[IslandPart], aim: Aim) -> list[Candidate]:
+        """Plans over these parts, or some of them, that may be the best by time and price."""
+        ...
+
+    def doubts(self, one: Candidate) -> Iterator[tuple[str, float]]:
+        """Numbers that the plan is sensitive to, and by what share a worse number lengthens its step."""
+        ...
+
+    def searched(self) -> SearchRecord:
+        """What was looked at so far."""
+        ...
+
+    def nothing_fits(self) -> MeshwrightError:
+        """The error of a question that has no answer."""
+        ...

@@ -1,0 +1,43 @@
+"""What a stage may be wherever it stands on a cluster of several groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from meshwright.errors import InputError
+from meshwright.search.space import Space
+from meshwright.specs.cluster import ClusterSpec
+
+
+def space_anywhere(cluster: ClusterSpec, space_for: Callable[[ClusterSpec], Space]) -> Space:
+    """The values that the whole cluster or one of its groups allows.
+
+    Args:
+        cluster: one group or several.
+        space_for: the search space of a part of it.
+
+    Raises:
+        InputError: neither the cluster nor any group allows what is pinned.
+    """
+    allowed: dict[str, dict[object, None]] = {}
+    refused: list[InputError] = []
+    for part in (
+        cluster,
+        *(ClusterSpec(name=alone_name(cluster, n), groups=(g,)) for n, g in enumerate(cluster.groups)),
+    ):
+        try:
+            space = space_for(part)
+        except InputError as error:
+            refused.append(error)
+            continue
+        for axis, values in space.pins:
+            allowed.setdefault(axis, {}).update(dict.fromkeys(values))
+    if len(refused) > len(cluster.groups):
+        raise refused[0]
+    return Space(pins=tuple((axis, tuple(values)) for axis, values in allowed.items()))
+
+
+def alone_name(cluster: ClusterSpec, number: int) -> str:
+    """What to call the cluster of one of its groups: `64xH100`."""
+    group = cluster.groups[number]
+    return f"{group.devices}x{group.device.name}"

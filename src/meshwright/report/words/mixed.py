@@ -1,0 +1,216 @@
+"""What there is to say about plans over several kinds of device, and about plans that parallelizers made parts of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from meshwright.planning.mixed.mixing import HeldLayers, IdleDevices, Mixing
+from meshwright.planning.mixed.slices import Composition, PlannedSlice
+from meshwright.planning.mixed.source import SearchRecord
+from meshwright.report.words.titles import shortened, strategy_text
+from meshwright.units import percent, seconds, significant
+
+MOST_HELD = 12
+"""Runs of stages whose layers are told one by one; all of them are in the data."""
+MOST_SLICES = 8
+"""Stages whose planner is told; all of them are in the data."""
+MOST_SKIPS = 6
+"""Reasons of skips that are told; all of them are in the data."""
+
+
+def worth(mixing: Mixing) -> str:
+    """What mixing is worth, in one sentence."""
+    best, gain = mixing.best_alone, mixing.gain
+    if best is None or gain is None or best.step_time_s is None:
+        return "No kind of device can train the model by itself."
+    if mixing.used == 1 and mixing.per_step is not None:
+        return "Mixing costs more: one kind of device by itself is the cheapest found."
+    if mixing.used == 1:
+        return f"Mixing does not pay: {best.devices} by themselves are the best found."
+    if mixing.per_step is not None:
+        return f"The cheapest found; {best.devices} by themselves would take {seconds(best.step_time_s)}."
+    if gain <= 0:
+        return f"{best.devices} by themselves would take {seconds(best.step_time_s)}."
+    faster = best.step_time_s / mixing.step_time_s - 1.0
+    return (
+        f"Mixing pays: {percent(gain)} less time than the {seconds(best.step_time_s)} of {best.devices} by themselves "
+        f"({percent(faster)} more tokens per second)."
+    )
+
+
+def mixing_lines(mixing: Mixing, *, held: bool = True) -> tuple[str, ...]:
+    """The comparisons and facts behind the sentence.
+
+    Args:
+        mixing: the facts.
+        held: whether to say who holds which layers.
+    """
+    return tuple(line for line in _mixing_lines(mixing, held=held) if line)
+
+
+def _mixing_lines(mixing: Mixing, *, held: bool) -> Iterator[str]:
+    if held:
+        yield from (held_line(one) for one in mixing.held[:MOST_HELD])
+        if len(mixing.held) > MOST_HELD:
+            yield f"and {len(mixing.held) - MOST_HELD} more runs of stages; --json has them"
+    yield slowest_line(mixing)
+    for name, rest in mixing.without:
+        if rest.step_time_s is None:
+            yield f"without {name}: nothing fits"
+        else:
+            loss = rest.step_time_s / mixing.step_time_s - 1.0
+            change = f"{percent(loss)} slower" if loss > 0 else "no slower"
+            yield f"without {name}: {seconds(rest.step_time_s)}, {change}"
+    for one in mixing.alone:
+        said = "does not fit" if one.step_time_s is None else seconds(one.step_time_s)
+        if mixing.per_step is not None and one.price_per_step is not None:
+            said += f", {significant(one.price_per_step)} USD"
+        yield f"{one.devices} alone: {said}"
+    yield sensitivity_line(mixing)
+    yield from framework_lines(mixing)
+    yield from search_lines(mixing.searched, mixing.step_time_s)
+
+
+def held_line(one: HeldLayers) -> str:
+    """Who holds which layers: `pipeline 0: 59 layers (30+29) on 2 stages of 32 H100, tp4 dp8 z1, 128 x mbs1`."""
+    first, last = one.pipelines
+    name = f"pipeline {first}" if first == last else f"pipelines {first}-{last}"
+    stages = "1 stage" if len(one.layers) == 1 else f"{len(one.layers)} stages"
+    return (
+        f"{name}: {sum(one.layers)} layers ({shortened(one.layers)}) on {stages} of {one.devices} {one.group}, "
+        f"{strategy_text(one.strategy)}, {one.micro_batches} x mbs{one.mbs}"
+    )
+
+
+def slowest_line(mixing: Mixing) -> str:
+    """The bottleneck against the mean of its pipeline."""
+    one = mixing.slowest
+    return (
+        f"slowest stage: stage {one.stage} of pipeline {one.pipeline} on {one.group}, busy {seconds(one.busy_s)} of "
+        f"the step, {percent(one.above_mean)} above the mean of its pipeline"
+    )
+
+
+def sensitivity_line(mixing: Mixing) -> str:
+    """The number whose doubt moves the step the most, and the link that does."""
+    if not mixing.doubts:
+        return ""
+    name, effect = max(mixing.doubts, key=lambda one: (one[1], one[0]))
+    links = [f"; {e_name} -> step +{percent(max(e, 0.0))}" for e_name, e in mixing.doubts
+             if e_name.startswith("link") and e_name != name]  # fmt: skip
+    more = links[0] if len(links) == 1 else ""
+    return f"sensitivity: {name} -> step +{percent(max(effect, 0.0))}{more}"
+
+
+def framework_lines(mixing: Mixing) -> Iterator[str]:
+    """Which frameworks can run the plan, and why others cannot."""
+    for name, reason in mixing.frameworks:
+        yield f"{name} cannot run it: {reason}" if reason else f"{name} can run it: export --to {name}"
+
+
+def idle_lines(idle: Iterable[IdleDevices]) -> tuple[str, ...]:
+    """Devices that are left out, and why."""
+    why = {
+        False: "no plan found that uses them is quicker",
+        True: "not rented, since no plan found that uses them is better for its price",
+    }
+    return tuple(f"{one.idle} of {one.devices} {one.group} stay idle: {why[one.rented]}" for one in idle)
+
+
+def search_lines(searched: SearchRecord, step_time_s: float) -> Iterator[str]:
+    """What was looked at, and how far the step is above its lower bound."""
+    looked = ", ".join(f"{count:,} {name}" for name, count in searched.looked_at.items())
+    if searched.bound_s is None:
+        yield f"search: {looked}; the best found, not proved the best"
+        return
+    gap = percent(step_time_s / searched.bound_s - 1.0)
+    yield f"search: {looked}; lower bound {seconds(searched.bound_s)} (gap {gap})"
+    if searched.bound_of_shapes_s is not None:
+        gap = percent(step_time_s / searched.bound_of_shapes_s - 1.0)
+        yield (
+            f"lower bound of the pipelines looked at, transfers and gradients included: "
+            f"{seconds(searched.bound_of_shapes_s)} (gap {gap})"
+        )
+
+
+def slice_line(one: PlannedSlice) -> str:
+    """A stage with its planner's seconds and ours."""
+    first, last = one.layers
+    held = f"layer {first}" if first == last else f"layers {first}-{last}"
+    return (
+        f"pipeline {one.pipeline} stage {one.stage}: {held} on {one.devices} {one.group} by {one.parallelizer}, "
+        f"{', '.join(run_texts(one))}; a micro-batch takes {seconds(one.priced_s)}, {one.parallelizer} says "
+        f"{seconds(one.claimed_s)}"
+    )
+
+
+def run_texts(one: PlannedSlice) -> list[str]:
+    """The strategies of a slice's runs of layers, with their numbers of layers where there are several."""
+    runs = [(run.layers, strategy_text(one.strategies[run.strategy])) for run in one.runs]
+    return [f"{layers} x {text}" if len(runs) > 1 else text for layers, text in runs]
+
+
+def composition_lines(one: Composition) -> Iterator[str]:
+    """Who planned which slice, how far off their claims are, our own search, and what was skipped."""
+    yield from (slice_line(own) for own in one.slices[:MOST_SLICES])
+    if len(one.slices) > MOST_SLICES:
+        yield f"and {len(one.slices) - MOST_SLICES} stages more"
+    said = one.claimed_s[0] / one.step_time_s - 1.0
+    if abs(said) < 0.005:
+        yield f"its parallelizers say {seconds(one.claimed_s[0])} a step too"
+    else:
+        off = f"{percent(abs(said))} {'more' if said > 0 else 'less'}"
+        yield (
+            f"its parallelizers say {seconds(one.claimed_s[0])} a step, {off} than estimate, which prices every plan"
+        )
+    if one.own_s is not None:
+        change = one.own_s / one.step_time_s - 1.0
+        than = "no slower" if abs(change) < 0.0005 else f"{percent(abs(change))} {'slower' if change > 0 else 'faster'}"
+        kept = ", more memory left" if one.tight else ""
+        yield f"meshwright's own search: {seconds(one.own_s)}, {than}{kept}: {one.own}"
+    yield from (f"skipped: {line}" for line in one.skips[:MOST_SKIPS])
+    if len(one.skips) > MOST_SKIPS:
+        yield f"skipped: {len(one.skips) - MOST_SKIPS} reasons more; --json has them"
+
+
+def mixing_document(mixing: Mixing) -> dict[str, Any]:
+    """The `mixing` entry of a plan set."""
+    best = mixing.best_alone
+    return {
+        "gain": mixing.gain,
+        "best_alone": best.to_dict() if best else None,
+        "alone": [one.to_dict() for one in mixing.alone],
+        "without": [{"group": name, **rest.to_dict()} for name, rest in mixing.without],
+        "held": [held_line(one) for one in mixing.held],
+        "slowest_stage": slowest_line(mixing),
+        "sensitive_to": sensitivity_line(mixing),
+        "frameworks": list(framework_lines(mixing)),
+        "idle": list(idle_lines(mixing.idle)),
+        "price_per_step": mixing.per_step,
+        "map": [place.to_dict() for place in mixing.places],
+    }
+
+
+def composition_document(one: Composition) -> dict[str, Any]:
+    """The `composition` entry of a plan set."""
+    return {
+        "parallelizers": list(one.parallelizers),
+        "claimed_step_time_s": list(one.claimed_s),
+        "slices": [
+            {
+                "pipeline": own.pipeline,
+                "stage": own.stage,
+                "layers": list(own.layers),
+                "group": own.group,
+                "devices": own.devices,
+                "parallelizer": own.parallelizer,
+                "strategies": run_texts(own),
+                "claimed_micro_batch_s": own.claimed_s,
+                "micro_batch_s": own.priced_s,
+            }
+            for own in one.slices
+        ],
+        "skipped": list(one.skips),
+        "own_search": None if one.own_s is None else {"title": one.own, "step_time_s": one.own_s},
+    }
