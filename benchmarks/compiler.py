@@ -93,7 +93,7 @@ def planning_line(case: Case) -> Line:
     Args:
         case: what is planned.
     """
-    from meshwright.compiler.stages.search import Space, plan_step, price_stages
+    from meshwright.compiler.stages.search import StageSpace, plan_step, price_stages
 
     step, shapes = gpt_step(case)
     hosts = v100_hosts(case.devices)
@@ -108,7 +108,7 @@ def planning_line(case: Case) -> Line:
         counts[0] += 1
         counts[-1] += len(plan.layer_ends) - sum(counts)
         given = [(count, shape) for count, (_, shape) in zip(counts, case.published, strict=True)]
-        theirs = price_stages(step, shapes, hosts, given, space=Space(micro_batches=(case.micro_batches,)))
+        theirs = price_stages(step, shapes, hosts, given, space=StageSpace(micro_batches=(case.micro_batches,)))
         note += f"; the published plan takes {theirs.step_s:.4g} s, {theirs.step_s / plan.step_s:.3f} times as long"
     return Line(f"plan {case.name} on {case.devices} V100", spent_s, case.target_s, "s", note=note)
 

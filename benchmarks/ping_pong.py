@@ -120,7 +120,7 @@ def ping_pong(size: int, hops: int) -> Any:
     import jax
     import numpy as np
 
-    from meshwright.compiler.instructions import Buffer, Feed, Instruction, Op, Outcome, Program
+    from meshwright.compiler.instructions import Buffer, Feed, Instruction, Op, Program, StepResult
 
     buffers: list[Buffer] = []
     lists: tuple[list[Instruction], list[Instruction]] = [], []
@@ -144,7 +144,7 @@ def ping_pong(size: int, hops: int) -> Any:
         executables={"add": closed},
         buffers=tuple(buffers),
         feeds=(Feed(buffer=0, input=0),),
-        outcomes=(Outcome(buffer=at),),
+        outcomes=(StepResult(buffer=at),),
     )
 
 
@@ -154,14 +154,14 @@ def still(arrays: int) -> Any:
     Args:
         arrays: how many, half of them on each mesh.
     """
-    from meshwright.compiler.instructions import Buffer, Feed, Outcome, Program
+    from meshwright.compiler.instructions import Buffer, Feed, Program, StepResult
 
     return Program(
         lists=((), ()),
         executables={},
         buffers=tuple(Buffer(mesh=one % 2, shape=(16,), dtype="float32", bytes=64, spec=None) for one in range(arrays)),
         feeds=tuple(Feed(buffer=one, input=one) for one in range(arrays)),
-        outcomes=tuple(Outcome(buffer=one) for one in range(arrays)),
+        outcomes=tuple(StepResult(buffer=one) for one in range(arrays)),
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from jax.extend import core
 
 from meshwright.compiler.inline import flat_jaxpr
-from meshwright.compiler.leading_axis import Parting, scaled, spans, spread
+from meshwright.compiler.leading_axis import Parting, scaled_partition, spans, spread_partition
 
 BOUNDS = (0, 1, 4, 6)
 DRAWN = np.random.RandomState(0)
@@ -38,7 +38,7 @@ def parted(fun: Callable[..., Any]) -> tuple[core.ClosedJaxpr, core.ClosedJaxpr]
     whole = flat_jaxpr(lambda *given: [fun(*given)], [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in (X, Y)])
     jaxpr = whole.jaxpr
     known = {jaxpr.invars[0]: BOUNDS}
-    spread(jaxpr.eqns, known)
+    spread_partition(jaxpr.eqns, known)
     writing = Parting(known)
     invars = [var for own in jaxpr.invars for var in (writing.operand(own) if own in known else (own,))]
     for place, eqn in enumerate(jaxpr.eqns):
@@ -69,6 +69,6 @@ def test_parts_compute_what_the_whole_computes(name: str) -> None:
 
 
 def test_a_partition_of_another_axis_cuts_no_entry() -> None:
-    assert scaled((0, 1, 4, 6), 12) == (0, 2, 8, 12)
-    assert scaled((0, 2, 6), 3) == (0, 1, 3)
-    assert scaled((0, 1, 6), 3) is None
+    assert scaled_partition((0, 1, 4, 6), 12) == (0, 2, 8, 12)
+    assert scaled_partition((0, 2, 6), 3) == (0, 1, 3)
+    assert scaled_partition((0, 1, 6), 3) is None

@@ -9,7 +9,7 @@ import jax
 import pytest
 
 import meshwright as mw
-from meshwright.compiler.verify import verify
+from meshwright.compiler.verify import verify_lists
 from meshwright.errors import InputError
 from tests.runtime.small import batch, initial, step
 
@@ -24,7 +24,7 @@ def test_what_was_saved_is_read(tmp_path: Path) -> None:
     one.save(tmp_path / "lists.json")
     read = mw.Listing.load(tmp_path / "lists.json")
     assert str(read) == str(one.program)
-    assert verify(read.program) == one.verified
+    assert verify_lists(read.program) == one.verified
     assert mw.difference(read, one.program) == ""
     assert read.program.buffers == one.program.buffers
     assert set(read.executables) == set(one.program.executables)
@@ -47,7 +47,7 @@ def test_inexact_lists_stay_marked(tmp_path: Path) -> None:
     read = mw.Listing.load(tmp_path / "lists.json")
     assert "inexact: pipedream makes 4 updates" in str(read)
     assert "inexact: pipedream makes 4 updates" in one.explain()
-    assert not verify(read.program).exact
+    assert not verify_lists(read.program).exact
 
 
 def test_plans_keep_their_lists(tmp_path: Path) -> None:

@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from meshwright.compiler.resharding import WAYS, Layout, Links, Resharding, Way, entries, reshard
+from meshwright.compiler.resharding import WAYS, MeshLinks, Resharding, TileLayout, Way, entries, reshard
 
-LINKS = Links(cross_bytes_per_s=10e9, inside_bytes_per_s=100e9, latency_s=1e-5)
+LINKS = MeshLinks(cross_bytes_per_s=10e9, inside_bytes_per_s=100e9, latency_s=1e-5)
 AXES = ("x", "y")
 
 
-def layout(sizes: tuple[int, int], *spec: str | tuple[str, ...] | None) -> Layout:
-    return Layout(sizes, AXES, PartitionSpec(*spec))
+def layout(sizes: tuple[int, int], *spec: str | tuple[str, ...] | None) -> TileLayout:
+    return TileLayout(sizes, AXES, PartitionSpec(*spec))
 
 
 @st.composite
-def layouts(draw: st.DrawFn, rank: int) -> Layout:
+def layouts(draw: st.DrawFn, rank: int) -> TileLayout:
     sizes = draw(st.tuples(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 3])))
     entries: list[str | tuple[str, ...] | None] = [None] * rank
     for axis in draw(st.permutations(AXES)):
@@ -31,10 +31,10 @@ def layouts(draw: st.DrawFn, rank: int) -> Layout:
         if place >= 0:
             held = entries[place]
             entries[place] = axis if held is None else (*((held,) if isinstance(held, str) else held), axis)
-    return Layout(sizes, AXES, PartitionSpec(*entries))
+    return TileLayout(sizes, AXES, PartitionSpec(*entries))
 
 
-def arrived(shape: tuple[int, ...], source: Layout, target: Layout, found: Resharding) -> list[np.ndarray]:
+def arrived(shape: tuple[int, ...], source: TileLayout, target: TileLayout, found: Resharding) -> list[np.ndarray]:
     """What each target device has, moved piece by piece: -1 where nothing came. A `gather` is done at the end."""
     whole = np.arange(prod(shape), dtype=np.int64).reshape(shape)
     held = source.boxes(shape)
@@ -68,7 +68,7 @@ def test_every_device_gets_its_part_and_no_entry_twice(data: st.DataObject, rank
 
 
 @given(layouts(2))
-def test_boxes_are_those_of_jax(found: Layout) -> None:
+def test_boxes_are_those_of_jax(found: TileLayout) -> None:
     shape = (48, 24)
     if found.devices > len(jax.devices()):
         return

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.formats.device_file import check_record, device_spec, read_device_file
-from meshwright.formats.device_lint import Finding, lint_device
+from meshwright.formats.device_lint import LintFinding, lint_device
 from meshwright.library.devices import devices, kernel_efficiency
 from meshwright.units import GIB
 
@@ -29,13 +29,13 @@ H100: dict[str, Any] = {
 }
 
 
-def lint(**changes: Any) -> list[Finding]:
+def lint(**changes: Any) -> list[LintFinding]:
     record = {**H100, **changes}
     record = {key: value for key, value in record.items() if value is not None}
     return lint_device(check_record(record, noun="device file"), devices())
 
 
-def errors(**changes: Any) -> dict[str, Finding]:
+def errors(**changes: Any) -> dict[str, LintFinding]:
     return {finding.field: finding for finding in lint(**changes) if finding.level == "error"}
 
 

@@ -114,13 +114,13 @@ def test_sharding_in_the_words_of_sources(text: str, found: tuple[str, int] | No
     ],
 )
 def test_formats_in_the_words_of_sources(text: str, name: str, compute: str) -> None:
-    recipe, _ = fold.precision(text, year=2024)
+    recipe, _ = fold.row_precision(text, year=2024)
     assert (recipe.name, recipe.compute) == (name, compute)
 
 
 def test_pure_fsdp_reduces_gradients_in_16_bits() -> None:
-    assert fold.precision("amp_bf16", year=2023, notes="FSDP prec PURE")[0].reduce == "bf16"
-    assert fold.precision("amp_bf16", year=2023, notes="FSDP prec DEFAULT")[0].reduce == "fp32"
+    assert fold.row_precision("amp_bf16", year=2023, notes="FSDP prec PURE")[0].reduce == "bf16"
+    assert fold.row_precision("amp_bf16", year=2023, notes="FSDP prec DEFAULT")[0].reduce == "fp32"
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_every_second_layer_is_half_of_each_chunk() -> None:
     ],
 )
 def test_zero_bubble_schedules_by_the_names_of_their_papers(text: str, name: str, chunks: int) -> None:
-    assert fold.schedule(text, pp=8, vpp=None) == (name, chunks)
+    assert fold.row_schedule(text, pp=8, vpp=None) == (name, chunks)
 
 
 @pytest.mark.parametrize("text", ["zero-bubble", "Chimera"])

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.errors import InputError, UnsupportedError
-from meshwright.formats.megatron import export, model_facts, read_flags, translate
+from meshwright.formats.megatron import megatron_script, model_facts, read_flags, translate
 from meshwright.formats.megatron.layout import read_layout, write_layout
 from meshwright.formats.megatron.model import read_pattern
 from meshwright.formats.megatron.options import known_options
@@ -63,7 +63,7 @@ def with_model(plan: ExecutionPlan, spec: ModelSpec, **workload: Any) -> Job:
 def test_a_row_survives_its_flags(row: PlanRow, extra: list[int]) -> None:
     split = split_of(row, extra)
     made = job(plan_of(row, split))
-    written = export(made)
+    written = megatron_script(made)
     read = read_flags(written.text)
     assert read.problems == ()
     assert (read.row, read.layout) == (row, tuple(split))
@@ -81,7 +81,7 @@ def test_experts_survive_their_flags(row: PlanRow, ep: int, etp: int) -> None:
     if whole % (ep * etp) or row.sharding in ("hsdp", "fsdp-keep"):
         row = replace(row, ep=1, etp=1, sharding="z1", shard_group=0, offload="")
     made = job(plan_of(row, split_of(row)), MOE_LAYER)
-    read = read_flags(export(made).text)
+    read = read_flags(megatron_script(made).text)
     assert read.problems == ()
     assert read.row == row
     assert read.model == model_facts(made.model)
@@ -191,14 +191,14 @@ WINDOWED = replace(
 @pytest.mark.parametrize("spec", [DEEPSEEK, GPT2, WINDOWED], ids=lambda spec: spec.name)
 def test_shapes_of_models_survive_their_flags(spec: ModelSpec) -> None:
     made = with_model(plan_of(PlanRow(gbs=1), [spec.num_layers]), spec, seq_len=1024)
-    read = read_flags(export(made).text)
+    read = read_flags(megatron_script(made).text)
     assert read.problems == ()
     assert read.model == model_facts(spec)
 
 
 def test_the_window_of_megatron_leaves_out_the_querys_own_key() -> None:
     made = with_model(plan_of(PlanRow(gbs=1), [24]), WINDOWED)
-    arguments = dict(export(made).arguments)
+    arguments = dict(megatron_script(made).arguments)
     assert arguments["--window-size"] == "127,0"
     assert arguments["--window-attn-skip-freq"] == "([1]+[0])*12"
 
@@ -206,9 +206,9 @@ def test_the_window_of_megatron_leaves_out_the_querys_own_key() -> None:
 def test_multi_token_prediction_sits_before_the_loss() -> None:
     row = PlanRow(pp=4, dp=8, ep=8, sharding="z1", gbs=8)
     made = with_model(plan_of(row, [15, 16, 16, 14]), DEEPSEEK)
-    layout = dict(export(made).arguments)["--pipeline-model-parallel-layout"]
+    layout = dict(megatron_script(made).arguments)["--pipeline-model-parallel-layout"]
     assert layout == "Et*15|t*16|t*16|t*14mL"
-    assert read_flags(export(made).text).layout == (15, 16, 16, 14)
+    assert read_flags(megatron_script(made).text).layout == (15, 16, 16, 14)
 
 
 @pytest.mark.parametrize("name", PRECISIONS)
@@ -218,7 +218,7 @@ def test_every_recipe_survives_its_flags(name: str) -> None:
         recipe = replace(PRECISIONS[name], **changed)
         made = job(plan)
         made = replace(made, workload=replace(made.workload, precision=recipe))
-        read = read_flags(export(made).text)
+        read = read_flags(megatron_script(made).text)
         assert read.problems == ()
         assert read.workload["precision"] == recipe
 
@@ -268,7 +268,7 @@ REFUSED: dict[str, tuple[Job, str]] = {
 def test_what_megatron_cannot_do_is_refused_by_name(name: str) -> None:
     made, field = REFUSED[name]
     with pytest.raises(UnsupportedError) as caught:
-        export(made)
+        megatron_script(made)
     assert caught.value.exit_code == 4
     assert field in [problem.field for problem in caught.value.problems]
     assert all(problem.why for problem in caught.value.problems)
@@ -318,8 +318,8 @@ def test_shapes_that_megatron_does_not_build_are_refused(changed: dict[str, Any]
 
 def test_a_row_of_modules_beyond_the_core_is_written() -> None:
     made = variant(recompute=Recompute(kind="selective", modules=("core_attn", "moe_act")))
-    assert dict(export(made).arguments)["--recompute-modules"] == "core_attn moe_act"
-    assert any("core_attn moe_act" in problem.what for problem in read_flags(export(made).text).problems)
+    assert dict(megatron_script(made).arguments)["--recompute-modules"] == "core_attn moe_act"
+    assert any("core_attn moe_act" in problem.what for problem in read_flags(megatron_script(made).text).problems)
 
 
 # The script.
@@ -331,7 +331,7 @@ def test_the_script_starts_what_the_export_says(tmp_path: Path) -> None:
     launcher.write_text('#!/bin/sh\nfor word in "$@"; do echo "$word"; done\n')
     launcher.chmod(0o755)
     row = PlanRow(tp=2, pp=2, dp=4, cp=(("a2a", 2), ("p2p", 2)), sharding="z1", recompute="sel", gbs=16, offload="a")
-    written = export(job(plan_of(row, [7, 9]), name="it's `rm -rf` $HOME\nnot"), predicted="1.2 s\nrm -rf /")
+    written = megatron_script(job(plan_of(row, [7, 9]), name="it's `rm -rf` $HOME\nnot"), predicted="1.2 s\nrm -rf /")
     script = tmp_path / "run.sh"
     script.write_text(written.text)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "MEGATRON": "/opt/megatron"}

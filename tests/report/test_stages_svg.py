@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.islands import Islands
 from meshwright.compiler.stages.plan import StagesPlan
-from meshwright.compiler.stages.search import Space, plan_step
+from meshwright.compiler.stages.search import StageSpace, plan_step
 from meshwright.report.stages_svg import COLOURS, stages_svg
 
 PAGE = Path(__file__).parents[2] / "docs" / "train-steps.svg"
@@ -28,7 +28,9 @@ def drawn() -> StagesPlan:
         between_bytes_per_s=3e9,
     )  # fmt: skip
     step, shapes = gpt_step(Case("GPT of 12 layers", 12, 2560, 32, 12, 0.0))
-    return plan_step(step, shapes, Islands(groups=(slow, quick)), space=Space(micro_batches=(64,), recompute=(True,)))
+    return plan_step(
+        step, shapes, Islands(groups=(slow, quick)), space=StageSpace(micro_batches=(64,), recompute=(True,))
+    )
 
 
 def test_the_picture_of_the_page_is_that_of_its_plan() -> None:

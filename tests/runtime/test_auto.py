@@ -17,7 +17,7 @@ from meshwright.compiler.methods import Auto, FromPlan, PipeshardParallel
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.islands import Islands
 from meshwright.compiler.stages.plan import StagePlan, StagesPlan
-from meshwright.compiler.stages.search import Space, plan_step
+from meshwright.compiler.stages.search import StageSpace, plan_step
 from meshwright.errors import InputError
 from meshwright.runtime.parallelize import parallelize
 from tests.compiler.models import accumulated, initial, largest_difference, step, tokens
@@ -80,7 +80,7 @@ def test_stages_on_unequal_submeshes_end_where_one_device_ends(
     counts: list[int], shapes: list[tuple[int, ...]], recompute: bool
 ) -> None:
     state, batch = network()
-    plan = plan_step(network_step, (state, batch), SLOW, space=Space(micro_batches=(2,), recompute=(recompute,)))
+    plan = plan_step(network_step, (state, batch), SLOW, space=StageSpace(micro_batches=(2,), recompute=(recompute,)))
     run = parallelize(network_step, method=FromPlan(plan=given_stages(plan, counts, shapes)))
     reached = state
     for _ in range(2):
@@ -163,7 +163,7 @@ def test_what_auto_stages_exclude() -> None:
 
 def test_a_plan_of_another_step_is_refused() -> None:
     state = initial()
-    plan = plan_step(step, (state, tokens(SAMPLES)), SLOW, space=Space(micro_batches=(2,)))
+    plan = plan_step(step, (state, tokens(SAMPLES)), SLOW, space=StageSpace(micro_batches=(2,)))
     with pytest.raises(InputError, match="the plan is of another step"):
         parallelize(step, method=FromPlan(plan=plan)).lower(state, tokens(2 * SAMPLES))
     few = parallelize(step, method=FromPlan(plan=plan, devices=jax.devices()[:2]))

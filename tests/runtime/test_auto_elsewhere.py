@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import meshwright as mw
-from meshwright.compiler.stages.search import Space, plan_step
+from meshwright.compiler.stages.search import StageSpace, plan_step
 from tests.runtime.test_auto import SLOW, given_stages, network, network_step
 
 
 def two_stages() -> mw.FromPlan:
     """Three and four layers, on a row of four devices and on a grid of two by two."""
-    plan = plan_step(network_step, network(), SLOW, space=Space(micro_batches=(2,), recompute=(False,)))
+    plan = plan_step(network_step, network(), SLOW, space=StageSpace(micro_batches=(2,), recompute=(False,)))
     return mw.FromPlan(plan=given_stages(plan, [3, 4], [(4,), (2, 2)]))
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import meshwright as mw
 from meshwright.compiler.instructions import Buffer, Feed, Instruction, Op, Program
-from meshwright.compiler.verify import verify
+from meshwright.compiler.verify import verify_lists
 from meshwright.errors import InputError
 from tests.compiler.models import largest_difference
 from tests.runtime.test_versions import ADAM, STAGES, batch, loss
@@ -160,9 +160,9 @@ def broadcast(mesh: int, group: tuple[int, ...] = (0, 1, 2)) -> list[Instruction
 
 
 def test_collectives_of_all_their_meshes_pass() -> None:
-    found = verify(three_meshes([all_reduce(mesh) for mesh in range(3)]))
+    found = verify_lists(three_meshes([all_reduce(mesh) for mesh in range(3)]))
     assert (found.messages, found.message_bytes, found.peak_bytes) == (6, 24, (8, 8, 8))
-    found = verify(three_meshes([broadcast(mesh) for mesh in range(3)]))
+    found = verify_lists(three_meshes([broadcast(mesh) for mesh in range(3)]))
     assert (found.messages, found.message_bytes) == (2, 8)
 
 
@@ -180,7 +180,7 @@ def test_collectives_of_all_their_meshes_pass() -> None:
 )
 def test_collectives_that_do_not_meet_are_told(lists: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        verify(three_meshes(lists))
+        verify_lists(three_meshes(lists))
 
 
 def test_two_collectives_in_different_orders_are_told() -> None:
@@ -192,7 +192,7 @@ def test_two_collectives_in_different_orders_are_told() -> None:
     ]  # fmt: skip
     both = [[*a, *b] for a, b in zip(first, second, strict=True)]
     program = three_meshes(both, buffers=12)
-    assert verify(program).messages == 12
+    assert verify_lists(program).messages == 12
     swapped = replace(program, lists=(*program.lists[:2], (*second[2], *first[2])))
     with pytest.raises(InputError, match=r"meets ALLREDUCE (norm|finite) of mesh"):
-        verify(swapped)
+        verify_lists(swapped)

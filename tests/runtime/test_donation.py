@@ -10,7 +10,7 @@ import pytest
 
 import meshwright as mw
 from meshwright.compiler.instructions import Op
-from meshwright.compiler.verify import verify
+from meshwright.compiler.verify import verify_lists
 from meshwright.errors import InputError
 from tests.runtime.small import WIDTH, batch, initial, step
 
@@ -70,4 +70,4 @@ def test_the_peak_is_lower_where_the_state_is_given() -> None:
     saved = np.subtract(kept.verified.peak_bytes, given.verified.peak_bytes)
     # Gradients are given to the update in any case: one matrix less where it is fullest, which on mesh 1 it is earlier.
     assert saved.tolist() == [4 * 64 * 64 + 4, 0]
-    assert verify(given.program).exact
+    assert verify_lists(given.program).exact

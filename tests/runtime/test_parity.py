@@ -19,10 +19,10 @@ import pytest
 from meshwright.compiler.methods import FromPlan
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.plan import StagePlan
-from meshwright.compiler.stages.search import Space, plan_step
-from meshwright.runtime.devices import precision
+from meshwright.compiler.stages.search import StageSpace, plan_step
+from meshwright.runtime.devices import jax_precision
 from meshwright.runtime.parallelize import parallelize
-from meshwright.runtime.parity import Outcome, compare, outcome, run_alone, run_parallel
+from meshwright.runtime.parity import StepsOutcome, outcome, parity_of, run_alone, run_parallel
 from meshwright.runtime.training_run import Training
 from meshwright.specs.row import PlanRow
 from meshwright.zoo.training import Adam, train_step
@@ -53,14 +53,14 @@ def start(model: str, layers: int, dtype: str) -> Any:
 
 
 @cache
-def alone(model: str, layers: int, steps: int, dtype: str) -> Outcome:
+def alone(model: str, layers: int, steps: int, dtype: str) -> StepsOutcome:
     """One device is the same for all plans of as many micro-batches."""
     one = training(model, PlanRow(dp=1, mbs=SAMPLES // MICRO_BATCHES, gbs=SAMPLES), layers)
     return run_alone(one, steps, start(model, layers, dtype))
 
 
-def check(there: Outcome, expected: Outcome, model: str, dtype: str) -> None:
-    found = compare(there, expected, dtype)
+def check(there: StepsOutcome, expected: StepsOutcome, model: str, dtype: str) -> None:
+    found = parity_of(there, expected, dtype)
     worst = sorted(found.compared, key=lambda one: -max(one.gradient, one.weight))[:3]
     assert found.holds, (found.loss, found.routed_otherwise, worst)
     assert (found.routed > 0) == (model == "moe-tiny")
@@ -70,7 +70,7 @@ def check(there: Outcome, expected: Outcome, model: str, dtype: str) -> None:
 
 
 def check_case(case: Case, layers: int, steps: int) -> None:
-    with precision(case.dtype):
+    with jax_precision(case.dtype):
         own = training(case.model, case.row, layers)
         there = run_parallel(own, jax.devices(), steps, start(case.model, layers, case.dtype))
         check(there, alone(case.model, layers, steps, case.dtype), case.model, case.dtype)
@@ -95,7 +95,7 @@ def test_ten_steps_in_32_bits() -> None:
 def test_context_and_expert_ranks_in_workers_of_their_own() -> None:
     row = PlanRow(pp=2, dp=2, cp=(("p2p", 2),), ep=4, mbs=4, gbs=SAMPLES, sharding="z2")
     own = replace(training("moe-tiny", row, 1), backend="processes", timeout_s=120.0)
-    with precision("fp32"):
+    with jax_precision("fp32"):
         there = run_parallel(own, jax.devices(), 2, start("moe-tiny", 1, "fp32"))
         check(there, alone("moe-tiny", 1, 2, "fp32"), "moe-tiny", "fp32")
 
@@ -119,11 +119,11 @@ def test_submeshes_of_unequal_size_end_where_one_device_ends(
     model: str, submeshes: tuple[tuple[int, ...], ...], dtype: str
 ) -> None:
     steps = 2
-    with precision(dtype):
+    with jax_precision(dtype):
         own = training(model, PlanRow(dp=1, mbs=SAMPLES // MICRO_BATCHES, gbs=SAMPLES), 1)
         state = start(model, 1, dtype)
         step = train_step(own.model(), Adam(), gradients_too=True)
-        space = Space(micro_batches=(MICRO_BATCHES,), recompute=(False,))
+        space = StageSpace(micro_batches=(MICRO_BATCHES,), recompute=(False,))
         plan = plan_step(step, (state, own.batch(0)), LOOSE, space=space)
         layers, count = len(plan.layer_ends), len(submeshes)
         ends = [layers * (place + 1) // count for place in range(count)]

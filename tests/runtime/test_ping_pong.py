@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from benchmarks.channels import runtime_lines, summary
 from benchmarks.ping_pong import PER_HOP, Backend, Spread, ping_pong, still
 from meshwright.compiler.instructions import Op
-from meshwright.compiler.verify import verify
+from meshwright.compiler.verify import verify_lists
 from meshwright.runtime.local import LocalRuntime
 
 HOPS = 6
@@ -22,7 +22,7 @@ def meshes() -> list[Mesh]:
 
 def test_every_hop_adds_one_and_has_four_instructions() -> None:
     program = ping_pong(64, HOPS)
-    verify(program)
+    verify_lists(program)
     assert sum(len(own) for own in program.lists) == PER_HOP * HOPS
     assert sum(one.op is Op.SEND for own in program.lists for one in own) == HOPS
     (made,) = LocalRuntime(program, meshes()).step([np.zeros(64, np.uint8)], 1)
@@ -31,7 +31,7 @@ def test_every_hop_adds_one_and_has_four_instructions() -> None:
 
 def test_still_workers_keep_what_they_have() -> None:
     program = still(4)
-    verify(program)
+    verify_lists(program)
     given = [np.full(16, one, np.float32) for one in range(4)]
     for made, value in zip(LocalRuntime(program, meshes()).step(given, 1), given, strict=True):
         np.testing.assert_array_equal(np.asarray(made), value)

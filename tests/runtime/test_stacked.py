@@ -15,8 +15,8 @@ import pytest
 
 import meshwright as mw
 from meshwright.compiler.instructions import Op
-from meshwright.compiler.stages.search import Space
-from meshwright.runtime.devices import precision
+from meshwright.compiler.stages.search import StageSpace
+from meshwright.runtime.devices import jax_precision
 from meshwright.runtime.stacked import StackedArray
 from tests.compiler.models import largest_difference
 from tests.runtime.test_auto import given_stages
@@ -94,7 +94,9 @@ def numbers(state: Any) -> Any:
 def unequal() -> mw.FromPlan:
     """Embedding and two layers on two devices, the rest and the head on four, layers recomputed."""
     shapes = jax.eval_shape(lambda: (initial(), batch()))
-    plan = mw.plan_step(partial(step, again=False), shapes, SLOW, space=Space(micro_batches=(2,), recompute=(True,)))
+    plan = mw.plan_step(
+        partial(step, again=False), shapes, SLOW, space=StageSpace(micro_batches=(2,), recompute=(True,))
+    )
     return mw.FromPlan(plan=given_stages(plan, [2, 5], [(2,), (2, 2)]), num_micro_batches=2)
 
 
@@ -124,7 +126,7 @@ def test_stacked_layers_end_where_one_device_ends(method: Any, how: dict[str, bo
 
 
 def test_in_64_bits_nothing_but_rounding_is_left() -> None:
-    with precision("fp64"):
+    with jax_precision("fp64"):
         method = mw.PipeshardParallel(num_micro_batches=2, schedule="interleaved", devices=jax.devices()[:2])
         run = mw.parallelize(partial(step, again=False), method=method)
         alone = jax.jit(partial(step, gradients_of=accumulated(2), again=False))

@@ -13,9 +13,9 @@ from meshwright.errors import UnsupportedError
 from meshwright.library import models
 from meshwright.specs.model import ModelSpec
 from meshwright.zoo.decoder import Decoder
-from meshwright.zoo.tiny import TINY, scaled
+from meshwright.zoo.tiny import TINY, scaled_model
 
-NARROW = {name: scaled(spec, layers=1, hidden=16, vocab=32) for name, spec in TINY.items()}
+NARROW = {name: scaled_model(spec, layers=1, hidden=16, vocab=32) for name, spec in TINY.items()}
 LIBRARY = ("gpt2", "llama-3.1-8b", "mixtral-8x7b", "qwen2.5-7b", "falcon-7b", "qwen3-30b-a3b")
 
 
@@ -25,14 +25,14 @@ def shapes_of(spec: ModelSpec) -> Any:
 
 @pytest.mark.parametrize("name", [*TINY, *LIBRARY])
 def test_a_model_has_the_parameters_that_the_planner_counts(name: str) -> None:
-    spec = TINY[name] if name in TINY else scaled(models.resolve(name), layers=2)
+    spec = TINY[name] if name in TINY else scaled_model(models.resolve(name), layers=2)
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes_of(spec))) == spec.parameters
 
 
 @pytest.mark.parametrize("name", LIBRARY)
 def test_scaled_models_keep_their_kind(name: str) -> None:
     spec = models.resolve(name)
-    small = scaled(spec, layers=2, hidden=64, vocab=100)
+    small = scaled_model(spec, layers=2, hidden=64, vocab=100)
     assert (small.num_layers, small.hidden, small.vocab) == (2, 64, 100)
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes_of(small))) == small.parameters
     one, other = (next(one.layers()) for one in (small, spec))
@@ -58,7 +58,7 @@ def test_a_token_is_predicted_from_those_before_it(name: str) -> None:
     [("gpt-tiny", ((1, "full"), (1, "selective"))), ("moe-tiny", ((2, "full"),))],
 )
 def test_recomputation_changes_no_gradient(name: str, runs: Any) -> None:
-    plain = Decoder(spec=scaled(TINY[name], layers=2, hidden=16, vocab=32), seq_len=8)
+    plain = Decoder(spec=scaled_model(TINY[name], layers=2, hidden=16, vocab=32), seq_len=8)
     again = replace(plain, recompute=runs)
     weights, batch = jax.jit(plain.init)(jax.random.key(0)), plain.batch(0, 2)
     one, other = (jax.jit(jax.grad(model.loss))(weights, batch, jax.random.key(1)) for model in (plain, again))

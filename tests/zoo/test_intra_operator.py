@@ -10,7 +10,7 @@ import pytest
 
 from meshwright.app.plan import plan
 from meshwright.compiler.stages.hosts import Hosts
-from meshwright.compiler.stages.search import Space, price_stages
+from meshwright.compiler.stages.search import StageSpace, price_stages
 from meshwright.planning.compose.sources.parallelizers.guard import Guarded
 from meshwright.planning.compose.sources.parallelizers.registry import parallelizers_named
 from meshwright.planning.job_inputs import JobInputs, job_inputs
@@ -18,7 +18,7 @@ from meshwright.specs.cluster import Island
 from meshwright.specs.seam import ModelSlice, PartialPlan
 from meshwright.zoo.decoder import Decoder
 from meshwright.zoo.intra_operator import IntraOperator
-from meshwright.zoo.tiny import scaled
+from meshwright.zoo.tiny import scaled_model
 from meshwright.zoo.training import Adam, train_step
 
 WAVE, DEVICES = 8, 4
@@ -27,7 +27,7 @@ WAVE, DEVICES = 8, 4
 @pytest.fixture(scope="module")
 def inputs() -> JobInputs:
     found = job_inputs("llama-2-7b", gpus="4xA100-80", seq_len=512, global_batch=64)
-    small = scaled(found.model, layers=4, hidden=1024, vocab=4096)
+    small = scaled_model(found.model, layers=4, hidden=1024, vocab=4096)
     return job_inputs(small, gpus="4xA100-80", seq_len=512, global_batch=64)
 
 
@@ -52,7 +52,7 @@ def test_a_whole_model_takes_what_the_compiler_says_of_its_step(compiler: Guarde
     state: Any = {"weights": weights, "moments": jax.eval_shape(optimizer.init, weights),
                   "step": jax.ShapeDtypeStruct((), jnp.int32)}  # fmt: skip
     batch = {"tokens": jax.ShapeDtypeStruct((64, 513), jnp.int32), "sample": jax.ShapeDtypeStruct((64,), jnp.int32)}
-    space = Space(micro_batches=(64 // WAVE,), recompute=(False,))
+    space = StageSpace(micro_batches=(64 // WAVE,), recompute=(False,))
     theirs = price_stages(train_step(model, optimizer), (state, batch), hosts, [(6, DEVICES)], space=space).stages[0]
     whole_s = theirs.forward_s + theirs.backward_s
     best = min(

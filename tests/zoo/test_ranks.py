@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from meshwright.compiler.grid import Grid
+from meshwright.compiler.grid import DeviceGrid
 from meshwright.specs.layers import Attention, MoeMlp
 from meshwright.zoo.attention_core import mixed
 from meshwright.zoo.expert_core import through_experts
@@ -20,7 +20,7 @@ from meshwright.zoo.experts import OF_EACH, expert_weights
 SAMPLES, LENGTH, WIDTH = 4, 16, 8
 
 
-def compiled(grid: Grid, fun: Any, *values: Any) -> tuple[Any, str]:
+def compiled(grid: DeviceGrid, fun: Any, *values: Any) -> tuple[Any, str]:
     """Results on the grid's devices, and the program they ran."""
     sizes = dict(grid.sizes)
     mesh = Mesh(np.array(jax.devices()[: grid.devices]).reshape(*sizes.values()), tuple(sizes))
@@ -37,19 +37,19 @@ def collectives(text: str, name: str) -> int:
 @pytest.mark.parametrize(
     ("kind", "grid"),
     [
-        ("collective-permute", Grid.of(data=2, context=(("p2p", 4),))),
-        ("all-to-all", Grid.of(data=2, context=(("a2a", 4),))),
-        ("all-gather", Grid.of(context=(("ag", 2),), tensor=4)),
-        ("all-to-all", Grid.of(context=(("a2a", 2), ("p2p", 2)), tensor=2)),
+        ("collective-permute", DeviceGrid.of(data=2, context=(("p2p", 4),))),
+        ("all-to-all", DeviceGrid.of(data=2, context=(("a2a", 4),))),
+        ("all-gather", DeviceGrid.of(context=(("ag", 2),), tensor=4)),
+        ("all-to-all", DeviceGrid.of(context=(("a2a", 2), ("p2p", 2)), tensor=2)),
     ],
     ids=["ring", "heads", "gathered", "heads and ring"],
 )
-def test_attention_over_context_ranks_is_that_of_one_device(kind: str, grid: Grid, window: int | None) -> None:
+def test_attention_over_context_ranks_is_that_of_one_device(kind: str, grid: DeviceGrid, window: int | None) -> None:
     spec = Attention(heads=8, kv_heads=2, head_dim=4, window=window)
     keys = jax.random.split(jax.random.key(0), 3)
     q, k, v = (jax.random.normal(key, (SAMPLES, LENGTH, heads, 4)) for key, heads in zip(keys, (8, 2, 2), strict=True))
 
-    def total(grid: Grid | None, *values: jax.Array) -> jax.Array:
+    def total(grid: DeviceGrid | None, *values: jax.Array) -> jax.Array:
         return (mixed(spec, grid, *values) * jnp.arange(LENGTH)[None, :, None, None]).sum()
 
     expected = jax.grad(lambda *values: total(None, *values), argnums=(0, 1, 2))(q, k, v)
@@ -63,15 +63,15 @@ def test_attention_over_context_ranks_is_that_of_one_device(kind: str, grid: Gri
 @pytest.mark.parametrize(
     ("grid", "sends", "gathers"),
     [
-        (Grid.of(data=8, expert=4), 1, 0),
+        (DeviceGrid.of(data=8, expert=4), 1, 0),
         # Ranks of experts that are data ranks and tensor ranks: tokens go along both.
-        (Grid.of(data=4, tensor=2, expert=4), 2, 0),
-        (Grid.of(data=4, tensor=2, expert=2, expert_tensor=2), 1, 1),
-        (Grid.of(data=4, context=(("p2p", 2),), expert=4), 2, 0),
-        (Grid.of(data=4, tensor=2), 0, 0),
+        (DeviceGrid.of(data=4, tensor=2, expert=4), 2, 0),
+        (DeviceGrid.of(data=4, tensor=2, expert=2, expert_tensor=2), 1, 1),
+        (DeviceGrid.of(data=4, context=(("p2p", 2),), expert=4), 2, 0),
+        (DeviceGrid.of(data=4, tensor=2), 0, 0),
     ],
 )
-def test_experts_on_their_ranks_are_those_of_one_device(grid: Grid, sends: int, gathers: int, bias: bool) -> None:
+def test_experts_on_their_ranks_are_those_of_one_device(grid: DeviceGrid, sends: int, gathers: int, bias: bool) -> None:
     spec = MoeMlp(experts=4, top_k=2, ffn_hidden=8, gated=not bias, bias=bias)
     drawn = expert_weights(spec, WIDTH, jax.random.key(0), 1.0)
     weights = {name: drawn[name] + 0.1 for name in OF_EACH if name in drawn}
@@ -86,7 +86,7 @@ def test_experts_on_their_ranks_are_those_of_one_device(grid: Grid, sends: int, 
 
 
 def test_a_layer_of_experts_trains_with_four_all_to_all() -> None:
-    grid = Grid.of(data=8, expert=4)
+    grid = DeviceGrid.of(data=8, expert=4)
     spec = MoeMlp(experts=4, top_k=2, ffn_hidden=8, gated=True)
     drawn = expert_weights(spec, WIDTH, jax.random.key(0), 1.0)
     weights = {name: drawn[name] for name in OF_EACH if name in drawn}

@@ -18,7 +18,7 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
 from meshwright.specs.workload import PRECISIONS, Workload
 from meshwright.units import GIGA
-from meshwright.zoo.tiny import TINY, scaled
+from meshwright.zoo.tiny import TINY, scaled_model
 
 if TYPE_CHECKING:
     from meshwright.runtime.timings import Machine
@@ -87,7 +87,7 @@ def _planned_as(training: Training) -> ModelSpec:
     """The model; for the perceptron, which the planner does not know, a decoder of as many layers and its width."""
     if training.spec is not None:
         return training.spec
-    like = scaled(TINY["llama-tiny"], hidden=training.hidden or PERCEPTRON_WIDTH)
+    like = scaled_model(TINY["llama-tiny"], hidden=training.hidden or PERCEPTRON_WIDTH)
     (run,) = like.runs
     return replace(like, runs=(replace(run, repeats=sum(training.stage_layers)),))
 

@@ -118,7 +118,7 @@ def export(
 
 def _megatron(job: Job, estimate: StepEstimate) -> TargetFiles:
     try:
-        script = megatron.export(job, predicted=_predicted(estimate))
+        script = megatron.megatron_script(job, predicted=_predicted(estimate))
     except UnsupportedError as error:
         raise UnsupportedError(list(_plainly(error.problems, job)), code=error.code) from None
     files = (("plan.json", write_job(job)), ("train.sh", script.text))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meshwright.formats.device_lint import Finding
+from meshwright.formats.device_lint import LintFinding
 from meshwright.library import devices as device_library
 from meshwright.library import models as model_library
 from meshwright.specs.device import DeviceSpec, Provenance
@@ -111,7 +111,7 @@ class DeviceAdded:
 
     device: DeviceSpec
     path: Path
-    findings: tuple[Finding, ...]
+    findings: tuple[LintFinding, ...]
 
     def to_dict(self) -> dict[str, object]:
         """As data."""

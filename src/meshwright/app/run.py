@@ -154,7 +154,7 @@ def run(
     if problems:
         raise InputError(problems, code="MW252")
     inputs = run_inputs(options)
-    from meshwright.runtime.devices import claim_devices, precision
+    from meshwright.runtime.devices import claim_devices, jax_precision
 
     available = claim_devices(inputs.devices)
     from meshwright.app.elastic import training_on
@@ -175,7 +175,7 @@ def run(
         recoveries.append(one)
         on_recovery(_told(one))
 
-    with precision(inputs.dtype):
+    with jax_precision(inputs.dtype):
         training = inputs.training(options)
         asked = Steps(count=course.steps, folder=None if checkpoint is None else Path(checkpoint), every=course.every,
                       plan_again=partial(training_on, machine=this_machine()) if course.elastic else None)  # fmt: skip

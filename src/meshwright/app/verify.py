@@ -79,14 +79,14 @@ def verify(options: RunOptions, *, steps: int = STEPS, tolerance: float | None =
             Problem(what=f"{steps} steps", why="one at least is compared", fix="--steps 10", field="steps")
         )
     inputs = run_inputs(options)
-    from meshwright.runtime.devices import claim_devices, precision
+    from meshwright.runtime.devices import claim_devices, jax_precision
 
     available = claim_devices(inputs.devices)
-    from meshwright.runtime.parity import compare, run_alone, run_parallel
+    from meshwright.runtime.parity import parity_of, run_alone, run_parallel
 
-    with precision(inputs.dtype):
+    with jax_precision(inputs.dtype):
         training = inputs.training(options)
         state = training.initial()
         there = run_parallel(training, available, steps, state)
-        parity = compare(there, run_alone(training, steps, state), inputs.dtype, tolerance)
+        parity = parity_of(there, run_alone(training, steps, state), inputs.dtype, tolerance)
     return Verified(inputs=inputs, backend=options.backend, parity=parity)

@@ -11,7 +11,7 @@ from jax.extend import core
 from jax.sharding import PartitionSpec
 
 from meshwright.compiler.cost import aval_bytes
-from meshwright.compiler.instructions import Buffer, Feed, Instruction, Op, Outcome, Program
+from meshwright.compiler.instructions import Buffer, Feed, Instruction, Op, Program, StepResult
 from meshwright.errors import InputError, Problem
 
 
@@ -79,7 +79,7 @@ def creation(
         executables=executables,
         buffers=tuple(buffers),
         feeds=tuple(feeds),
-        outcomes=tuple(Outcome(buffer=where[leaf]) for leaf in range(len(where))),
+        outcomes=tuple(StepResult(buffer=where[leaf]) for leaf in range(len(where))),
     )
 
 

@@ -18,7 +18,7 @@ from meshwright.compiler.trace import TracedStep, flat_loss, flattened
 from meshwright.errors import InputError, Problem
 
 
-class Gather(Enum):
+class GatheredResult(Enum):
     """How results of micro-batches become one."""
 
     JOIN = "join"
@@ -35,7 +35,7 @@ class TracedFunction:
 
     step: TracedStep
     """As a step whose loss is the whole function and which differentiates nothing."""
-    gathers: tuple[Gather, ...]
+    gathers: tuple[GatheredResult, ...]
     """Of each result."""
 
 
@@ -85,7 +85,7 @@ def trace_function(
 
 def _gathers(
     step: TracedStep, part: core.ClosedJaxpr, whole: core.ClosedJaxpr, mean: bool | None
-) -> tuple[Gather, ...]:
+) -> tuple[GatheredResult, ...]:
     paths = [
         jax.tree_util.keystr(path) or "the result"
         for path, _ in jax.tree_util.tree_leaves_with_path(
@@ -113,22 +113,22 @@ def _gathers(
 
 def _gather(
     step: TracedStep, part: core.ClosedJaxpr, whole: core.ClosedJaxpr, number: int, depends: bool, mean: bool | None
-) -> Gather:
+) -> GatheredResult:
     parts = step.micro_batches
     small, large = part.jaxpr.outvars[number].aval, whole.jaxpr.outvars[number].aval
     if parts == 1 or not depends:
-        return Gather.ANY
+        return GatheredResult.ANY
     if small.shape != large.shape:
         if small.shape and large.shape == (small.shape[0] * parts, *small.shape[1:]):
-            return Gather.JOIN
+            return GatheredResult.JOIN
         raise InputError(Problem(what="shapes", why="first axis", field="batch"))
     if jnp.issubdtype(small.dtype, jnp.integer):
-        return Gather.SUM
+        return GatheredResult.SUM
     if not jnp.issubdtype(small.dtype, jnp.inexact):
         raise InputError(Problem(what="type", why="neither a mean nor a sum", field="batch"))
     if mean is None:
         mean = is_mean(_only(part, number), _only(whole, number), parts)
-    return Gather.MEAN if mean else Gather.SUM
+    return GatheredResult.MEAN if mean else GatheredResult.SUM
 
 
 def _only(closed: core.ClosedJaxpr, number: int) -> core.ClosedJaxpr:

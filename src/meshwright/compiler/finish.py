@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from meshwright.compiler.lists import Lists
+from meshwright.compiler.lists import ListBuilder
 from meshwright.compiler.ranks.layout import Layout
 from meshwright.compiler.stage_programs import StagePrograms
 from meshwright.compiler.trace import TracedStep
@@ -21,7 +21,7 @@ class Finish:
         self,
         step: TracedStep,
         programs: Sequence[StagePrograms],
-        lists: Lists,
+        lists: ListBuilder,
         layouts: Sequence[Layout],
         owner: Mapping[int, int],
     ) -> None:

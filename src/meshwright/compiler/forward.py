@@ -9,16 +9,16 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from meshwright.compiler.evaluation import Gather, TracedFunction
+from meshwright.compiler.evaluation import GatheredResult, TracedFunction
 from meshwright.compiler.following import Followed
-from meshwright.compiler.instructions import Outcome, Program
-from meshwright.compiler.lists import Lists, with_frees
+from meshwright.compiler.instructions import Program, StepResult
+from meshwright.compiler.lists import ListBuilder, with_frees
 from meshwright.compiler.operands import Operands
-from meshwright.compiler.shardings import Role, Sharding, counts_samples, shape_of
+from meshwright.compiler.shardings import MeshSharding, Role, counts_samples, shape_of
 
 
 def lower_forward(
-    function: TracedFunction, followed: Followed, shardings: Sequence[Sharding], devices: Sequence[int]
+    function: TracedFunction, followed: Followed, shardings: Sequence[MeshSharding], devices: Sequence[int]
 ) -> Program:
     """Write the lists: micro-batches go through the parts one behind the other.
 
@@ -35,12 +35,12 @@ def lower_forward(
 
 class _Forward:
     def __init__(
-        self, function: TracedFunction, followed: Followed, shardings: Sequence[Sharding], devices: Sequence[int]
+        self, function: TracedFunction, followed: Followed, shardings: Sequence[MeshSharding], devices: Sequence[int]
     ) -> None:
         self.step, self.gathers = function.step, function.gathers
         self.stages, self.meshes = followed.stages, followed.meshes
         self.shardings, self.devices = shardings, devices
-        self.out = Lists(len(devices))
+        self.out = ListBuilder(len(devices))
         self.operands = Operands(self.step, self.out, shardings, devices)
 
     def program(self) -> Program:
@@ -89,7 +89,7 @@ class _Forward:
     def _result(self, mesh: int, place: int) -> None:
         """What became of a result in all micro-batches, as one."""
         gather, var = self.gathers[place], self.step.mark.outvars[place]
-        units = range(self.step.micro_batches) if gather is not Gather.ANY else range(1)
+        units = range(self.step.micro_batches) if gather is not GatheredResult.ANY else range(1)
         reads = [self.out.at(mesh, ("result", place, unit)) for unit in units]
         if len(reads) == 1:
             self.out.ids[mesh, ("value", var)] = reads[0]
@@ -99,20 +99,20 @@ class _Forward:
         self.out.executables[name] = program
         self.out.run(mesh, name, name, reads, [self.out.new(mesh, ("value", var), program.out_avals[0])])
 
-    def _outcome(self, atom: Any) -> Outcome:
+    def _outcome(self, atom: Any) -> StepResult:
         for mesh in range(len(self.devices)):
             if isinstance(atom, core.Var) and (mesh, ("value", atom)) in self.out.ids:
-                return Outcome(buffer=self.out.at(mesh, ("value", atom)))
-        return Outcome(buffer=self.operands.value(0, atom, None, Role.OTHER))
+                return StepResult(buffer=self.out.at(mesh, ("value", atom)))
+        return StepResult(buffer=self.operands.value(0, atom, None, Role.OTHER))
 
     def _carried(self, mesh: int, var: core.Var) -> Any:
         role = Role.SAMPLES if counts_samples(self.step, var) else Role.OTHER
         return self.shardings[mesh].spec(role, var, self.devices[mesh])
 
 
-def _together(gather: Gather) -> Callable[..., list[Any]]:
-    if gather is Gather.JOIN:
+def _together(gather: GatheredResult) -> Callable[..., list[Any]]:
+    if gather is GatheredResult.JOIN:
         return lambda *given: [jnp.concatenate(given)]
-    if gather is Gather.SUM:
+    if gather is GatheredResult.SUM:
         return lambda *given: [sum(given[1:], given[0])]
     return lambda *given: [sum(given[1:], given[0]) / len(given)]

@@ -40,7 +40,7 @@ class Ranks(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class DeviceGrid:
     """Axes of a stage's mesh by what its ranks share."""
 
     sizes: tuple[tuple[str, int], ...]
@@ -67,7 +67,7 @@ class Grid:
         expert: int = 1,
         expert_tensor: int = 1,
         shard_group: int = 0,
-    ) -> Grid:
+    ) -> DeviceGrid:
         """The axes that degrees make.
 
         Args:
@@ -181,7 +181,7 @@ class Grid:
 class GridSplit:
     """What is split along which axes of a grid."""
 
-    grid: Grid
+    grid: DeviceGrid
     ranks_of: Callable[[str], Mapping[int, Ranks]]
     """Axes of an input of the step that are split, by its path such as `0.weights.layers.3.mlp.up`. An axis that the
     ranks do not divide stays whole."""

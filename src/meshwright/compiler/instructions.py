@@ -115,7 +115,7 @@ class Feed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class StepResult:
     """Where an output of the step is when the lists end."""
 
     buffer: int | None = None
@@ -131,7 +131,7 @@ class Program:
     executables: Mapping[str, core.ClosedJaxpr]
     buffers: tuple[Buffer, ...]
     feeds: tuple[Feed, ...]
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[StepResult, ...]
     inexact: str = ""
     """How the step differs from one update with the gradient of its batch at its weights; empty if it does not."""
 

@@ -79,7 +79,9 @@ def tie_of(eqn: core.JaxprEqn) -> Tie | None:
     return None
 
 
-def spread(eqns: Sequence[core.JaxprEqn], known: dict[core.Var, Bounds], fixed: Iterable[core.Var] = ()) -> None:
+def spread_partition(
+    eqns: Sequence[core.JaxprEqn], known: dict[core.Var, Bounds], fixed: Iterable[core.Var] = ()
+) -> None:
     """Carry partitions along equations in both directions, until nothing is added.
 
     Args:
@@ -103,12 +105,12 @@ def spread(eqns: Sequence[core.JaxprEqn], known: dict[core.Var, Bounds], fixed: 
                 continue
             for var in tied:
                 if var not in known and var not in whole and not is_dropped(var):
-                    bounds = scaled(known[first], var.aval.shape[0])
+                    bounds = scaled_partition(known[first], var.aval.shape[0])
                     if bounds is not None:
                         known[var] = bounds
 
 
-def scaled(bounds: Bounds, size: int) -> Bounds | None:
+def scaled_partition(bounds: Bounds, size: int) -> Bounds | None:
     """The same partition of an axis of another size; None where an entry would be cut.
 
     Args:
@@ -304,7 +306,7 @@ class Parting:
     def _on_parts(self, eqn: core.JaxprEqn, place: int, tie: Tie, bounds: Bounds) -> None:
         read: list[tuple[Any, ...]] = []
         for atom, tied in zip(eqn.invars, tie.operands, strict=True):
-            own = scaled(bounds, atom.aval.shape[0]) if tied else None
+            own = scaled_partition(bounds, atom.aval.shape[0]) if tied else None
             parts = len(bounds) - 1
             given = self.in_parts(atom, own, eqn, place) if own else (self.whole(atom, eqn, place),) * parts
             read.append(given)

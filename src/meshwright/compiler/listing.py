@@ -12,7 +12,7 @@ from typing import Any
 
 from jax.sharding import PartitionSpec
 
-from meshwright.compiler.instructions import Buffer, Feed, Instruction, Op, Outcome, Program
+from meshwright.compiler.instructions import Buffer, Feed, Instruction, Op, Program, StepResult
 from meshwright.errors import InputError, Problem
 
 SCHEMA = "meshwright.program/1"
@@ -78,7 +78,7 @@ class Listing:
                     for one in data["buffers"]
                 ),
                 feeds=tuple(Feed(**one) for one in data["feeds"]),
-                outcomes=tuple(Outcome(**one) for one in data["outcomes"]),
+                outcomes=tuple(StepResult(**one) for one in data["outcomes"]),
                 inexact=data["inexact"],
             )
             return cls(program=program, executables=dict(data["executables"]))

@@ -14,7 +14,7 @@ Key = Hashable
 """Name of a value: what it is, of which stage and micro-batch."""
 
 
-class Lists:
+class ListBuilder:
     """One list per mesh; values are known by a key per mesh, executables by name."""
 
     def __init__(self, meshes: int) -> None:

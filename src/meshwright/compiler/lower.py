@@ -6,11 +6,11 @@ from collections.abc import Collection, Sequence
 
 from meshwright.compiler.donation import with_donations
 from meshwright.compiler.finish import Finish
-from meshwright.compiler.instructions import Outcome, Program
-from meshwright.compiler.lists import Lists, with_frees
+from meshwright.compiler.instructions import Program, StepResult
+from meshwright.compiler.lists import ListBuilder, with_frees
 from meshwright.compiler.operands import Operands
 from meshwright.compiler.ranks.layout import Layout
-from meshwright.compiler.shardings import Sharding
+from meshwright.compiler.shardings import MeshSharding
 from meshwright.compiler.stage_programs import StagePrograms
 from meshwright.compiler.stage_tasks import StageTasks, in_rounds
 from meshwright.compiler.trace import TracedStep
@@ -40,7 +40,7 @@ def lower(
     step: TracedStep,
     programs: Sequence[StagePrograms],
     table: ScheduleTable,
-    shardings: Sequence[Sharding],
+    shardings: Sequence[MeshSharding],
     devices: Sequence[int],
     layouts: Sequence[Layout],
     inexact: str = "",
@@ -64,7 +64,7 @@ def lower(
             compiled.
     """
     _check(step, programs, table)
-    out = Lists(table.p)
+    out = ListBuilder(table.p)
     operands = Operands(step, out, shardings, devices)
     communicating = with_communication(table)
     tasks = StageTasks(step, programs, communicating, out, operands, layouts)
@@ -92,8 +92,8 @@ def lower(
 
 
 def _with_versions(
-    table: ScheduleTable, tasks: StageTasks, finish: Finish, shardings: Sequence[Sharding], devices: Sequence[int]
-) -> list[Outcome]:
+    table: ScheduleTable, tasks: StageTasks, finish: Finish, shardings: Sequence[MeshSharding], devices: Sequence[int]
+) -> list[StepResult]:
     """Tasks in which micro-batches run on weights of several versions, and updates where the table has them."""
     updates = max(1, int((table.kind == Kind.OPT).sum()) // table.placement.stages)
     versioned = VersionedUpdates(

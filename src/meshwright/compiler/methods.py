@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from meshwright.compiler.grid import GridSharding, GridSplit
 from meshwright.compiler.planned_devices import Stated, recognised_hosts, stated_hosts
-from meshwright.compiler.shardings import DataSharding, Sharding
+from meshwright.compiler.shardings import DataSharding, MeshSharding
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.islands import Islands
 from meshwright.compiler.stages.plan import StagesPlan
-from meshwright.compiler.stages.search import Space
+from meshwright.compiler.stages.search import StageSpace
 from meshwright.compiler.trace import TracedStep
 from meshwright.errors import InputError, Problem
 
@@ -41,7 +41,7 @@ class Method:
         """Schedule, workers and chunks per worker."""
         return "1f1b", 1, 1
 
-    def sharding_of(self, step: TracedStep) -> Sharding:
+    def sharding_of(self, step: TracedStep) -> MeshSharding:
         """Shardings of the values of a step on each mesh.
 
         Args:
@@ -237,7 +237,7 @@ class PipeshardParallel(Method):
             return self.schedule, 0, 1
         return self.schedule, self.num_stages, self.chunks or 0
 
-    def sharding_of(self, step: TracedStep) -> Sharding:
+    def sharding_of(self, step: TracedStep) -> MeshSharding:
         """Data parallel, and weights split where it is asked."""
         return self.sharding if self.grid is None else GridSharding.of(step, self.grid, self.sharding)
 
@@ -292,9 +292,9 @@ class Auto(Method):
         return recognised_hosts(devices) if self.hosts is None else stated_hosts(self.hosts)
 
     @property
-    def space(self) -> Space:
+    def space(self) -> StageSpace:
         """What is tried. Gradients of operators that are split one by one are reduced with each micro-batch."""
-        return Space(
+        return StageSpace(
             micro_batches=(self.num_micro_batches,) if self.num_micro_batches else None,
             recompute=(True, False) if self.recompute is None else (self.recompute,),
             reductions="micro-batch", most_stages=self.most_stages,

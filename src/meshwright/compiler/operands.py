@@ -11,8 +11,8 @@ from jax.extend import core
 
 from meshwright.compiler.inline import free_variables, piece
 from meshwright.compiler.instructions import Feed
-from meshwright.compiler.lists import Lists
-from meshwright.compiler.shardings import Role, Sharding
+from meshwright.compiler.lists import ListBuilder
+from meshwright.compiler.shardings import MeshSharding, Role
 from meshwright.compiler.trace import TracedStep
 from meshwright.errors import InputError, Problem
 
@@ -27,7 +27,9 @@ _UPDATE_READS_BATCH = Problem(
 class Operands:
     """Buffers of what a step is given, put on a mesh when something there first reads them."""
 
-    def __init__(self, step: TracedStep, lists: Lists, shardings: Sequence[Sharding], devices: Sequence[int]) -> None:
+    def __init__(
+        self, step: TracedStep, lists: ListBuilder, shardings: Sequence[MeshSharding], devices: Sequence[int]
+    ) -> None:
         """No operand is anywhere yet.
 
         Args:

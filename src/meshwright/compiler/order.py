@@ -10,7 +10,7 @@ from meshwright.schedules.table import ScheduleTable
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Order:
+class TaskOrder:
     """Who runs what when."""
 
     table: ScheduleTable
@@ -18,7 +18,7 @@ class Order:
     """How it differs from one update with the gradient of the batch; empty if it does not."""
 
 
-def order_of(name: str, workers: int, micro_batches: int, chunks: int, updates: int | None = None) -> Order:
+def task_order(name: str, workers: int, micro_batches: int, chunks: int, updates: int | None = None) -> TaskOrder:
     """The order of a named schedule.
 
     Args:
@@ -35,7 +35,7 @@ def order_of(name: str, workers: int, micro_batches: int, chunks: int, updates: 
     schedule = schedule_named(name)
     chunks = chunks or schedule.fewest_chunks(max(workers, 2), micro_batches)
     made = schedule.updates(workers, micro_batches, chunks, updates)
-    return Order(table=made.table, inexact=_inexact(schedule.name, made))
+    return TaskOrder(table=made.table, inexact=_inexact(schedule.name, made))
 
 
 def _inexact(name: str, made: Updates) -> str:

@@ -33,7 +33,7 @@ class Reduction:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Phase:
+class ReductionPhase:
     """A part of the update, and the reductions behind it."""
 
     jaxpr: core.Jaxpr
@@ -42,7 +42,7 @@ class Phase:
     reductions: tuple[Reduction, ...] = ()
 
 
-def phases_of(jaxpr: core.Jaxpr, after: Sequence[core.JaxprEqn], homes: Mapping[core.Var, int]) -> list[Phase]:
+def phases_of(jaxpr: core.Jaxpr, after: Sequence[core.JaxprEqn], homes: Mapping[core.Var, int]) -> list[ReductionPhase]:
     """The update from one exchange between all meshes to the next.
 
     Args:
@@ -53,7 +53,7 @@ def phases_of(jaxpr: core.Jaxpr, after: Sequence[core.JaxprEqn], homes: Mapping[
     home = spread_update(jaxpr, after, homes).home
     reductions = [one for tree in _chains(jaxpr, after) if (one := _reduction(tree, after, home)) is not None]
     if not reductions:
-        return [Phase(jaxpr=jaxpr, eqns=tuple(after))]
+        return [ReductionPhase(jaxpr=jaxpr, eqns=tuple(after))]
     chained = {id(eqn) for one in reductions for eqn in one.chain}
     eqns = [eqn for one in reductions for eqn in one.eqns] + [eqn for eqn in after if id(eqn) not in chained]
     eqns = _in_order(eqns)
@@ -74,7 +74,7 @@ def phases_of(jaxpr: core.Jaxpr, after: Sequence[core.JaxprEqn], homes: Mapping[
         waiting = [one for one in waiting if one not in ready]
     found.append(([eqn for eqn in eqns if id(eqn) not in done], [], given))
     wanted = {atom for atom in jaxpr.outvars if isinstance(atom, core.Var)}
-    phases: list[Phase] = []
+    phases: list[ReductionPhase] = []
     for own, ready, before in reversed(found):
         parts = [part for one in ready for part in one.parts.values()]
         kept = [var for eqn in own if id(eqn) not in repeated for var in eqn.outvars if var in wanted]
@@ -84,7 +84,7 @@ def phases_of(jaxpr: core.Jaxpr, after: Sequence[core.JaxprEqn], homes: Mapping[
         seen = jaxpr.replace(
             invars=[*jaxpr.invars, *before], outvars=outputs, debug_info=jaxpr.debug_info.with_unknown_names()
         )
-        phases.append(Phase(jaxpr=seen, eqns=tuple(own), reductions=tuple(ready)))
+        phases.append(ReductionPhase(jaxpr=seen, eqns=tuple(own), reductions=tuple(ready)))
         wanted |= _read(own)
     return phases[::-1]
 

@@ -31,7 +31,7 @@ WAYS: tuple[Way, ...] = ("each", "gather")
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TileLayout:
     """Sharding of an array on a mesh; its devices are counted along the last axis first."""
 
     sizes: tuple[int, ...]
@@ -85,7 +85,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
+class MeshLinks:
     """Between two meshes, and within the target."""
 
     cross_bytes_per_s: float
@@ -112,7 +112,7 @@ class Resharding:
     """A message between two meshes, device by device."""
 
     way: Way
-    arrival: Layout
+    arrival: TileLayout
     """In which it arrives; the target mesh brings it into its own."""
     transfers: tuple[Transfer, ...]
     crossing_bytes: float
@@ -144,9 +144,9 @@ def entries(box: Box) -> int:
 def reshard(
     shape: tuple[int, ...],
     itemsize: int,
-    source: Layout,
-    target: Layout,
-    links: Links,
+    source: TileLayout,
+    target: TileLayout,
+    links: MeshLinks,
     ways: Sequence[Way] = WAYS,
 ) -> Resharding:
     """The cheapest way to bring an array from one mesh to another.
@@ -163,7 +163,7 @@ def reshard(
     return min((_one_way(way, shape, itemsize, held, target, links) for way in ways), key=lambda one: one.seconds)
 
 
-def finer(layout: Layout, shape: tuple[int, ...]) -> Layout:
+def finer(layout: TileLayout, shape: tuple[int, ...]) -> TileLayout:
     """The layout split over the axes of the mesh that it leaves whole, as far as the array divides.
 
     Args:
@@ -180,11 +180,16 @@ def finer(layout: Layout, shape: tuple[int, ...]) -> Layout:
         able = [place for place, length in enumerate(left) if length % size[axis] == 0]
         if able:
             split[max(able, key=lambda place: left[place])].append(axis)
-    return Layout(layout.sizes, layout.axes, PartitionSpec(*(tuple(names) or None for names in split)))
+    return TileLayout(layout.sizes, layout.axes, PartitionSpec(*(tuple(names) or None for names in split)))
 
 
 def _one_way(
-    way: Way, shape: tuple[int, ...], itemsize: int, held: Mapping[Box, tuple[int, ...]], target: Layout, links: Links
+    way: Way,
+    shape: tuple[int, ...],
+    itemsize: int,
+    held: Mapping[Box, tuple[int, ...]],
+    target: TileLayout,
+    links: MeshLinks,
 ) -> Resharding:
     arrival = finer(target, shape) if way == "gather" else target
     pieces = [

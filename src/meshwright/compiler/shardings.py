@@ -28,7 +28,7 @@ class Role(Enum):
     OTHER = "other"
 
 
-class Sharding(Protocol):
+class MeshSharding(Protocol):
     """What lists are written for: presets, or what the intra-operator pass decided."""
 
     def spec(self, role: Role, var: core.Var, devices: int) -> PartitionSpec:

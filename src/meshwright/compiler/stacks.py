@@ -17,8 +17,17 @@ from jax.extend import core
 
 from meshwright.compiler.cost import is_heavy
 from meshwright.compiler.inline import is_dropped
-from meshwright.compiler.leading_axis import Bounds, Origin, Parting, Stacking, spans, spread, tie_of, tree_in_parts
-from meshwright.compiler.trace import TracedStep, around
+from meshwright.compiler.leading_axis import (
+    Bounds,
+    Origin,
+    Parting,
+    Stacking,
+    spans,
+    spread_partition,
+    tie_of,
+    tree_in_parts,
+)
+from meshwright.compiler.trace import TracedStep, around_mark
 
 Loops = Mapping[int, Bounds]
 """Partition of the rounds of a loop over layers, by the place of its equation in the loss."""
@@ -61,12 +70,12 @@ def layer_loops(loss: core.Jaxpr, wrt: Sequence[int]) -> tuple[int, ...]:
         for place, eqn in enumerate(loss.eqns)
         if eqn.primitive.name == "scan"
         and eqn.params["length"] > 1
-        and any(of_weights(atom) for atom in rows_of(eqn))
+        and any(of_weights(atom) for atom in stack_rows(eqn))
         and is_heavy(eqn)
     )
 
 
-def rows_of(eqn: core.JaxprEqn) -> list[Any]:
+def stack_rows(eqn: core.JaxprEqn) -> list[Any]:
     """What a loop takes a row of in every round.
 
     Args:
@@ -142,7 +151,7 @@ def parted_along(step: TracedStep, inputs: Mapping[int, Bounds]) -> TracedStep:
     known = _partitions(step.loss, {}, operands)
     loops = {}
     for place in layer_loops(step.loss, tuple(operands)):
-        found = [known[var] for var in rows_of(step.loss.eqns[place]) if isinstance(var, core.Var) and var in known]
+        found = [known[var] for var in stack_rows(step.loss.eqns[place]) if isinstance(var, core.Var) and var in known]
         if found:
             loops[place] = found[0]
     return parted_step(step, parted_loss(step.loss, step.wrt, loops, operands))
@@ -164,7 +173,7 @@ def parted_step(step: TracedStep, loss: PartedLoss) -> TracedStep:
     gradient_of = dict(zip(step.wrt, step.gradients, strict=True))
     known.update((gradient_of[place], bounds) for place, bounds in enumerate(loss.bounds)
                  if bounds is not None and place in gradient_of)  # fmt: skip
-    spread([*step.before, *step.after], known, samples)
+    spread_partition([*step.before, *step.after], known, samples)
     writing = Parting(known)
     inputs = [writing.operand(var) if var in known else (var,) for var in step.jaxpr.invars]
     for place, eqn in enumerate(step.before):
@@ -192,7 +201,7 @@ def parted_step(step: TracedStep, loss: PartedLoss) -> TracedStep:
         invars=[var for own in inputs for var in own], outvars=[atom for own in outputs for atom in own],
         eqns=writing.eqns, debug_info=step.jaxpr.debug_info.with_unknown_names(),
     )  # fmt: skip
-    before, after = around(jaxpr, mark)
+    before, after = around_mark(jaxpr, mark)
     starts = np.cumsum([0, *(len(own) for own in inputs)])
     stacking = Stacking(
         in_tree=step.in_tree, out_tree=step.out_tree,
@@ -223,9 +232,9 @@ def _partitions(loss: core.Jaxpr, loops: Loops, operands: Mapping[int, Bounds]) 
     for place, bounds in loops.items():
         eqn = loss.eqns[place]
         made = eqn.outvars[eqn.params["num_carry"] :]
-        rows = [var for var in [*rows_of(eqn), *made] if isinstance(var, core.Var) and not is_dropped(var)]
+        rows = [var for var in [*stack_rows(eqn), *made] if isinstance(var, core.Var) and not is_dropped(var)]
         known.update((var, bounds) for var in rows if var not in known)
-    spread([eqn for place, eqn in enumerate(loss.eqns) if place not in loops], known)
+    spread_partition([eqn for place, eqn in enumerate(loss.eqns) if place not in loops], known)
     return known
 
 
@@ -233,7 +242,7 @@ def _write_loop(writing: Parting, eqn: core.JaxprEqn, place: int, bounds: Bounds
     """A loop for each part, in the order in which the rounds run."""
     consts, carried, reverse = (eqn.params[name] for name in ("num_consts", "num_carry", "reverse"))
     given = [writing.whole(atom, eqn, place) for atom in eqn.invars[: consts + carried]]
-    rows = [writing.in_parts(atom, bounds, eqn, place) for atom in rows_of(eqn)]
+    rows = [writing.in_parts(atom, bounds, eqn, place) for atom in stack_rows(eqn)]
     parts = list(enumerate(spans(bounds)))
     state = given[consts:]
     made: list[list[core.Var]] = [[] for _ in eqn.outvars[carried:]]

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from jax.extend import core
 
-from meshwright.compiler.lists import Key, Lists
+from meshwright.compiler.lists import Key, ListBuilder
 from meshwright.compiler.operands import Operands
-from meshwright.compiler.ranks.layout import Layout, Placed
+from meshwright.compiler.ranks.layout import Layout, PlacedValue
 from meshwright.compiler.shardings import Role
 from meshwright.compiler.stage_programs import SplitBackward, StagePrograms, split_backward
 from meshwright.compiler.trace import TracedStep
@@ -27,7 +27,7 @@ class StageTasks:
         step: TracedStep,
         programs: Sequence[StagePrograms],
         table: ScheduleTable,
-        lists: Lists,
+        lists: ListBuilder,
         operands: Operands,
         layouts: Sequence[Layout],
     ) -> None:
@@ -140,7 +140,7 @@ class StageTasks:
             declare(f"B{k}", layout.program(programs.backward, reads, [*back, *sums]))
             declare(f"B{k}+", layout.program(programs.backward, reads, [*back, *sums], len(sums)))
 
-    def _new(self, mesh: int, key: Key, held: Placed) -> int:
+    def _new(self, mesh: int, key: Key, held: PlacedValue) -> int:
         return self.out.new(mesh, key, held.aval, held.spec)
 
     # ---- tasks
@@ -256,6 +256,6 @@ def _returning(closed: core.ClosedJaxpr, outputs: Sequence[Any]) -> core.ClosedJ
     )
 
 
-def _buffer(held: Placed) -> tuple[Any, Any]:
+def _buffer(held: PlacedValue) -> tuple[Any, Any]:
     """Shape and sharding of what is received."""
     return held.aval, held.spec

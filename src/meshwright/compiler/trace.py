@@ -130,7 +130,7 @@ def trace_step(
     loss = flat_loss(mark)
     if mean is None:
         mean = micro_batches == 1 or is_mean(loss, flat_loss(_mark_of(traced_with(1), fun)), micro_batches)
-    before, after = around(closed.jaxpr, mark)
+    before, after = around_mark(closed.jaxpr, mark)
     return TracedStep(
         jaxpr=closed.jaxpr,
         consts=tuple(closed.consts),
@@ -302,7 +302,7 @@ def flat_loss(mark: core.JaxprEqn) -> core.ClosedJaxpr:
     return flat
 
 
-def around(jaxpr: core.Jaxpr, mark: core.JaxprEqn) -> tuple[tuple[core.JaxprEqn, ...], tuple[core.JaxprEqn, ...]]:
+def around_mark(jaxpr: core.Jaxpr, mark: core.JaxprEqn) -> tuple[tuple[core.JaxprEqn, ...], tuple[core.JaxprEqn, ...]]:
     """Equations that the mark waits for, and all others that some output needs.
 
     Args:

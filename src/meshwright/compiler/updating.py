@@ -11,12 +11,12 @@ from jax.extend import core
 from jax.sharding import PartitionSpec
 
 from meshwright.compiler.inline import free_variables
-from meshwright.compiler.instructions import Outcome
-from meshwright.compiler.lists import Lists
+from meshwright.compiler.instructions import StepResult
+from meshwright.compiler.lists import ListBuilder
 from meshwright.compiler.operands import Operands, ancestors
-from meshwright.compiler.ranks.layout import Layout, Placed
+from meshwright.compiler.ranks.layout import Layout, PlacedValue
 from meshwright.compiler.reductions import phases_of
-from meshwright.compiler.shardings import Role, Sharding
+from meshwright.compiler.shardings import MeshSharding, Role
 from meshwright.compiler.stage_programs import StagePrograms
 from meshwright.compiler.trace import TracedStep
 from meshwright.compiler.update import Update, spread_update
@@ -30,9 +30,9 @@ class Updating:
         self,
         step: TracedStep,
         programs: Sequence[StagePrograms],
-        lists: Lists,
+        lists: ListBuilder,
         operands: Operands,
-        shardings: Sequence[Sharding],
+        shardings: Sequence[MeshSharding],
         devices: Sequence[int],
         layouts: Sequence[Layout],
     ) -> None:
@@ -53,7 +53,7 @@ class Updating:
         self.shardings, self.devices, self.layouts = shardings, devices, layouts
         self.operand_of = {step.mark.invars[operand]: operand for operand in step.wrt}
 
-    def outcomes(self, owner: Mapping[int, int], copies: Int[np.ndarray, "chains stages"]) -> list[Outcome]:
+    def outcomes(self, owner: Mapping[int, int], copies: Int[np.ndarray, "chains stages"]) -> list[StepResult]:
         """Write the update; gradients and results of the loss are there.
 
         Args:
@@ -140,14 +140,14 @@ class Updating:
                 self.out.send(source, targets[0], label, [key for key, _, _ in values])
                 self.out.receive(targets[0], source, label, values)
 
-    def _gather(self, mesh: int, name: str, split: Mapping[core.Var, Placed]) -> None:
+    def _gather(self, mesh: int, name: str, split: Mapping[core.Var, PlacedValue]) -> None:
         """Parameters whose parts their ranks have updated."""
         self.out.executables[name] = self.layouts[mesh].whole_parameters(list(split.values()))
         reads = [self.out.at(mesh, ("part", var)) for var in split]
         writes = [self.out.new(mesh, ("value", var), var.aval, self._state_spec(mesh, var)) for var in split]
         self.out.run(mesh, name, name, reads, writes)
 
-    def _updated_part(self, mesh: int, var: core.Var) -> Placed | None:
+    def _updated_part(self, mesh: int, var: core.Var) -> PlacedValue | None:
         """How ranks update a parameter in parts, where they do."""
         old = self._replaced(var)
         return self.layouts[mesh].updated_part(self.operand_of[old]) if old in self.operand_of else None
@@ -182,12 +182,12 @@ class Updating:
                 return old
         return None
 
-    def _outcome(self, atom: Any, made: Mapping[core.Var, int]) -> Outcome:
+    def _outcome(self, atom: Any, made: Mapping[core.Var, int]) -> StepResult:
         if isinstance(atom, core.Var) and atom in self.operands.place_of:
-            return Outcome(input=self.operands.place_of[atom])
+            return StepResult(input=self.operands.place_of[atom])
         if isinstance(atom, core.Var) and atom in made and (made[atom], ("value", atom)) in self.out.ids:
-            return Outcome(buffer=self.out.at(made[atom], ("value", atom)))
-        return Outcome(buffer=self.operands.value(0, atom, None, Role.OTHER))
+            return StepResult(buffer=self.out.at(made[atom], ("value", atom)))
+        return StepResult(buffer=self.operands.value(0, atom, None, Role.OTHER))
 
 
 def is_parameter(step: TracedStep, var: Any) -> bool:
@@ -200,7 +200,7 @@ def is_parameter(step: TracedStep, var: Any) -> bool:
     return any(var is step.mark.invars[operand] for operand in step.wrt)
 
 
-def state_spec(step: TracedStep, var: core.Var, sharding: Sharding, devices: int) -> Any:
+def state_spec(step: TracedStep, var: core.Var, sharding: MeshSharding, devices: int) -> Any:
     """How a mesh shards an input of the step that lives from step to step.
 
     Args:

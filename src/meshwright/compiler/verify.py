@@ -10,7 +10,7 @@ from meshwright.errors import InputError, Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
+class VerifiedLists:
     """What the check found out on its way."""
 
     peak_bytes: tuple[int, ...]
@@ -21,7 +21,7 @@ class Verified:
     """Whether the step is one update with the gradient of its batch at its weights."""
 
 
-def verify(program: Program) -> Verified:
+def verify_lists(program: Program) -> VerifiedLists:
     """Walk through the lists as a runtime would, without computing.
 
     Args:
@@ -49,7 +49,7 @@ class _Walk:
         self.messages = self.message_bytes = 0
         self.problems: list[Problem] = []
 
-    def done(self) -> Verified:
+    def done(self) -> VerifiedLists:
         places = [0] * self.program.meshes
         moved = True
         while moved and not self.problems:
@@ -62,7 +62,7 @@ class _Walk:
             self._check_end(places)
         if self.problems:
             raise InputError(self.problems)
-        return Verified(
+        return VerifiedLists(
             peak_bytes=tuple(self.peak),
             messages=self.messages,
             message_bytes=self.message_bytes,

@@ -17,10 +17,10 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from meshwright.compiler.inline import free_variables, piece
-from meshwright.compiler.instructions import Outcome
-from meshwright.compiler.lists import Lists
+from meshwright.compiler.instructions import StepResult
+from meshwright.compiler.lists import ListBuilder
 from meshwright.compiler.operands import Operands, ancestors
-from meshwright.compiler.shardings import Role, Sharding, shape_of
+from meshwright.compiler.shardings import MeshSharding, Role, shape_of
 from meshwright.compiler.stage_programs import StagePrograms
 from meshwright.compiler.trace import TracedStep
 from meshwright.compiler.updating import is_parameter, state_spec
@@ -48,9 +48,9 @@ class VersionedUpdates:
         step: TracedStep,
         programs: Sequence[StagePrograms],
         meshes: Sequence[int],
-        lists: Lists,
+        lists: ListBuilder,
         operands: Operands,
-        shardings: Sequence[Sharding],
+        shardings: Sequence[MeshSharding],
         devices: Sequence[int],
         micro_batches: int,
     ) -> None:
@@ -107,20 +107,20 @@ class VersionedUpdates:
         self.out.executables[f"update{mesh}"] = update.program
         self.out.run(mesh, f"update{mesh}", f"update{mesh}.{number}", reads, writes)
 
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[StepResult]:
         """Where each output of the step is, when all updates and all results of the loss are written."""
         found = []
         for place, atom in enumerate(self.step.jaxpr.outvars):
             if place in self.home:
                 mesh = self.home[place]
-                found.append(Outcome(buffer=self.out.at(mesh, ("state", place, self.made[mesh]))))
+                found.append(StepResult(buffer=self.out.at(mesh, ("state", place, self.made[mesh]))))
             elif isinstance(atom, core.Var) and atom in self.operands.place_of:
-                found.append(Outcome(input=self.operands.place_of[atom]))
+                found.append(StepResult(input=self.operands.place_of[atom]))
             elif isinstance(atom, core.Var) and atom in set(self.step.mark.outvars):
                 mesh = next(mesh for mesh in self.stage_of if (mesh, ("value", atom)) in self.out.ids)
-                found.append(Outcome(buffer=self.out.at(mesh, ("value", atom))))
+                found.append(StepResult(buffer=self.out.at(mesh, ("value", atom))))
             else:
-                found.append(Outcome(buffer=self.operands.value(0, atom, None, Role.OTHER)))
+                found.append(StepResult(buffer=self.operands.value(0, atom, None, Role.OTHER)))
         return found
 
     # ---- who updates what

@@ -43,7 +43,7 @@ from meshwright.formats.cluster import (
     node_group,
 )
 from meshwright.formats.files import read_table
-from meshwright.formats.problems import Table, Text, key, problems_of
+from meshwright.formats.problems import TableProblems, Text, key, problems_of
 from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec, LinkSpec, NodeGroup
 from meshwright.specs.device import DeviceSpec
 from meshwright.units import GIB, GIGA, MICRO
@@ -61,7 +61,7 @@ Stated = Literal["datasheet", "measured", "assumed"]
 """Where the speeds that a file states come from."""
 
 
-class _Group(Table):
+class _Group(TableProblems):
     name: Text | None = None
     device: Annotated[DeviceSpec, PlainValidator(_find_device)] = key('"H100"', required=True)
     nodes: PositiveInt = key("8", required=True, le=MAX_DEVICES)
@@ -96,7 +96,7 @@ class _Group(Table):
         return self
 
 
-class _Link(Table):
+class _Link(TableProblems):
     between: list[Text] = key('["new", "old"]', required=True, min_length=2, max_length=2)
     gb_s: PositiveFloat | None = key("25", le=1e6)
     latency_us: NonNegativeFloat | None = key("20", le=1e9)
@@ -117,7 +117,7 @@ class _Link(Table):
         return self
 
 
-class _Cluster(Table):
+class _Cluster(TableProblems):
     name: Text | None = None
     group: list[_Group] = key(
         '[{ device = "H100", nodes = 8, devices_per_node = 8 }]', required=True, min_length=1, max_length=MAX_GROUPS

@@ -34,7 +34,7 @@ PROCESSOR = "cpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class LintFinding:
     """One number that is, or may be, wrong."""
 
     level: Literal["error", "warning"]
@@ -43,7 +43,7 @@ class Finding:
     suggestion: str
 
 
-def lint_device(record: Mapping[str, Any], known: Iterable[DeviceSpec] = ()) -> list[Finding]:
+def lint_device(record: Mapping[str, Any], known: Iterable[DeviceSpec] = ()) -> list[LintFinding]:
     """Everything suspicious in a device record, errors first.
 
     Args:
@@ -63,7 +63,7 @@ def lint_device(record: Mapping[str, Any], known: Iterable[DeviceSpec] = ()) -> 
         findings += [finding for finding in _against(record, similar) if finding.field not in wrong]
     if not record.get("source"):
         findings.append(
-            Finding(
+            LintFinding(
                 level="warning",
                 field="source",
                 message="no source is given",
@@ -72,7 +72,7 @@ def lint_device(record: Mapping[str, Any], known: Iterable[DeviceSpec] = ()) -> 
         )
     if "units" not in record:
         findings.append(
-            Finding(
+            LintFinding(
                 level="warning",
                 field="units",
                 message="the number of multiprocessors, compute units or cores is not given; 100 is assumed",
@@ -86,11 +86,11 @@ def _number(value: float) -> str:
     return significant(value, 4)
 
 
-def _error(field: str, message: str, suggestion: str) -> Finding:
-    return Finding(level="error", field=field, message=message, suggestion=suggestion)
+def _error(field: str, message: str, suggestion: str) -> LintFinding:
+    return LintFinding(level="error", field=field, message=message, suggestion=suggestion)
 
 
-def _prefixes(record: Mapping[str, Any]) -> list[Finding]:
+def _prefixes(record: Mapping[str, Any]) -> list[LintFinding]:
     """Wrong by thousands: FLOP/s or GFLOP/s for TFLOP/s, PFLOP/s, TB/s or bytes/s for GB/s, MiB or bytes for GiB."""
     findings = []
     for key in PEAK_KEYS:
@@ -120,9 +120,9 @@ def _prefixes(record: Mapping[str, Any]) -> list[Finding]:
     return findings
 
 
-def _ratios(record: Mapping[str, Any]) -> list[Finding]:
+def _ratios(record: Mapping[str, Any]) -> list[LintFinding]:
     """Peaks of one device against each other: halving the width doubles a dense peak, and so does sparsity."""
-    findings: list[Finding] = []
+    findings: list[LintFinding] = []
     half = record.get("bf16_tflops") or record.get("fp16_tflops")
     if not half:
         return findings
@@ -152,12 +152,12 @@ def _ratios(record: Mapping[str, Any]) -> list[Finding]:
     elif fp8 and 0.95 <= fp8 / half <= 1.05 and not findings:
         message = "fp8 equals the 16-bit peak; usually it is twice that: is the 16-bit figure the one with sparsity?"
         level: Literal["error", "warning"] = "warning" if record.get("generation") in ("gaudi", "tpu") else "error"
-        findings.append(Finding(level=level, field=key, message=message, suggestion=f"{key} = {_number(half / 2)}"))
+        findings.append(LintFinding(level=level, field=key, message=message, suggestion=f"{key} = {_number(half / 2)}"))
     fp4 = record.get("fp4_tflops")
     if fp4 and fp8 and fp4 / fp8 > 3.8:
         # Consumer cards halve fp8 with fp32 accumulation, so that their dense fp4 peak is four times it.
         findings.append(
-            Finding(
+            LintFinding(
                 level="warning",
                 field="fp4_tflops",
                 message=f"fp4 is four times fp8: {sparse}",
@@ -167,7 +167,7 @@ def _ratios(record: Mapping[str, Any]) -> list[Finding]:
     return findings
 
 
-def _memory(record: Mapping[str, Any]) -> list[Finding]:
+def _memory(record: Mapping[str, Any]) -> list[LintFinding]:
     size = record["memory_gib"]
     if size >= 1e9:
         return [
@@ -181,7 +181,7 @@ def _memory(record: Mapping[str, Any]) -> list[Finding]:
     # A framework sees 0.1 to 4% less than the size on the box, which counts GiB although it says GB.
     if any(size == box for box in nominal):
         return [
-            Finding(
+            LintFinding(
                 level="warning",
                 field="memory_gib",
                 message=f"{size:g} is the size on the box; frameworks see about 1% less",
@@ -195,7 +195,7 @@ def _memory(record: Mapping[str, Any]) -> list[Finding]:
         message = f"memory_gib = {size:g} looks like GB: {size:g} GB are {_number(converted)} GiB"
         return [_error("memory_gib", message, f"memory_gib = {_number(converted)}")]
     return [
-        Finding(
+        LintFinding(
             level="warning",
             field="memory_gib",
             message=f"{size:g} GiB is not near a size that devices come in",
@@ -204,7 +204,7 @@ def _memory(record: Mapping[str, Any]) -> list[Finding]:
     ]
 
 
-def _links(record: Mapping[str, Any]) -> list[Finding]:
+def _links(record: Mapping[str, Any]) -> list[LintFinding]:
     findings = []
     node = record.get("node", {})
     fabric = node.get("fabric_gb_s")
@@ -221,7 +221,7 @@ def _links(record: Mapping[str, Any]) -> list[Finding]:
         findings.append(_error("host_gb_s", message, f"host_gb_s = {_number(host / 8)}"))
     if fabric is not None and scaleup is not None and scaleup < fabric:
         findings.append(
-            Finding(
+            LintFinding(
                 level="warning",
                 field="node.scaleup_gb_s",
                 message="the scale-up link is slower than the fabric",
@@ -231,7 +231,7 @@ def _links(record: Mapping[str, Any]) -> list[Finding]:
     return findings
 
 
-def _intensity(record: Mapping[str, Any]) -> list[Finding]:
+def _intensity(record: Mapping[str, Any]) -> list[LintFinding]:
     """Peak over bandwidth: the FLOP a device must do per byte to be busy."""
     key = next((key for key in ("bf16_tflops", "fp16_tflops") if key in record), None)
     if key is None:
@@ -247,7 +247,7 @@ def _intensity(record: Mapping[str, Any]) -> list[Finding]:
     else:
         suggestion = f"is {key} the sparse figure, or memory_gb_s in TB/s?"
     return [
-        Finding(
+        LintFinding(
             level="warning" if possible else "error",
             field="memory_gb_s" if intensity < low else key,
             message=f"{_number(intensity)} FLOP per byte of memory bandwidth; usual are {low:g} to {high:g}",
@@ -276,7 +276,7 @@ def _agree(record: Mapping[str, Any], device: DeviceSpec) -> list[bool]:
     return [abs(own - other) <= 0.06 * other for own, other in pairs]
 
 
-def _against(record: Mapping[str, Any], device: DeviceSpec) -> list[Finding]:
+def _against(record: Mapping[str, Any], device: DeviceSpec) -> list[LintFinding]:
     """Numbers that differ from a similar device by exactly the factor of a known mistake."""
     findings = []
     peaks = dict(device.peak_flop_per_s)
@@ -307,7 +307,7 @@ def _against(record: Mapping[str, Any], device: DeviceSpec) -> list[Finding]:
                 findings.append(_error(f"node.{key}", message, f"node.{key} = {_number(node[key] / 8)}"))
             elif 1.9 <= ratio <= 2.1:
                 findings.append(
-                    Finding(
+                    LintFinding(
                         level="warning",
                         field=f"node.{key}",
                         message=f"node.{key} = {node[key]:g} is twice that of the similar {device.name}",

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, NonNegativeFloat, PositiveFloat, PositiveInt, create_model
 
-from meshwright.formats.problems import Share, Table, Text, key
+from meshwright.formats.problems import Share, TableProblems, Text, key
 from meshwright.specs.cluster import MAX_DEVICES
 from meshwright.specs.device import Basis
 
@@ -23,13 +23,13 @@ def _file_name(name: str) -> str:
     return name
 
 
-class _Source(Table):
+class _Source(TableProblems):
     basis: Basis = key('"datasheet"', required=True)
     source: Text = key('"NVIDIA H100 data sheet"', required=True)
     date: Text = key()
 
 
-class _Efficiency(Table):
+class _Efficiency(TableProblems):
     basis: Basis = key()
     source: Text = key()
     tile_m: PositiveInt = key(le=_MAX_TILE)
@@ -55,7 +55,7 @@ class _Efficiency(Table):
     power_w_per_tflop: NonNegativeFloat = key()
 
 
-class _NodeKeys(Table):
+class _NodeKeys(TableProblems):
     devices: PositiveInt = key("8", le=MAX_DEVICES)
     scaleup_domain: PositiveInt = key("8", le=MAX_DEVICES)
     scaleup_name: Text = key()
@@ -72,7 +72,7 @@ class _NodeKeys(Table):
     fabric_latency_us: NonNegativeFloat = key()
 
 
-class _DeviceKeys(Table):
+class _DeviceKeys(TableProblems):
     name: Annotated[Text, AfterValidator(_file_name)] = key('"H100-custom"', required=True)
     vendor: Text = key()
     year: PositiveInt = key(le=2200)
@@ -97,7 +97,7 @@ class _DeviceKeys(Table):
 def _sources(*names: str) -> Any:
     """The table that names a source for any of these keys."""
     entries: dict[str, Any] = {name: (_Source, key()) for name in names}
-    return create_model("_Sources", __base__=Table, **entries), key()
+    return create_model("_Sources", __base__=TableProblems, **entries), key()
 
 
 _NODE: Any = create_model("_Node", __base__=_NodeKeys, source=_sources(*_NodeKeys.model_fields, "default"))

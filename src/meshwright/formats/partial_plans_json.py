@@ -15,7 +15,7 @@ from typing import Any, Self
 from pydantic import NonNegativeFloat, PositiveInt, ValidationError, model_validator
 
 from meshwright.errors import InputError, MeshwrightError
-from meshwright.formats.problems import Table, Text, key, problems_of
+from meshwright.formats.problems import TableProblems, Text, key, problems_of
 from meshwright.specs.cluster import Island
 from meshwright.specs.plan import StrategyRun
 from meshwright.specs.row import PlanRow, parse_row
@@ -26,12 +26,12 @@ SCHEMA = "meshwright.slice/1"
 MOST_PLANS = 10_000
 
 
-class _Run(Table):
+class _Run(TableProblems):
     layers: PositiveInt = key("4", required=True)
     strategy: Text = key('"tp4.dp2.z1"', required=True)
 
 
-class _Plan(Table):
+class _Plan(TableProblems):
     strategy: Text | None = key('"tp4.dp2.z1"')
     runs: list[_Run] | None = key('[{"layers": 4, "strategy": "tp4.dp2.z1"}]', min_length=1)
     forward_s: NonNegativeFloat = key("0.01", required=True)
@@ -47,7 +47,7 @@ class _Plan(Table):
         return self
 
 
-class _Answer(Table):
+class _Answer(TableProblems):
     plans: list[_Plan] = key("[]", required=True, max_length=MOST_PLANS)
 
 

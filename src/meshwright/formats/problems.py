@@ -29,7 +29,7 @@ STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 Record = TypeVar("Record")
 
 
-class Table(BaseModel):
+class TableProblems(BaseModel):
     """One table of a TOML, JSON or YAML file."""
 
     model_config = STRICT

@@ -25,7 +25,7 @@ from meshwright.formats.device_file import (
     efficiency_record,
     read_device_file,
 )
-from meshwright.formats.device_lint import Finding, lint_device
+from meshwright.formats.device_lint import LintFinding, lint_device
 from meshwright.library.calibration import LIBRARY_VARIABLE
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.specs.calibration import Calibration
@@ -42,7 +42,7 @@ class AddedDevice:
 
     device: DeviceSpec
     path: Path
-    findings: tuple[Finding, ...]
+    findings: tuple[LintFinding, ...]
 
 
 def device(name: str, memory_gb: float | None = None, calibration: Calibration | None = None) -> DeviceSpec:
@@ -147,7 +147,7 @@ def generations() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in (_DATA / "efficiency").glob("*.toml")))
 
 
-def lint_device_file(path: str | Path) -> tuple[DeviceSpec, tuple[Finding, ...]]:
+def lint_device_file(path: str | Path) -> tuple[DeviceSpec, tuple[LintFinding, ...]]:
     """A user's device file as a device, and what looks wrong with its numbers.
 
     Raises:
@@ -160,7 +160,7 @@ def lint_device_file(path: str | Path) -> tuple[DeviceSpec, tuple[Finding, ...]]
     taken = [name for name in (spec.name, *spec.aliases) if plain_name(name) in _index()]
     if taken:
         findings.append(
-            Finding(
+            LintFinding(
                 level="warning",
                 field="name",
                 message=f"{', '.join(taken)} already names {_index()[plain_name(taken[0])]}",

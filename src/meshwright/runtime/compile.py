@@ -21,18 +21,18 @@ from meshwright.compiler.methods import (
     PipeshardParallel,
     ShardParallel,
 )
-from meshwright.compiler.order import order_of
+from meshwright.compiler.order import task_order
 from meshwright.compiler.ranks.form import form_of
 from meshwright.compiler.sharding.apply import AXES, Setting, shard_stage
 from meshwright.compiler.sharding.cost import LogicalMesh
-from meshwright.compiler.shardings import Sharding
+from meshwright.compiler.shardings import MeshSharding
 from meshwright.compiler.stage_programs import stage_programs
 from meshwright.compiler.stages.apply import planned_stages
 from meshwright.compiler.stages.plan import StagesPlan
-from meshwright.compiler.stages.search import Space, plan_step
+from meshwright.compiler.stages.search import StageSpace, plan_step
 from meshwright.compiler.staging import staged
 from meshwright.compiler.trace import trace_step
-from meshwright.compiler.verify import verify
+from meshwright.compiler.verify import verify_lists
 from meshwright.errors import InputError, Problem
 from meshwright.runtime.backends import TIMEOUT_S, check_backend, runtime_of
 from meshwright.runtime.compiled import CompiledStep
@@ -41,7 +41,7 @@ from meshwright.runtime.remote import RemoteRuntime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Backing:
     """Where a step runs."""
 
     backend: str = "local"
@@ -61,7 +61,7 @@ def compile_step(
     method: Method,
     batch_argnums: Sequence[int],
     loss: str | None,
-    place: Place,
+    place: Backing,
     beside: LocalRuntime | RemoteRuntime | None = None,
 ) -> CompiledStep:
     """Trace, cut and lower a step, and place its meshes.
@@ -91,11 +91,11 @@ def compile_step(
         micro_batches=micro_batches,
         mean=None if loss is None else loss == "mean",
     )
-    order = order_of(name, workers, micro_batches, chunks, updates)
+    order = task_order(name, workers, micro_batches, chunks, updates)
     table = order.table
     stages: Sequence[Stage]
     meshes: Sequence[Mesh]
-    shardings: Sequence[Sharding]
+    shardings: Sequence[MeshSharding]
     if plan is not None:
         planned = planned_stages(step, plan, _devices(method))
         step, stages, meshes, shardings, plan = (
@@ -125,7 +125,7 @@ def compile_step(
         step=step,
         table=table,
         program=program,
-        verified=verify(program),
+        verified=verify_lists(program),
         shardings=tuple(shardings),
         reductions=form.reductions,
         runtime=beside.sharing(program)
@@ -154,7 +154,7 @@ def _stages_found(
     if not isinstance(method, PipeshardParallel) or method.num_stages != "auto":
         return None
     hosts = method.on(_devices(method))
-    space = Space(micro_batches=(method.num_micro_batches,), recompute=(False,), reductions="micro-batch",
+    space = StageSpace(micro_batches=(method.num_micro_batches,), recompute=(False,), reductions="micro-batch",
                   split_state=method.zero > 0)  # fmt: skip
     return plan_step(fun, arguments, hosts, batch_argnums=batch_argnums, space=space)
 

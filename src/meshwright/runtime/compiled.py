@@ -15,15 +15,15 @@ from meshwright.compiler.instructions import Program
 from meshwright.compiler.listing import saved
 from meshwright.compiler.sharding.apply import SolvedSharding
 from meshwright.compiler.sharding.hlo_collectives import Collectives
-from meshwright.compiler.shardings import Sharding
+from meshwright.compiler.shardings import MeshSharding
 from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.compiler.trace import TracedStep
-from meshwright.compiler.verify import Verified
+from meshwright.compiler.verify import VerifiedLists
 from meshwright.errors import InputError, Problem
 from meshwright.runtime.local import LocalRuntime
 from meshwright.runtime.moments import Moments
 from meshwright.runtime.remote import RemoteRuntime
-from meshwright.runtime.stacked import StackedArray, in_parts
+from meshwright.runtime.stacked import StackedArray, stacked_parts
 from meshwright.schedules.table import ScheduleTable
 
 
@@ -34,8 +34,8 @@ class CompiledStep:
     step: TracedStep
     table: ScheduleTable
     program: Program
-    verified: Verified
-    shardings: tuple[Sharding, ...]
+    verified: VerifiedLists
+    shardings: tuple[MeshSharding, ...]
     """Shardings of values, by mesh; those that were decided operator by operator say why: `explain()`."""
     runtime: LocalRuntime | RemoteRuntime
     reductions: str = ""
@@ -44,7 +44,7 @@ class CompiledStep:
     """Of `Auto` and `FromPlan`, every decision in it: `plan.save(path)`, `FromPlan(plan=StagesPlan.load(path))`."""
 
     @property
-    def sharding(self) -> Sharding:
+    def sharding(self) -> MeshSharding:
         """Shardings of values on the first mesh."""
         return self.shardings[0]
 
@@ -118,7 +118,7 @@ class CompiledStep:
                 lambda parts, bounds: jax.ShapeDtypeStruct((bounds[-1], *parts[0].shape[1:]), parts[0].dtype),
             )
             wanted = jax.tree.unflatten(stacking.in_tree, [*whole, *range(len(stacking.inputs) - len(whole))])[0]
-            parted = partial(stacking.parted, part=in_parts)
+            parted = partial(stacking.parted, part=stacked_parts)
         program = creation(self.program, init, arguments, wanted, parted)
         made = self.runtime.sharing(program).step(jax.tree.leaves(tuple(arguments)), 1)
         if stacking is not None:
@@ -137,7 +137,7 @@ class CompiledStep:
     def _given(self, arguments: Sequence[Any]) -> list[Any]:
         """Inputs of the step; of what its user sees stacked, the parts."""
         leaves, stacking = jax.tree.leaves(tuple(arguments)), self.step.stacking
-        return leaves if stacking is None else stacking.parted(leaves, in_parts)
+        return leaves if stacking is None else stacking.parted(leaves, stacked_parts)
 
     def _returned(self, outputs: Sequence[Any]) -> Any:
         stacking = self.step.stacking

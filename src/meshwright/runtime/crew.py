@@ -85,7 +85,7 @@ class Crew(Protocol):
         ...
 
 
-def together(
+def run_together(
     crew: Crew,
     calls: dict[int, tuple[Any, ...]],
     limit_s: float,

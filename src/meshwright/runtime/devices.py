@@ -65,7 +65,7 @@ def _settings(count: int) -> dict[str, str]:
 
 
 @contextmanager
-def precision(dtype: str) -> Iterator[None]:
+def jax_precision(dtype: str) -> Iterator[None]:
     """64-bit numbers where they are asked for.
 
     Args:

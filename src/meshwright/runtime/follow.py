@@ -16,13 +16,13 @@ from meshwright.compiler.leading_axis import Stacking
 from meshwright.compiler.methods import FollowParallel
 from meshwright.compiler.stacks import parted_along
 from meshwright.compiler.trace import TracedStep
-from meshwright.compiler.verify import Verified, verify
+from meshwright.compiler.verify import VerifiedLists, verify_lists
 from meshwright.errors import InputError, Problem
 from meshwright.runtime.compiled import CompiledStep
 from meshwright.runtime.local import LocalRuntime
 from meshwright.runtime.moments import Moments
 from meshwright.runtime.remote import RemoteRuntime
-from meshwright.runtime.stacked import in_parts
+from meshwright.runtime.stacked import stacked_parts
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class CompiledFunction:
 
     step: TracedStep
     program: Program
-    verified: Verified
+    verified: VerifiedLists
     meshes: tuple[int, ...]
     """That its parts run on, in order."""
     runtime: LocalRuntime | RemoteRuntime
@@ -57,7 +57,7 @@ class CompiledFunction:
     def _given(self, arguments: Sequence[Any]) -> list[Any]:
         """Inputs; of what its user sees stacked, the parts."""
         leaves, stacking = jax.tree.leaves(tuple(arguments)), self.step.stacking
-        return leaves if stacking is None else stacking.parted(leaves, in_parts)
+        return leaves if stacking is None else stacking.parted(leaves, stacked_parts)
 
 
 def compile_following(
@@ -100,7 +100,7 @@ def compile_following(
     ]  # fmt: skip
     program = lower_forward(function, followed, shardings, [mesh.size for mesh in source.runtime.meshes])
     return CompiledFunction(
-        step=function.step, program=program, verified=verify(program), meshes=followed.meshes,
+        step=function.step, program=program, verified=verify_lists(program), meshes=followed.meshes,
         runtime=source.runtime.sharing(program),
     )  # fmt: skip
 

@@ -16,13 +16,13 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from meshwright.compiler.instructions import Buffer, Instruction
-from meshwright.compiler.resharding import Box, Layout, Links, Resharding, reshard
+from meshwright.compiler.resharding import Box, MeshLinks, Resharding, TileLayout, reshard
 from meshwright.runtime.channels import Channel
 from meshwright.runtime.executor import MeshExecutor
 from meshwright.runtime.host_arrays import HostForm, from_host, host_form
-from meshwright.runtime.portable import Part
+from meshwright.runtime.portable import WorkerProgram
 
-LINKS = Links(cross_bytes_per_s=1e9, inside_bytes_per_s=10e9, latency_s=5e-5)
+LINKS = MeshLinks(cross_bytes_per_s=1e9, inside_bytes_per_s=10e9, latency_s=5e-5)
 """Of hosts beside each other; only the choice between two ways of sending depends on it."""
 
 
@@ -42,7 +42,7 @@ class HostedExecutor(MeshExecutor):
 
     def __init__(
         self,
-        part: Part,
+        part: WorkerProgram,
         functions: Mapping[str, Callable[..., Any]],
         mesh: Mesh,
         channel: Callable[[int], Channel],
@@ -148,7 +148,7 @@ class HostedExecutor(MeshExecutor):
     def _assembled(
         self,
         own: Buffer,
-        source: Layout,
+        source: TileLayout,
         plan: Mapping[tuple[int, int], Sequence[Piece]],
         arrived: Mapping[int, Iterator[Any]],
     ) -> Any:
@@ -173,11 +173,13 @@ class HostedExecutor(MeshExecutor):
             whole = jax.device_put(whole, NamedSharding(self.mesh, layout.spec))
         return from_host(whole, form.keys)
 
-    def _layout(self, buffer: Buffer) -> Layout:
+    def _layout(self, buffer: Buffer) -> TileLayout:
         axes, sizes = self._part.grids[buffer.mesh]
-        return Layout(sizes, axes, buffer.spec or PartitionSpec())
+        return TileLayout(sizes, axes, buffer.spec or PartitionSpec())
 
-    def _pieces(self, form: HostForm, source: Layout, target: Layout) -> Mapping[tuple[int, int], tuple[Piece, ...]]:
+    def _pieces(
+        self, form: HostForm, source: TileLayout, target: TileLayout
+    ) -> Mapping[tuple[int, int], tuple[Piece, ...]]:
         return _pieces(form.shape, form.dtype.itemsize, source, target, self._part.hosts)
 
 
@@ -212,13 +214,13 @@ def together_again(parts: Sequence[tuple[Box, np.ndarray]]) -> np.ndarray:
 
 
 @lru_cache(maxsize=4096)
-def _planned(shape: tuple[int, ...], itemsize: int, source: Layout, target: Layout) -> Resharding:
+def _planned(shape: tuple[int, ...], itemsize: int, source: TileLayout, target: TileLayout) -> Resharding:
     return reshard(shape, itemsize, source, target, LINKS)
 
 
 @lru_cache(maxsize=4096)
 def _pieces(
-    shape: tuple[int, ...], itemsize: int, source: Layout, target: Layout, hosts: int
+    shape: tuple[int, ...], itemsize: int, source: TileLayout, target: TileLayout, hosts: int
 ) -> Mapping[tuple[int, int], tuple[Piece, ...]]:
     """By sending and receiving host, what goes there; devices of one host that want the same receive it once."""
     found: dict[tuple[int, int], dict[Box, Piece]] = {}

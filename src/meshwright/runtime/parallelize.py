@@ -12,7 +12,7 @@ import numpy as np
 from meshwright.compiler.methods import DataParallel, FollowParallel, Method
 from meshwright.errors import InputError, Problem
 from meshwright.runtime.backends import TIMEOUT_S
-from meshwright.runtime.compile import Place, compile_step
+from meshwright.runtime.compile import Backing, compile_step
 from meshwright.runtime.compiled import CompiledStep
 from meshwright.runtime.follow import CompiledFunction, compile_following
 from meshwright.runtime.remote import RemoteArray, RemoteRuntime
@@ -23,7 +23,7 @@ class ParallelizedStep:
     """A training step that runs on many devices; compiled anew for arguments of other shapes."""
 
     def __init__(
-        self, fun: Callable[..., Any], method: Method, batch_argnums: Sequence[int], loss: str | None, place: Place
+        self, fun: Callable[..., Any], method: Method, batch_argnums: Sequence[int], loss: str | None, place: Backing
     ) -> None:
         """Nothing is traced before the first call.
 
@@ -126,7 +126,7 @@ def parallelize(
     Returns:
         The step, to be called the same way; without `fun`, a decorator.
     """
-    place = Place(backend=backend, ray=ray, timeout_s=timeout_s, hosts_per_mesh=hosts_per_mesh, donate=donate)
+    place = Backing(backend=backend, ray=ray, timeout_s=timeout_s, hosts_per_mesh=hosts_per_mesh, donate=donate)
     if fun is None:
         return lambda step: ParallelizedStep(step, method or DataParallel(), batch_argnums, loss, place)
     return ParallelizedStep(fun, method or DataParallel(), batch_argnums, loss, place)

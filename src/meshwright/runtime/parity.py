@@ -19,7 +19,7 @@ weights it moves differ whatever computes them; true zeros are the biases of key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class TensorDifference:
     """One tensor, in max-norm."""
 
     tensor: str
@@ -37,7 +37,7 @@ class Parity:
 
     losses: tuple[float, ...]
     losses_alone: tuple[float, ...]
-    tensors: tuple[Difference, ...]
+    tensors: tuple[TensorDifference, ...]
     tolerance: float
     routed: int = 0
     """Choices of experts that were compared, after the last step: every token's on every layer."""
@@ -50,7 +50,7 @@ class Parity:
         return max(abs(a - b) / max(abs(b), 1e-30) for a, b in zip(self.losses, self.losses_alone, strict=True))
 
     @property
-    def compared(self) -> tuple[Difference, ...]:
+    def compared(self) -> tuple[TensorDifference, ...]:
         """Tensors with a gradient."""
         return tuple(one for one in self.tensors if not one.zero_gradient)
 
@@ -73,7 +73,7 @@ class Parity:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Outcome:
+class StepsOutcome:
     """What some steps end with."""
 
     losses: tuple[float, ...]
@@ -85,7 +85,7 @@ class Outcome:
     """Experts that the weights after the last step choose for the tokens of the first, where there are any."""
 
 
-def run_alone(training: Training, steps: int, state: Any = None) -> Outcome:
+def run_alone(training: Training, steps: int, state: Any = None) -> StepsOutcome:
     """The steps on one device.
 
     Args:
@@ -96,7 +96,7 @@ def run_alone(training: Training, steps: int, state: Any = None) -> Outcome:
     return outcome(training, training.alone(), steps, state)
 
 
-def run_parallel(training: Training, devices: Sequence[Any], steps: int, state: Any = None) -> Outcome:
+def run_parallel(training: Training, devices: Sequence[Any], steps: int, state: Any = None) -> StepsOutcome:
     """The steps under the plan.
 
     Args:
@@ -112,7 +112,7 @@ def run_parallel(training: Training, devices: Sequence[Any], steps: int, state: 
         step.close()
 
 
-def compare(there: Outcome, alone: Outcome, dtype: str, tolerance: float | None = None) -> Parity:
+def parity_of(there: StepsOutcome, alone: StepsOutcome, dtype: str, tolerance: float | None = None) -> Parity:
     """Hold one against the other.
 
     Args:
@@ -134,7 +134,7 @@ def compare(there: Outcome, alone: Outcome, dtype: str, tolerance: float | None 
     )
 
 
-def outcome(training: Training, step: Callable[[Any, Any], Any], steps: int, state: Any = None) -> Outcome:
+def outcome(training: Training, step: Callable[[Any, Any], Any], steps: int, state: Any = None) -> StepsOutcome:
     """What some steps end with.
 
     Args:
@@ -151,16 +151,16 @@ def outcome(training: Training, step: Callable[[Any, Any], Any], steps: int, sta
         if first is None:
             first = jax.tree.map(np.asarray, gradients)
     weights = jax.tree.map(np.asarray, state["weights"])
-    return Outcome(losses=tuple(losses), gradients=first, weights=weights, routes=training.routes(weights))
+    return StepsOutcome(losses=tuple(losses), gradients=first, weights=weights, routes=training.routes(weights))
 
 
-def _differences(there: Outcome, alone: Outcome, zero: float) -> tuple[Difference, ...]:
+def _differences(there: StepsOutcome, alone: StepsOutcome, zero: float) -> tuple[TensorDifference, ...]:
     keys = [jax.tree_util.keystr(key, simple=True, separator=".")
             for key, _ in jax.tree_util.tree_leaves_with_path(alone.weights)]  # fmt: skip
     sizes = [float(np.abs(leaf).max()) for leaf in jax.tree.leaves(alone.gradients)]
     columns = [jax.tree.leaves(tree) for tree in (there.gradients, alone.gradients, there.weights, alone.weights)]
     return tuple(
-        Difference(
+        TensorDifference(
             tensor=key,
             gradient=_difference(gradient, gradient_alone, 1e-30),
             weight=_difference(weight, weight_alone, 1.0),

@@ -10,7 +10,7 @@ from meshwright.schedules import schedule_named
 from meshwright.specs.row import PlanRow
 
 if TYPE_CHECKING:
-    from meshwright.compiler.grid import Grid
+    from meshwright.compiler.grid import DeviceGrid
     from meshwright.compiler.methods import PipeshardParallel
     from meshwright.zoo.decoder import Recompute
 
@@ -32,7 +32,7 @@ def check_runs(row: PlanRow) -> None:
         raise UnsupportedError(problems, code="MW411")
 
 
-def grid_of(row: PlanRow) -> Grid | None:
+def grid_of(row: PlanRow) -> DeviceGrid | None:
     """The axes of a stage's devices; None where data ranks are all there is.
 
     Args:
@@ -41,11 +41,11 @@ def grid_of(row: PlanRow) -> Grid | None:
     Raises:
         InputError: dense layers and experts share the devices in ways that do not go together.
     """
-    from meshwright.compiler.grid import Grid
+    from meshwright.compiler.grid import DeviceGrid
 
     if (row.tp, row.cp, row.ep, row.etp, row.shard_group) == (1, (), 1, 1, 0):
         return None
-    return Grid.of(data=row.dp, context=row.cp, tensor=row.tp, expert=row.ep, expert_tensor=row.etp,
+    return DeviceGrid.of(data=row.dp, context=row.cp, tensor=row.tp, expert=row.ep, expert_tensor=row.etp,
                    shard_group=row.shard_group)  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from meshwright.errors import InputError, Problem, UnsupportedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class WorkerProgram:
     """A program as one mesh sees it; unlike a jaxpr, it can be sent to another process."""
 
     mesh: int
@@ -60,7 +60,7 @@ class Part:
         return {name: export.deserialize(bytearray(body)).call for name, body in self.executables.items()}
 
 
-def parts_of(program: Program, meshes: list[Mesh]) -> list[Part]:
+def worker_programs(program: Program, meshes: list[Mesh]) -> list[WorkerProgram]:
     """A program split into what each worker needs.
 
     Args:
@@ -75,7 +75,7 @@ def parts_of(program: Program, meshes: list[Mesh]) -> list[Part]:
     made = {one.buffer for one in program.outcomes if one.buffer is not None}
     serialised = {name: _serialised(name, closed) for name, closed in program.executables.items()}
     return [
-        Part(
+        WorkerProgram(
             mesh=mesh,
             instructions=own,
             buffers=program.buffers,

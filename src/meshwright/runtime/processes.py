@@ -32,7 +32,7 @@ class ProcessCrew:
         Args:
             environments: what each adds to the environment of this process.
         """
-        self._places = _Places(len(environments))
+        self._places = _Sockets(len(environments))
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
         for mesh, environment in enumerate(environments):
@@ -92,7 +92,7 @@ class ProcessCrew:
         self._places.close()
 
 
-class _Places:
+class _Sockets:
     """The instruction each worker is at, in memory that outlives the worker."""
 
     _ONE = struct.Struct("<q")
@@ -139,7 +139,7 @@ def serve(mesh: int, control: int, places: int) -> None:
     from meshwright.runtime.worker import MeshWorker
 
     connection = Connection(control)
-    worker = MeshWorker(mesh, _Places.writer(places, mesh))
+    worker = MeshWorker(mesh, _Sockets.writer(places, mesh))
     while True:
         try:
             name, arguments = connection.recv()

@@ -24,7 +24,7 @@ HOP_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class StepPrediction:
     """A step before it is run: its instructions one by one, and whether the machine's cores hold it up."""
 
     moments: Moments
@@ -39,7 +39,7 @@ class Prediction:
         return max(end_s(self.moments), self.busy_s / self.cores)
 
 
-def predict(program: Program, executors: Sequence[MeshExecutor]) -> Prediction:
+def predicted_step(program: Program, executors: Sequence[MeshExecutor]) -> StepPrediction:
     """Run every executable alone a few times and replay the lists with its seconds.
 
     Args:
@@ -59,7 +59,7 @@ def predict(program: Program, executors: Sequence[MeshExecutor]) -> Prediction:
                 busy_s += busy * counts[name]
         run_s.append(times)
     hop_s, bytes_per_s = _hop(executors)
-    return Prediction(
+    return StepPrediction(
         moments=replay(program, run_s, hop_s, bytes_per_s),
         busy_s=busy_s,
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,

@@ -15,13 +15,13 @@ from jax.sharding import Mesh
 
 from meshwright.compiler.instructions import Buffer, Instruction, Program
 from meshwright.errors import InputError, LostError, Problem
-from meshwright.runtime.crew import Crew, together
+from meshwright.runtime.crew import Crew, run_together
 from meshwright.runtime.host_arrays import from_host, host_form, to_host
 from meshwright.runtime.hosted import together_again
 from meshwright.runtime.local import GIVEN, part_of
 from meshwright.runtime.moments import Moments, from_start
-from meshwright.runtime.portable import Part, parts_of
-from meshwright.runtime.worker import Done, Key, Move, Orders
+from meshwright.runtime.portable import WorkerProgram, worker_programs
+from meshwright.runtime.worker import BufferMove, Done, Key, Orders
 
 COMPILING = 10
 """In the first step, which compiles, workers have so many times the limit."""
@@ -143,7 +143,9 @@ class RemoteRuntime:
         self.program, self.meshes, self.hosts = program, tuple(meshes), hosts
         self._hire, self._timeout_s = hire, timeout_s
         self._parts = [
-            replace(part, host=host, hosts=hosts) for part in parts_of(program, list(meshes)) for host in range(hosts)
+            replace(part, host=host, hosts=hosts)
+            for part in worker_programs(program, list(meshes))
+            for host in range(hosts)
         ]
         self._taken = program.taken
         # A step of a large model goes through hundreds of these.
@@ -242,7 +244,7 @@ class RemoteRuntime:
                 if value._buffer.mesh == mesh:
                     reused[mesh][buffer] = value._key
                 else:
-                    moves.append(Move(key=value._key, given=value._buffer, target=mesh, buffer=buffer))
+                    moves.append(BufferMove(key=value._key, given=value._buffer, target=mesh, buffer=buffer))
                 continue
             if remote or feed.micro_batch is None:
                 if number not in hosts:
@@ -286,7 +288,7 @@ class _Team:
         addresses = self._together(dict.fromkeys(workers, ("listen", self.crew.host)))
         self._together({worker: ("connect", [addresses[one] for one in workers], secret) for worker in workers})
 
-    def load(self, parts: Sequence[Part]) -> int:
+    def load(self, parts: Sequence[WorkerProgram]) -> int:
         """Give the workers their parts of one more program; its number."""
         if self.hosts > 1 and not self.programs:
             first = range(0, len(parts), self.hosts)
@@ -332,7 +334,7 @@ class _Team:
         limit_s = self.timeout_s * (1 if lists and self.steps >= self.programs else COMPILING)
         try:
             every = [own for own in lists for _ in range(self.hosts)]
-            return together(self.crew, calls, limit_s, every, self.hosts)
+            return run_together(self.crew, calls, limit_s, every, self.hosts)
         except BaseException:
             # Also where the user stops it: an answer still under way would be taken for that of the next call.
             self.end(kill=True)

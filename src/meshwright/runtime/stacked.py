@@ -62,7 +62,7 @@ class StackedArray:
         return f"StackedArray({self.dtype}{list(self.shape)} in parts of {np.diff(self.bounds).tolist()} rows)"
 
 
-def in_parts(value: Any, bounds: Bounds) -> list[Any]:
+def stacked_parts(value: Any, bounds: Bounds) -> list[Any]:
     """Parts of an array; those that it has, where they are the same.
 
     Args:

@@ -9,13 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshwright.compiler.grid import Grid
+from meshwright.compiler.grid import DeviceGrid
 from meshwright.runtime.backends import TIMEOUT_S
 from meshwright.runtime.compiled import CompiledStep
 from meshwright.runtime.local import LocalRuntime
 from meshwright.runtime.parallelize import ParallelizedStep, parallelize
 from meshwright.runtime.plan_method import grid_of, method_of, recompute_runs
-from meshwright.runtime.profile import Prediction, predict
+from meshwright.runtime.profile import StepPrediction, predicted_step
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
 from meshwright.zoo.catalogue import model_of
@@ -46,7 +46,7 @@ class Training:
     hosts_per_mesh: int = 1
     """Workers that share the devices of each mesh."""
 
-    def model(self, grid: Grid | None = None) -> Model:
+    def model(self, grid: DeviceGrid | None = None) -> Model:
         """The model with the plan's recomputation.
 
         Args:
@@ -124,7 +124,7 @@ class Training:
         return self.model().batch(step, self.row.gbs, self.seed)
 
 
-def predict_step(compiled: CompiledStep) -> Prediction:
+def predict_step(compiled: CompiledStep) -> StepPrediction:
     """The step's time from executables run alone in this process, wherever the step itself runs.
 
     Args:
@@ -132,4 +132,4 @@ def predict_step(compiled: CompiledStep) -> Prediction:
     """
     runtime = compiled.runtime
     here = runtime if isinstance(runtime, LocalRuntime) else LocalRuntime(compiled.program, runtime.meshes)
-    return predict(compiled.program, here.executors)
+    return predicted_step(compiled.program, here.executors)

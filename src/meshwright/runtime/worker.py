@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from meshwright.compiler.instructions import Buffer
     from meshwright.runtime.executor import MeshExecutor
     from meshwright.runtime.moments import Moment
-    from meshwright.runtime.portable import Part
+    from meshwright.runtime.portable import WorkerProgram
     from meshwright.runtime.sockets import Address, Listener, Wires
 
 Key = tuple[int, int]
@@ -26,7 +26,7 @@ MOVING = -2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class BufferMove:
     """A kept value that another mesh reads."""
 
     key: Key
@@ -50,7 +50,7 @@ class Orders:
     """Values of buffers, from the driver."""
     reused: Mapping[int, Key] = field(default_factory=dict)
     """Buffers that hold kept values."""
-    moves: Sequence[Move] = ()
+    moves: Sequence[BufferMove] = ()
     """Of all workers, in one order, before the list."""
     drop: Sequence[Key] = ()
     """Kept values that nobody refers to any more."""
@@ -87,10 +87,10 @@ class MeshWorker:
         self._kept: dict[Key, Any] = {}
         self._listener: Listener
         self._wires: Wires
-        self._part: Part
+        self._part: WorkerProgram
         self._executor: MeshExecutor
         self._executors: list[MeshExecutor] = []
-        self._parts: list[Part] = []
+        self._parts: list[WorkerProgram] = []
 
     def listen(self, host: str) -> Address:
         """Open what the other workers connect to.
@@ -126,7 +126,7 @@ class MeshWorker:
         with socket.create_server((host, 0)) as free:
             return f"{host}:{free.getsockname()[1]}"
 
-    def load(self, part: Part) -> None:
+    def load(self, part: WorkerProgram) -> None:
         """Take the list and the executables of one more program; programs are counted as they come.
 
         Args:
@@ -198,7 +198,7 @@ class MeshWorker:
             moments=tuple(self._executor.moments or ()),
         )
 
-    def _give(self, move: Move) -> None:
+    def _give(self, move: BufferMove) -> None:
         from meshwright.runtime.host_arrays import host_form
 
         value = self._kept[move.key]
@@ -207,7 +207,7 @@ class MeshWorker:
         else:
             self._wires.channel(move.target).send([value], [host_form(move.given.shape, move.given.dtype)])
 
-    def _taken(self, move: Move) -> Any:
+    def _taken(self, move: BufferMove) -> Any:
         from meshwright.runtime.host_arrays import host_form
 
         if self._part.hosts > 1:

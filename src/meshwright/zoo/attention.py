@@ -7,7 +7,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from meshwright.compiler.grid import Grid
+from meshwright.compiler.grid import DeviceGrid
 from meshwright.specs.layers import Attention
 from meshwright.zoo.attention_core import mixed
 from meshwright.zoo.parts import EPSILON, drawn
@@ -43,7 +43,7 @@ def attention_weights(spec: Attention, hidden: int, key: jax.Array, scale: float
 
 
 def attention(
-    spec: Attention, weights: Weights, x: jax.Array, *, rotary: bool, core_again: bool, grid: Grid | None = None
+    spec: Attention, weights: Weights, x: jax.Array, *, rotary: bool, core_again: bool, grid: DeviceGrid | None = None
 ) -> jax.Array:
     """Attention of every sample to itself.
 

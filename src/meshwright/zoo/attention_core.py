@@ -16,13 +16,13 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from meshwright.compiler.grid import Axes, Grid
+from meshwright.compiler.grid import Axes, DeviceGrid
 from meshwright.specs.layers import Attention
 
 Levels = tuple[tuple[str, Axes], ...]
 
 
-def mixed(spec: Attention, grid: Grid | None, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+def mixed(spec: Attention, grid: DeviceGrid | None, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
     """softmax(q k^T / sqrt(head_dim)) v, [samples, length, heads, head_dim].
 
     Args:
@@ -43,7 +43,7 @@ def mixed(spec: Attention, grid: Grid | None, q: jax.Array, k: jax.Array, v: jax
     return jax.shard_map(ranks, mesh=grid.mesh, in_specs=(split, split, split), out_specs=split)(q, k, v)
 
 
-def _levels(spec: Attention, levels: Levels, grid: Grid, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+def _levels(spec: Attention, levels: Levels, grid: DeviceGrid, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
     """On one rank: its tokens of the sample, over the levels that are left, the innermost first."""
     if not levels:
         return _block(spec, q, k, v, jnp.arange(q.shape[1]), jnp.arange(k.shape[1]))

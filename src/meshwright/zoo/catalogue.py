@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from meshwright.errors import InputError, Problem, UnsupportedError, nearest, unknown_name
 from meshwright.library import models
 from meshwright.specs.model import ModelSpec
-from meshwright.zoo.tiny import TINY, scaled
+from meshwright.zoo.tiny import TINY, scaled_model
 
 if TYPE_CHECKING:
-    from meshwright.compiler.grid import Grid
+    from meshwright.compiler.grid import DeviceGrid
     from meshwright.zoo.decoder import Recompute
     from meshwright.zoo.model import Model
 
@@ -46,7 +46,7 @@ def spec_named(
         return None
     known = text if isinstance(text, ModelSpec) else TINY.get(str(text)) or _of_library(text)
     if (layers, hidden, vocab) != (None, None, None):
-        known = scaled(known, layers=layers, hidden=hidden, vocab=vocab)
+        known = scaled_model(known, layers=layers, hidden=hidden, vocab=vocab)
     if known.parameters > MOST_PARAMETERS:
         raise InputError(
             Problem(
@@ -72,7 +72,7 @@ def _of_library(text: str | os.PathLike[str]) -> ModelSpec:
 
 def model_of(
     spec: ModelSpec | None, *, seq_len: int, layers: int | None = None, hidden: int | None = None,
-    compute: str | None = None, recompute: tuple[tuple[int, Recompute], ...] = (), grid: Grid | None = None,
+    compute: str | None = None, recompute: tuple[tuple[int, Recompute], ...] = (), grid: DeviceGrid | None = None,
 ) -> Model:  # fmt: skip
     """A model that can be trained.
 

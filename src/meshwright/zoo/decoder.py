@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshwright.compiler.grid import Grid
+from meshwright.compiler.grid import DeviceGrid
 from meshwright.specs.layers import Attention, DenseMlp, MoeMlp
 from meshwright.specs.model import LayerSpec, ModelSpec
 from meshwright.zoo.attention import attention, attention_weights
@@ -41,7 +41,7 @@ class Decoder:
     recompute: tuple[tuple[int, Recompute], ...] = ()
     """Runs of layers, from the first, and what their backward computes again: nothing, scores of the attention
     (selective), or all but what enters the run (full); layers behind the runs keep everything."""
-    grid: Grid | None = None
+    grid: DeviceGrid | None = None
     """Of the devices that share its work; None for one device."""
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from meshwright.compiler.grid import Axes, Grid
+from meshwright.compiler.grid import Axes, DeviceGrid
 from meshwright.zoo.splits import expert_axes
 
 Weights = dict[str, jax.Array]
@@ -23,7 +23,7 @@ SAMPLES, SEATS = 1, 2
 """Axes of [experts, samples, seats, hidden]."""
 
 
-def through_experts(grid: Grid | None, weights: Weights, x: jax.Array) -> jax.Array:
+def through_experts(grid: DeviceGrid | None, weights: Weights, x: jax.Array) -> jax.Array:
     """Every expert's MLP on its own tokens.
 
     Args:

@@ -11,7 +11,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from meshwright.compiler.grid import Grid
+from meshwright.compiler.grid import DeviceGrid
 from meshwright.specs.layers import DenseMlp, MoeMlp
 from meshwright.zoo.expert_core import through_experts
 from meshwright.zoo.feed_forward import mlp, mlp_weights
@@ -58,7 +58,7 @@ def expert_weights(spec: MoeMlp, hidden: int, key: jax.Array, scale: float) -> W
 
 
 def experts(
-    spec: MoeMlp, weights: Weights, x: jax.Array, *, capacity_factor: float | None, grid: Grid | None = None
+    spec: MoeMlp, weights: Weights, x: jax.Array, *, capacity_factor: float | None, grid: DeviceGrid | None = None
 ) -> tuple[jax.Array, jax.Array]:
     """What the experts make of tokens, and how unbalanced their routing is.
 

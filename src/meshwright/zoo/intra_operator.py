@@ -30,7 +30,7 @@ import numpy as np
 from meshwright.compiler.cut import Stage
 from meshwright.compiler.sharding.graph import DecisionGraph
 from meshwright.compiler.sharding.problem import ChoiceProblem
-from meshwright.compiler.sharding.solve import eliminated, reduced, undominated
+from meshwright.compiler.sharding.solve import eliminated, reduced, undominated_choices
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.search import Layers
 from meshwright.compiler.stages.tables import PRICES, LayerProblem, Terms
@@ -130,7 +130,7 @@ def _check(part: ModelSlice, workload: Workload) -> None:
 
 
 @lru_cache(maxsize=64)
-def traced(model: ModelSpec, kind: LayerSpec, seq_len: int, compute: str, samples: int) -> Traced:
+def traced_slice(model: ModelSpec, kind: LayerSpec, seq_len: int, compute: str, samples: int) -> Traced:
     """A small model of one kind of layer, read from shapes: no weight is made.
 
     Args:
@@ -170,7 +170,7 @@ def _mesh_plans(
     model: ModelSpec, kind: LayerSpec, island: Island, workload: Workload, samples: int
 ) -> Iterator[MeshPlan]:
     """The best sharding for each logical mesh, sharding the stream may have, price of memory and recomputation."""
-    parts = traced(model, kind, workload.seq_len, workload.precision.compute, samples)
+    parts = traced_slice(model, kind, workload.seq_len, workload.precision.compute, samples)
     hosts = Hosts.of(island.group, workload)
     micro_batches = max(1, workload.global_batch // samples)
     seen: set[tuple[LayerStrategy, float]] = set()
@@ -229,7 +229,7 @@ class _Solver:
             memory=problem.memory,
             edges=problem.edges,
         )
-        left = undominated(priced, whole=borders)
+        left = undominated_choices(priced, whole=borders)
         found = eliminated(reduced(priced, left), borders)
         assert found is not None, "a layer is small enough to be eliminated"
         nodes = self.problem.graph.nodes

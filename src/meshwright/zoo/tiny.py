@@ -38,7 +38,7 @@ TINY: dict[str, ModelSpec] = {
 """A GPT with tied embeddings and dropout, a Llama with grouped queries, a mixture of four experts of which two."""
 
 
-def scaled(
+def scaled_model(
     spec: ModelSpec, *, layers: int | None = None, hidden: int | None = None, vocab: int | None = None
 ) -> ModelSpec:
     """A model of the same kind with other sizes; heads and widths follow the hidden size.

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import pytest
 
 from meshwright.compiler.sharding.graph import DecisionGraph
-from meshwright.compiler.sharding.problem import Solution
+from meshwright.compiler.sharding.problem import Decision
 from tests.compiler.sharding.test_graph import devices, network, plan_of, seconds_of_products
 
 
-def moved_s(planned: tuple[DecisionGraph, Solution]) -> float:
+def moved_s(planned: tuple[DecisionGraph, Decision]) -> float:
     return planned[1].objective_s - seconds_of_products(*planned)
 
 

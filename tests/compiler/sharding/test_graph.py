@@ -13,7 +13,7 @@ import pytest
 from meshwright.compiler.inline import flat_jaxpr
 from meshwright.compiler.sharding.cost import LogicalMesh, MeshAxis
 from meshwright.compiler.sharding.graph import DecisionGraph, graph_of
-from meshwright.compiler.sharding.problem import Solution, tied
+from meshwright.compiler.sharding.problem import Decision, equal_choices
 from meshwright.compiler.sharding.solve import solve
 
 
@@ -24,7 +24,7 @@ def devices(*sizes: int, latency_s: float = 0.0) -> LogicalMesh:
 
 def plan_of(
     loss: Callable[..., Any], shapes: list[tuple[int, ...]], parameters: int, mesh: LogicalMesh, **options: float
-) -> tuple[DecisionGraph, Solution]:
+) -> tuple[DecisionGraph, Decision]:
     program = flat_jaxpr(lambda *a: [loss(*a)], [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]).jaxpr
     graph = graph_of(program, program.invars[:parameters], mesh, **options)
     return graph, solve(graph.problem())
@@ -37,7 +37,7 @@ def network(*operands: jax.Array) -> jax.Array:
     return jnp.mean(x**2)
 
 
-def chosen(graph: DecisionGraph, found: Solution) -> list[list[str]]:
+def chosen(graph: DecisionGraph, found: Decision) -> list[list[str]]:
     """For each product the factor of each axis: k contracted, i rows, j columns."""
     names = ["k", "i", "j", "-"]
     return [
@@ -47,7 +47,7 @@ def chosen(graph: DecisionGraph, found: Solution) -> list[list[str]]:
     ]
 
 
-def seconds_of_products(graph: DecisionGraph, found: Solution) -> float:
+def seconds_of_products(graph: DecisionGraph, found: Decision) -> float:
     return sum(float(node.compute_s[choice]) for node, choice in zip(graph.nodes, found.choice, strict=True))
 
 
@@ -123,7 +123,7 @@ def test_a_loop_counts_its_rounds() -> None:
 
 def test_layers_tied_cost_what_layers_apart_cost() -> None:
     graph, found = plan_of(network, [(16, 16)] * 24 + [(512, 16)], 24, devices(8))
-    small, of = tied(graph.problem())
+    small, of = equal_choices(graph.problem())
     assert len(small.costs) < len(graph.nodes) / 2
     same = solve(small)
     assert same.objective_s == pytest.approx(found.objective_s)

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from meshwright.compiler.sharding.problem import ChoiceProblem, tied
+from meshwright.compiler.sharding.problem import ChoiceProblem, equal_choices
 from meshwright.compiler.sharding.solve import solve
 from meshwright.errors import InfeasibleError
 
@@ -100,7 +100,7 @@ def test_equal_layers_share_a_choice_and_lose_nothing() -> None:
         memory=tuple(memory for _ in range(40)),
         edges={(v, v + 1): step for v in range(39)},
     )
-    small, of = tied(chain)
+    small, of = equal_choices(chain)
     assert len(small.costs) < 10
     assert len(set(of[5:35])) == 1
     found = solve(small)

@@ -9,8 +9,8 @@ import pytest
 
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.islands import Islands, Row
-from meshwright.compiler.stages.partition import Choice, StageCosts, partitions, stage_costs
-from meshwright.compiler.stages.ranges import Ranges, Variant
+from meshwright.compiler.stages.partition import StageChoice, StageTimes, stage_partitions, stage_times
+from meshwright.compiler.stages.ranges import LayerRanges, RangeVariant
 from meshwright.specs.cluster import LinkSpec
 
 HOSTS = Hosts(hosts=2, devices_per_host=2, flop_per_s=1.0, memory_bytes=10.0, inside_bytes_per_s=10.0,
@@ -44,7 +44,7 @@ def test_the_best_partition_is_the_best_of_all(row: Row, seed: int) -> None:
     total = rng.random((4, len(submeshes), layers, layers)) + 0.5
     total[rng.random(total.shape) < 0.2] = np.inf
     total[:, :, *np.tril_indices(layers, -1)] = np.inf
-    costs = StageCosts(total_s=total, variant=np.zeros(total.shape, int))
+    costs = StageTimes(total_s=total, variant=np.zeros(total.shape, int))
     crossing = rng.random(layers - 1)
 
     def step_s(stages: list[tuple[int, int, int, int]]) -> float:
@@ -57,7 +57,7 @@ def test_the_best_partition_is_the_best_of_all(row: Row, seed: int) -> None:
         return sum(times) + sum(hops) + (micro_batches - 1) * max(paces)
 
     best = min(every(row, layers), key=step_s)
-    found = partitions(costs, crossing, row, submeshes, micro_batches)
+    found = stage_partitions(costs, crossing, row, submeshes, micro_batches)
     if not np.isfinite(step_s(best)):
         assert found == []
         return
@@ -67,31 +67,31 @@ def test_the_best_partition_is_the_best_of_all(row: Row, seed: int) -> None:
 
 
 def test_early_stages_hold_more_micro_batches() -> None:
-    variants = (Variant(0, (1,), 0.0), Variant(0, (1,), 1.0))
+    variants = (RangeVariant(0, (1,), 0.0), RangeVariant(0, (1,), 1.0))
     columns = np.zeros((5, 2, 1, 1))
     columns[:, 0, 0, 0] = 1.0, 0.3, 4.0, 3.0, 0.0  # quick, and 3 bytes for each micro-batch
     columns[:, 1, 0, 0] = 2.0, 0.3, 4.0, 1.0, 0.5
-    costs = stage_costs(Ranges(variants=variants, columns=columns), [10.0], micro_batches=3, stages=5)
+    costs = stage_times(LayerRanges(variants=variants, columns=columns), [10.0], micro_batches=3, stages=5)
     assert costs.total_s[:, 0, 0, 0].tolist() == [1.0, 1.0, 2.0, 2.0, 2.0]  # 4 + 3 x 3 > 10; 4 + 3 x 1 + 0.5 < 10
     assert costs.variant[:, 0, 0, 0].tolist() == [0, 0, 1, 1, 1]
 
 
 def test_every_submesh_has_its_own_memory() -> None:
-    variants = (Variant(0, (1,), 0.0), Variant(1, (1,), 0.0))
+    variants = (RangeVariant(0, (1,), 0.0), RangeVariant(1, (1,), 0.0))
     columns = np.zeros((5, 2, 1, 1))
     columns[0], columns[2] = 1.0, 7.0
-    costs = stage_costs(Ranges(variants=variants, columns=columns), [5.0, 10.0], micro_batches=1, stages=1)
+    costs = stage_times(LayerRanges(variants=variants, columns=columns), [5.0, 10.0], micro_batches=1, stages=1)
     assert costs.total_s[0, :, 0, 0].tolist() == [np.inf, 1.0]
 
 
 def test_no_partition_where_nothing_fits() -> None:
-    costs = StageCosts(total_s=np.full((2, 3, 3, 3), np.inf), variant=np.zeros((2, 3, 3, 3), int))
-    assert partitions(costs, np.zeros(2), ONE, ONE.islands.submeshes(), 4) == []
+    costs = StageTimes(total_s=np.full((2, 3, 3, 3), np.inf), variant=np.zeros((2, 3, 3, 3), int))
+    assert stage_partitions(costs, np.zeros(2), ONE, ONE.islands.submeshes(), 4) == []
 
 
 def test_a_choice_says_where_its_stage_lies() -> None:
     total = np.full((2, 3, 2, 2), np.inf)
     total[1, 1, 0, 0] = total[0, 1, 1, 1] = 1.0
-    costs = StageCosts(total_s=total, variant=np.zeros(total.shape, int))
-    ((_, choices),) = partitions(costs, np.zeros(1), ONE, ONE.islands.submeshes(), 2)
-    assert choices == (Choice(0, 0, 0, 1, 0), Choice(1, 1, 2, 1, 0))
+    costs = StageTimes(total_s=total, variant=np.zeros(total.shape, int))
+    ((_, choices),) = stage_partitions(costs, np.zeros(1), ONE, ONE.islands.submeshes(), 2)
+    assert choices == (StageChoice(0, 0, 0, 1, 0), StageChoice(1, 1, 2, 1, 0))

@@ -13,7 +13,7 @@ import pytest
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.islands import Islands
 from meshwright.compiler.stages.plan import StagesPlan
-from meshwright.compiler.stages.search import Space, plan_step, price_stages, simulated_s
+from meshwright.compiler.stages.search import StageSpace, plan_step, price_stages, simulated_s
 from meshwright.errors import InfeasibleError, InputError
 from meshwright.specs.cluster import LinkSpec
 from tests.compiler.models import initial, step, tokens
@@ -46,7 +46,7 @@ def test_all_layers_and_all_devices_are_used_once(plan: StagesPlan) -> None:
 
 @pytest.mark.parametrize("stages", [[(3, 4), (3, 4)], [(2, 2), (1, 2), (3, (2, 2))], [(6, (2, 4))]])
 def test_no_given_stages_are_quicker(shapes: Any, plan: StagesPlan, stages: Any) -> None:
-    theirs = price_stages(step, shapes, HOSTS, stages, space=Space(micro_batches=(1, 2, 4, 8, 16)))
+    theirs = price_stages(step, shapes, HOSTS, stages, space=StageSpace(micro_batches=(1, 2, 4, 8, 16)))
     assert [stage.devices for stage in theirs.stages] == [4, 4] if len(stages) == 2 else True
     assert plan.step_s <= theirs.step_s * (1 + 1e-9)
 
@@ -57,7 +57,7 @@ def test_islands_share_the_layers_by_their_speed_and_memory(shapes: Any) -> None
     slow = replace(HOSTS, name="slow", hosts=1, flop_per_s=1e8)
     link = LinkSpec(between=("quick", "slow"), bandwidth_bytes_per_s=1e8, latency_s=1e-6)
     plans = [
-        plan_step(step, shapes, Islands(groups=groups, links=(link,)), space=Space(micro_batches=(4, 8)))
+        plan_step(step, shapes, Islands(groups=groups, links=(link,)), space=StageSpace(micro_batches=(4, 8)))
         for groups in ((quick, slow), (slow, quick))
     ]
     assert plans[0].step_s == pytest.approx(plans[1].step_s)
@@ -72,7 +72,7 @@ def test_islands_share_the_layers_by_their_speed_and_memory(shapes: Any) -> None
     assert StagesPlan.from_json(plans[0].to_json()) == plans[0]
     small = replace(slow, memory_bytes=100.0)
     with pytest.raises(InfeasibleError, match="nothing fits into 100 bytes a device: stage"):
-        plan_step(step, shapes, Islands(groups=(quick, small)), space=Space(micro_batches=(8,)))
+        plan_step(step, shapes, Islands(groups=(quick, small)), space=StageSpace(micro_batches=(8,)))
 
 
 def test_plans_are_saved_and_read_again(plan: StagesPlan, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_what_does_not_fit_says_which_stage_and_how_much_is_missing(shapes: Any)
         plan_step(step, shapes, replace(HOSTS, memory_bytes=100.0))
     needed, more = missing(raised)
     assert more == pytest.approx(needed - 100.0, rel=1e-3)
-    space = Space(micro_batches=(16,))
+    space = StageSpace(micro_batches=(16,))
     with pytest.raises(InfeasibleError, match=r"stage \d \(layers \d-\d on \d devices?, \d in flight\)") as raised:
         plan_step(step, shapes, replace(HOSTS, memory_bytes=5000.0), space=space)
     needed, more = missing(raised)
@@ -114,11 +114,11 @@ def test_what_does_not_fit_says_which_stage_and_how_much_is_missing(shapes: Any)
 def test_given_stages_that_do_not_fit_are_named(shapes: Any) -> None:
     tight = replace(HOSTS, memory_bytes=4000.0)
     with pytest.raises(InfeasibleError, match=r"stage 0 \(layers 0-4 on 4 devices, 2 in flight\) needs at least"):
-        price_stages(step, shapes, tight, [(5, 4), (1, 4)], space=Space(micro_batches=(4,), recompute=(False,)))
+        price_stages(step, shapes, tight, [(5, 4), (1, 4)], space=StageSpace(micro_batches=(4,), recompute=(False,)))
 
 
 def test_less_memory_takes_more_time(shapes: Any) -> None:
-    space = Space(micro_batches=(4,))
+    space = StageSpace(micro_batches=(4,))
     free = plan_step(step, shapes, replace(HOSTS, memory_bytes=None), space=space)
     peak = max(stage.peak_bytes for stage in free.stages)
     tight = plan_step(step, shapes, replace(HOSTS, memory_bytes=0.8 * peak), space=space)

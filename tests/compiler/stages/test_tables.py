@@ -12,7 +12,7 @@ from meshwright.compiler.sharding.cost import LogicalMesh, MeshAxis
 from meshwright.compiler.sharding.problem import ChoiceProblem
 from meshwright.compiler.sharding.solve import solve
 from meshwright.compiler.stages.search import Layers
-from meshwright.compiler.stages.tables import Joined, LayerProblem, Terms, columns_of, joined
+from meshwright.compiler.stages.tables import Joined, LayerProblem, Terms, columns_of, joined_layers
 from meshwright.compiler.trace import LossReader
 from tests.compiler.models import initial, step, tokens
 
@@ -63,7 +63,7 @@ def test_layers_join_at_the_best_placement_between_them() -> None:
     parts = [(rng.random((4, 4)), rng.random((5, 4, 4))) for _ in range(3)]
     before: Joined | None = None
     for objective, columns in parts:
-        before = joined(before, objective, columns)
+        before = joined_layers(before, objective, columns)
     assert before is not None
     ways: list[tuple[float, Sequence[int]]] = [
         (sum(parts[k][0][way[k], way[k + 1]] for k in range(3)), way) for way in np.ndindex(4, 4, 4, 4)

@@ -79,7 +79,7 @@ def gathered(values: Sequence[Any], dimensions: Sequence[int], axes: Axes, ranks
     return _by_bucket(values, [ranks * value.nbytes for value in values], move)
 
 
-def row_of(value: Any, ranks: int) -> Any:
+def bucket_row(value: Any, ranks: int) -> Any:
     """The numbers of a value in a row that the ranks divide, with zeros behind them.
 
     Args:

@@ -14,7 +14,7 @@ from meshwright.compiler.ranks.layout import Layout, PartitionedLayout
 from meshwright.compiler.ranks.rank_layout import RankLayout
 from meshwright.compiler.ranks.samples import NotShared
 from meshwright.compiler.ranks.stages import rank_stages
-from meshwright.compiler.shardings import DataSharding, Sharding
+from meshwright.compiler.shardings import DataSharding, MeshSharding
 from meshwright.compiler.trace import TracedStep
 
 
@@ -33,7 +33,12 @@ class Form:
 
 
 def form_of(
-    step: TracedStep, stages: Sequence[Stage], shardings: Sequence[Sharding], meshes: Sequence[Mesh], *, versions: bool
+    step: TracedStep,
+    stages: Sequence[Stage],
+    shardings: Sequence[MeshSharding],
+    meshes: Sequence[Mesh],
+    *,
+    versions: bool,
 ) -> Form:
     """The form of a step.
 
@@ -59,7 +64,12 @@ def form_of(
 
 
 def _of_ranks(
-    step: TracedStep, stages: Sequence[Stage], shardings: Sequence[Sharding], meshes: Sequence[Mesh], *, versions: bool
+    step: TracedStep,
+    stages: Sequence[Stage],
+    shardings: Sequence[MeshSharding],
+    meshes: Sequence[Mesh],
+    *,
+    versions: bool,
 ) -> Form:
     sharding = shardings[0]
     if versions:
@@ -84,7 +94,7 @@ def _of_ranks(
     )  # fmt: skip
 
 
-def _data_axes(sharding: Sharding) -> tuple[DataSharding, tuple[str, ...]]:
+def _data_axes(sharding: MeshSharding) -> tuple[DataSharding, tuple[str, ...]]:
     """What ZeRO splits, and the axes of a mesh of data ranks that share nothing but reductions."""
     if isinstance(sharding, DataSharding):
         return sharding, ("data",)

@@ -16,12 +16,12 @@ from jax.extend import core
 from jax.sharding import PartitionSpec
 
 from meshwright.compiler.ranks.samples import WHOLE, Placement
-from meshwright.compiler.shardings import Role, Sharding, counts_samples
+from meshwright.compiler.shardings import MeshSharding, Role, counts_samples
 from meshwright.compiler.trace import TracedStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class PlacedValue:
     """A value on a mesh."""
 
     aval: jax.ShapeDtypeStruct
@@ -37,40 +37,40 @@ class Placed:
 class Layout(Protocol):
     """What lists are written with, for one mesh."""
 
-    def parameter(self, operand: int) -> Placed:
+    def parameter(self, operand: int) -> PlacedValue:
         """A differentiated operand of the loss."""
         ...
 
-    def other(self, operand: int) -> Placed:
+    def other(self, operand: int) -> PlacedValue:
         """Another operand of the loss."""
         ...
 
-    def carried(self, var: core.Var) -> Placed:
+    def carried(self, var: core.Var) -> PlacedValue:
         """What is passed on between stages."""
         ...
 
-    def cotangent(self, var: core.Var) -> Placed:
+    def cotangent(self, var: core.Var) -> PlacedValue:
         """Its gradient, passed back."""
         ...
 
-    def result(self, place: int) -> Placed:
+    def result(self, place: int) -> PlacedValue:
         """A result of the loss for one micro-batch."""
         ...
 
-    def kept(self, aval: Any) -> Placed:
+    def kept(self, aval: Any) -> PlacedValue:
         """What a task of a stage makes for a later one."""
         ...
 
-    def sum(self, operand: int) -> Placed:
+    def sum(self, operand: int) -> PlacedValue:
         """Gradients added up over micro-batches."""
         ...
 
-    def gradient(self, operand: int) -> Placed:
+    def gradient(self, operand: int) -> PlacedValue:
         """The gradient that the update reads."""
         ...
 
     def program(
-        self, closed: core.ClosedJaxpr, reads: Sequence[Placed], writes: Sequence[Placed], sums: int = 0
+        self, closed: core.ClosedJaxpr, reads: Sequence[PlacedValue], writes: Sequence[PlacedValue], sums: int = 0
     ) -> core.ClosedJaxpr:
         """A program of a stage for the mesh; it adds its last results to as many more operands where `sums` says so."""
         ...
@@ -83,11 +83,11 @@ class Layout(Protocol):
         """A result of the loss from those of so many micro-batches."""
         ...
 
-    def updated_part(self, operand: int) -> Placed | None:
+    def updated_part(self, operand: int) -> PlacedValue | None:
         """A parameter whose parts the ranks update before it is gathered; None where it is updated in place."""
         ...
 
-    def whole_parameters(self, parts: Sequence[Placed]) -> core.ClosedJaxpr:
+    def whole_parameters(self, parts: Sequence[PlacedValue]) -> core.ClosedJaxpr:
         """Updated parameters from their parts."""
         ...
 
@@ -97,43 +97,43 @@ class PartitionedLayout:
     """The partitioner's form."""
 
     step: TracedStep
-    sharding: Sharding
+    sharding: MeshSharding
     devices: int
 
-    def parameter(self, operand: int) -> Placed:
+    def parameter(self, operand: int) -> PlacedValue:
         """It stays where it is put when it is first read."""
         return self._held(Role.PARAMETER, self.step.loss.invars[operand])
 
-    def other(self, operand: int) -> Placed:
+    def other(self, operand: int) -> PlacedValue:
         """Likewise."""
         return self._held(Role.OTHER, self.step.loss.invars[operand])
 
-    def carried(self, var: core.Var) -> Placed:
+    def carried(self, var: core.Var) -> PlacedValue:
         """Split by samples if it counts them."""
         return self._held(Role.SAMPLES if counts_samples(self.step, var) else Role.OTHER, var)
 
-    def cotangent(self, var: core.Var) -> Placed:
+    def cotangent(self, var: core.Var) -> PlacedValue:
         """As the value."""
         return self.carried(var)
 
-    def result(self, place: int) -> Placed:
+    def result(self, place: int) -> PlacedValue:
         """Left to the compiler."""
         return self.kept(self.step.loss.outvars[place].aval)
 
-    def kept(self, aval: Any) -> Placed:
+    def kept(self, aval: Any) -> PlacedValue:
         """Left to the compiler."""
-        return Placed(aval=shape_only(aval), spec=None)
+        return PlacedValue(aval=shape_only(aval), spec=None)
 
-    def sum(self, operand: int) -> Placed:
+    def sum(self, operand: int) -> PlacedValue:
         """A whole gradient, reduced with every micro-batch."""
         return self._held(Role.GRADIENT, self.step.loss.invars[operand])
 
-    def gradient(self, operand: int) -> Placed:
+    def gradient(self, operand: int) -> PlacedValue:
         """As its sum."""
         return self.sum(operand)
 
     def program(
-        self, closed: core.ClosedJaxpr, reads: Sequence[Placed], writes: Sequence[Placed], sums: int = 0
+        self, closed: core.ClosedJaxpr, reads: Sequence[PlacedValue], writes: Sequence[PlacedValue], sums: int = 0
     ) -> core.ClosedJaxpr:
         """The program as it is."""
         return closed if not sums else _adding(closed, reads, sums)
@@ -151,19 +151,19 @@ class PartitionedLayout:
         shapes = [shape_only(var.aval)] * count
         return jax.make_jaxpr(lambda *given: put_together(given, joins=joins, parts=parts))(*shapes)
 
-    def updated_part(self, operand: int) -> Placed | None:
+    def updated_part(self, operand: int) -> PlacedValue | None:
         """The partitioner gathers them inside the update."""
         return None
 
-    def whole_parameters(self, parts: Sequence[Placed]) -> core.ClosedJaxpr:
+    def whole_parameters(self, parts: Sequence[PlacedValue]) -> core.ClosedJaxpr:
         """As they are."""
         return jax.make_jaxpr(lambda *given: list(given))(*(held.aval for held in parts))
 
-    def _held(self, role: Role, var: core.Var) -> Placed:
-        return Placed(aval=shape_only(var.aval), spec=self.sharding.spec(role, var, self.devices))
+    def _held(self, role: Role, var: core.Var) -> PlacedValue:
+        return PlacedValue(aval=shape_only(var.aval), spec=self.sharding.spec(role, var, self.devices))
 
 
-def _adding(closed: core.ClosedJaxpr, reads: Sequence[Placed], sums: int) -> core.ClosedJaxpr:
+def _adding(closed: core.ClosedJaxpr, reads: Sequence[PlacedValue], sums: int) -> core.ClosedJaxpr:
     """The program, adding its last results to what it is given last."""
     function = core.jaxpr_as_fun(closed)
     outputs = closed.jaxpr.outvars

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 from jax.extend import core
 from jax.sharding import AbstractMesh, PartitionSpec
 
-from meshwright.compiler.ranks.collectives import gathered, row_of, scattered, summed
-from meshwright.compiler.ranks.layout import Placed, means, put_together, shape_only
+from meshwright.compiler.ranks.collectives import bucket_row, gathered, scattered, summed
+from meshwright.compiler.ranks.layout import PlacedValue, means, put_together, shape_only
 from meshwright.compiler.ranks.samples import OWN, SUM, WHOLE, Placement
 from meshwright.compiler.ranks.stages import RankStages
-from meshwright.compiler.shardings import Role, Sharding, counts_samples
+from meshwright.compiler.shardings import MeshSharding, Role, counts_samples
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class RankLayout:
     """
 
     ranks: RankStages
-    sharding: Sharding
+    sharding: MeshSharding
     mesh: AbstractMesh
     zero: int
     """ZeRO stage."""
@@ -52,63 +52,63 @@ class RankLayout:
 
     # ---- values
 
-    def parameter(self, operand: int) -> Placed:
+    def parameter(self, operand: int) -> PlacedValue:
         """Whole, or a part of which the whole is gathered."""
         var = self.ranks.step.loss.invars[operand]
         spec = self._spec(Role.READ, var)
-        return Placed(aval=shape_only(var.aval), spec=spec, shard=self._split(spec))
+        return PlacedValue(aval=shape_only(var.aval), spec=spec, shard=self._split(spec))
 
-    def other(self, operand: int) -> Placed:
+    def other(self, operand: int) -> PlacedValue:
         """The samples of each rank; its own number; anything else whole."""
         if operand == self.ranks.number:
             return self._placed(jax.ShapeDtypeStruct((), jnp.int32), SUM)
         var = self.ranks.step.loss.invars[operand]
         return self._placed(var.aval, self.ranks.operands[operand])
 
-    def carried(self, var: core.Var) -> Placed:
+    def carried(self, var: core.Var) -> PlacedValue:
         """As the loss of a rank makes it."""
         return self._placed(var.aval, self.ranks.carried[var])
 
-    def cotangent(self, var: core.Var) -> Placed:
+    def cotangent(self, var: core.Var) -> PlacedValue:
         """Of samples by samples; of anything else each rank has a share of its own."""
         placement = self.ranks.carried[var]
         return self._placed(var.aval, placement if placement >= 0 else SUM)
 
-    def result(self, place: int) -> Placed:
+    def result(self, place: int) -> PlacedValue:
         """As the loss of a rank makes it."""
         return self._placed(self.ranks.step.mark.outvars[place].aval, self.ranks.results[place])
 
-    def kept(self, aval: Any) -> Placed:
+    def kept(self, aval: Any) -> PlacedValue:
         """Each rank's own, side by side along an axis more; what other axes of the mesh do is left to the compiler."""
         held = self._placed(aval, SUM)
         return held if self.flat else replace(held, spec=None)
 
-    def sum(self, operand: int) -> Placed:
+    def sum(self, operand: int) -> PlacedValue:
         """Each rank's own whole gradient, or its part of the reduced one."""
         var = self.ranks.step.loss.invars[operand]
         spec = self._spec(Role.GRADIENT, var)
         shard = self._split(spec) if self.splits_sums else None
         if shard is not None:
-            return Placed(aval=shape_only(var.aval), spec=spec, shard=shard)
+            return PlacedValue(aval=shape_only(var.aval), spec=spec, shard=shard)
         rest = [self._without_ranks(entry) for entry in spec]
         own = self._placed(var.aval, SUM)
-        return Placed(aval=own.aval, spec=PartitionSpec(self.axes, *rest), placement=OWN)
+        return PlacedValue(aval=own.aval, spec=PartitionSpec(self.axes, *rest), placement=OWN)
 
-    def gradient(self, operand: int) -> Placed:
+    def gradient(self, operand: int) -> PlacedValue:
         """As the state of the optimizer is sharded."""
         var = self.ranks.step.loss.invars[operand]
         spec = self._spec(Role.STATE if self.zero else Role.GRADIENT, var)
-        return Placed(aval=shape_only(var.aval), spec=spec, shard=self._split(spec))
+        return PlacedValue(aval=shape_only(var.aval), spec=spec, shard=self._split(spec))
 
-    def _placed(self, aval: Any, placement: Placement) -> Placed:
+    def _placed(self, aval: Any, placement: Placement) -> PlacedValue:
         if placement == WHOLE:
-            return Placed(aval=shape_only(aval), spec=PartitionSpec())
+            return PlacedValue(aval=shape_only(aval), spec=PartitionSpec())
         if placement >= 0:
-            return Placed(
+            return PlacedValue(
                 aval=shape_only(aval), spec=PartitionSpec(*[None] * placement, self.axes), placement=placement
             )
         whole = jax.ShapeDtypeStruct((self.ranks.ranks, *aval.shape), aval.dtype)
-        return Placed(aval=whole, spec=PartitionSpec(self.axes), placement=OWN)
+        return PlacedValue(aval=whole, spec=PartitionSpec(self.axes), placement=OWN)
 
     def _spec(self, role: Role, var: core.Var) -> PartitionSpec:
         return self.sharding.spec(role, var, self.mesh.size)
@@ -126,7 +126,7 @@ class RankLayout:
     # ---- programs
 
     def program(
-        self, closed: core.ClosedJaxpr, reads: Sequence[Placed], writes: Sequence[Placed], sums: int = 0
+        self, closed: core.ClosedJaxpr, reads: Sequence[PlacedValue], writes: Sequence[PlacedValue], sums: int = 0
     ) -> core.ClosedJaxpr:
         """Each rank runs it for its own samples."""
         function, added = core.jaxpr_as_fun(closed), writes[len(writes) - sums :] if sums else []
@@ -153,12 +153,12 @@ class RankLayout:
 
         return self._on_mesh(run, reads, writes, alone=alone)
 
-    def _by_device(self, values: Sequence[Placed]) -> bool:
+    def _by_device(self, values: Sequence[PlacedValue]) -> bool:
         """Whether no other axis of the mesh splits a dimension that ranks split, so that devices can work alone."""
         return all(set(_names(entry)) <= set(self.axes) or not self._of_ranks(entry)
                    for held in values for entry in held.spec or ())  # fmt: skip
 
-    def _part(self, held: Placed, *, alone: bool) -> tuple[int, ...]:
+    def _part(self, held: PlacedValue, *, alone: bool) -> tuple[int, ...]:
         """Shape of what a rank, or each of its devices, adds to."""
         split = held.spec if alone else self._along(held)
         sizes = dict(zip(self.mesh.axis_names, self.mesh.axis_sizes, strict=True))
@@ -167,7 +167,7 @@ class RankLayout:
         return tuple(shape[1:] if held.placement == OWN else shape)
 
     def _reduced(
-        self, values: Sequence[Any], sums: Sequence[Placed], writes: Sequence[Placed], *, flat: bool
+        self, values: Sequence[Any], sums: Sequence[PlacedValue], writes: Sequence[PlacedValue], *, flat: bool
     ) -> list[Any]:
         """Gradients of each rank brought to where the update wants them."""
         found = dict(enumerate(values))
@@ -180,7 +180,7 @@ class RankLayout:
             whole = summed([found[at] for at in odd], self.axes)
         else:
             # What no dimension splits goes along as a row of numbers, and is gathered.
-            rows = [row_of(found[at], self.ranks.ranks) for at in odd]
+            rows = [bucket_row(found[at], self.ranks.ranks) for at in odd]
             dimensions = [writes[at].shard or 0 for at in (*parts, *odd)]
             moved = scattered([*(found[at] for at in parts), *rows], dimensions, self.axes, self.ranks.ranks, flat=True)
             own = gathered(moved[len(parts) :], [0] * len(odd), self.axes, self.ranks.ranks, flat=True)
@@ -200,12 +200,12 @@ class RankLayout:
             [held] * count, [total],
         )  # fmt: skip
 
-    def updated_part(self, operand: int) -> Placed | None:
+    def updated_part(self, operand: int) -> PlacedValue | None:
         """The part whose gradient and state a rank has."""
         held = self.gradient(operand)
         return held if self.zero in (1, 2) and held.shard is not None else None
 
-    def whole_parameters(self, parts: Sequence[Placed]) -> core.ClosedJaxpr:
+    def whole_parameters(self, parts: Sequence[PlacedValue]) -> core.ClosedJaxpr:
         """One all-gather per bucket."""
         whole = [self._placed(held.aval, WHOLE) for held in parts]
         alone = self._by_device(parts)
@@ -214,7 +214,7 @@ class RankLayout:
                      for held, part in zip(whole, parts, strict=True)]  # fmt: skip
         return self._on_mesh(lambda *given: self._enter(given, parts, flat=alone), parts, whole, alone=alone)
 
-    def _enter(self, given: Sequence[Any], reads: Sequence[Placed], *, flat: bool) -> list[Any]:
+    def _enter(self, given: Sequence[Any], reads: Sequence[PlacedValue], *, flat: bool) -> list[Any]:
         """What a rank is given as its program takes it."""
         found = [value[0] if held.placement == OWN else value for value, held in zip(given, reads, strict=True)]
         parts = [at for at, held in enumerate(reads) if held.shard is not None]
@@ -224,7 +224,7 @@ class RankLayout:
             found[at] = value
         return found
 
-    def _leave(self, made: Sequence[Any], writes: Sequence[Placed]) -> list[Any]:
+    def _leave(self, made: Sequence[Any], writes: Sequence[PlacedValue]) -> list[Any]:
         """What its program makes as the mesh holds it."""
         found = [value[None] if held.placement == OWN else value for value, held in zip(made, writes, strict=True)]
         parts = [at for at, held in enumerate(writes) if held.shard is not None]
@@ -235,7 +235,7 @@ class RankLayout:
         return found
 
     def _on_mesh(
-        self, run: Any, reads: Sequence[Placed], writes: Sequence[Placed], *, alone: bool = False
+        self, run: Any, reads: Sequence[PlacedValue], writes: Sequence[PlacedValue], *, alone: bool = False
     ) -> core.ClosedJaxpr:
         """What each rank runs, or each device by itself, as one program."""
         along = (lambda held: held.spec) if alone else self._along
@@ -245,7 +245,7 @@ class RankLayout:
         )  # fmt: skip
         return jax.make_jaxpr(jax.jit(mapped))(*(held.aval for held in reads))
 
-    def _along(self, held: Placed) -> PartitionSpec:
+    def _along(self, held: PlacedValue) -> PartitionSpec:
         """How the data ranks split a value, whatever other axes do."""
         at = 0 if held.placement == OWN else held.shard if held.shard is not None else held.placement
         return PartitionSpec(*[None] * at, self.axes) if at >= 0 else PartitionSpec()

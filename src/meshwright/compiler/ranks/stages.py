@@ -15,7 +15,7 @@ from jax.extend import core
 from meshwright.compiler.cut import Stage
 from meshwright.compiler.inline import free_variables
 from meshwright.compiler.ranks.samples import WHOLE, NotShared, Placement, sample_placements
-from meshwright.compiler.ranks.walk import Value, Walk, part_shape
+from meshwright.compiler.ranks.walk import RankValue, Walk, part_shape
 from meshwright.compiler.trace import TracedStep
 
 
@@ -97,7 +97,7 @@ def _for_rank(
 
     def run(*given: Any) -> list[Any]:
         walk = Walk(tuple(name for name, _ in axes), ranks, given[-1])
-        values = [Value(value, placement) for value, placement in zip(given, placements, strict=False)]
+        values = [RankValue(value, placement) for value, placement in zip(given, placements, strict=False)]
         made = walk.read(jaxpr, values, stage.program.consts)
         if loss_at is not None:
             made[loss_at] = walk.summand(made[loss_at])

@@ -34,7 +34,7 @@ CHECKPOINTS = ("checkpoint", "remat2")
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class RankValue:
     """A value of the walk, as one rank holds it."""
 
     value: Any
@@ -65,7 +65,7 @@ class Walk:
     def __init__(self, axes: tuple[str, ...], ranks: int, rank: Any = None) -> None:
         self.axes, self.ranks, self.rank = axes, ranks, rank
 
-    def read(self, program: core.Jaxpr, operands: Sequence[Value], consts: Sequence[Any] = ()) -> list[Value]:
+    def read(self, program: core.Jaxpr, operands: Sequence[RankValue], consts: Sequence[Any] = ()) -> list[RankValue]:
         """Results of a program.
 
         Args:
@@ -73,23 +73,23 @@ class Walk:
             operands: of it.
             consts: values of its constants.
         """
-        values: dict[Any, Value] = dict(zip(program.invars, operands, strict=True))
-        values |= {var: Value(value, WHOLE) for var, value in zip(program.constvars, consts, strict=True)}
+        values: dict[Any, RankValue] = dict(zip(program.invars, operands, strict=True))
+        values |= {var: RankValue(value, WHOLE) for var, value in zip(program.constvars, consts, strict=True)}
 
-        def of(atom: Any) -> Value:
-            return Value(atom.val, WHOLE) if isinstance(atom, core.Literal) else values[atom]
+        def of(atom: Any) -> RankValue:
+            return RankValue(atom.val, WHOLE) if isinstance(atom, core.Literal) else values[atom]
 
         for eqn in program.eqns:
             made = self._equation(program, eqn, [of(atom) for atom in eqn.invars])
             values.update(zip(eqn.outvars, made, strict=True))
         return [of(atom) for atom in program.outvars]
 
-    def _equation(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[Value]) -> list[Value]:
+    def _equation(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue]) -> list[RankValue]:
         placements = [value.placement for value in given]
         name = eqn.primitive.name
         if all(placement == WHOLE for placement in placements):
             uniform = name == "broadcast_in_dim" and not eqn.invars[0].aval.shape
-            return [Value(value, WHOLE, uniform) for value in _evaluated(program, eqn, given)]
+            return [RankValue(value, WHOLE, uniform) for value in _evaluated(program, eqn, given)]
         if name in CALLS:
             return self._inside(eqn, given)
         if name in CHECKPOINTS:
@@ -102,8 +102,8 @@ class Walk:
             if keeps_sums(eqn, placements):
                 joined = joins_sums(eqn)
                 given = [self.summand(value) if joined[place] else value for place, value in enumerate(given)]
-                return [Value(value, SUM) for value in _evaluated(program, eqn, given)]
-            return [Value(value, WHOLE) for value in _evaluated(program, eqn, [self.total(one) for one in given])]
+                return [RankValue(value, SUM) for value in _evaluated(program, eqn, given)]
+            return [RankValue(value, WHOLE) for value in _evaluated(program, eqn, [self.total(one) for one in given])]
         given = [self.total(value) for value in given]
         wanted, made = sample_placements(eqn, [value.placement for value in given], self.ranks)
         given = [self.own(value, want) for value, want in zip(given, wanted, strict=True)]
@@ -114,23 +114,23 @@ class Walk:
         for var, value, placement in zip(eqn.outvars, results, made, strict=True):
             if value is not None and part_shape(var.aval.shape, placement, self.ranks) != np.shape(value):
                 raise NotShared(f"{name} has no part for the samples of one rank")
-        return [Value(value, placement) for value, placement in zip(results, made, strict=True)]
+        return [RankValue(value, placement) for value, placement in zip(results, made, strict=True)]
 
     # ---- from one placement to another
 
-    def total(self, value: Value) -> Value:
+    def total(self, value: RankValue) -> RankValue:
         """A sum taken over the ranks; anything else as it is."""
         if value.placement != SUM:
             return value
-        return Value(jax.lax.psum(value.value, self.axes), WHOLE)
+        return RankValue(jax.lax.psum(value.value, self.axes), WHOLE)
 
-    def summand(self, value: Value) -> Value:
+    def summand(self, value: RankValue) -> RankValue:
         """A value that all ranks hold as a sum: the first rank's share is all of it."""
         if value.placement != WHOLE:
             return value
-        return Value(jnp.where(self._number() == 0, value.value, jnp.zeros_like(value.value)), SUM)
+        return RankValue(jnp.where(self._number() == 0, value.value, jnp.zeros_like(value.value)), SUM)
 
-    def own(self, value: Value, dimension: Placement) -> Value:
+    def own(self, value: RankValue, dimension: Placement) -> RankValue:
         """A value of which the part for the samples of this rank is wanted."""
         if dimension == WHOLE or value.placement == dimension:
             return value
@@ -143,38 +143,40 @@ class Walk:
         else:
             size = sizes[dimension]
             part = jax.lax.dynamic_slice_in_dim(value.value, self._number() * size, size, dimension)
-        return Value(part, dimension, value.uniform)
+        return RankValue(part, dimension, value.uniform)
 
     def _number(self) -> Any:
         if self.rank is None:
             raise NotShared("a function with a derivative of its own makes values for all samples")
         return self.rank
 
-    def _as(self, value: Value, placement: Placement) -> Value:
+    def _as(self, value: RankValue, placement: Placement) -> RankValue:
         return self.summand(value) if placement == SUM else self.own(value, placement)
 
     # ---- equations inside equations
 
-    def _inside(self, eqn: core.JaxprEqn, given: Sequence[Value]) -> list[Value]:
+    def _inside(self, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue]:
         held = eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
         program, consts = (held.jaxpr, held.consts) if isinstance(held, core.ClosedJaxpr) else (held, ())
         return self.read(program, given, consts)
 
-    def _checkpoint(self, eqn: core.JaxprEqn, given: Sequence[Value]) -> list[Value]:
+    def _checkpoint(self, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue]:
         placements: list[Placement] = []
 
         def run(*values: Any) -> list[Any]:
-            made = self._inside(eqn, [Value(value, one.placement) for one, value in zip(given, values, strict=True)])
+            made = self._inside(
+                eqn, [RankValue(value, one.placement) for one, value in zip(given, values, strict=True)]
+            )
             placements[:] = [value.placement for value in made]
             return [value.value for value in made]
 
         again = jax.checkpoint(run, prevent_cse=eqn.params["prevent_cse"], policy=eqn.params["policy"])
         return [
-            Value(value, placement)
+            RankValue(value, placement)
             for value, placement in zip(again(*(v.value for v in given)), placements, strict=True)
         ]
 
-    def _scan(self, eqn: core.JaxprEqn, given: Sequence[Value]) -> list[Value]:
+    def _scan(self, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue]:
         """A loop; what it carries is a sum, or counts samples, as soon as one of its rounds makes it so."""
         consts, carried = eqn.params["num_consts"], eqn.params["num_carry"]
         held = [self.total(value) for value in given[:consts]]
@@ -190,17 +192,17 @@ class Walk:
                 placements = again.placements
 
     def _scanned(
-        self, eqn: core.JaxprEqn, held: Sequence[Value], start: Sequence[Value], rows: Sequence[Value],
+        self, eqn: core.JaxprEqn, held: Sequence[RankValue], start: Sequence[RankValue], rows: Sequence[RankValue],
         placements: tuple[Placement, ...],
-    ) -> list[Value]:  # fmt: skip
+    ) -> list[RankValue]:  # fmt: skip
         stacked_placements: list[Placement] = []
 
         def body(carry: Any, row: Any) -> tuple[list[Any], list[Any]]:
             operands = [
                 *held,
-                *(Value(value, placement) for value, placement in zip(carry, placements, strict=True)),
+                *(RankValue(value, placement) for value, placement in zip(carry, placements, strict=True)),
                 *(
-                    Value(value, one.placement - 1 if one.placement > 0 else WHOLE)
+                    RankValue(value, one.placement - 1 if one.placement > 0 else WHOLE)
                     for one, value in zip(rows, row, strict=True)
                 ),
             ]
@@ -222,14 +224,16 @@ class Walk:
         params = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
         ends, stacked = jax.lax.scan(body, begun, [row.value for row in rows], **params)
         return [
-            *(Value(value, placement) for value, placement in zip(ends, placements, strict=True)),
+            *(RankValue(value, placement) for value, placement in zip(ends, placements, strict=True)),
             *(
-                Value(value, placement + 1 if placement >= 0 else placement)
+                RankValue(value, placement + 1 if placement >= 0 else placement)
                 for value, placement in zip(stacked, stacked_placements, strict=True)
             ),
         ]
 
-    def _with_own_derivative(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequence[Value]) -> list[Value]:
+    def _with_own_derivative(
+        self, program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequence[RankValue]
+    ) -> list[RankValue]:
         """A function with a rule for its derivative: both are read for one rank."""
         given = [self.total(value) for value in given]
         placements = [value.placement for value in given]
@@ -242,7 +246,7 @@ class Walk:
         @jax.custom_jvp  # type: ignore[untyped-decorator]
         def function(*values: Any) -> list[Any]:
             made = walk._inside(
-                eqn, [Value(value, placement) for value, placement in zip(values, placements, strict=True)]
+                eqn, [RankValue(value, placement) for value, placement in zip(values, placements, strict=True)]
             )
             found[:] = [value.placement for value in made]
             return [value.value for value in made]
@@ -254,7 +258,7 @@ class Walk:
                 [*placements, *(placements[at] for at in moving)],
                 strict=True,
             )
-            read = walk.read(derived.jaxpr, [Value(value, placement) for value, placement in given], derived.consts)
+            read = walk.read(derived.jaxpr, [RankValue(value, placement) for value, placement in given], derived.consts)
             own, rest = read[: len(eqn.outvars)], iter(read[len(eqn.outvars) :])
             made = [value.value for value in own]
             return made, [next(rest).value if jnp.issubdtype(value.dtype, jnp.inexact)
@@ -268,7 +272,7 @@ class Walk:
                 lambda *own: jax.jvp(lambda *moved: function(*_placed(values, moving, moved)), own, own),
                 *(values[at] for at in moving),
             )
-        return [Value(value, placement) for value, placement in zip(made, found, strict=True)]
+        return [RankValue(value, placement) for value, placement in zip(made, found, strict=True)]
 
 
 def _placed(values: Sequence[Any], places: Sequence[int], others: Sequence[Any]) -> list[Any]:
@@ -296,7 +300,7 @@ def _derived(program: core.Jaxpr, eqn: core.JaxprEqn, moving: Sequence[int]) -> 
     return flat_jaxpr(run, [*avals, *(avals[at] for at in moving)])
 
 
-def _evaluated(program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequence[Value]) -> list[Any]:
+def _evaluated(program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[Any]:
     """Results of an equation of a program for given operands, its own constants replaced by them."""
     atoms = [core.Literal(value.value, atom.aval) if _is_constant(value.value) else core.Var(atom.aval)
              for atom, value in zip(eqn.invars, given, strict=True)]  # fmt: skip

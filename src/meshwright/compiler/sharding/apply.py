@@ -17,10 +17,10 @@ from meshwright.compiler.pointwise import POINTWISE
 from meshwright.compiler.sharding.cost import LogicalMesh, Placements
 from meshwright.compiler.sharding.explain import explained
 from meshwright.compiler.sharding.graph import CHOOSE, DecisionGraph, graph_of
-from meshwright.compiler.sharding.nodes import Site
-from meshwright.compiler.sharding.problem import Solution
+from meshwright.compiler.sharding.nodes import EquationSite
+from meshwright.compiler.sharding.problem import Decision
 from meshwright.compiler.sharding.solve import solve
-from meshwright.compiler.sharding.strategies import spread
+from meshwright.compiler.sharding.strategies import spread_axes
 from meshwright.compiler.shardings import Role
 from meshwright.compiler.stacks import run_again
 from meshwright.compiler.trace import TracedStep
@@ -35,7 +35,7 @@ class SolvedSharding:
     """Shardings of a step's values on one mesh, operator by operator."""
 
     graph: DecisionGraph
-    solution: Solution
+    solution: Decision
     mesh: Mesh
     specs: Mapping[core.Var, PartitionSpec]
     """Of inputs, parameters, gradients and optimizer state."""
@@ -119,7 +119,7 @@ def shard_stage(
     return recomputed(stage, held), sharding
 
 
-def _decided(graph: DecisionGraph, setting: Setting) -> Solution:
+def _decided(graph: DecisionGraph, setting: Setting) -> Decision:
     problem = graph.problem(in_flight=setting.in_flight, recompute=setting.recompute)
     if setting.choice is None:
         return solve(problem, setting.memory_bytes)
@@ -133,7 +133,7 @@ def _decided(graph: DecisionGraph, setting: Setting) -> Solution:
                 field="plan",
             )
         )
-    return Solution(
+    return Decision(
         choice=choice, objective_s=problem.value(choice), memory_bytes=problem.memory_of(choice), method="plan"
     )
 
@@ -189,7 +189,7 @@ def _of_step(
     if split_state:
         for place, var in enumerate(step.jaxpr.invars):
             if var in found and var not in parameters and place not in step.batch:
-                found[var] = tuple(spread(var.aval.shape, np.array([found[var]]), mesh)[0].tolist())
+                found[var] = tuple(spread_axes(var.aval.shape, np.array([found[var]]), mesh)[0].tolist())
     return {var: partition(placement) for var, placement in found.items()}
 
 
@@ -222,12 +222,12 @@ def recomputed(stage: Stage, layers: Sequence[Stage]) -> Stage:
     return replace(stage, program=jax.make_jaxpr(run)(*shapes))
 
 
-def _constrained(closed: core.ClosedJaxpr, graph: DecisionGraph, solution: Solution, mesh: Mesh) -> core.ClosedJaxpr:
+def _constrained(closed: core.ClosedJaxpr, graph: DecisionGraph, solution: Decision, mesh: Mesh) -> core.ClosedJaxpr:
     """The program with its values held where the decision wants them; derivatives are held likewise."""
     jaxpr = closed.jaxpr
     sites = {id(site.eqn): site for site in graph.sites}
 
-    def held(value: Any, rows: Placements | None, site: Site) -> Any:
+    def held(value: Any, rows: Placements | None, site: EquationSite) -> Any:
         if rows is None or not np.ndim(value):
             return value
         spec = partition(rows[solution.choice[site.node]].tolist())
@@ -256,7 +256,7 @@ def _constrained(closed: core.ClosedJaxpr, graph: DecisionGraph, solution: Solut
     return jax.make_jaxpr(run)(*shapes)
 
 
-def _held(site: Site) -> bool:
+def _held(site: EquationSite) -> bool:
     """Operators that choose for themselves, and places where values of several operators meet."""
     name = site.eqn.primitive.name
     return name in CHOOSE or (name in POINTWISE and sum(rows is not None for rows in site.operands) > 1)

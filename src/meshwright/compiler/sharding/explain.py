@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.compiler.sharding.graph import DecisionGraph
-from meshwright.compiler.sharding.nodes import Node
-from meshwright.compiler.sharding.problem import ChoiceProblem, Solution
+from meshwright.compiler.sharding.nodes import DecisionNode
+from meshwright.compiler.sharding.problem import ChoiceProblem, Decision
 from meshwright.compiler.sharding.solve import solve
 
 
@@ -29,7 +29,7 @@ class OperatorChoice:
     """How much more the stage takes with it, everything else chosen anew."""
 
 
-def operator_choices(graph: DecisionGraph, solution: Solution, axes: Sequence[str]) -> list[OperatorChoice]:
+def operator_choices(graph: DecisionGraph, solution: Decision, axes: Sequence[str]) -> list[OperatorChoice]:
     """The decision about each operator that chooses for itself, in program order.
 
     Args:
@@ -63,7 +63,7 @@ def operator_choices(graph: DecisionGraph, solution: Solution, axes: Sequence[st
     return found
 
 
-def explained(graph: DecisionGraph, solution: Solution, axes: Sequence[str]) -> str:
+def explained(graph: DecisionGraph, solution: Decision, axes: Sequence[str]) -> str:
     """The same as text, one line an operator.
 
     Args:
@@ -95,7 +95,7 @@ def _limited(problem: ChoiceProblem, node: int, kept: np.ndarray) -> ChoiceProbl
     return ChoiceProblem(costs=tuple(costs), memory=tuple(memory), edges=edges)
 
 
-def _spelled(node: Node, choice: int, axes: Sequence[str]) -> str:
+def _spelled(node: DecisionNode, choice: int, axes: Sequence[str]) -> str:
     """Shapes with the axes behind the dimensions they split."""
     assert node.strategies is not None
     assert node.rule is not None

@@ -12,10 +12,10 @@ from jax.extend import core
 
 from meshwright.compiler.cost import aval_bytes, eqn_flop
 from meshwright.compiler.sharding.cost import WHOLE, LogicalMesh, Placements
-from meshwright.compiler.sharding.nodes import Node, Site, Value
+from meshwright.compiler.sharding.nodes import ChosenValue, DecisionNode, EquationSite
 from meshwright.compiler.sharding.problem import ChoiceProblem, Pair
-from meshwright.compiler.sharding.rules import Rule, rule_of
-from meshwright.compiler.sharding.strategies import divides, equation_strategies, operand_placements, spread
+from meshwright.compiler.sharding.rules import SplitRule, rule_of
+from meshwright.compiler.sharding.strategies import divides, equation_strategies, operand_placements, spread_axes
 from meshwright.shapes import Bool, Float
 
 HEAVY = ("dot_general", "conv_general_dilated")
@@ -42,12 +42,12 @@ class DecisionGraph:
     """All-reduces of a gradient for each micro-batch: 1 over the micro-batches where it is reduced once, at the end."""
     split_state: bool = False
     """Whether the state of the optimizer is split over the axes that its parameter leaves whole, too (ZeRO-1)."""
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[DecisionNode] = field(default_factory=list)
     edges: dict[Pair, Float[np.ndarray, "choices choices"]] = field(default_factory=dict)
     forward_edges: dict[Pair, Float[np.ndarray, "choices choices"]] = field(default_factory=dict)
     """The part of `edges` that is spent in the forward."""
-    sites: list[Site] = field(default_factory=list)
-    values: dict[Any, Value | None] = field(default_factory=dict)
+    sites: list[EquationSite] = field(default_factory=list)
+    values: dict[Any, ChosenValue | None] = field(default_factory=dict)
     scale: float = 1.0
     """Trip count of the loops around the equation that is read."""
 
@@ -97,7 +97,7 @@ class DecisionGraph:
         """
         parameter = differentiable if parameter is None else parameter
         node = self._choosing(str(var.aval.str_short()), var.aval, parameter=parameter)
-        self.values[var] = Value(
+        self.values[var] = ChosenValue(
             node=node, placements=self.nodes[node].placements, size_bytes=aval_bytes(var.aval),
             differentiable=differentiable, depth=0, parameter=parameter,
         )  # fmt: skip
@@ -140,7 +140,7 @@ class DecisionGraph:
             else:
                 self._follow(eqn, uses, top)
 
-    def _use(self, atom: Any) -> Value | None:
+    def _use(self, atom: Any) -> ChosenValue | None:
         return self.values.get(atom) if isinstance(atom, core.Var) else None
 
     def _choosing(self, label: str, aval: Any, *, parameter: bool = False) -> int:
@@ -151,7 +151,9 @@ class DecisionGraph:
             kept = self._parameter_bytes(aval, placements)
         state = kept.copy() if parameter else nothing.copy()
         self.nodes.append(
-            Node(label, placements, nothing.copy(), nothing.copy(), kept, state, nothing.copy(), shapes=(aval.shape,))
+            DecisionNode(
+                label, placements, nothing.copy(), nothing.copy(), kept, state, nothing.copy(), shapes=(aval.shape,)
+            )
         )
         return len(self.nodes) - 1
 
@@ -161,10 +163,10 @@ class DecisionGraph:
         if not self.split_state:
             return self.parameter_copies * whole / self.mesh.shards(placements)
         own = min(self.parameter_copies, 2.0)
-        state = whole / self.mesh.shards(spread(aval.shape, placements, self.mesh))
+        state = whole / self.mesh.shards(spread_axes(aval.shape, placements, self.mesh))
         return own * whole / self.mesh.shards(placements) + (self.parameter_copies - own) * state
 
-    def _decide(self, eqn: core.JaxprEqn, uses: Sequence[Value | None], top: bool) -> None:
+    def _decide(self, eqn: core.JaxprEqn, uses: Sequence[ChosenValue | None], top: bool) -> None:
         rule = rule_of(eqn)
         ways = equation_strategies(rule, self.mesh)
         aval = eqn.outvars[0].aval
@@ -183,12 +185,14 @@ class DecisionGraph:
         label = f"{eqn.primitive.name} {aval.str_short()}"
         shapes = tuple(atom.aval.shape for atom in [*eqn.invars, *eqn.outvars])
         self.nodes.append(
-            Node(label, placed, self.scale * cost, compute, memory, np.zeros(len(memory)), forward, ways, rule, shapes)
+            DecisionNode(
+                label, placed, self.scale * cost, compute, memory, np.zeros(len(memory)), forward, ways, rule, shapes
+            )
         )
         node = len(self.nodes) - 1
         self._wire(eqn, uses, node, rule, ways.factors, (placed,), top)
 
-    def _follow(self, eqn: core.JaxprEqn, uses: Sequence[Value | None], top: bool) -> None:
+    def _follow(self, eqn: core.JaxprEqn, uses: Sequence[ChosenValue | None], top: bool) -> None:
         rule = rule_of(eqn)
         made = [place for place, use in enumerate(uses) if use is not None and use.dims is None]
         # A broadcast is followed only where nothing else is there to follow.
@@ -215,9 +219,9 @@ class DecisionGraph:
     def _wire(
         self,
         eqn: core.JaxprEqn,
-        uses: Sequence[Value | None],
+        uses: Sequence[ChosenValue | None],
         node: int,
-        rule: Rule,
+        rule: SplitRule,
         factors: Placements,
         results: tuple[Placements, ...],
         top: bool,
@@ -232,15 +236,15 @@ class DecisionGraph:
                 self._edge(use, node, target, (factors != WHOLE) & (target == WHOLE))
         known = [use for use in uses if use is not None]
         for var, placed in zip(eqn.outvars, results, strict=True):
-            self.values[var] = Value(
+            self.values[var] = ChosenValue(
                 node=node, placements=placed, size_bytes=aval_bytes(var.aval),
                 differentiable=_float(var.aval) and any(use.differentiable for use in known),
                 depth=1 + max(use.depth for use in known), parameter=all(use.parameter for use in known),
             )  # fmt: skip
         if top:
-            self.sites.append(Site(eqn=eqn, node=node, operands=tuple(wanted), results=results))
+            self.sites.append(EquationSite(eqn=eqn, node=node, operands=tuple(wanted), results=results))
 
-    def _edge(self, use: Value, node: int, target: Placements, sums: Bool[np.ndarray, "choices axes"]) -> None:
+    def _edge(self, use: ChosenValue, node: int, target: Placements, sums: Bool[np.ndarray, "choices axes"]) -> None:
         """Bring an operand to where an equation wants it, and its gradient back."""
         if use.dims is not None:
             inner = np.array([*use.dims, WHOLE])[target]
@@ -259,7 +263,7 @@ class DecisionGraph:
         self.edges[pair] = self.edges.get(pair, 0.0) + there + back
         self.forward_edges[pair] = self.forward_edges.get(pair, 0.0) + there
 
-    def _moved(self, use: Value, source: Any, target: Any, sums: Any) -> tuple[Any, Any]:
+    def _moved(self, use: ChosenValue, source: Any, target: Any, sums: Any) -> tuple[Any, Any]:
         """Seconds of the way there in the forward, and of the gradient's way back."""
         there = self.scale * self.mesh.move_s(use.size_bytes, source, target)
         if not use.differentiable:
@@ -267,7 +271,7 @@ class DecisionGraph:
         back = self.mesh.move_s(use.size_bytes, target, source, sums)
         return there, self.scale * (self.syncs if use.parameter else 1.0) * back
 
-    def _broadcast(self, eqn: core.JaxprEqn, use: Value | None) -> None:
+    def _broadcast(self, eqn: core.JaxprEqn, use: ChosenValue | None) -> None:
         assert use is not None
         shape, places = eqn.params["shape"], eqn.params["broadcast_dimensions"]
         dims = [WHOLE] * len(shape)
@@ -278,21 +282,21 @@ class DecisionGraph:
 
     # ---- equations inside equations
 
-    def _open(self, eqn: core.JaxprEqn, uses: Sequence[Value | None]) -> None:
+    def _open(self, eqn: core.JaxprEqn, uses: Sequence[ChosenValue | None]) -> None:
         inner = _jaxpr(eqn.params[OPENED[eqn.primitive.name]])
         self.values.update(zip(inner.invars, uses, strict=True))
         self.read(inner.eqns, top=False)
         self.values.update((var, self._use(atom)) for var, atom in zip(eqn.outvars, inner.outvars, strict=True))
 
-    def _loop(self, eqn: core.JaxprEqn, uses: Sequence[Value | None]) -> None:
+    def _loop(self, eqn: core.JaxprEqn, uses: Sequence[ChosenValue | None]) -> None:
         """A loop: its body once, times its length; what it carries keeps its sharding from round to round."""
         inner, consts, carried = _jaxpr(eqn.params["jaxpr"]), eqn.params["num_consts"], eqn.params["num_carry"]
         self.values.update(zip(inner.invars[:consts], uses[:consts], strict=True))
-        kept: list[Value] = []
+        kept: list[ChosenValue] = []
         for var, use in zip(inner.invars[consts : consts + carried], uses[consts : consts + carried], strict=True):
             node = self._choosing(f"carried {var.aval.str_short()}", var.aval)
             placements = self.nodes[node].placements
-            kept.append(Value(node=node, placements=placements, size_bytes=aval_bytes(var.aval),
+            kept.append(ChosenValue(node=node, placements=placements, size_bytes=aval_bytes(var.aval),
                               differentiable=_float(var.aval), depth=1 + (use.depth if use else 0)))  # fmt: skip
             if use is not None:
                 self._edge(use, node, placements, np.zeros(placements.shape, bool))

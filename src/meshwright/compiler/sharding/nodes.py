@@ -8,13 +8,13 @@ import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.sharding.cost import WHOLE, Placements
-from meshwright.compiler.sharding.rules import Rule
+from meshwright.compiler.sharding.rules import SplitRule
 from meshwright.compiler.sharding.strategies import Strategies
 from meshwright.shapes import Float
 
 
 @dataclass(eq=False, slots=True)
-class Node:
+class DecisionNode:
     """One decision."""
 
     label: str
@@ -28,12 +28,12 @@ class Node:
     forward_s: Float[np.ndarray, " choices"]
     """Part of the seconds that is spent in the forward."""
     strategies: Strategies | None = None
-    rule: Rule | None = None
+    rule: SplitRule | None = None
     shapes: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Value:
+class ChosenValue:
     """Sharding of a variable for each choice of the node it belongs to."""
 
     node: int
@@ -55,7 +55,7 @@ class Value:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Site:
+class EquationSite:
     """An equation of the stage that may be given constraints."""
 
     eqn: core.JaxprEqn

@@ -51,7 +51,7 @@ class ChoiceProblem:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Solution:
+class Decision:
     """An optimal choice."""
 
     choice: tuple[int, ...]
@@ -63,7 +63,7 @@ class Solution:
     """How much less another choice could cost at most; 0 for what is proven optimal."""
 
 
-def tied(problem: ChoiceProblem, rounds: int = 3) -> tuple[ChoiceProblem, tuple[int, ...]]:
+def equal_choices(problem: ChoiceProblem, rounds: int = 3) -> tuple[ChoiceProblem, tuple[int, ...]]:
     """The problem with one choice for nodes that look alike, and the class of each node.
 
     Colour refinement: nodes are alike that have the same costs and, `rounds` edges deep, alike neighbours behind the

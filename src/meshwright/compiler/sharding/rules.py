@@ -21,7 +21,7 @@ Dims = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class SplitRule:
     """Factors of one equation."""
 
     sizes: tuple[int, ...]
@@ -40,7 +40,7 @@ class Rule:
         return [dims.index(factor) if factor in dims else -1 for factor in range(len(self.sizes))] + [-1]
 
 
-def rule_of(eqn: core.JaxprEqn) -> Rule:
+def rule_of(eqn: core.JaxprEqn) -> SplitRule:
     """Factors of an equation.
 
     Args:
@@ -81,19 +81,21 @@ class _Factors:
         self.sizes.append(size)
         return len(self.sizes) - 1
 
-    def rule(self, operands: Sequence[Sequence[int]], results: Sequence[Sequence[int]]) -> Rule:
-        return Rule(sizes=tuple(self.sizes), operands=tuple(map(tuple, operands)), results=tuple(map(tuple, results)))
+    def rule(self, operands: Sequence[Sequence[int]], results: Sequence[Sequence[int]]) -> SplitRule:
+        return SplitRule(
+            sizes=tuple(self.sizes), operands=tuple(map(tuple, operands)), results=tuple(map(tuple, results))
+        )
 
 
-def _whole(eqn: core.JaxprEqn) -> Rule:
-    return Rule(
+def _whole(eqn: core.JaxprEqn) -> SplitRule:
+    return SplitRule(
         sizes=(),
         operands=tuple((NO_FACTOR,) * atom.aval.ndim for atom in eqn.invars),
         results=tuple((NO_FACTOR,) * var.aval.ndim for var in eqn.outvars),
     )
 
 
-def _elementwise(eqn: core.JaxprEqn, blocked: Sequence[int] = ()) -> Rule:
+def _elementwise(eqn: core.JaxprEqn, blocked: Sequence[int] = ()) -> SplitRule:
     """One factor per dimension; operands that have one entry in it serve all."""
     factors = _Factors()
     shape = max((atom.aval.shape for atom in [*eqn.outvars, *eqn.invars]), key=len)
@@ -106,7 +108,7 @@ def _elementwise(eqn: core.JaxprEqn, blocked: Sequence[int] = ()) -> Rule:
     return factors.rule([own(atom) for atom in eqn.invars], [own(var) for var in eqn.outvars])
 
 
-def _reduction(eqn: core.JaxprEqn) -> Rule:
+def _reduction(eqn: core.JaxprEqn) -> SplitRule:
     """Sums and maxima of parts are combined; the place of a maximum, or an index into a part, is not."""
     if "axes" not in eqn.params:
         return _whole(eqn)
@@ -120,13 +122,13 @@ def _reduction(eqn: core.JaxprEqn) -> Rule:
     return factors.rule([dims] * len(eqn.invars), [kept] * len(eqn.outvars))
 
 
-def _transpose(eqn: core.JaxprEqn) -> Rule:
+def _transpose(eqn: core.JaxprEqn) -> SplitRule:
     factors = _Factors()
     dims = [factors.new(size) for size in eqn.invars[0].aval.shape]
     return factors.rule([dims], [[dims[place] for place in eqn.params["permutation"]]])
 
 
-def _reshape(eqn: core.JaxprEqn) -> Rule:
+def _reshape(eqn: core.JaxprEqn) -> SplitRule:
     """Dimensions that are merged or parted are split by the outermost: rows of a merged dimension are contiguous."""
     old, new = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     factors = _Factors()
@@ -153,7 +155,7 @@ def _reshape(eqn: core.JaxprEqn) -> Rule:
     return factors.rule([old_dims, *([NO_FACTOR] * atom.aval.ndim for atom in eqn.invars[1:])], [new_dims])
 
 
-def _product(eqn: core.JaxprEqn) -> Rule:
+def _product(eqn: core.JaxprEqn) -> SplitRule:
     """Batch, contracted, rows, columns; results are laid out as batch, rows, columns."""
     (left_k, right_k), (left_b, right_b) = eqn.params["dimension_numbers"]
     left, right = (atom.aval.shape for atom in eqn.invars[:2])
@@ -171,7 +173,7 @@ def _product(eqn: core.JaxprEqn) -> Rule:
     return factors.rule([left_dims, right_dims], [result])
 
 
-def _convolution(eqn: core.JaxprEqn) -> Rule:
+def _convolution(eqn: core.JaxprEqn) -> SplitRule:
     """Samples, features in and out; the image stays whole, as its edges would have to travel."""
     numbers = eqn.params["dimension_numbers"]
     image, kernel = (atom.aval.shape for atom in eqn.invars)
@@ -188,7 +190,7 @@ def _convolution(eqn: core.JaxprEqn) -> Rule:
     return factors.rule([image_dims, kernel_dims], [result])
 
 
-def _gather(eqn: core.JaxprEqn) -> Rule:
+def _gather(eqn: core.JaxprEqn) -> SplitRule:
     """Rows of a table: indices, rows taken whole, and the indexed dimension, whose parts are masked and summed."""
     numbers, slices = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
     table, indices = (atom.aval.shape for atom in eqn.invars)
@@ -210,7 +212,7 @@ def _gather(eqn: core.JaxprEqn) -> Rule:
     return factors.rule([table_dims, index_dims], [result])
 
 
-def _partly(eqn: core.JaxprEqn) -> Rule:
+def _partly(eqn: core.JaxprEqn) -> SplitRule:
     """Slices, pads, joins, parts: dimensions whose size stays are split, those that change stay whole."""
     arrays = [atom.aval.shape for atom in [*eqn.invars, *eqn.outvars] if atom.aval.shape]
     rank = len(eqn.outvars[0].aval.shape)
@@ -227,7 +229,7 @@ def _partly(eqn: core.JaxprEqn) -> Rule:
     )
 
 
-def _broadcast(eqn: core.JaxprEqn) -> Rule:
+def _broadcast(eqn: core.JaxprEqn) -> SplitRule:
     """One factor per dimension of the result; the operand has those it is not stretched along."""
     factors = _Factors()
     shape = eqn.outvars[0].aval.shape
@@ -238,7 +240,7 @@ def _broadcast(eqn: core.JaxprEqn) -> Rule:
     return factors.rule([own, *([NO_FACTOR] * atom.aval.ndim for atom in eqn.invars[1:])], [dims])
 
 
-def _keyed(eqn: core.JaxprEqn) -> Rule:
+def _keyed(eqn: core.JaxprEqn) -> SplitRule:
     """Keys, and what is drawn with each: the dimensions that both have are those of the keys."""
     given, made = (atom.aval.shape for atom in (eqn.invars[0], eqn.outvars[0]))
     factors = _Factors()
@@ -250,7 +252,7 @@ def _keyed(eqn: core.JaxprEqn) -> Rule:
     return factors.rule([own(atom.aval.shape) for atom in eqn.invars], [own(made)])
 
 
-def _largest(eqn: core.JaxprEqn) -> Rule:
+def _largest(eqn: core.JaxprEqn) -> SplitRule:
     """Largest entries of each row: the dimension they are taken from stays whole."""
     factors = _Factors()
     axis = eqn.params.get("axis", -1) % eqn.invars[0].aval.ndim
@@ -258,7 +260,7 @@ def _largest(eqn: core.JaxprEqn) -> Rule:
     return factors.rule([dims], [dims] * len(eqn.outvars))
 
 
-def _stack(eqn: core.JaxprEqn) -> Rule:
+def _stack(eqn: core.JaxprEqn) -> SplitRule:
     """Arrays of one shape side by side along a dimension that they did not have."""
     factors = _Factors()
     dims = [factors.new(size) for size in eqn.invars[0].aval.shape]
@@ -266,7 +268,7 @@ def _stack(eqn: core.JaxprEqn) -> Rule:
     return factors.rule([dims] * len(eqn.invars), [[*dims[:axis], NO_FACTOR, *dims[axis:]]])
 
 
-_RULES: dict[str, Callable[[Any], Rule]] = {
+_RULES: dict[str, Callable[[Any], SplitRule]] = {
     "dot_general": _product,
     "conv_general_dilated": _convolution,
     "gather": _gather,

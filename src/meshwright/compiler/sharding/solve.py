@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from meshwright.compiler.sharding.problem import ChoiceProblem, Solution
+from meshwright.compiler.sharding.problem import ChoiceProblem, Decision
 from meshwright.errors import InfeasibleError, Problem
 from meshwright.shapes import Bool, Float, Int
 
@@ -25,7 +25,7 @@ ROUNDS = 20
 """Prices tried."""
 
 
-def solve(problem: ChoiceProblem, memory_bytes: float | None = None) -> Solution:
+def solve(problem: ChoiceProblem, memory_bytes: float | None = None) -> Decision:
     """The choice of least objective that fits into memory.
 
     Args:
@@ -46,13 +46,13 @@ def solve(problem: ChoiceProblem, memory_bytes: float | None = None) -> Solution
                     field="memory_bytes",
                 )
             )
-    kept = undominated(problem, by_memory=False)
+    kept = undominated_choices(problem, by_memory=False)
     choice = _eliminate(reduced(problem, kept))
     if choice is not None:
         whole = _restored(choice, kept)
         if memory_bytes is None or problem.memory_of(whole) <= memory_bytes:
             return _solution(problem, whole, "elimination")
-    kept = undominated(problem, by_memory=memory_bytes is not None)
+    kept = undominated_choices(problem, by_memory=memory_bytes is not None)
     small = reduced(problem, kept)
     if memory_bytes is not None and sum(table.size for table in small.edges.values()) > LARGEST_PROGRAM:
         found = _lagrangian(small, memory_bytes)
@@ -61,8 +61,8 @@ def solve(problem: ChoiceProblem, memory_bytes: float | None = None) -> Solution
     return _solution(problem, _restored(_milp(small, memory_bytes), kept), "milp")
 
 
-def _solution(problem: ChoiceProblem, choice: Sequence[int], method: str, gap_s: float = 0.0) -> Solution:
-    return Solution(
+def _solution(problem: ChoiceProblem, choice: Sequence[int], method: str, gap_s: float = 0.0) -> Decision:
+    return Decision(
         choice=tuple(choice), objective_s=problem.value(choice), memory_bytes=problem.memory_of(choice),
         method=method, gap_s=gap_s,
     )  # fmt: skip
@@ -71,7 +71,7 @@ def _solution(problem: ChoiceProblem, choice: Sequence[int], method: str, gap_s:
 # ---- pruning
 
 
-def undominated(
+def undominated_choices(
     problem: ChoiceProblem, *, by_memory: bool = False, whole: Sequence[int] = ()
 ) -> list[Int[np.ndarray, " kept"]]:
     """Choices of each node that may be part of an optimum.
@@ -245,7 +245,7 @@ def _lagrangian(problem: ChoiceProblem, memory_bytes: float) -> tuple[list[int],
     def priced(price: float) -> list[int] | None:
         costs = tuple(cost + price * memory for cost, memory in zip(problem.costs, problem.memory, strict=True))
         dearer = ChoiceProblem(costs=costs, memory=problem.memory, edges=problem.edges)
-        left = undominated(dearer, by_memory=False)
+        left = undominated_choices(dearer, by_memory=False)
         found = _eliminate(reduced(dearer, left))
         return None if found is None else _restored(found, left)
 

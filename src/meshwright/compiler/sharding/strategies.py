@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.compiler.sharding.cost import WHOLE, LogicalMesh, Placements
-from meshwright.compiler.sharding.rules import Rule
+from meshwright.compiler.sharding.rules import SplitRule
 from meshwright.shapes import Bool, Int
 
 MOST_SCATTERED_AXES = 2
@@ -28,7 +28,7 @@ class Strategies:
         return len(self.factors)
 
 
-def equation_strategies(rule: Rule, mesh: LogicalMesh) -> Strategies:
+def equation_strategies(rule: SplitRule, mesh: LogicalMesh) -> Strategies:
     """Every factor on any axis or none, wherever the devices divide it; contracted ones all-reduced or scattered.
 
     Args:
@@ -63,7 +63,7 @@ def operand_placements(shape: Sequence[int], mesh: LogicalMesh) -> Placements:
     return rows[np.argsort(-mesh.shards(rows), kind="stable")]
 
 
-def spread(shape: Sequence[int], placements: Placements, mesh: LogicalMesh) -> Placements:
+def spread_axes(shape: Sequence[int], placements: Placements, mesh: LogicalMesh) -> Placements:
     """Placements with every axis that splits nothing put on the largest dimension it still divides.
 
     Args:

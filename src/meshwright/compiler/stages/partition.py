@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.compiler.stages.islands import Row, Submesh
-from meshwright.compiler.stages.ranges import Ranges
+from meshwright.compiler.stages.ranges import LayerRanges
 from meshwright.shapes import Float, Int
 
 MOST_STAGES = 16
@@ -25,7 +25,7 @@ CLOSE = 0.005
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class StageCosts:
+class StageTimes:
     """Seconds of layers a to b on a submesh as the s-th stage from the end, by the best variant that fits."""
 
     total_s: Float[np.ndarray, "stages submeshes layers layers"]
@@ -33,7 +33,7 @@ class StageCosts:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class StageChoice:
     """One stage."""
 
     first: int
@@ -45,7 +45,7 @@ class Choice:
     variant: int
 
 
-def stage_costs(ranges: Ranges, memory_bytes: Sequence[float], micro_batches: int, stages: int) -> StageCosts:
+def stage_times(ranges: LayerRanges, memory_bytes: Sequence[float], micro_batches: int, stages: int) -> StageTimes:
     """The quickest variant of each range that fits into memory, by its place in the pipeline.
 
     Args:
@@ -65,16 +65,16 @@ def stage_costs(ranges: Ranges, memory_bytes: Sequence[float], micro_batches: in
             best = fitting.argmin(axis=0)
             chosen[s, k] = own[best]
             total[s, k] = np.take_along_axis(fitting, best[None], axis=0)[0]
-    return StageCosts(total_s=total, variant=chosen)
+    return StageTimes(total_s=total, variant=chosen)
 
 
-def partitions(
-    costs: StageCosts,
+def stage_partitions(
+    costs: StageTimes,
     crossing_bytes: Float[np.ndarray, " layers_less_1"],
     row: Row,
     submeshes: Sequence[Submesh],
     micro_batches: int,
-) -> list[tuple[float, tuple[Choice, ...]]]:
+) -> list[tuple[float, tuple[StageChoice, ...]]]:
     """Stages for each bound of the slowest that is worth trying, best first.
 
     Args:
@@ -84,7 +84,7 @@ def partitions(
         submeshes: that a stage may have.
         micro_batches: of a step.
     """
-    table = _Table(costs, crossing_bytes, row, submeshes)
+    table = _StageTable(costs, crossing_bytes, row, submeshes)
     free = table.solve(np.inf)
     if free is None:
         return []
@@ -93,7 +93,7 @@ def partitions(
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if table.solve(bounds[middle]) is not None else (middle + 1, high)
-    found: list[tuple[float, tuple[Choice, ...]]] = []
+    found: list[tuple[float, tuple[StageChoice, ...]]] = []
     best, place = np.inf, low
     while place < len(bounds) and free[0] + (micro_batches - 1) * bounds[place] < best:
         # Of bounds that are close the loosest is solved: no plan within the others is slower by more than their spread.
@@ -110,8 +110,8 @@ def partitions(
 
 
 def any_partition(
-    costs: StageCosts, crossing_bytes: Float[np.ndarray, " layers_less_1"], row: Row, submeshes: Sequence[Submesh]
-) -> tuple[Choice, ...] | None:
+    costs: StageTimes, crossing_bytes: Float[np.ndarray, " layers_less_1"], row: Row, submeshes: Sequence[Submesh]
+) -> tuple[StageChoice, ...] | None:
     """The stages of the least sum of times; None where there are none at all.
 
     Args:
@@ -120,15 +120,15 @@ def any_partition(
         row: of devices, of the stages.
         submeshes: that a stage may have.
     """
-    found = _Table(costs, crossing_bytes, row, submeshes).solve(np.inf)
+    found = _StageTable(costs, crossing_bytes, row, submeshes).solve(np.inf)
     return None if found is None else found[1]
 
 
-class _Table:
+class _StageTable:
     """Least seconds of the last layers on the last devices."""
 
     def __init__(
-        self, costs: StageCosts, crossing_bytes: Float[np.ndarray, " layers_less_1"], row: Row,
+        self, costs: StageTimes, crossing_bytes: Float[np.ndarray, " layers_less_1"], row: Row,
         submeshes: Sequence[Submesh],
     ) -> None:  # fmt: skip
         self.costs, self.submeshes = costs, submeshes
@@ -157,7 +157,7 @@ class _Table:
         paces = np.concatenate(found)
         return np.unique(paces[np.isfinite(paces)])
 
-    def solve(self, slowest_s: float) -> tuple[float, tuple[Choice, ...], float] | None:
+    def solve(self, slowest_s: float) -> tuple[float, tuple[StageChoice, ...], float] | None:
         """Least sum of stage and sending times with no stage above a bound: sum, stages, and the slowest of them.
 
         Args:
@@ -194,11 +194,11 @@ class _Table:
         summed = float(least[s, 0, devices])
         if not np.isfinite(summed):
             return None
-        choices: list[Choice] = []
+        choices: list[StageChoice] = []
         layer, left, most = 0, devices, 0.0
         for s_left in range(s, -1, -1):
             k, last = (int(number) for number in origin[s_left, layer, left])
-            choices.append(Choice(layer, last, devices - left, k, int(self.costs.variant[s_left, k, layer, last])))
+            choices.append(StageChoice(layer, last, devices - left, k, int(self.costs.variant[s_left, k, layer, last])))
             behind = left - self.submeshes[k].devices
             sending_s = float(self.hop_s[k, last, behind]) / 2 if s_left else 0.0
             most = max(most, float(time[s_left, k, layer, last]) + sending_s)

@@ -11,14 +11,14 @@ from meshwright.compiler.cut import Stage
 from meshwright.compiler.sharding.cost import LogicalMesh
 from meshwright.compiler.stages.islands import Islands, Submesh
 from meshwright.compiler.stages.layers import Content
-from meshwright.compiler.stages.tables import PRICES, Border, Joined, LayerProblem, Terms, columns_of, joined
+from meshwright.compiler.stages.tables import PRICES, Border, Joined, LayerProblem, Terms, columns_of, joined_layers
 from meshwright.shapes import Float
 
 COLUMNS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class RangeVariant:
     """One way to run any range of layers."""
 
     submesh: int
@@ -29,10 +29,10 @@ class Variant:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Ranges:
+class LayerRanges:
     """Columns of layers a to b on every variant; infinite where b comes before a."""
 
-    variants: tuple[Variant, ...]
+    variants: tuple[RangeVariant, ...]
     columns: Float[np.ndarray, "columns variants layers layers"]
     """Seconds, seconds of the forward, bytes of state, kept bytes, transient bytes."""
 
@@ -70,7 +70,7 @@ def ranges_of(
     terms: Terms,
     recompute: Sequence[bool],
     views: Mapping[Submesh, Sequence[tuple[int, ...]]] | None = None,
-) -> tuple[Ranges, ...]:
+) -> tuple[LayerRanges, ...]:
     """Price all ranges, with and without recomputation; equal layers once, and equal rows of layers once.
 
     Args:
@@ -84,7 +84,7 @@ def ranges_of(
     """
     first = {content: number for number, content in reversed(list(enumerate(contents)))}
     numbers = [first[content] for content in contents]
-    variants: list[Variant] = []
+    variants: list[RangeVariant] = []
     columns: list[list[Float[np.ndarray, "columns layers layers"]]] = [[] for _ in recompute]
     # Groups of one kind are priced once.
     priced: dict[LogicalMesh, list[list[Float[np.ndarray, "columns layers layers"]]]] = {}
@@ -93,13 +93,13 @@ def ranges_of(
         prices = PRICES if submesh.devices > 1 else PRICES[:1]
         for view in group.views(submesh.devices) if views is None else views[submesh]:
             mesh = group.mesh(view)
-            variants += [Variant(place, view, price) for price in prices]
+            variants += [RangeVariant(place, view, price) for price in prices]
             if mesh not in priced:
                 problems = {number: LayerProblem.of(layers[number], mesh, terms) for number in set(numbers)}
                 priced[mesh] = [_priced(problems, numbers, prices, again) for again in recompute]
             for own, found in zip(columns, priced[mesh], strict=True):
                 own += found
-    return tuple(Ranges(variants=tuple(variants), columns=np.stack(own, axis=1)) for own in columns)
+    return tuple(LayerRanges(variants=tuple(variants), columns=np.stack(own, axis=1)) for own in columns)
 
 
 def _priced(
@@ -126,7 +126,7 @@ def _all_ranges(
         for end in range(start, count):
             key = prefix, numbers[end]
             if key not in known:
-                grown = joined(before, *parts[numbers[end]])
+                grown = joined_layers(before, *parts[numbers[end]])
                 known[key] = len(known), grown, grown.best()
             prefix, before, found[:, start, end] = known[key]
     return found

@@ -18,10 +18,10 @@ from meshwright.compiler.stacks import by_layer
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.islands import Islands, Row, Submesh, islands_of
 from meshwright.compiler.stages.layers import Content, content_of, find_layers
-from meshwright.compiler.stages.partition import MOST_STAGES, Choice, partitions, stage_costs
+from meshwright.compiler.stages.partition import MOST_STAGES, StageChoice, stage_partitions, stage_times
 from meshwright.compiler.stages.plan import StagePlan, StagesPlan
-from meshwright.compiler.stages.ranges import Ranges, ranges_of
-from meshwright.compiler.stages.shortage import Shortage, least_shortage, nothing_fits, shortage_of
+from meshwright.compiler.stages.ranges import LayerRanges, ranges_of
+from meshwright.compiler.stages.shortage import Shortage, least_shortage, memory_shortage, shortage_of
 from meshwright.compiler.stages.tables import LayerProblem, Terms
 from meshwright.compiler.trace import LossReader
 from meshwright.errors import InfeasibleError
@@ -68,7 +68,7 @@ class Layers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
+class StageSpace:
     """What is tried."""
 
     micro_batches: tuple[int, ...] | None = None
@@ -87,7 +87,7 @@ def plan_step(
     hosts: Hosts | Islands,
     *,
     batch_argnums: Sequence[int] = (1,),
-    space: Space | None = None,
+    space: StageSpace | None = None,
 ) -> StagesPlan:
     """The quickest stages, meshes and shardings of a training step on a cluster.
 
@@ -107,16 +107,16 @@ def plan_step(
         InfeasibleError: nothing fits into memory, with the least that is missing.
         InputError: the step cannot be read.
     """
-    space = space or Space()
+    space = space or StageSpace()
     reader = LossReader(fun, arguments, batch_argnums)
-    search = _Search(reader, hosts, space)
+    search = _StageSearch(reader, hosts, space)
     if space.micro_batches is not None:
         for micro_batches in space.micro_batches:
             search.at(micro_batches)
     else:
         _climb(search, [count for count in _powers(reader.batch) if reader.batch % count == 0], 4 * hosts.devices)
     if search.best is None:
-        raise InfeasibleError(nothing_fits(search.lacking, search.islands, search.mean_bytes))
+        raise InfeasibleError(memory_shortage(search.lacking, search.islands, search.mean_bytes))
     return search.best
 
 
@@ -127,7 +127,7 @@ def price_stages(
     stages: Sequence[tuple[int, tuple[int, ...] | int]],
     *,
     batch_argnums: Sequence[int] = (1,),
-    space: Space,
+    space: StageSpace,
 ) -> StagesPlan:
     """Stages that someone else chose, with the best shardings for them.
 
@@ -142,11 +142,11 @@ def price_stages(
     Raises:
         InfeasibleError: the stages do not fit into memory.
     """
-    search = _Search(LossReader(fun, arguments, batch_argnums), hosts, space)
+    search = _StageSearch(LossReader(fun, arguments, batch_argnums), hosts, space)
     for micro_batches in space.micro_batches or ():
         search.given(micro_batches, stages)
     if search.best is None:
-        raise InfeasibleError(nothing_fits(search.lacking, search.islands, search.mean_bytes))
+        raise InfeasibleError(memory_shortage(search.lacking, search.islands, search.mean_bytes))
     return search.best
 
 
@@ -154,7 +154,7 @@ def _powers(batch: int) -> list[int]:
     return [1 << power for power in range(batch.bit_length())]
 
 
-def _climb(search: _Search, counts: Sequence[int], start: int) -> None:
+def _climb(search: _StageSearch, counts: Sequence[int], start: int) -> None:
     """Try the count next to the start, then its neighbours on either side until the step gets no quicker."""
     found: dict[int, float] = {}
 
@@ -176,10 +176,10 @@ def _climb(search: _Search, counts: Sequence[int], start: int) -> None:
         climb(0, 1)
 
 
-class _Search:
+class _StageSearch:
     """The best plan so far."""
 
-    def __init__(self, reader: LossReader, hosts: Hosts | Islands, space: Space) -> None:
+    def __init__(self, reader: LossReader, hosts: Hosts | Islands, space: StageSpace) -> None:
         self.reader, self.hosts, self.space = reader, hosts, space
         self.islands = islands_of(hosts)
         self.submeshes = self.islands.submeshes()
@@ -202,10 +202,10 @@ class _Search:
         )
         for recompute, ranges in zip(options, priced, strict=True):
             stages = min(self.space.most_stages, len(layers.parts), self.islands.devices)
-            costs = stage_costs(ranges, self.islands.limits_bytes(self.submeshes), micro_batches, stages)
-            cuts: list[tuple[float, tuple[Choice, ...], Row]] = []
+            costs = stage_times(ranges, self.islands.limits_bytes(self.submeshes), micro_batches, stages)
+            cuts: list[tuple[float, tuple[StageChoice, ...], Row]] = []
             for row in self.rows:
-                own = partitions(costs, layers.crossing_bytes(), row, self.submeshes, micro_batches)
+                own = stage_partitions(costs, layers.crossing_bytes(), row, self.submeshes, micro_batches)
                 cuts += [(step_s, choices, row) for step_s, choices in own]
             if not cuts:
                 self.lacking.append(
@@ -255,11 +255,11 @@ class _Search:
         )  # fmt: skip
         for recompute, ranges in zip(self.space.recompute, priced, strict=True):
             choices, first, device = [], 0, 0
-            costs = stage_costs(ranges, self.islands.limits_bytes(submeshes), micro_batches, len(stages))
+            costs = stage_times(ranges, self.islands.limits_bytes(submeshes), micro_batches, len(stages))
             for number, ((count, _), one) in enumerate(zip(stages, own, strict=True)):
                 k, last, s = submeshes.index(one), first + count - 1, len(stages) - 1 - number
                 if np.isfinite(costs.total_s[s, k, first, last]):
-                    choices.append(Choice(first, last, device, k, int(costs.variant[s, k, first, last])))
+                    choices.append(StageChoice(first, last, device, k, int(costs.variant[s, k, first, last])))
                 else:
                     in_flight = min(s + 1, micro_batches)
                     self.lacking.append(
@@ -277,7 +277,13 @@ class _Search:
         )  # fmt: skip
 
     def _simulated(
-        self, layers: Layers, ranges: Ranges, choices: Sequence[Choice], row: Row, micro_batches: int, recompute: bool
+        self,
+        layers: Layers,
+        ranges: LayerRanges,
+        choices: Sequence[StageChoice],
+        row: Row,
+        micro_batches: int,
+        recompute: bool,
     ) -> float:
         """Let the event simulator run the stages, and keep them if they are the quickest so far."""
         stages = _stage_plans(layers, ranges, choices, row, micro_batches)
@@ -291,7 +297,7 @@ class _Search:
 
 
 def _stage_plans(
-    layers: Layers, ranges: Ranges, choices: Sequence[Choice], row: Row, micro_batches: int
+    layers: Layers, ranges: LayerRanges, choices: Sequence[StageChoice], row: Row, micro_batches: int
 ) -> tuple[StagePlan, ...]:
     crossing = layers.crossing_bytes()
     found: list[StagePlan] = []
@@ -321,7 +327,7 @@ def _stage_plans(
     return tuple(found)
 
 
-def _submesh(ranges: Ranges, row: Row, choice: Choice) -> Submesh:
+def _submesh(ranges: LayerRanges, row: Row, choice: StageChoice) -> Submesh:
     """Devices of a stage."""
     return Submesh(row.islands.group_of(row.device(choice.device)), math.prod(ranges.variants[choice.variant].view))
 

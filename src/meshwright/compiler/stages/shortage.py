@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.compiler.stages.islands import Islands, Row, Submesh
-from meshwright.compiler.stages.partition import Choice, any_partition, stage_costs
-from meshwright.compiler.stages.ranges import Ranges
+from meshwright.compiler.stages.partition import StageChoice, any_partition, stage_times
+from meshwright.compiler.stages.ranges import LayerRanges
 from meshwright.errors import Problem
 from meshwright.shapes import Float
 
@@ -51,7 +51,13 @@ class Shortage:
 
 
 def shortage_of(
-    ranges: Ranges, number: int, layers: tuple[int, int], submesh: Submesh, place: int, in_flight: int, islands: Islands
+    ranges: LayerRanges,
+    number: int,
+    layers: tuple[int, int],
+    submesh: Submesh,
+    place: int,
+    in_flight: int,
+    islands: Islands,
 ) -> Shortage:
     """What a stage needs at least.
 
@@ -71,7 +77,7 @@ def shortage_of(
 
 
 def least_shortage(
-    ranges: Ranges, crossing_bytes: Float[np.ndarray, " layers_less_1"], row: Row, micro_batches: int, stages: int
+    ranges: LayerRanges, crossing_bytes: Float[np.ndarray, " layers_less_1"], row: Row, micro_batches: int, stages: int
 ) -> Shortage | None:
     """The stage that needs most in the partition that needs least; None where no memory would do.
 
@@ -84,9 +90,9 @@ def least_shortage(
     """
     submeshes = row.islands.submeshes()
 
-    def partition(times: float) -> tuple[Choice, ...] | None:
+    def partition(times: float) -> tuple[StageChoice, ...] | None:
         limits = [times * limit for limit in row.islands.limits_bytes(submeshes)]
-        return any_partition(stage_costs(ranges, limits, micro_batches, stages), crossing_bytes, row, submeshes)
+        return any_partition(stage_times(ranges, limits, micro_batches, stages), crossing_bytes, row, submeshes)
 
     low = high = 1.0
     while (found := partition(high)) is None:
@@ -105,7 +111,7 @@ def least_shortage(
     return max(every, key=lambda one: one.share)
 
 
-def nothing_fits(lacking: Sequence[Callable[[], Shortage | None]], islands: Islands, mean_bytes: float) -> Problem:
+def memory_shortage(lacking: Sequence[Callable[[], Shortage | None]], islands: Islands, mean_bytes: float) -> Problem:
     """What the least demanding plan lacks, and which of its stages.
 
     Args:

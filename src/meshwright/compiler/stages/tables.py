@@ -14,7 +14,7 @@ from meshwright.compiler.cut import Stage
 from meshwright.compiler.sharding.cost import LogicalMesh
 from meshwright.compiler.sharding.graph import DecisionGraph, graph_of
 from meshwright.compiler.sharding.problem import ChoiceProblem, Pair
-from meshwright.compiler.sharding.solve import eliminated, reduced, undominated
+from meshwright.compiler.sharding.solve import eliminated, reduced, undominated_choices
 from meshwright.shapes import Bool, Float, Int
 
 MOST_PLACEMENTS = 256
@@ -26,7 +26,7 @@ Border = Float[np.ndarray, "handed_in handed_on"]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Table:
+class LayerTable:
     """A layer for one price of memory: what its best choice takes, by placements of its borders."""
 
     objective_s: Border
@@ -97,7 +97,7 @@ class LayerProblem:
         handed = sum(size for size, is_input in zip(activations, self.inputs, strict=True) if is_input)
         return state, handed, sum(activations)
 
-    def tables(self, prices: Sequence[float], *, recompute: bool) -> tuple[Table, ...]:
+    def tables(self, prices: Sequence[float], *, recompute: bool) -> tuple[LayerTable, ...]:
         """The layer for every price of memory, the first of which is 0.
 
         Args:
@@ -106,8 +106,8 @@ class LayerProblem:
         """
         problem = self.graph.problem(recompute=recompute)
         # A choice that takes no less time and no less memory than another is best at no price.
-        useful = undominated(problem, by_memory=True, whole=[*self.handed_in, *self.handed_on])
-        found: list[Table] = []
+        useful = undominated_choices(problem, by_memory=True, whole=[*self.handed_in, *self.handed_on])
+        found: list[LayerTable] = []
         for price in prices:
             scale = 0.0
             if price:
@@ -120,13 +120,13 @@ class LayerProblem:
 
     def _table(
         self, problem: ChoiceProblem, useful: Sequence[Int[np.ndarray, " kept"]], recompute: bool, price: float
-    ) -> Table:
+    ) -> LayerTable:
         graph = self.graph
         small = reduced(problem, useful)
         costs = tuple(cost + price * memory for cost, memory in zip(small.costs, small.memory, strict=True))
         priced = ChoiceProblem(costs=costs, memory=small.memory, edges=small.edges)
         borders = [*self.handed_in, *self.handed_on]
-        left = undominated(priced, whole=borders)
+        left = undominated_choices(priced, whole=borders)
         choice = eliminated(reduced(priced, left), borders)
         assert choice is not None, "a layer is small enough to be eliminated"
         chosen = [first[own][picked] for first, own, picked in zip(useful, left, choice, strict=True)]
@@ -146,7 +146,7 @@ class LayerProblem:
         activations = [node.memory_bytes - node.state_bytes for node in graph.nodes]
         own = of_nodes(activations)
         handed = of_nodes([size * is_input for size, is_input in zip(activations, self.inputs, strict=True)])
-        return Table(
+        return LayerTable(
             objective_s=total_s + price * of_nodes(problem.memory),
             total_s=total_s,
             forward_s=of_nodes([node.forward_s for node in graph.nodes]) + of_edges(graph.forward_edges),
@@ -178,7 +178,7 @@ class Joined:
         return self.columns[:, int(np.argmin(self.objective_s))]
 
 
-def columns_of(table: Table) -> Float[np.ndarray, "columns handed_in handed_on"]:
+def columns_of(table: LayerTable) -> Float[np.ndarray, "columns handed_in handed_on"]:
     """The parts of a table in one array.
 
     Args:
@@ -187,7 +187,7 @@ def columns_of(table: Table) -> Float[np.ndarray, "columns handed_in handed_on"]
     return np.stack([table.total_s, table.forward_s, table.state_bytes, table.kept_bytes, table.transient_bytes])
 
 
-def joined(
+def joined_layers(
     before: Joined | None, objective_s: Border, columns: Float[np.ndarray, "columns handed_in handed_on"]
 ) -> Joined:
     """One more layer: the best placement between it and those before it, for each of its outputs.

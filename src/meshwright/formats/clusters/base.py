@@ -53,7 +53,7 @@ class Format:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class ClusterNode:
     """One node with devices of one kind."""
 
     name: str
@@ -96,7 +96,7 @@ class Devices:
             ]
 
 
-def groups_of(nodes: Iterable[Node]) -> list[dict[str, Any]]:
+def node_groups(nodes: Iterable[ClusterNode]) -> list[dict[str, Any]]:
     """`group` entries: equal nodes together, in order of first appearance."""
     pools = Counter((n.device, n.devices, n.zone, n.keys) for n in nodes)
     several_zones = len({zone for _, _, zone, _ in pools}) > 1

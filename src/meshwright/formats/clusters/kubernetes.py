@@ -14,7 +14,16 @@ from typing import Any
 
 from meshwright.errors import InputError, Problem
 from meshwright.formats.cluster import Refusals
-from meshwright.formats.clusters.base import CODE, Description, Devices, Format, Node, Request, groups_of, listed
+from meshwright.formats.clusters.base import (
+    CODE,
+    ClusterNode,
+    Description,
+    Devices,
+    Format,
+    Request,
+    listed,
+    node_groups,
+)
 from meshwright.specs.device import DeviceSpec
 from meshwright.units import GIB, MIB
 
@@ -79,7 +88,7 @@ def read(request: Request) -> Description:
         wrong.done()
     cliques = Counter((device.name, clique) for _, device, _, _, _, clique in whole if clique)
     nodes = [
-        Node(
+        ClusterNode(
             name=name,
             device=device.name,
             devices=count,
@@ -90,7 +99,7 @@ def read(request: Request) -> Description:
     ]
     notes = [f"left out: {_counted(gone)}"] if gone else []
     notes.append("Kubernetes does not say the speed of links: node and fabric are the devices' usual ones")
-    return Description(kind=FORMAT.name, table={"group": groups_of(nodes)}, notes=tuple(notes))
+    return Description(kind=FORMAT.name, table={"group": node_groups(nodes)}, notes=tuple(notes))
 
 
 def _items(text: str) -> list[Mapping[str, Any]]:

@@ -21,7 +21,7 @@ import numpy as np
 
 from meshwright.formats.cluster import MAX_GROUPS, Refusals, group_names
 from meshwright.formats.clusters.base import CODE, Description, Devices, Format, Request, listed
-from meshwright.formats.clusters.matrix_cells import Cells, cells_of, is_matrix
+from meshwright.formats.clusters.matrix_cells import MatrixCells, cells_of, is_matrix
 from meshwright.kernels.alike import linkage, links_apart, ratio_apart
 from meshwright.shapes import Float
 
@@ -81,7 +81,7 @@ def read(request: Request) -> Description:
     return Description(kind=FORMAT.name, table={"group": groups, "link": links}, notes=tuple(notes))
 
 
-def _of_nodes(cells: Cells) -> tuple[list[_Node], Float[np.ndarray, "nodes nodes"]]:
+def _of_nodes(cells: MatrixCells) -> tuple[list[_Node], Float[np.ndarray, "nodes nodes"]]:
     rows = zip(cells.names, cells.device, cells.devices, cells.zone, np.diag(cells.gb_s).tolist(), strict=True)
     nodes = [
         _Node(
@@ -97,7 +97,9 @@ def _of_nodes(cells: Cells) -> tuple[list[_Node], Float[np.ndarray, "nodes nodes
     return nodes, cells.gb_s
 
 
-def _of_gpus(cells: Cells, tolerance: float, wrong: Refusals) -> tuple[list[_Node], Float[np.ndarray, "nodes nodes"]]:
+def _of_gpus(
+    cells: MatrixCells, tolerance: float, wrong: Refusals
+) -> tuple[list[_Node], Float[np.ndarray, "nodes nodes"]]:
     """Nodes of a matrix of devices; between two nodes the slowest pair counts."""
     names = list(dict.fromkeys(cells.node))
     rows = {name: [i for i, node in enumerate(cells.node) if node == name] for name in names}

@@ -28,7 +28,7 @@ _HOLES = ("", "-", "nan", "n/a", "na", "none", "x")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Cells:
+class MatrixCells:
     """One row per node or device."""
 
     names: tuple[str, ...]
@@ -55,7 +55,7 @@ def is_matrix(text: str) -> bool:
     return len(first) > 1 and len(first) == len(lines) and all(map(_is_cell, first))
 
 
-def cells_of(text: str, devices: Devices, wrong: Refusals) -> Cells | None:
+def cells_of(text: str, devices: Devices, wrong: Refusals) -> MatrixCells | None:
     """The cells of a matrix, or None with the problems noted."""
     said = directives(text)
     rows = [_split(line) for line in _lines(text)]
@@ -87,7 +87,7 @@ def cells_of(text: str, devices: Devices, wrong: Refusals) -> Cells | None:
     gb_s = _both_ways(gb_s, names, notes, wrong)
     if gb_s is None or None in kinds or wrong:
         return None
-    return Cells(
+    return MatrixCells(
         names=tuple(names),
         of_gpus=of_gpus,
         node=tuple(node),

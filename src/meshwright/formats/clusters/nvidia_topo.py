@@ -22,14 +22,14 @@ import numpy as np
 from meshwright.formats.cluster import Refusals
 from meshwright.formats.clusters.base import (
     CODE,
+    ClusterNode,
     Description,
     Devices,
     Format,
-    Node,
     Request,
     directives,
-    groups_of,
     listed,
+    node_groups,
     whole_directive,
 )
 from meshwright.shapes import Int
@@ -111,7 +111,7 @@ def read(request: Request) -> Description:
             continue
         keys = _speeds(links, device, notes)
         _paths(matrix, notes)
-        nodes.append(Node(name=matrix.name, device=device.name, devices=matrix.gpus, keys=keys))
+        nodes.append(ClusterNode(name=matrix.name, device=device.name, devices=matrix.gpus, keys=keys))
     devices.refuse(wrong)
     if wrong:
         wrong.done()
@@ -120,7 +120,7 @@ def read(request: Request) -> Description:
     notes["the matrix gives the ways between devices, not their speed: NVLink as in data sheets, the rest assumed"] += 1
     if len(nodes) > 1:
         notes["nvidia-smi does not see what joins nodes: the fabric is that of the devices' usual nodes"] += 1
-    return Description(kind=FORMAT.name, table={"group": groups_of(nodes)}, notes=tuple(notes))
+    return Description(kind=FORMAT.name, table={"group": node_groups(nodes)}, notes=tuple(notes))
 
 
 def _matrices(text: str) -> list[_Matrix]:

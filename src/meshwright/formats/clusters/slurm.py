@@ -15,7 +15,16 @@ from dataclasses import dataclass
 
 from meshwright.errors import MeshwrightError
 from meshwright.formats.cluster import Refusals
-from meshwright.formats.clusters.base import CODE, Description, Devices, Format, Node, Request, groups_of, listed
+from meshwright.formats.clusters.base import (
+    CODE,
+    ClusterNode,
+    Description,
+    Devices,
+    Format,
+    Request,
+    listed,
+    node_groups,
+)
 from meshwright.formats.clusters.hostlist import hosts
 from meshwright.specs.device import DeviceSpec
 
@@ -84,7 +93,7 @@ def read_records(request: Request) -> Description:
     return _description(records, SCONTROL.name, request, Refusals(CODE))
 
 
-def read_table(request: Request) -> Description:
+def read_slurm_table(request: Request) -> Description:
     """The nodes of `sinfo`.
 
     Raises:
@@ -129,7 +138,7 @@ def _gpus(pattern: re.Pattern[str], text: str) -> list[tuple[str, int]]:
 
 def _description(records: Iterable[_Record], kind: str, request: Request, wrong: Refusals) -> Description:
     devices = Devices(request.lookup)
-    nodes: list[Node] = []
+    nodes: list[ClusterNode] = []
     seen: set[str] = set()
     gone, bare, untyped, mixed = Counter[str](), 0, [], []
     for record in records:
@@ -150,7 +159,7 @@ def _description(records: Iterable[_Record], kind: str, request: Request, wrong:
             if device is None and not name:
                 untyped += names
             elif device is not None:
-                nodes += [Node(name=one, device=device.name, devices=number) for one in names]
+                nodes += [ClusterNode(name=one, device=device.name, devices=number) for one in names]
     if untyped:
         fix = "write the type into the file: gpu:h100:8, or a feature such as h100"
         wrong.add(
@@ -167,7 +176,7 @@ def _description(records: Iterable[_Record], kind: str, request: Request, wrong:
         [f"{listed(mixed)} hold several kinds of device: each kind is planned as nodes of its own"] if mixed else []
     )
     notes.append("Slurm does not say the speed of links: node and fabric are the devices' usual ones")
-    return Description(kind=kind, table={"group": groups_of(nodes)}, notes=tuple(notes))
+    return Description(kind=kind, table={"group": node_groups(nodes)}, notes=tuple(notes))
 
 
 def _counted(gone: Counter[str]) -> str:
@@ -184,4 +193,4 @@ def _by_feature(features: Iterable[str], request: Request) -> DeviceSpec | None:
 
 
 SCONTROL = Format(name="scontrol show node", holds=holds_records, read=read_records)
-SINFO = Format(name="sinfo", holds=holds_table, read=read_table)
+SINFO = Format(name="sinfo", holds=holds_table, read=read_slurm_table)

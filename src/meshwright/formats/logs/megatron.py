@@ -9,7 +9,16 @@ from __future__ import annotations
 
 import re
 
-from meshwright.formats.logs.record import NUMBER, UNITS_S, LoggedStep, LogReader, Reading, found, memory_bytes, plain
+from meshwright.formats.logs.record import (
+    NUMBER,
+    UNITS_S,
+    LoggedStep,
+    LogReader,
+    Reading,
+    found,
+    memory_bytes,
+    number_of,
+)
 
 _STEP = re.compile(rf"iteration\s+(\d+)\s*/.*?elapsed time per iteration \((\w+)\):\s*({NUMBER}|\S+)")
 _ARGUMENT = re.compile(r"^\s*(?:\[[^\]]*\]:?\s*)?(\w+)\s\.{3,}\s(\S+)\s*$")
@@ -44,7 +53,7 @@ def read(reading: Reading, lines: list[str]) -> None:
                     line=at,
                     iteration=int(match[1]),
                     step_time_s=seconds * unit if seconds and unit else None,
-                    global_batch=int(plain(batch)) if batch else None,
+                    global_batch=int(number_of(batch)) if batch else None,
                     memory_bytes=peak,
                 )
             )

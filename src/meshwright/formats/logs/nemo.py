@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from meshwright.formats.logs import megatron
-from meshwright.formats.logs.record import NUMBER, UNITS_S, LoggedStep, LogReader, Reading, found, plain
+from meshwright.formats.logs.record import NUMBER, UNITS_S, LoggedStep, LogReader, Reading, found, number_of
 
 _TIMING = re.compile(rf"train_step_timing in (\w+)\s*[:=]\s*({NUMBER}|[^\s,|\]]+)")
 _BRIDGE = re.compile(rf"Step Time\s*:\s*({NUMBER})\s*(s|ms)\b")
@@ -31,10 +31,10 @@ def read(reading: Reading, lines: list[str]) -> None:
             reading.step(
                 LoggedStep(
                     line=at,
-                    iteration=int(plain(step)) if step else at,
+                    iteration=int(number_of(step)) if step else at,
                     step_time_s=seconds * unit if seconds and unit else None,
-                    global_batch=int(plain(batch)) if batch else None,
-                    memory_bytes=plain(peak) if peak else None,
+                    global_batch=int(number_of(batch)) if batch else None,
+                    memory_bytes=number_of(peak) if peak else None,
                 )
             )
         elif match := _BRIDGE.search(line):

@@ -130,14 +130,14 @@ def number(text: str) -> float | None:
         return None
 
 
-def plain(text: str) -> float:
+def number_of(text: str) -> float:
     """What NUMBER matched, at most 1e300 so that it is finite."""
     return min(float(text.replace(",", "")), 1e300)
 
 
 def memory_bytes(amount: str, unit: str) -> float:
     """GiB, GB and MB of a log are powers of 1024: frameworks divide so."""
-    return plain(amount) * {"g": GIB, "m": GIB / 1024, "k": GIB / 1024**2, "b": 1.0}[unit.strip().lower()[:1]]
+    return number_of(amount) * {"g": GIB, "m": GIB / 1024, "k": GIB / 1024**2, "b": 1.0}[unit.strip().lower()[:1]]
 
 
 def memory_in(line: str, pattern: re.Pattern[str]) -> float | None:

@@ -134,7 +134,7 @@ def sharding(text: str) -> tuple[str, int] | None:
     raise Refused(f"zero_stage {text[:40]!r} is not understood")
 
 
-def precision(text: str, *, year: int, notes: str = "") -> tuple[Precision, str]:
+def row_precision(text: str, *, year: int, notes: str = "") -> tuple[Precision, str]:
     """The recipe of a dtype in the source's words.
 
     Args:
@@ -276,7 +276,7 @@ _ZERO_BUBBLE = (
 )
 
 
-def schedule(text: str, *, pp: int, vpp: int | None) -> tuple[str, int | None]:
+def row_schedule(text: str, *, pp: int, vpp: int | None) -> tuple[str, int | None]:
     """Name of the pipeline schedule, and the chunks per worker (None: interleaved, count not stated).
 
     Raises:

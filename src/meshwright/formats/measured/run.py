@@ -79,7 +79,7 @@ def read_run(values: Mapping[str, str | None], device: DeviceLookup, model: Mode
     if training := re.search(r"(?<![\w-])(lora|sft|fine-tuning)(?![\w-])", _described(record)):
         return f"{training[1]}: only full training is priced"
     try:
-        run = _Reader(record, device, model).run()
+        run = _RowReader(record, device, model).run()
     except fold.Refused as refusal:
         record.reasons.append(str(refusal))
     except MeshwrightError as error:
@@ -93,7 +93,7 @@ def _described(record: Record) -> str:
     return record.all_text("model_name", "notes", "why_not")
 
 
-class _Reader:
+class _RowReader:
     """Reads the parts of a run one after the other and notes what it had to assume."""
 
     def __init__(self, record: Record, device: DeviceLookup, model: ModelLookup) -> None:
@@ -157,7 +157,7 @@ class _Reader:
     def workload(self, seq_len: int, batch: int) -> Workload:
         """Format, attention kernel and load of experts."""
         record = self.record
-        precision, assumed = fold.precision(record.text("dtype"), year=self.year, notes=record.text("notes"))
+        precision, assumed = fold.row_precision(record.text("dtype"), year=self.year, notes=record.text("notes"))
         self.assume("dtype", assumed)
         if self.generation.short_gradients:
             precision, assumed = fold.short_gradients(precision)
@@ -267,13 +267,13 @@ class _Reader:
 
     def schedule(self, pp: int, vpp: int) -> str:
         """By name; one chunk cannot be interleaved."""
-        name, _ = fold.schedule(self.record.text("schedule"), pp=pp, vpp=vpp)
+        name, _ = fold.row_schedule(self.record.text("schedule"), pp=pp, vpp=vpp)
         return name
 
     def chunks(self, pp: int, model: ModelSpec) -> int:
         """Chunks per worker."""
         stated = self.record.whole("vpp")
-        _, vpp = fold.schedule(self.record.text("schedule"), pp=pp, vpp=stated)
+        _, vpp = fold.row_schedule(self.record.text("schedule"), pp=pp, vpp=stated)
         silent = stated is None and not self.record.text("schedule") and "stage layer split" not in self.notes
         if pp > 1 and silent and self.generation.interleaves and model.num_layers % pp == 0:
             layers = model.num_layers // pp

@@ -26,7 +26,7 @@ STRATEGY_OF_ZERO = {2: "optim_grads", 3: "optim_grads_params"}
 ONE_F_ONE_B = ("1f1b", "dapple", "pipedream-flush")
 
 
-def refusal(field: str, value: object, why: str, fix: str = "") -> Problem:
+def strategy_refusal(field: str, value: object, why: str, fix: str = "") -> Problem:
     """What of a plan Megatron-LM cannot do."""
     return Problem(what=f"plan: {field} is {value!r}", why=why, fix=fix, field=field)
 
@@ -41,7 +41,7 @@ def strategy_flags(found: Homogeneous, model: ModelSpec) -> tuple[Flags, list[st
     problems += _offload_problems(strategy)
     if strategy.optimizer_tile:
         problems.append(
-            refusal("optimizer_tile", strategy.optimizer_tile, "the optimizer updates all at once", "use 0")
+            strategy_refusal("optimizer_tile", strategy.optimizer_tile, "the optimizer updates all at once", "use 0")
         )
     flags = [("--tensor-model-parallel-size", str(strategy.tp))]
     if isinstance(strategy.tensor, Tensor1D) and strategy.tp > 1:
@@ -58,26 +58,30 @@ def strategy_flags(found: Homogeneous, model: ModelSpec) -> tuple[Flags, list[st
 def _tensor_problems(strategy: LayerStrategy, model: ModelSpec) -> Iterator[Problem]:
     tensor = strategy.tensor
     if not isinstance(tensor, Tensor1D):
-        yield refusal("tensor.kind", tensor.kind, "weights are split in one dimension only", f"use 1d({tensor.degree})")
+        yield strategy_refusal(
+            "tensor.kind", tensor.kind, "weights are split in one dimension only", f"use 1d({tensor.degree})"
+        )
         return
     if tensor.degree == 1:
         return
     if tensor.overlap == "none":
-        yield refusal("tensor.overlap", "none", "backward collectives always run beside a GEMM", "use bulk")
+        yield strategy_refusal("tensor.overlap", "none", "backward collectives always run beside a GEMM", "use bulk")
     if tensor.overlap == "ring" and not tensor.sequence_parallel:
-        yield refusal("tensor.overlap", "ring", "overlap needs sequence parallelism", "leave out nosp, or tpov")
+        yield strategy_refusal(
+            "tensor.overlap", "ring", "overlap needs sequence parallelism", "leave out nosp, or tpov"
+        )
     if model.is_moe and not tensor.sequence_parallel:
         why = "experts together with tensor parallelism need sequence parallelism"
-        yield refusal("tensor.sequence_parallel", False, why, "leave out nosp")
+        yield strategy_refusal("tensor.sequence_parallel", False, why, "leave out nosp")
 
 
 def _context_problems(strategy: LayerStrategy) -> Iterator[Problem]:
     kinds = tuple(level.kind for level in strategy.context)
     if len(kinds) > 1 and kinds != ("a2a", "p2p"):
-        yield refusal("context", kinds, "the one combination is a2a inside, p2p around it", "use a2a x p2p")
+        yield strategy_refusal("context", kinds, "the one combination is a2a inside, p2p around it", "use a2a x p2p")
     for level in strategy.context:
         if level.layout != "zigzag" and level.kind != "a2a":
-            yield refusal("context.layout", level.layout, "sequences are cut in zigzag order", "use zigzag")
+            yield strategy_refusal("context.layout", level.layout, "sequences are cut in zigzag order", "use zigzag")
 
 
 def _context_flags(strategy: LayerStrategy) -> Flags:
@@ -106,10 +110,10 @@ def _expert_problems(strategy: LayerStrategy) -> Iterator[Problem]:
     ):
         value = getattr(strategy.expert, name)
         if value != getattr(neutral, name):
-            yield refusal(f"expert.{name}", value, "no option says this", fix)
+            yield strategy_refusal(f"expert.{name}", value, "no option says this", fix)
     if strategy.expert.dispatcher in ("hierarchical", "move-experts"):
         why = "tokens are exchanged by alltoall, allgather or a deduplicating dispatcher"
-        yield refusal("expert.dispatcher", strategy.expert.dispatcher, why, "use deduplicated, or alltoall")
+        yield strategy_refusal("expert.dispatcher", strategy.expert.dispatcher, why, "use deduplicated, or alltoall")
 
 
 def _expert_flags(strategy: LayerStrategy, model: ModelSpec) -> Flags:
@@ -133,39 +137,47 @@ def _data_problems(found: Homogeneous, model: ModelSpec) -> Iterator[Problem]:
     strategy = found.strategy
     data, expert = strategy.data, strategy.expert
     if data.averaging != "synchronous":
-        yield refusal("data.averaging", data.averaging, "replicas are kept equal every step", "use synchronous")
+        yield strategy_refusal(
+            "data.averaging", data.averaging, "replicas are kept equal every step", "use synchronous"
+        )
     if data.gather_dtype is not None:
-        yield refusal("data.gather_dtype", data.gather_dtype, "weights cross the network as they are kept")
+        yield strategy_refusal("data.gather_dtype", data.gather_dtype, "weights cross the network as they are kept")
     if data.reduce_dtype is not None:
-        yield refusal("data.reduce_dtype", data.reduce_dtype, "gradients cross as the precision says", "say it there")
+        yield strategy_refusal(
+            "data.reduce_dtype", data.reduce_dtype, "gradients cross as the precision says", "say it there"
+        )
     if data.secondary_shard:
-        yield refusal(
+        yield strategy_refusal(
             "data.secondary_shard", data.secondary_shard, "there is no second copy of the weights", "use hsdp"
         )
     instances = data.replicate
     if data.zero in (0,):
         if data.shard > 1:
-            yield refusal("data.shard", data.shard, "nothing is sharded at zero 0", "use zero 1")
+            yield strategy_refusal("data.shard", data.shard, "nothing is sharded at zero 0", "use zero 1")
     elif instances > 1 and data.zero > 0:
         whole = strategy.devices // (expert.ep * expert.etp) if model.is_moe else instances
         if whole % instances:
             why = f"experts have {whole} data ranks, which {instances} instances do not divide"
-            yield refusal("data.replicate", instances, why)
+            yield strategy_refusal("data.replicate", instances, why)
     if _is_kept(data):
         if found.pp > 1:
-            yield refusal(
+            yield strategy_refusal(
                 "data.reshard", False, "keeping gathered weights needs torch FSDP, which needs pp 1", "use z2"
             )
         if expert.ep > 1:
-            yield refusal(
+            yield strategy_refusal(
                 "data.reshard", False, "keeping gathered weights needs torch FSDP, which needs ep 1", "use z2"
             )
         if model.tied_embeddings:
-            yield refusal("data.reshard", False, "torch FSDP needs an untied embedding and head", "use z2")
+            yield strategy_refusal("data.reshard", False, "torch FSDP needs an untied embedding and head", "use z2")
         if instances > 1:
-            yield refusal("data.replicate", instances, "torch FSDP shards over all data ranks here", "use hsdp")
+            yield strategy_refusal(
+                "data.replicate", instances, "torch FSDP shards over all data ranks here", "use hsdp"
+            )
         if not data.overlap:
-            yield refusal("data.overlap", False, "torch FSDP always overlaps its collectives", "leave out nodpov")
+            yield strategy_refusal(
+                "data.overlap", False, "torch FSDP always overlaps its collectives", "leave out nodpov"
+            )
 
 
 def _is_kept(data: DataParallel) -> bool:
@@ -210,30 +222,32 @@ def _schedule_problems(found: Homogeneous) -> Iterator[Problem]:
     schedule = pipeline.schedule
     wanted = "interleaved" if vpp > 1 else "1f1b"
     if schedule.orders:
-        yield refusal("schedule.orders", schedule.name, "an order of one's own cannot be given", f"use {wanted}")
+        yield strategy_refusal(
+            "schedule.orders", schedule.name, "an order of one's own cannot be given", f"use {wanted}"
+        )
     elif schedule.name not in (("interleaved",) if vpp > 1 else ONE_F_ONE_B):
-        yield refusal("schedule", schedule.name, f"with vpp {vpp} Megatron-LM runs {wanted}", f"use {wanted}")
+        yield strategy_refusal("schedule", schedule.name, f"with vpp {vpp} Megatron-LM runs {wanted}", f"use {wanted}")
     else:
         for worker, held in enumerate(found.held):
             loop = tuple((chunk * pp + worker, "primary") for chunk in range(vpp))
             if held != loop:
                 field = f"pipelines[0].workers[{worker}].chunks"
-                yield refusal(field, held, f"{wanted} with {vpp} chunks a worker places {loop} here")
+                yield strategy_refusal(field, held, f"{wanted} with {vpp} chunks a worker places {loop} here")
     group = pp
     for name, value in schedule.parameters:
         if name == "group" and vpp > 1 and isinstance(value, int):
             group = value
         elif (name, value) != ("warmup", "pa"):
-            yield refusal(f"schedule.parameters.{name}", value, "no option says this", "leave it out")
+            yield strategy_refusal(f"schedule.parameters.{name}", value, "no option says this", "leave it out")
     if pipeline.shapes:
-        yield refusal("shapes", pipeline.shapes[:3], "micro-batches are all alike", "use one micro-batch size")
+        yield strategy_refusal("shapes", pipeline.shapes[:3], "micro-batches are all alike", "use one micro-batch size")
     m = pipeline.num_micro_batches
     if vpp > 1:
         if pp == 1:
-            yield refusal("vpp", vpp, "chunks are interleaved over at least two stages", "use vpp 1")
+            yield strategy_refusal("vpp", vpp, "chunks are interleaved over at least two stages", "use vpp 1")
         elif m < group or 0 < m % group < pp or group < pp:
             why = f"interleaving runs groups of {group} micro-batches; the last may not be shorter than pp {pp}"
-            yield refusal("num_micro_batches", m, why, f"use a multiple of {max(group, pp)}")
+            yield strategy_refusal("num_micro_batches", m, why, f"use a multiple of {max(group, pp)}")
 
 
 def _pipeline_flags(found: Homogeneous, model: ModelSpec) -> Flags:
@@ -252,9 +266,11 @@ def _pipeline_flags(found: Homogeneous, model: ModelSpec) -> Flags:
 def _recompute_problems(recompute: Recompute) -> Iterator[Problem]:
     if recompute.kind == "optimal":
         why = "recompute follows modules or whole layers, no table"
-        yield refusal("recompute.kind", "optimal", why, "use selective with the modules that cost most memory")
+        yield strategy_refusal("recompute.kind", "optimal", why, "use selective with the modules that cost most memory")
     if recompute.kind == "selective" and not recompute.modules:
-        yield refusal("recompute.modules", (), "selective recompute needs at least one module", "name core_attn")
+        yield strategy_refusal(
+            "recompute.modules", (), "selective recompute needs at least one module", "name core_attn"
+        )
 
 
 def _recompute_flags(found: Homogeneous) -> Flags:
@@ -278,14 +294,14 @@ def _recompute_flags(found: Homogeneous) -> Flags:
 def _offload_problems(strategy: LayerStrategy) -> Iterator[Problem]:
     offload = strategy.offload
     if offload.weights:
-        yield refusal("offload.weights", offload.weights, "weights stay on the device", "shard them with z3")
+        yield strategy_refusal("offload.weights", offload.weights, "weights stay on the device", "shard them with z3")
     if offload.tier != "host" and (offload.activations or offload.optimizer or offload.weights):
-        yield refusal("offload.tier", offload.tier, "states go to host memory only", "use host")
+        yield strategy_refusal("offload.tier", offload.tier, "states go to host memory only", "use host")
     if offload.delayed_update:
-        yield refusal("offload.delayed_update", True, "the optimizer's step is not delayed", "leave it out")
+        yield strategy_refusal("offload.delayed_update", True, "the optimizer's step is not delayed", "leave it out")
     if offload.optimizer and strategy.data.zero == 0:
         why = "offloading the optimizer needs the distributed optimizer"
-        yield refusal("offload.optimizer", offload.optimizer, why, "shard its states with z1")
+        yield strategy_refusal("offload.optimizer", offload.optimizer, why, "shard its states with z1")
 
 
 def _offload_flags(offload: Offload, model: ModelSpec) -> tuple[Flags, list[str]]:

@@ -11,7 +11,7 @@ from meshwright.errors import Problem, UnsupportedError
 from meshwright.formats.megatron.model import model_flags
 from meshwright.formats.megatron.options import known_options
 from meshwright.formats.megatron.precision import precision_flags
-from meshwright.formats.megatron.strategy import refusal, strategy_flags
+from meshwright.formats.megatron.strategy import strategy_flags, strategy_refusal
 from meshwright.formats.plan_json import content_hash
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
@@ -45,7 +45,7 @@ class MegatronExport:
     """What the options cannot say, each with its value, the rule and the nearest that they can."""
 
 
-def export(
+def megatron_script(
     job: Job, row: PlanRow | None = None, *, predicted: str = "", devices_per_node: int | None = None
 ) -> MegatronExport:
     """The launch script of a job.
@@ -68,7 +68,7 @@ def export(
 def translate(
     job: Job, row: PlanRow | None = None, *, predicted: str = "", devices_per_node: int | None = None
 ) -> MegatronExport:
-    """As `export`, but what is refused comes back beside the options that can be written."""
+    """As `megatron_script`, but what is refused comes back beside the options that can be written."""
     found, problems = homogeneous(job.plan)
     shape, notes, shape_problems = model_flags(job.model)
     problems += shape_problems
@@ -102,11 +102,13 @@ def _launch_problems(job: Job, per_node: int) -> Iterator[Problem]:
     devices = job.plan.devices
     if devices > per_node and devices % per_node:
         why = f"every node runs equally many processes, here {per_node}"
-        yield refusal("devices", devices, why, f"use a multiple of {per_node}")
+        yield strategy_refusal("devices", devices, why, f"use a multiple of {per_node}")
     sizes = {group.devices_per_node for group in job.cluster.groups}
     if len(sizes) > 1:
         shown = " and ".join(map(str, sorted(sizes)))
-        yield refusal("devices", devices, f"every node runs equally many processes, here {shown}", "use equal nodes")
+        yield strategy_refusal(
+            "devices", devices, f"every node runs equally many processes, here {shown}", "use equal nodes"
+        )
 
 
 def _workload_flags(job: Job, found: Homogeneous | None) -> tuple[Flags, list[Problem]]:
