@@ -41,6 +41,17 @@ class StageCounts:
     """Stages that workers hold for another one; for schedules that shadow."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedItems:
+    """What one of each item costs, one row per plan; per section of a micro-batch where the schedule cuts it."""
+
+    costs: ItemCosts
+    sync: LayerSync
+    """What sharded weights add."""
+    whole: Bool[np.ndarray, "items"]
+    """Those that FSDP gathers as one unit (layers and edges, not corrections)."""
+
+
 def needs_bare(schedule: Schedule) -> bool:
     """Whether a schedule tells what a layer does from what it does again: by tasks R, or by what is kept for W."""
     return bool(schedule.kinds & {Kind.R, Kind.W}) and not schedule.shadows
@@ -51,9 +62,7 @@ def pipeline_columns(
     schedule: Schedule,
     micro_batches: int,
     counts: StageCounts,
-    costs: ItemCosts,
-    layer_sync: LayerSync,
-    whole: Bool[np.ndarray, "items"],
+    items: PricedItems,
     boundary: BoundaryColumns,
     sharding: ShardingColumns,
     groups: DataGroups,
@@ -65,9 +74,7 @@ def pipeline_columns(
         schedule: of the pipeline.
         micro_batches: per step.
         counts: how often each item stands in each chunk.
-        costs: one row per plan; per section of a micro-batch where the schedule cuts it.
-        layer_sync: what sharded weights add to each item, one row per plan.
-        whole: items that FSDP gathers as one unit (layers and edges, not corrections).
+        items: what they cost.
         boundary: transfers between workers.
         sharding: the data-parallel choice, columns of shape plans x 1 or plans x workers.
         groups: its ranks.
@@ -77,7 +84,8 @@ def pipeline_columns(
         Columns for `run_pipeline`.
     """
     work = computed_counts(schedule, counts)
-    workers, chunks, items = work.shape
+    costs, layer_sync, whole = items.costs, items.sync, items.whole
+    workers, chunks, kinds = work.shape
     plans = len(costs.forward_s)
     placement = schedule.placement(workers, chunks // schedule.chains)
     runs = task_runs(schedule, workers, micro_batches, chunks)
@@ -89,7 +97,7 @@ def pipeline_columns(
     def cells(
         values: Float[np.ndarray, "plans items"], where: Float[np.ndarray, "workers chunks items"] = work
     ) -> Float[np.ndarray, "plans workers chunks"]:
-        return (values @ where.reshape(-1, items).T.astype(float)).reshape(plans, workers, chunks)
+        return (values @ where.reshape(-1, kinds).T.astype(float)).reshape(plans, workers, chunks)
 
     forward_s = cells(costs.forward_s + layer_sync.forward_s)
     backward_s = cells(costs.backward_s + layer_sync.backward_s)

@@ -19,7 +19,7 @@ from meshwright.estimate.holdings import Holding, beside, holding, layouts, only
 from meshwright.estimate.hops import Hops, Links, Side, with_hops
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.partners import holders, partners_of, weights_of
-from meshwright.estimate.pipeline import BoundaryColumns, StageCounts, pipeline_columns
+from meshwright.estimate.pipeline import BoundaryColumns, PricedItems, StageCounts, pipeline_columns
 from meshwright.estimate.rows import RowKey, Rows
 from meshwright.estimate.run import PipelineColumns
 from meshwright.estimate.site import Site, Sites
@@ -167,9 +167,7 @@ class PlanPricer:
                 schedule=schedule,
                 micro_batches=pipeline.num_micro_batches,
                 counts=counts,
-                costs=costs,
-                layer_sync=sync,
-                whole=np.tile(places.whole, len(keys)),
+                items=PricedItems(costs=costs, sync=sync, whole=np.tile(places.whole, len(keys))),
                 boundary=BoundaryColumns(
                     transfer_s=hops.transfer_s[None],
                     sent_bytes=np.array([hops.sent_bytes]),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from meshwright.estimate.pipeline import pipeline_columns, sync_layers
+from meshwright.estimate.pipeline import PricedItems, pipeline_columns, sync_layers
 from meshwright.estimate.step import Workers, run_pipeline, step_of
 from meshwright.search.block import Block, Candidates, Sharding
 from meshwright.search.geometry import Shape
@@ -227,9 +227,7 @@ def simulate_plans(
             schedule=shape.schedule,
             micro_batches=shape.m,
             counts=shape.counts,
-            costs=costs,
-            layer_sync=sync,
-            whole=block.whole,
+            items=PricedItems(costs=costs, sync=sync, whole=block.whole),
             boundary=block.boundary.take(rows),
             sharding=sharding,
             groups=block.groups.take(rows),
