@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.errors import InputError, UnsupportedError
-from meshwright.schedules import SCHEDULES, Kind, Schedule, Times, makespans, schedule_named, simulate
+from meshwright.schedules import (
+    DEFAULT_SCHEDULES,
+    SCHEDULES,
+    Kind,
+    Schedule,
+    Times,
+    makespans,
+    schedule_named,
+    simulate,
+)
 from meshwright.schedules.base import _cached_program, live_vectors
 from meshwright.schedules.interleaved import Interleaved
 from tests.schedules.cases import CASES, ONE_BY_ONE, Case, name, unequal
@@ -309,3 +318,7 @@ def test_group_smaller_than_the_pipeline_is_refused() -> None:
 def test_the_table_of_the_same_shape_is_the_same_object() -> None:
     assert SCHEDULES["1f1b"].table(4, 8) is SCHEDULES["1f1b"].table(4, 8, 1)
     assert SCHEDULES["1f1b"].path_bound(4, 100) is SCHEDULES["1f1b"].path_bound(4, 1000)
+
+
+def test_those_searched_by_default_say_so_themselves() -> None:
+    assert [name for name, schedule in SCHEDULES.items() if schedule.searched_by_default] == list(DEFAULT_SCHEDULES)

@@ -1,94 +1,134 @@
 """Pipeline schedules: in which order every worker runs the tasks of a step, what that costs and keeps alive.
 
 A new schedule is one file with a subclass of `Schedule` and one line in `SCHEDULES`, or `register` from elsewhere.
+A schedule's file is read when the schedule is first asked for: a plan of 1F1B does not load the other thirty.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import replace
-from typing import overload
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, overload
 
 from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
-from meshwright.schedules.avgpipe import AvgPipe
-from meshwright.schedules.bamboo import Bamboo
 from meshwright.schedules.base import Schedule
-from meshwright.schedules.bounds import PathBound
-from meshwright.schedules.bpipe import BPipe
-from meshwright.schedules.breadth_first import BreadthFirst
-from meshwright.schedules.chimera import Chimera
-from meshwright.schedules.communication import with_communication
-from meshwright.schedules.dualpipe import DualPipe
-from meshwright.schedules.dualpipev import DualPipeV
-from meshwright.schedules.dynapipe import DynaPipe
-from meshwright.schedules.ftpipe import FTPipe
-from meshwright.schedules.gpipe import GPipe
-from meshwright.schedules.hanayo import Hanayo
-from meshwright.schedules.interleaved import Interleaved
-from meshwright.schedules.interleaved_zb import InterleavedZeroBubble
-from meshwright.schedules.links import Links
-from meshwright.schedules.memory import Footprint
-from meshwright.schedules.mixpipe import MixPipe
-from meshwright.schedules.mobius import Mobius
-from meshwright.schedules.one_f_one_b import OneFOneB
 from meshwright.schedules.parameters import Parameter, read_settings, together
-from meshwright.schedules.pipedream import PipeDream
-from meshwright.schedules.pipedream_2bw import PipeDream2BW
-from meshwright.schedules.pipedream_flush import PipeDreamFlush
-from meshwright.schedules.scheduler import Scheduled, best_among
-from meshwright.schedules.seq1f1b import Seq1F1B
 from meshwright.schedules.simulate import Jitter, Timeline, Times, makespans, simulate
-from meshwright.schedules.stage_shares import Caps
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
-from meshwright.schedules.v_half import VHalf
-from meshwright.schedules.v_min import VMin
-from meshwright.schedules.varuna import Varuna
-from meshwright.schedules.ways import PLACEMENTS, Candidate
-from meshwright.schedules.zb_auto import ZeroBubbleAuto
-from meshwright.schedules.zb_h1 import ZeroBubbleH1
-from meshwright.schedules.zb_h2 import ZeroBubbleH2
-from meshwright.schedules.zb_v import ZeroBubbleV
 
-SCHEDULES: dict[str, Schedule] = {
-    "gpipe": GPipe(),
-    "1f1b": OneFOneB(),
-    "interleaved": Interleaved(),
-    "zb-h1": ZeroBubbleH1(),
-    "zb-h2": ZeroBubbleH2(),
-    "zb-v": ZeroBubbleV(),
-    "v-half": VHalf(),
-    "v-min": VMin(),
-    "zb-auto": ZeroBubbleAuto(),
-    "interleaved-zb": InterleavedZeroBubble(),
-    "dualpipe": DualPipe(),
-    "dualpipev": DualPipeV(),
-    "seq1f1b": Seq1F1B(),
-    "breadth-first": BreadthFirst(),
-    "pipedream-flush": PipeDreamFlush(),
-    "varuna": Varuna(),
-    "chimera": Chimera(),
-    "hanayo": Hanayo(),
-    "avgpipe": AvgPipe(),
-    "mixpipe": MixPipe(),
-    "pipedream": PipeDream(),
-    "pipedream-2bw": PipeDream2BW(),
-    "bpipe": BPipe(),
-    "bamboo": Bamboo(),
-    "ftpipe": FTPipe(),
-    "mobius": Mobius(),
-    "dynapipe": DynaPipe(),
+if TYPE_CHECKING:
+    from meshwright.schedules.best import BEST_OF, best_schedule
+    from meshwright.schedules.bounds import PathBound
+    from meshwright.schedules.communication import with_communication
+    from meshwright.schedules.links import Links
+    from meshwright.schedules.memory import Footprint
+    from meshwright.schedules.scheduler import Scheduled
+    from meshwright.schedules.stage_shares import Caps
+    from meshwright.schedules.ways import Candidate
+
+_LATER = {
+    "BEST_OF": "best",
+    "Candidate": "ways",
+    "Caps": "stage_shares",
+    "Footprint": "memory",
+    "Links": "links",
+    "PathBound": "bounds",
+    "Scheduled": "scheduler",
+    "best_schedule": "best",
+    "with_communication": "communication",
 }
+"""What this room offers besides, and the file it is read from when it is asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+
+
+class Catalogue(MutableMapping[str, Schedule]):
+    """Schedules by name, each read from its file when it is asked for."""
+
+    def __init__(self, places: dict[str, str]) -> None:
+        """Read nothing yet.
+
+        Args:
+            places: `file:Class` by the name of the schedule.
+        """
+        self._places = dict(places)
+        self._known: dict[str, Schedule] = {}
+
+    def __getitem__(self, name: str) -> Schedule:
+        if name not in self._known:
+            file, _, kind = self._places[name].partition(":")
+            self._known[name] = getattr(import_module(f"{__name__}.{file}"), kind)()
+        return self._known[name]
+
+    def __setitem__(self, name: str, schedule: Schedule) -> None:
+        self._places.setdefault(name, "")
+        self._known[name] = schedule
+
+    def __delitem__(self, name: str) -> None:
+        del self._places[name]
+        self._known.pop(name, None)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+SCHEDULES = Catalogue(
+    {
+        "gpipe": "gpipe:GPipe",
+        "1f1b": "one_f_one_b:OneFOneB",
+        "interleaved": "interleaved:Interleaved",
+        "zb-h1": "zb_h1:ZeroBubbleH1",
+        "zb-h2": "zb_h2:ZeroBubbleH2",
+        "zb-v": "zb_v:ZeroBubbleV",
+        "v-half": "v_half:VHalf",
+        "v-min": "v_min:VMin",
+        "zb-auto": "zb_auto:ZeroBubbleAuto",
+        "interleaved-zb": "interleaved_zb:InterleavedZeroBubble",
+        "dualpipe": "dualpipe:DualPipe",
+        "dualpipev": "dualpipev:DualPipeV",
+        "seq1f1b": "seq1f1b:Seq1F1B",
+        "breadth-first": "breadth_first:BreadthFirst",
+        "pipedream-flush": "pipedream_flush:PipeDreamFlush",
+        "varuna": "varuna:Varuna",
+        "chimera": "chimera:Chimera",
+        "hanayo": "hanayo:Hanayo",
+        "avgpipe": "avgpipe:AvgPipe",
+        "mixpipe": "mixpipe:MixPipe",
+        "pipedream": "pipedream:PipeDream",
+        "pipedream-2bw": "pipedream_2bw:PipeDream2BW",
+        "bpipe": "bpipe:BPipe",
+        "bamboo": "bamboo:Bamboo",
+        "ftpipe": "ftpipe:FTPipe",
+        "mobius": "mobius:Mobius",
+        "dynapipe": "dynapipe:DynaPipe",
+    }
+)
 """Every schedule by its name."""
+
+_OURS = frozenset(SCHEDULES)
+_SEARCHED = ("gpipe", "1f1b", "interleaved")
+"""Those of ours that a search tries unless schedules are named."""
 
 
 class Names(Sequence[str]):
     """Names of the schedules of which something holds, plug-ins among them as soon as they are registered."""
 
-    def __init__(self, holds: Callable[[Schedule], bool]) -> None:
+    def __init__(self, holds: Callable[[str], bool]) -> None:
         self.holds = holds
 
     def _all(self) -> tuple[str, ...]:
-        return tuple(name for name, schedule in SCHEDULES.items() if self.holds(schedule))
+        return tuple(name for name in SCHEDULES if self.holds(name))
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -104,24 +144,11 @@ class Names(Sequence[str]):
         return repr(self._all())
 
 
-PLAN_SCHEDULES = Names(lambda schedule: not schedule.not_in_plans)
+PLAN_SCHEDULES = Names(lambda name: not SCHEDULES[name].not_in_plans)
 """Those that plans may run."""
 
-DEFAULT_SCHEDULES = Names(lambda schedule: schedule.searched_by_default)
+DEFAULT_SCHEDULES = Names(lambda name: name in _SEARCHED or (name not in _OURS and SCHEDULES[name].searched_by_default))
 """Those a search tries unless schedules are named."""
-
-BEST_OF = Names(
-    lambda schedule: (
-        schedule.exact_semantics
-        and schedule.weight_copies == 1
-        and schedule.weight_passes == 0
-        and schedule.sections() == 1
-        and not schedule.not_in_plans
-        and schedule.orders_tried == 1
-    )
-)
-"""Those among which `best_schedule` chooses unless schedules are named: exact, with one copy of the weights that stays
-on its worker, whole sequences, and an order that does not depend on the times (list scheduling covers those)."""
 
 
 def register(schedule: Schedule) -> None:
@@ -165,6 +192,8 @@ def schedule_named(token: str) -> Schedule:
         UnsupportedError: nobody knows the name; says which ones are close.
         InputError: the schedule has no such setting.
     """
+    if token in SCHEDULES:
+        return SCHEDULES[token]
     known = {**SCHEDULES, **{alias: SCHEDULES[name] for alias, name in aliases().items()}}
     if token in known:
         return known[token]
@@ -179,36 +208,6 @@ def schedule_named(token: str) -> Schedule:
         what = f"schedule {token!r}: {', '.join(map(repr, unknown))} is no setting of {name}"
         raise InputError(Problem(what=what, why=why, fix=f"use {'-'.join([name, *words[:1]])}", field="schedule"))
     return replace(schedule, **said)
-
-
-def best_schedule(
-    times: Times,
-    m: int,
-    caps: Caps | None = None,
-    *,
-    allow: Sequence[str | Schedule] | None = None,
-    chunks: Sequence[int] = (1, 2),
-    placements: Sequence[str] = PLACEMENTS,
-    split: bool = True,
-) -> Scheduled:
-    """The fastest order of a step for these times within this memory, of named schedules and of list scheduling.
-
-    Args:
-        times: seconds of one micro-batch by worker and chunk; with one chunk, of whole worker shares.
-        m: micro-batches per step.
-        caps: memory of the workers; None for any amount.
-        allow: schedules by name, or with parameters of their own; None: `BEST_OF`.
-        chunks: per worker, to try.
-        placements: for list scheduling: linear, loop, v, wave; none for named schedules only.
-        split: whether list scheduling may part weight gradients from backwards.
-
-    Raises:
-        UnsupportedError: an unknown name.
-        InputError: arguments that contradict each other.
-        InfeasibleError: nothing fits.
-    """
-    named = [schedule_named(one) if isinstance(one, str) else one for one in (BEST_OF if allow is None else allow)]
-    return best_among(named, times, m, caps, chunks=chunks, placements=placements, split=split)
 
 
 __all__ = [
