@@ -13,7 +13,7 @@ LINT := .venv/.lint
 DOCS := .venv/.docs
 TORCH := .venv/.torch
 
-.PHONY: help demo test test-full test-torch lint format bench accuracy schedules floors docs clean
+.PHONY: help demo test test-full answers test-torch lint format bench accuracy schedules floors docs clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /\1 - /'
@@ -26,6 +26,9 @@ test: $(TEST)  ## every test but the long products of cases and those against Py
 
 test-full: $(TEST)  ## every test but those against PyTorch, with ten times the generated examples; hours on 2 cores
 	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -q -n $(WORKERS) --ignore=tests/torch
+
+answers: $(TEST)  ## every question of tests/answers still has its recorded numbers; minutes on 2 cores
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "" tests/answers
 
 test-torch: $(TEST) $(TORCH)  ## pipeline schedules against PyTorch itself, which is a large download
 	$(BIN)/python -m pytest -q tests/torch
