@@ -1,8 +1,9 @@
 """Mixed clusters against Sailor and Metis: `python -m benchmarks.hetero --cases FILE --profiles DIR`.
 
 The file holds clusters and the times Sailor's simulator gives to the plans of both planners; the folder, the layer
-profiles it used. Every plan is priced by the simulator's own rule (`sailor_rule` of
-`meshwright.planning.compose.sources.profiles`, and its `set_price` for pipelines of unequal shape). Seconds of planning
+profiles it used. Every plan is priced by the simulator's own rule
+(`benchmarks.sailor_rule`, and `set_price` of `meshwright.planning.compose.sources.profiles` for pipelines of unequal
+shape). Seconds of planning
 are processor time, the comparisons with parts of the cluster included. The largest clusters join kinds between which
 nobody measured a link: there the slower of the two kinds' own links stands for it, and those of A100-40 for A100-80.
 """

@@ -1,7 +1,7 @@
 """Mixed pipelines against measured iterations: `python -m benchmarks.hetero_measured --measured FILE --profiles DIR`.
 
 The file holds plans, seconds per iteration and peak bytes of real runs, and what Sailor's simulator says of them; the
-folder, the layer profiles both predictions start from (`planning.compose.sailor_rule`, `measured_rule`). Records
+folder, the layer profiles both predictions start from (`sailor_rule`, `measured_rule`). Records
 marked EXCLUDE are left out, and of two records with the same digits the first: it has one replica per stage and yet
 seconds of gradient reduction.
 """
@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks import markdown_table
+from benchmarks.measured_rule import measured_peak_bytes, measured_step
+from benchmarks.sailor_rule import Replica, UniformStage
 from meshwright.formats.profiles import ProfileSet, read_profiles
-from meshwright.planning.compose.measured_rule import measured_peak_bytes, measured_step
 from meshwright.planning.compose.sources.profiles.costs import ProfileCosts
 from meshwright.planning.compose.sources.profiles.kinds import DeviceKind
-from meshwright.planning.compose.sources.profiles.sailor_rule import Replica, UniformStage
 from meshwright.units import GIB
 
 PER_NODE = {"GH-96": 4, "Titan-RTX": 8, "RTX-2080": 8, "RTX-3090": 8}

@@ -8,10 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.sailor_rule import Replica, UniformStage
 from meshwright.formats.profiles import ProfileSet, read_profiles
 from meshwright.planning.compose.sources.profiles.costs import ProfileCosts
 from meshwright.planning.compose.sources.profiles.kinds import DeviceKind
-from meshwright.planning.compose.sources.profiles.sailor_rule import Replica, UniformStage
 from meshwright.units import GIB
 
 SHELF = Path(__file__).parents[4] / "shared" / "hetero"

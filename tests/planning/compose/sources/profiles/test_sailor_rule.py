@@ -4,8 +4,9 @@ from math import log2
 
 import pytest
 
+from benchmarks.sailor_rule import Replica, UniformStage, uniform_step
 from meshwright.planning.compose.sources.profiles.costs import ProfileCosts
-from meshwright.planning.compose.sources.profiles.sailor_rule import Replica, UniformStage, moves, uniform_step
+from meshwright.planning.compose.sources.profiles.pipeline_pace import moves
 from tests.planning.compose.cases import costs_of, kind, published_cases, published_plans, tiny_profiles
 
 

@@ -8,12 +8,12 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
+from benchmarks.sailor_rule import Replica, UniformStage, uniform_step
 from meshwright.planning.compose.sources.profiles.columns import Columns, joined, split_columns
 from meshwright.planning.compose.sources.profiles.costs import ProfileCosts
 from meshwright.planning.compose.sources.profiles.improve import merged
 from meshwright.planning.compose.sources.profiles.pipeline_set import Composition, Part, PipelineShape, StageShape
 from meshwright.planning.compose.sources.profiles.pruning import device_prices, undominated
-from meshwright.planning.compose.sources.profiles.sailor_rule import Replica, UniformStage, uniform_step
 from meshwright.planning.compose.sources.profiles.search import Composed, Composer, Effort, compose
 from meshwright.planning.compose.sources.profiles.set_price import CompositionPricer
 from meshwright.planning.compose.sources.profiles.stage_kinds import stage_costs, stage_kinds

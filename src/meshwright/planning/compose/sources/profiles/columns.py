@@ -139,7 +139,7 @@ def _least_layers(stages: int) -> Float[np.ndarray, "one stages"]:
 
 
 def _fixed_s(prices: StageCosts, table: Int[np.ndarray, "rows stages"]) -> Float[np.ndarray, "rows stages"]:
-    """What a stage takes without middle layers: embedding, head and transfers as `sailor_rule.moves` counts them."""
+    """What a stage takes without middle layers: embedding, head and transfers as `pipeline_pace.moves` counts them."""
     stages = table.shape[1]
     fixed = np.zeros(table.shape)
     fixed[:, 0] += prices.seconds[table[:, 0], 0]

@@ -10,7 +10,6 @@ Source: sailor/Planner/simulations/runtime_simulator.py of eth-easl/sailor@cf2c8
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -185,8 +184,3 @@ def _running(times: LayerTimes) -> RunningSums:
 
 def _before_each_cut(values: Float[np.ndarray, "layers"]) -> Float[np.ndarray, "cuts"]:
     return np.concatenate(([0.0], np.cumsum(values)))
-
-
-def micro_batches(global_batch: int, micro_batch: int, replicas: int) -> int:
-    """Micro-batches of a step: ceil(global batch / (micro-batch x replicas))."""
-    return math.ceil(global_batch / (micro_batch * replicas))

@@ -3,7 +3,7 @@
     layers are cut wherever any pipeline cuts them; a run of layers is reduced in one ring over all its holders, kinds
     side by side, at the smallest tensor degree among them; a stage reduces the runs it holds in turn
 
-Where all pipelines are equal this is the ring of each stage that `sailor_rule` prices.
+Where all pipelines are equal this is the ring of each stage that Sailor's simulator prices.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """The pace of one pipeline of a composition: seconds of each stage per micro-batch, bytes of each device.
 
-stage        compute and transfers as `sailor_rule` counts them
+stage        compute and transfers as Sailor's simulator counts them (`moves`)
 replicas     each takes 1/d of the micro-batch; over a cut between d and e of them cross max(d, e) transfers, and
              the side with fewer does several of them in turn
+
+Source: sailor/Planner/simulations/runtime_simulator.py of eth-easl/sailor@cf2c8e3 (Sailor, SOSP 2025).
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from itertools import pairwise
 from meshwright.planning.compose.sources.profiles.costs import ProfileCosts
 from meshwright.planning.compose.sources.profiles.pipeline_set import PipelineShape, StageShape
 from meshwright.planning.compose.sources.profiles.rests import Rests, rests
-from meshwright.planning.compose.sources.profiles.sailor_rule import moves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +102,7 @@ class PipelinePacer:
         )
 
     def _moving(self, shape: PipelineShape) -> list[float] | None:
-        """What each stage pays for transfers, as `sailor_rule.moves` counts them; None where replicas do not nest."""
+        """What each stage pays for transfers, as `moves` counts them; None where replicas do not nest."""
         stages = shape.stages
         if len(stages) == 1:
             return [0.0]
@@ -129,3 +130,21 @@ class PipelinePacer:
         payload = self.costs.boundary_bytes(cut) * micro_batch / transfers
         one_s = self.costs.transfer_s(payload, (here.device, here.tp), (there.device, there.tp))
         return transfers // here.replicas * one_s, transfers // there.replicas * one_s
+
+
+def moves(send_s: list[float], receive_s: list[float]) -> list[float]:
+    """What each stage pays for its transfers per micro-batch.
+
+    Args:
+        send_s: seconds in which the stage before each cut passes one micro-batch on.
+        receive_s: seconds in which the stage behind each cut takes it in.
+
+    Returns:
+        a middle stage pays one receive and one send, the last stage two receives, the first one send, or two in
+        pipelines of more than three stages.
+    """
+    if not send_s:
+        return [0.0]
+    first = send_s[0] * (2 if len(send_s) > 2 else 1)
+    middle = [before + after for before, after in zip(receive_s, send_s[1:], strict=False)]
+    return [first, *middle, 2 * receive_s[-1]]

@@ -2,7 +2,7 @@
 
     T = max over pipelines of (m - 1) max_i(comp_i + c_i) + sum_i(comp_i + c_i)  +  max update  +  sync
 
-The terms are those of `sailor_rule`; where all pipelines are equal the two agree. What is added for unequal ones
+The terms are those of Sailor's simulator; where all pipelines are equal the two agree. What is added for unequal ones
 stands in `pipeline_pace` (replicas inside a stage), `rests` (smaller micro-batches at the end: sequences are shared so
 that the last pipeline ends as early as possible) and `gradient_rings` (unlike cuts).
 """

@@ -21,14 +21,14 @@ from itertools import pairwise
 
 import numpy as np
 
+from benchmarks.sailor_rule import Replica, StepTime, UniformStage, micro_batches
 from meshwright.planning.compose.sources.profiles.costs import (
     BUCKET_BYTES,
     ELEMENT_BYTES,
     ProfileCosts,
     RunningSums,
-    micro_batches,
 )
-from meshwright.planning.compose.sources.profiles.sailor_rule import Replica, StepTime, UniformStage, moves
+from meshwright.planning.compose.sources.profiles.pipeline_pace import moves
 
 FIXED_BYTES = 4e9
 """Context, libraries and communication buffers."""

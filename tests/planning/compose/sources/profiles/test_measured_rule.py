@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from benchmarks.hetero_measured import job_of, usable
-from meshwright.planning.compose.measured_rule import FIXED_BYTES, measured_peak_bytes, measured_step
+from benchmarks.measured_rule import FIXED_BYTES, measured_peak_bytes, measured_step
+from benchmarks.sailor_rule import Replica, UniformStage, uniform_step
 from meshwright.planning.compose.sources.profiles.costs import ProfileCosts
-from meshwright.planning.compose.sources.profiles.sailor_rule import Replica, UniformStage, uniform_step
 from tests.planning.compose.cases import SHELF, kind, shelf_profiles, tiny_profiles
 
 MOST_ERROR = {"clariden/OPT-350": 0.07, "clariden/GPT-NEO": 0.08, "mit": 0.09}

@@ -10,10 +10,12 @@ Source: sailor/Planner/simulations/runtime_simulator.py of eth-easl/sailor@cf2c8
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 
-from meshwright.planning.compose.sources.profiles.costs import ProfileCosts, RunningSums, micro_batches
+from meshwright.planning.compose.sources.profiles.costs import ProfileCosts, RunningSums
+from meshwright.planning.compose.sources.profiles.pipeline_pace import moves
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,24 +87,6 @@ def uniform_step(
     )
 
 
-def moves(send_s: list[float], receive_s: list[float]) -> list[float]:
-    """What each stage pays for its transfers per micro-batch.
-
-    Args:
-        send_s: seconds in which the stage before each cut passes one micro-batch on.
-        receive_s: seconds in which the stage behind each cut takes it in.
-
-    Returns:
-        a middle stage pays one receive and one send, the last stage two receives, the first one send, or two in
-        pipelines of more than three stages.
-    """
-    if not send_s:
-        return [0.0]
-    first = send_s[0] * (2 if len(send_s) > 2 else 1)
-    middle = [before + after for before, after in zip(receive_s, send_s[1:], strict=False)]
-    return [first, *middle, 2 * receive_s[-1]]
-
-
 def _sums(costs: ProfileCosts, replica: Replica, micro_batch: int) -> RunningSums:
     sums = costs.sums(replica.device, replica.tp, micro_batch)
     if sums is None:
@@ -130,3 +114,8 @@ def _sync_s(costs: ProfileCosts, stage: UniformStage) -> float:
     parameters = float(costs.parameters[stage.end] - costs.parameters[stage.first_layer])
     pairs = {(a.device, b.device) for a, b in pairwise(stage.replicas)}
     return costs.ring_s(parameters, min(replica.tp for replica in stage.replicas), len(stage.replicas), pairs)
+
+
+def micro_batches(global_batch: int, micro_batch: int, replicas: int) -> int:
+    """Micro-batches of a step: ceil(global batch / (micro-batch x replicas))."""
+    return math.ceil(global_batch / (micro_batch * replicas))
