@@ -18,10 +18,10 @@ from typing import Any
 from benchmarks import ROOT, machine, markdown_table, today, version, write_page
 from benchmarks.accuracy_goals import goals_text
 from benchmarks.accuracy_scale import Row, coverage_text, scale_text
+from benchmarks.scatter_svg import Dot, scatter_svg
 from meshwright.app.validate import Prediction, compare, predict
 from meshwright.formats.measured import REQUIRED, read_rows
 from meshwright.library.calibration import PACKAGED
-from meshwright.report.scatter_svg import Dot, scatter_svg
 from meshwright.report.score_table import HEADINGS, Compared, score, score_by_group, score_cells
 
 VARIABLE = "MESHWRIGHT_MEASURED"

@@ -15,7 +15,7 @@ NAMES = {
     *("Parallelizer", "Island", "ModelSlice", "PartialPlan", "__version__"),
     *("parallelize", "grad", "value_and_grad", "LocalPipeline", "PipeshardParallel"),
     *("save_checkpoint", "restore_checkpoint"),
-    *("Auto", "FromPlan", "Hosts", "StagesPlan", "plan_step"),
+    *("Auto", "FromPlan", "Hosts", "StagesPlan", "plan_step", "stages_svg"),
     *("FollowParallel", "Islands", "Listing", "difference", "layer_boundary"),
     *("DataParallel", "ShardParallel", "Zero2Parallel", "Zero3Parallel"),
 }

@@ -43,6 +43,7 @@ _HOMES = {
     "Islands": "compiler.stages.islands",
     "StagesPlan": "compiler.stages.plan",
     "plan_step": "compiler.stages.search",
+    "stages_svg": "compiler.stages.picture",
     "Parallelizer": "specs.seam",
     "Island": "specs.cluster",
     "ModelSlice": "specs.seam",

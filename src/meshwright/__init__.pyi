@@ -19,6 +19,7 @@ from meshwright.compiler.methods import (
 )
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.islands import Islands
+from meshwright.compiler.stages.picture import stages_svg
 from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.compiler.stages.search import plan_step
 from meshwright.runtime.checkpoint import restore_checkpoint, save_checkpoint
@@ -58,6 +59,7 @@ __all__ = [
     "restore_checkpoint",
     "save_checkpoint",
     "size",
+    "stages_svg",
     "trace",
     "value_and_grad",
 ]

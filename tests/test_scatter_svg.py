@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from meshwright.report.scatter_svg import LEFT, SIZE, TOP, Dot, scatter_svg
+from benchmarks.scatter_svg import LEFT, SIZE, TOP, Dot, scatter_svg
 
 
 def test_right_predictions_lie_on_the_diagonal_and_late_ones_above() -> None:

@@ -6,13 +6,14 @@ import os
 from pathlib import Path
 from xml.etree import ElementTree
 
+import meshwright as mw
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.islands import Islands
+from meshwright.compiler.stages.picture import COLOURS
 from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.compiler.stages.search import StageSpace, plan_step
-from meshwright.report.stages_svg import COLOURS, stages_svg
 
-PAGE = Path(__file__).parents[2] / "docs" / "train-steps.svg"
+PAGE = Path(__file__).parents[3] / "docs" / "train-steps.svg"
 
 
 def drawn() -> StagesPlan:
@@ -35,7 +36,7 @@ def drawn() -> StagesPlan:
 
 def test_the_picture_of_the_page_is_that_of_its_plan() -> None:
     plan = drawn()
-    picture = stages_svg(plan)
+    picture = mw.stages_svg(plan)
     if os.environ.get("MESHWRIGHT_UPDATE_DOCS"):
         PAGE.write_text(picture)
     assert PAGE.read_text() == picture
