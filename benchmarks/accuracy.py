@@ -157,7 +157,7 @@ def figure(part: Part) -> str:
             measured=run.measured,
             predicted=run.predicted,
             kind=run.group.split(" (")[0],
-            said=f"{record.get('model_name', '')}, {record.get('source', '')}: {found.plan}, {run.error:+.0%}",
+            text=f"{record.get('model_name', '')}, {record.get('source', '')}: {found.plan}, {run.error:+.0%}",
         )
         for record, found, run in part.rows("gpu")
         if run.predicted

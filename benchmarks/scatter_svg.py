@@ -23,7 +23,7 @@ class Dot:
     predicted: float
     kind: str
     """What it is coloured by."""
-    said: str
+    text: str
 
 
 def scatter_svg(title: str, unit: str, dots: Sequence[Dot]) -> str:
@@ -61,7 +61,7 @@ def scatter_svg(title: str, unit: str, dots: Sequence[Dot]) -> str:
         for dot in dots:
             if dot.kind == kind:
                 x, y = LEFT + along(dot.measured), TOP + SIZE - along(dot.predicted)
-                parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6"><title>{escape(dot.said)}</title></circle>')
+                parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6"><title>{escape(dot.text)}</title></circle>')
         parts.append("</g>")
     for place, kind in enumerate(kinds):
         y = TOP + 14 + 18 * place

@@ -10,9 +10,9 @@ from benchmarks.scatter_svg import LEFT, SIZE, TOP, Dot, scatter_svg
 
 def test_right_predictions_lie_on_the_diagonal_and_late_ones_above() -> None:
     dots = [
-        Dot(measured=1.0, predicted=1.0, kind="H100", said="right"),
-        Dot(measured=2.0, predicted=4.0, kind="A100", said="twice <too> long"),
-        Dot(measured=50.0, predicted=50.0, kind="H100", said="right too"),
+        Dot(measured=1.0, predicted=1.0, kind="H100", text="right"),
+        Dot(measured=2.0, predicted=4.0, kind="A100", text="twice <too> long"),
+        Dot(measured=50.0, predicted=50.0, kind="H100", text="right too"),
     ]
     text = scatter_svg("Runs & more", "s", dots)
     ElementTree.fromstring(text)

@@ -11,9 +11,10 @@ from meshwright.formats.cluster import Assumption
 from meshwright.planning.axes import inexact
 from meshwright.planning.job_inputs import Count
 from meshwright.planning.plan_source import PlanLike, plan_question
-from meshwright.planning.reason import Reason
+from meshwright.planning.reason import Reason, idle_reason
 from meshwright.planning.reasons import plan_reasons
 from meshwright.planning.whole_run import whole_run
+from meshwright.report.words.reasons import reason_text
 from meshwright.report.words.verdict import run_sentence, sentence, verdict_of
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec
@@ -110,9 +111,8 @@ def priced_set(job: Job, assumptions: tuple[Assumption, ...] = (), warnings: tup
     only = ranked(job, priced)
     run = whole_run(job, priced)
     warnings = (*warnings, *inexact(line.schedule.name for line in job.plan.pipelines if len(line.workers) > 1))
-    idle = job.cluster.devices - job.plan.devices
-    if idle:
-        warnings = (*warnings, f"{job.plan.devices} of {job.cluster.devices} devices used, {idle} idle")
+    if job.plan.devices < job.cluster.devices:
+        warnings = (*warnings, reason_text(idle_reason(job.plan.devices, job.cluster.devices, "plan")))
     return PlanSet(
         model=job.model,
         cluster=job.cluster,

@@ -209,7 +209,8 @@ def plan_set(
     )
     best, first, certificate = plans[0], found.result.plans[0], found.result.certificate
     where = rank_map(best.job)
-    warnings = [*found.warnings, *where.warnings]
+    warnings = [reason_text(found.idle)] if found.idle else []
+    warnings += where.warnings
     if found.result.relaxed:
         warnings.insert(0, "no plan leaves 8% of the memory free; these leave less")
     warnings += inexact(plan.row.schedule for plan in plans if plan.row is not None and plan.row.pp > 1)

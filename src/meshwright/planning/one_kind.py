@@ -11,6 +11,7 @@ from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.layout import expand
 from meshwright.planning.compose.costing import SECONDS_PER_HOUR, Offer
 from meshwright.planning.objectives import Aim, admitted, require_prices
+from meshwright.planning.reason import Reason, idle_reason
 from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
 from meshwright.search.grid import divisors
 from meshwright.search.result import FoundPlan, SearchResult
@@ -40,7 +41,8 @@ class Found:
     result: SearchResult
     cluster: ClusterSpec
     """The part of the cluster that is used."""
-    warnings: tuple[str, ...] = ()
+    idle: Reason | None = None
+    """Why devices are left out, where some are."""
 
     def job(self, found: FoundPlan, model: ModelSpec, workload: Workload) -> Job:
         """One of the plans as a job."""
@@ -173,39 +175,33 @@ def _part(found: Found, on: Callable[[ClusterSpec], SearchResult], model: ModelS
         if result.plans:
             time_s = result.plans[0].estimate.step_time_s
             if not best.result.plans or time_s < best.result.plans[0].estimate.step_time_s * (1 - CLEARLY_FASTER):
-                best = Found(result=result, cluster=part, warnings=(_idle(found, part, model, workload, time_s),))
+                best = Found(result=result, cluster=part, idle=_idle(found, part, model, workload, time_s))
             break
         if tried == MOST_SUBSETS:
             break
     return best
 
 
-def _idle(whole: Found, part: ClusterSpec, model: ModelSpec, workload: Workload, time_s: float) -> str:
-    """`60 of 61 devices used because ...`."""
-    devices = whole.cluster.devices
-    used = f"{part.devices} of {devices} devices used"
+def _idle(whole: Found, part: ClusterSpec, model: ModelSpec, workload: Workload, time_s: float) -> Reason:
+    """Why a part of the devices is used."""
+    devices, certificate = whole.cluster.devices, whole.result.certificate
     if whole.result.plans:
         slower = whole.result.plans[0]
         name = slower.row.format() if slower.row else "another plan"
         ratio = slower.estimate.step_time_s / time_s - 1
-        slower_by = f"is {100 * ratio:.0f}% slower"
-        return f"{used}, {devices - part.devices} idle: the best plan of all {devices} ({name}) {slower_by}"
-    return f"{used}, {devices - part.devices} idle: {_why_not(devices, model, workload, whole.result)}"
-
-
-def _why_not(devices: int, model: ModelSpec, workload: Workload, result: SearchResult) -> str:
-    if result.certificate.space:
-        return f"none of the {result.certificate.space:,} legal plans of all {devices} fits the memory"
+        return idle_reason(part.devices, devices, "slower", plan=name, ratio=ratio)
+    if certificate.space:
+        return idle_reason(part.devices, devices, "too large", space=certificate.space)
     factor = max(d for d in divisors(devices) if all(d % other for other in divisors(d)[1:-1]))
     heads = model.kinds()[0].attention.heads
-    facts = [
-        f"dp (batch {workload.global_batch:,})" if workload.global_batch % factor else "",
-        f"tp ({heads} heads)" if heads % factor else "",
-        f"pp ({model.num_layers} layers)" if factor > model.num_layers else "",
-        f"cp ({workload.seq_len:,} tokens)" if workload.seq_len % factor else "",
-    ]
-    shown = ", ".join(fact for fact in facts if fact) or "their products"
-    return f"{devices} has the factor {factor}, which some degree must hold, and none can: {shown}"
+    refused = {
+        "dp": ("batch", workload.global_batch) if workload.global_batch % factor else None,
+        "tp": ("heads", heads) if heads % factor else None,
+        "pp": ("layers", model.num_layers) if factor > model.num_layers else None,
+        "cp": ("tokens", workload.seq_len) if workload.seq_len % factor else None,
+    }
+    axes = {axis: why for axis, why in refused.items() if why is not None}
+    return idle_reason(part.devices, devices, "factor", factor=factor, axes=axes)
 
 
 def _accepted(
@@ -225,14 +221,16 @@ def _accepted(
         if refuses is None or not result.plans:
             return result
         where = Found(result=result, cluster=cluster)
-        said = [refuses(where.job(plan, model, workload)) for plan in result.plans]
-        good = tuple(plan for plan, problems in zip(result.plans, said, strict=True) if not problems)
+        refusals = [refuses(where.job(plan, model, workload)) for plan in result.plans]
+        good = tuple(plan for plan, problems in zip(result.plans, refusals, strict=True) if not problems)
         front = tuple(plan for plan in result.pareto if not refuses(where.job(plan, model, workload)))
         if len(good) >= top or len(result.plans) < asked or asked >= MOST_ASKED:
             if not good:
-                raise UnsupportedError(list(dict.fromkeys(p for problems in said for p in problems))[:8], code="MW420")
+                raise UnsupportedError(
+                    list(dict.fromkeys(p for problems in refusals for p in problems))[:8], code="MW420"
+                )
             # The certificate speaks of the whole space; what is faster and refused was left out.
-            optimal = result.certificate.optimal and not said[0]
+            optimal = result.certificate.optimal and not refusals[0]
             certificate = replace(result.certificate, optimal=optimal)
             return replace(result, plans=good[:top], pareto=front, certificate=certificate)
         asked = min(2 * asked, MOST_ASKED)
@@ -250,7 +248,7 @@ def restricted(space: Space, model: ModelSpec, cluster: ClusterSpec, workload: W
 
     Raises:
         UnsupportedError: the target refuses the plainest plan, so that it cannot run this model at all, or everything
-            that an axis is held at.
+            that an axis is pinned to.
     """
     pp = 2 if cluster.devices >= 4 and model.num_layers >= 2 else 1
     dp = 2 if cluster.devices >= 2 * pp else 1
@@ -259,12 +257,12 @@ def restricted(space: Space, model: ModelSpec, cluster: ClusterSpec, workload: W
         dp = per_node  # whole nodes, as every target wants them
     plain = PlanRow(pp=pp, dp=dp, gbs=4 * dp * pp)
 
-    def said(row: PlanRow) -> set[Problem]:
+    def refused_of(row: PlanRow) -> set[Problem]:
         plan = expand(row, model, workload.seq_len)
         job = Job(model=model, cluster=cluster, workload=workload.with_batch(row.gbs), plan=plan)
         return set(refuses(job))
 
-    base = said(plain)
+    base = refused_of(plain)
     if base:
         raise UnsupportedError(sorted(base, key=lambda p: p.what), code="MW420")
     pins = dict(space.pins)
@@ -274,7 +272,7 @@ def restricted(space: Space, model: ModelSpec, cluster: ClusterSpec, workload: W
         ("recompute", ("none", "sel", "full")),
     )
     for axis, values in choices:
-        reasons = {value: said(replace(plain, **{axis: value})) for value in values}  # type: ignore[arg-type]
+        reasons = {value: refused_of(replace(plain, **{axis: value})) for value in values}  # type: ignore[arg-type]
         refused = {value for value, problems in reasons.items() if problems}
         if refused:
             every = pins.get(axis) or _EVERY[axis]
@@ -370,8 +368,7 @@ def find_best(
         if not best.result.plans or _clearly_better(_offers(other)[0], _offers(best)[0], aim):
             best = other
     if best is not whole:
-        used = f"{best.cluster.devices} of {cluster.devices} devices used, the others idle and not rented"
-        best = replace(best, warnings=(f"{used}: {_why_fewer(whole, best, aim)}",))
+        best = replace(best, idle=_why_fewer(whole, best, aim))
     kept = tuple(offer.plan for offer in _offers(best) if aim.excess(offer) == 0)
     if best.result.plans and not kept:
         raise_unmet(found, aim, model)
@@ -423,14 +420,15 @@ def _clearly_better(one: Offer[FoundPlan], other: Offer[FoundPlan], aim: Aim) ->
     return excess < least_excess or (excess == least_excess == 0 and value < least * (1 - CLEARLY_FASTER / 2))
 
 
-def _why_fewer(whole: Found, part: Found, aim: Aim) -> str:
+def _why_fewer(whole: Found, part: Found, aim: Aim) -> Reason:
     """What the part has over the whole cluster."""
+    counts = part.cluster.devices, whole.cluster.devices
     if not whole.result.plans:
-        return "no plan of all of them fits"
+        return idle_reason(*counts, "too large", rented=True, space=whole.result.certificate.space)
     before, after = _offers(whole)[0], _offers(part)[0]
     if aim.excess(before) > 0:
-        return f"the best plan of all of them is beyond {aim.limits_text()}"
-    return f"a step costs {100 * (1 - after.price_per_step / before.price_per_step):.0f}% fewer device-hours"
+        return idle_reason(*counts, "limits", rented=True, limits=aim.limits_text())
+    return idle_reason(*counts, "cheaper", rented=True, saved=1 - after.price_per_step / before.price_per_step)
 
 
 def _offers(found: Found) -> list[Offer[FoundPlan]]:

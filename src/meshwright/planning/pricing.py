@@ -55,7 +55,7 @@ class Pricer:
         """The row's problems, or its estimate.
 
         Raises:
-            UnsupportedError: the row needs something nobody prices.
+            UnsupportedError: the row needs something that cannot be priced.
         """
         if row not in self._known:
             self._known[row] = self._price(row)

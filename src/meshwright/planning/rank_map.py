@@ -100,19 +100,19 @@ def rank_map(job: PlannedJob) -> RankMap:
 
 
 def _group(name: str, size: int, stride: int, devices: int, where: NodeGroup) -> RankGroup:
-    """Groups lie in consecutive blocks of size x stride ranks, so what a domain of D ranks holds of one is
+    """Groups take consecutive blocks of size x stride ranks, so what a domain of D ranks holds of one is
     max(1, gcd(size x stride, D) / stride)."""
 
-    def held(domain_size: int) -> int:
+    def inside(domain_size: int) -> int:
         return min(size, max(1, math.gcd(size * stride, domain_size) // stride))
 
-    whole = next((d for d in where.domains if held(d.size) == size), where.domains[-1])
+    whole = next((d for d in where.domains if inside(d.size) == size), where.domains[-1])
     return RankGroup(
         name=name,
         size=size,
         stride=stride,
         groups=devices // size,
-        inside=held(where.domains[0].size),
+        inside=inside(where.domains[0].size),
         domain=whole.name,
     )
 
@@ -141,9 +141,11 @@ def _stages(job: Job, per_node: int) -> tuple[str, ...]:
             else (f"nodes {first // per_node}-{last // per_node}")
         )
         ranks = f"rank {first}" if first == last else f"ranks {first}-{last}"
-        held = [pair for chunk in worker.chunks for pair in chunk.layers]
-        count = sum(b - a + 1 for a, b in held)
-        layers = f"layers {held[0][0]}-{held[0][1]}" if len(held) == 1 else f"{count} layers in {len(held)} chunks"
+        ranges = [pair for chunk in worker.chunks for pair in chunk.layers]
+        count = sum(b - a + 1 for a, b in ranges)
+        layers = (
+            f"layers {ranges[0][0]}-{ranges[0][1]}" if len(ranges) == 1 else f"{count} layers in {len(ranges)} chunks"
+        )
         lines.append(f"stage {number}: {ranks}, {nodes}; {layers}")
     return tuple(lines)
 
@@ -158,6 +160,6 @@ def _stages_by_group(job: PlannedJob) -> Iterator[str]:
             group = job.cluster.groups[place]
             low, high = ((device - starts[place]) // group.devices_per_node for device in (first, last))
             nodes = f"node {low}" if low == high else f"nodes {low}-{high}"
-            held = [pair for chunk in worker.chunks for pair in chunk.layers]
-            layers = ", ".join(f"{a}-{b}" for a, b in held)
+            ranges = [pair for chunk in worker.chunks for pair in chunk.layers]
+            layers = ", ".join(f"{a}-{b}" for a, b in ranges)
             yield f"pipeline {number} stage {stage}: ranks {first}-{last}, {group.name} {nodes}; layers {layers}"

@@ -25,3 +25,19 @@ class Reason:
     def to_dict(self) -> dict[str, Any]:
         """As data: the kind, then its facts."""
         return {"kind": self.kind, **plain(self.facts)}
+
+
+def idle_reason(
+    used: int, devices: int, why: str, *, of: str = "devices", rented: bool = False, **facts: Any
+) -> Reason:
+    """Why a plan uses fewer devices than there are.
+
+    Args:
+        used: devices in use.
+        devices: that there are.
+        why: a key of `report.words.reasons.IDLE`.
+        of: what the devices are called: a group, or all of them.
+        rented: idle devices are not paid for.
+        facts: of the reason.
+    """
+    return Reason.of("idle", used=used, devices=devices, of=of, why=why, rented=rented, **facts)

@@ -200,7 +200,7 @@ class Sizing:
 
 
 def nodes_of(device: DeviceSpec, nodes: int, per_node: int | None = None) -> ClusterSpec:
-    """So many nodes of one kind of device, as its vendor builds them unless told."""
+    """So many nodes of one kind of device, as its vendor builds them by default."""
     usual = device.node.devices_per_node if device.node else 8
     per_node = per_node or usual
     group = node_group(name=device.name, device=device, nodes=nodes, devices_per_node=per_node)

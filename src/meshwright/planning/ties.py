@@ -1,4 +1,4 @@
-"""Two plans beside each other: by how much they differ, in which parts, and whether that can be told."""
+"""Two plans beside each other: by how much they differ, in which parts, and whether it is a tie."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MOST_PARTS = 3
 
 
 def tied(ratio: float, best: StepPrice) -> bool:
-    """Whether a plan that differs from another by this share of its step cannot be told apart from it.
+    """Whether a plan that differs from another by this share of its step ties with it.
 
     Their ranges are wide but move together, as both rest on the same kernels and links. So not their ranges are
     compared: the limit is the smallest difference between two measured runs of one job that was still predicted in the

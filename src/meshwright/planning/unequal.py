@@ -9,6 +9,7 @@ from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.native import NativeSource
 from meshwright.planning.mixed.source import Candidate
 from meshwright.planning.one_kind import Found, SpaceFor
+from meshwright.planning.reason import idle_reason
 from meshwright.search.result import FoundPlan, SearchResult
 from meshwright.specs.cluster import ClusterSpec
 
@@ -46,17 +47,12 @@ def with_unequal(inputs: JobInputs, found: Found, space_for: SpaceFor, *, top: i
     result = SearchResult(plans=plans[:top], pareto=found.result.pareto, certificate=certificate, relaxed=False)
     used = sum(stage.devices for stage in quicker[0].estimate.stages)
     # Where they leave as many idle as equal ones, the reason is the same.
-    warnings = found.warnings if used == found.cluster.devices else _idle(used, whole.devices)
-    return Found(result=result, cluster=whole, warnings=warnings)
+    idle = found.idle
+    if used != found.cluster.devices:
+        idle = None if used == whole.devices else idle_reason(used, whole.devices, "no faster plan")
+    return Found(result=result, cluster=whole, idle=idle)
 
 
 def _found(one: Candidate) -> FoundPlan:
     assert isinstance(one.estimate, StepEstimate)
     return FoundPlan(row=None, plan=one.plan, estimate=one.estimate)
-
-
-def _idle(used: int, devices: int) -> tuple[str, ...]:
-    if used == devices:
-        return ()
-    left = devices - used
-    return (f"{used:,} of {devices:,} devices used, {left:,} idle: no plan found that uses them is quicker",)

@@ -26,7 +26,7 @@ class WholeRun(Record):
 
 
 def whole_run(job: PlannedJob, estimate: StepPrice, tokens: float | None = None) -> WholeRun | None:
-    """Days, device-hours and price of the run; None where nobody said how many tokens."""
+    """Days, device-hours and price of the run; None where the tokens of the run are unknown."""
     if not isinstance(job, Job) or not isinstance(estimate, StepEstimate):
         return None  # profiles do not tell how many tokens a sequence has
     tokens = tokens if tokens is not None else job.workload.tokens

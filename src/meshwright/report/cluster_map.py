@@ -31,9 +31,9 @@ def cluster_map(groups: Sequence[Mapping[str, Any]], places: Sequence[Mapping[st
         line.append(f"  {group['nodes']} nodes of {group['devices_per_node']}", style="dim")
         line.no_wrap, line.overflow = True, "ellipsis"
         lines.append(line)
-        said = [_said(place) for place in here[:MOST_PLACES]]
-        said += [f"... {len(here) - MOST_PLACES} more runs of stages"] if len(here) > MOST_PLACES else []
-        lines += [Text(f"  {'':<{width}}  {text}", no_wrap=True, overflow="ellipsis") for text in said]
+        texts = [_place_text(place) for place in here[:MOST_PLACES]]
+        texts += [f"... {len(here) - MOST_PLACES} more runs of stages"] if len(here) > MOST_PLACES else []
+        lines += [Text(f"  {'':<{width}}  {text}", no_wrap=True, overflow="ellipsis") for text in texts]
     return lines
 
 
@@ -51,7 +51,7 @@ def _cells(nodes: int, places: Sequence[Mapping[str, Any]]) -> Text:
     return cells
 
 
-def _said(place: Mapping[str, Any]) -> str:
+def _place_text(place: Mapping[str, Any]) -> str:
     letter = ascii_uppercase[int(place["pipeline"]) % 26]
     return (
         f"{letter} {_range('node', place['nodes'])}: pipeline {place['pipeline']} {_range('stage', place['stages'])}, "

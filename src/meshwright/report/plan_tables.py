@@ -59,7 +59,7 @@ def render_plan_set(document: Mapping[str, Any]) -> RenderableType:
 
 
 def tie_lines(tie: Mapping[str, Any]) -> list[RenderableType]:
-    """Which plans of the table cannot be told apart from the best."""
+    """Which plans of the table tie with the best."""
     ranks = tie["ranks"]
     if not ranks:
         return []
@@ -172,7 +172,7 @@ class StageBars:
         room = options.max_width - label - max(map(len, sizes)) - 6
         width = max(8, min(48, room - min(24, max(map(len, layers)) + 2)))
         before = -1
-        for stage, size, held, name in zip(shown, sizes, layers, names, strict=True):
+        for stage, size, layers_text, name in zip(shown, sizes, layers, names, strict=True):
             number = self.stages.index(stage)
             if number > before + 1:
                 yield Text(f"  ... {number - before - 1} more", style="dim")
@@ -180,8 +180,8 @@ class StageBars:
             bar = memory_bar(stage["memory_bytes"], stage["capacity_bytes"], width)
             line = Text.assemble(f"  {name:<{label}}  ", bar, f"  {size}", no_wrap=True, overflow="ellipsis")
             rest = options.max_width - len(line) - 2
-            if len(held) <= rest:
-                line.append(f"  {held}", style="dim")
+            if len(layers_text) <= rest:
+                line.append(f"  {layers_text}", style="dim")
             yield line
 
 
@@ -201,9 +201,9 @@ def shown_stages(stages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 
 def layer_text(layers: Sequence[Sequence[int]]) -> str:
     """`20 layers`, and which where they are one range."""
-    held = sum(last - first + 1 for first, last in layers)
+    number = sum(last - first + 1 for first, last in layers)
     where = f" {layers[0][0]}-{layers[0][1]}" if len(layers) == 1 else f" in {len(layers)} chunks"
-    return f"{held} layer{'s' if held != 1 else ''}{where}"
+    return f"{number} layer{'s' if number != 1 else ''}{where}"
 
 
 def breakdown(estimate: Mapping[str, Any]) -> ShareBars:

@@ -101,7 +101,7 @@ def _curve(study: Mapping[str, Any], optimum: float, *, timed: bool) -> Curve:
 
 
 def _dash(place: int) -> str:
-    """Every second line is dashed, so that lines that lie on each other are seen."""
+    """Every second line is dashed, so that overlapping lines are seen."""
     return ' stroke-dasharray="7 4"' if place % 2 else ""
 
 

@@ -36,7 +36,7 @@ def render_run(run: Mapping[str, Any]) -> RenderableType:
         "layers " + "+".join(map(str, run["stage_layers"])) + f" = {sum(run['stage_layers'])}",
         _step_times(timing),
     ]
-    lines += [f"recovered: {said}" for said in run["recoveries"]]
+    lines += [f"recovered: {one}" for one in run["recoveries"]]
     if run["assumptions"]:
         lines.append("by default: " + "; ".join(run["assumptions"]))
     return Group(*lines)
@@ -64,10 +64,10 @@ def render_verified(found: Mapping[str, Any]) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
 
-    said = "equals one device" if found["ok"] else "does NOT equal one device"
+    result = "equals one device" if found["ok"] else "does NOT equal one device"
     lines = [
         f"{found['model']}, {found['plan']}, {found['devices']} devices, backend {found['backend']}, {found['dtype']}",
-        f"{said} after {found['steps']} steps: loss {found['loss']:.1e}, gradients {found['gradient']:.1e}, weights"
+        f"{result} after {found['steps']} steps: loss {found['loss']:.1e}, gradients {found['gradient']:.1e}, weights"
         f" {found['weight']:.1e}; tolerance {found['tolerance']:.0e}",
     ]
     if found["routed"]:

@@ -196,13 +196,13 @@ def _mark_spans(picture: Picture, worker: int, cells: list[Cell], scale: float) 
 
 def _append(line: Text, cells: Sequence[Cell]) -> None:
     """Add cells, those of one style together."""
-    held, style = "", ""
+    letters, style = "", ""
     for letter, own in cells:
         if own != style:
-            line.append(held, style=style)
-            held, style = "", own
-        held += letter
-    line.append(held, style=style)
+            line.append(letters, style=style)
+            letters, style = "", own
+        letters += letter
+    line.append(letters, style=style)
 
 
 def _axis(end_s: float, scale: float, room: int) -> str:

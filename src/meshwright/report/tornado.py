@@ -18,7 +18,7 @@ LEFT, MIDDLE, RIGHT = 190, 560, 170
 """Widths of labels, bars and numbers in the drawing."""
 ROW, BAR = 26, 16
 LOWER, RAISED = "#b3541e", "#1f6f8b"
-"""Colours of the lowered and of the raised number; both are told in words too."""
+"""Colours of the lowered and of the raised number; both stand in the text too."""
 
 
 def render_what_if(document: Mapping[str, Any]) -> RenderableType:

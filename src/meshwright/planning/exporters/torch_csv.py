@@ -121,9 +121,9 @@ def _holding(chunks: list[Chunk], part: str) -> int:
 def _notes(job: Job, pipeline: Pipeline) -> Iterator[str]:
     strategy = job.plan.strategies[job.plan.strategy_index(pipeline, pipeline.workers[0])]
     degrees = {"tensor": strategy.tp, "context": strategy.cp, "expert": strategy.expert.ep, "data": strategy.dp}
-    said = ", ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
-    if said:
-        yield f"the files order the pipeline; set up the other degrees ({said}) in your trainer"
+    others = ", ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
+    if others:
+        yield f"the files order the pipeline; set up the other degrees ({others}) in your trainer"
     if strategy.recompute.kind != "none":
         yield f"recompute ({strategy.recompute.kind}) is a wrapper of your modules, such as torch.utils.checkpoint"
     if strategy.data.zero == 3:

@@ -94,8 +94,8 @@ def _fix(repairs: tuple[JobRepair, ...], *, pinned: bool) -> str:
 
 
 def _nothing_legal(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: Space) -> Problem:
-    held = ", ".join(f"{axis} {', '.join(map(str, values))}" for axis, values in space.pins)
-    pinned = f" with {held}" if held and len(held) < 200 else ""
+    pins = ", ".join(f"{axis} {', '.join(map(str, values))}" for axis, values in space.pins)
+    pinned = f" with {pins}" if pins and len(pins) < 200 else ""
     schedules = ", ".join(map(str, dict(space.pins).get("schedule", ())))
     also = f"; p, m and v must suit {schedules} (`meshwright schedule list`)" if schedules else ""
     return Problem(

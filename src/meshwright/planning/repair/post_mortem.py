@@ -95,7 +95,7 @@ def post_mortem(
         row: the plan, where it is one row; with it, plans are looked for that the run may have run instead.
 
     Raises:
-        InputError: the log cannot be read, or nobody in it runs out of memory.
+        InputError: the log cannot be read, or no rank in it runs out of memory.
     """
     messages = read_out_of_memory(os.fspath(log))
     found = max(messages, key=lambda one: (one.reserved_bytes is not None, one.rank is not None))

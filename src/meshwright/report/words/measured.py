@@ -9,7 +9,7 @@ from meshwright.specs.measured import MeasuredJob
 
 
 def folder_notes(job: MeasuredJob) -> tuple[str, ...]:
-    """Whether the folder of profiles still says what the plan was made with; the plan's own numbers count."""
+    """Whether the profiles changed since the plan was made; the plan keeps its own numbers."""
     profile = job.profile
     own = "the plan is priced with the numbers that its file carries"
     interpolated = sum(point.basis == "interpolated" for point in profile.points)

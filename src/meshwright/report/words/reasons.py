@@ -122,6 +122,37 @@ def _reserve(facts: Mapping[str, Any]) -> str:
     )
 
 
+def _idle(facts: Mapping[str, Any]) -> str:
+    used, devices = facts["used"], facts["devices"]
+    rest = f"{devices - used:,} idle" + (" and not rented" if facts["rented"] else "")
+    why = IDLE[facts["why"]](facts)
+    return f"{used:,} of {devices:,} {facts['of']} used, {rest}" + (f": {why}" if why else "")
+
+
+def _factor(facts: Mapping[str, Any]) -> str:
+    axes = ", ".join(f"{axis} ({_AMOUNTS[what].format(amount)})" for axis, (what, amount) in facts["axes"].items())
+    return (
+        f"{facts['devices']} has the factor {facts['factor']}, which some degree must have, and none can: "
+        f"{axes or 'their products'}"
+    )
+
+
+_AMOUNTS = {"batch": "batch {:,}", "heads": "{} heads", "layers": "{} layers", "tokens": "{:,} tokens"}
+IDLE: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "plan": lambda facts: "",
+    "no faster plan": lambda facts: "no faster plan found that uses them",
+    "no better plan": lambda facts: "no plan found that uses them is better for its price",
+    "slower": lambda facts: (
+        f"the best plan of all {facts['devices']:,} ({facts['plan']}) is {percent(facts['ratio'])} slower"
+    ),
+    "too large": lambda facts: (
+        f"none of the {facts['space']:,} legal plans of all {facts['devices']:,} fits the memory"
+    ),
+    "factor": _factor,
+    "limits": lambda facts: f"the best plan of all {facts['devices']:,} exceeds {facts['limits']}",
+    "cheaper": lambda facts: f"a step costs {percent(facts['saved'])} less",
+}
+"""Why devices are idle, by the reason's `why`."""
 SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "identity": lambda facts: f"plan: {facts['text']}",
     "time": _time,
@@ -134,6 +165,7 @@ SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "price": _price,
     "link price": _link_price,
     "reserve": _reserve,
+    "idle": _idle,
     "time difference": _time_difference,
     "memory difference": _memory_difference,
     "cost difference": _cost_difference,
