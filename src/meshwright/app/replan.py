@@ -13,6 +13,8 @@ from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.formats.plan_json import read_job
 from meshwright.planning.changed_cluster import ChangedCluster, changed_cluster
 from meshwright.planning.compose.moved_state import MovedState, moved_state
+from meshwright.planning.reason import idle_reason
+from meshwright.report.words.reasons import reason_text
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.units import gib, seconds
@@ -133,9 +135,7 @@ def replan(
     change = changed_cluster(job.cluster, lost=lost, added=added)
     notes = []
     if change.stranded:
-        notes.append(
-            f"{change.stranded} devices are left of nodes that lost others and stand idle: a group is equal nodes"
-        )
+        notes.append(f"{change.stranded} devices are idle: their nodes lost others, and a group has equal nodes")
     pins = tuple(pin) or (_degrees(job) if change.cluster.homogeneous else ())
     answer = plans_again(job, change.cluster, top=top, pin=pins, forbid=forbid)
     if answer is None and pins and not tuple(pin):
@@ -151,9 +151,9 @@ def replan(
     near = [move for move in found if move.step_time_s <= found[0].step_time_s * (1 + SAME)]
     first = min(near, key=lambda move: (move.state.moved_bytes, move.step_time_s))
     ordered = [first, *(move for move in found if move is not first)]
-    idle = change.cluster.devices - first.plan.plan.devices
-    if idle:
-        notes.append(f"{idle} devices stand idle: no plan found that uses them is quicker")
+    used, devices = first.plan.plan.devices, change.cluster.devices
+    if used < devices:
+        notes.append(reason_text(idle_reason(used, devices, "no faster plan")))
     return Replanned(before=job, change=change, moves=tuple(ordered), answer=answer, notes=tuple(notes))
 
 

@@ -57,7 +57,7 @@ def test_a_plan_of_several_kinds_is_read_and_priced_again(plans: PlanSet, tmp_pa
 def test_a_slow_kind_is_left_out_and_said_so() -> None:
     plans = plan(MODEL, gpus="8xH100,1x4xV100-16", global_batch=16, dtype="fp16")
     idle = plans.cluster.devices - plans[0].plan.devices
-    assert idle == 0 or any("stay idle" in warning for warning in plans.warnings)
+    assert idle == 0 or any(" idle" in warning for warning in plans.warnings)
     assert plans.mixing is not None
     assert plans.mixing.best_alone is not None
     assert plans[0].estimate.step_time_s <= (plans.mixing.best_alone.step_time_s or 0.0)

@@ -104,7 +104,7 @@ def test_the_document_is_json_and_its_parts_sum_to_the_step(mixed: PlanSet) -> N
 def test_a_kind_that_fits_nothing_is_left_idle_and_said(tmp_path: Path) -> None:
     plan = plan_measured("tiny", profiles=PROFILES, global_batch=48, cluster=cluster_file(tmp_path, old_gib=2.5))
     assert {row["group"] for row in rows_of(plan)} == {"new"}
-    assert any("4 of 4 old stay idle" in line for line in plan.warnings)
+    assert any("0 of 4 old used, 4 idle" in line for line in plan.warnings)
     assert "Mixing does not pay" in plan.verdict.text
 
 

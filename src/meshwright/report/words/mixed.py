@@ -8,6 +8,8 @@ from typing import Any
 from meshwright.planning.mixed.mixing import HeldLayers, IdleDevices, Mixing
 from meshwright.planning.mixed.slices import Composition, PlannedSlice
 from meshwright.planning.mixed.source import SearchRecord
+from meshwright.planning.reason import idle_reason
+from meshwright.report.words.reasons import reason_text
 from meshwright.report.words.titles import shortened, strategy_text
 from meshwright.units import percent, seconds, significant
 
@@ -111,11 +113,18 @@ def framework_lines(mixing: Mixing) -> Iterator[str]:
 
 def idle_lines(idle: Iterable[IdleDevices]) -> tuple[str, ...]:
     """Devices that are left out, and why."""
-    why = {
-        False: "no plan found that uses them is quicker",
-        True: "not rented, since no plan found that uses them is better for its price",
-    }
-    return tuple(f"{one.idle} of {one.devices} {one.group} stay idle: {why[one.rented]}" for one in idle)
+    return tuple(
+        reason_text(
+            idle_reason(
+                one.devices - one.idle,
+                one.devices,
+                "no better plan" if one.rented else "no faster plan",
+                of=one.group,
+                rented=one.rented,
+            )
+        )
+        for one in idle
+    )
 
 
 def search_lines(searched: SearchRecord, step_time_s: float) -> Iterator[str]:
