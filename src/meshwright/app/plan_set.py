@@ -15,7 +15,6 @@ from meshwright.planning.plan_shape import bare_row, title
 from meshwright.planning.rank_map import RankMap, rank_map
 from meshwright.planning.ties import tied
 from meshwright.planning.whole_run import WholeRun
-from meshwright.report.words.mixed import composition_document, mixing_document
 from meshwright.report.words.titles import shortened, title_of
 from meshwright.report.words.verdict import Verdict, run_sentence
 from meshwright.schedules.plan_rows import row_of
@@ -216,11 +215,8 @@ class PlanSet(Sequence[RankedPlan]):
             document["timing"] = {"search_s": self.certificate.search_s}
         if self.searched is not None:
             document["search"] = self.searched.to_dict()
-        if self.mixing is not None:
-            document["mixing"] = mixing_document(self.mixing)
-            document["verdict"] |= {name: document["mixing"][name] for name in ("alone", "without")}
-        if self.composition is not None:
-            document["composition"] = composition_document(self.composition)
+        if self.mixing is not None or self.composition is not None:
+            document = _with_mixed(document, self)
         if self.run is not None:
             document["run"] = self.run.to_dict() | {"text": run_sentence(self.run)}
         return document
@@ -303,6 +299,19 @@ def identities(job: PlannedJob, row: PlanRow | None) -> tuple[str, ...]:
     if plan.devices < job.cluster.devices:
         found.append(f"{plan.devices} of {job.cluster.devices} devices used")
     return tuple(found)
+
+
+def _with_mixed(document: dict[str, Any], answer: PlanSet) -> dict[str, Any]:
+    """What an answer over several kinds of device says besides."""
+    from meshwright.report.words.mixed import composition_document, mixing_document  # with the search of several kinds
+
+    if answer.mixing is not None:
+        mixing = mixing_document(answer.mixing)
+        document["mixing"] = mixing
+        document["verdict"] |= {name: mixing[name] for name in ("alone", "without")}
+    if answer.composition is not None:
+        document["composition"] = composition_document(answer.composition)
+    return document
 
 
 def _front_entry(point: FrontPlan, model: ModelSpec) -> dict[str, object]:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, nearest, unknown_name
 from meshwright.estimate.legality import model_rules, row_degrees
 from meshwright.estimate.stages import refusal
-from meshwright.formats.megatron import translate
 from meshwright.schedules import DEFAULT_SCHEDULES, PLAN_SCHEDULES, SCHEDULES, schedule_named
 from meshwright.search.grid import divisors
 from meshwright.search.space import Space
@@ -43,7 +42,14 @@ _TOKENS: dict[str, tuple[str, str]] = {
 }
 """Tokens of the one-line form that say one axis."""
 
-TARGETS: dict[str, Callable[[Job], tuple[Problem, ...]]] = {"megatron": lambda job: translate(job).refused}
+
+def _megatron_refuses(job: Job) -> tuple[Problem, ...]:
+    from meshwright.formats.megatron import translate
+
+    return translate(job).refused
+
+
+TARGETS: dict[str, Callable[[Job], tuple[Problem, ...]]] = {"megatron": _megatron_refuses}
 """Frameworks whose limits a search can respect, each with what it refuses of a job."""
 
 

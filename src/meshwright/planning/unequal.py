@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from meshwright.estimate.result import StepEstimate
 from meshwright.planning.job_inputs import JobInputs
-from meshwright.planning.mixed.native import NativeSource
-from meshwright.planning.mixed.source import Candidate
 from meshwright.planning.one_kind import Found, SpaceFor
 from meshwright.planning.reason import idle_reason
 from meshwright.search.result import FoundPlan, SearchResult
 from meshwright.specs.cluster import ClusterSpec
+
+if TYPE_CHECKING:
+    from meshwright.planning.mixed.source import Candidate
 
 LOOKED_AT = 4
 """Compositions that are priced in full."""
@@ -36,6 +38,8 @@ def with_unequal(inputs: JobInputs, found: Found, space_for: SpaceFor, *, top: i
     whole = inputs.cluster
     if divides_well(whole) and found.cluster.devices == whole.devices and found.result.plans:
         return found
+    from meshwright.planning.mixed.native import NativeSource  # the composer, where equal pipelines leave devices idle
+
     source = NativeSource(inputs, space_for)
     composed = [one for one in source.composed(source.whole, LOOKED_AT) if len(one.plan.pipelines) > 1]
     equal_s = found.result.plans[0].estimate.step_time_s if found.result.plans else float("inf")
