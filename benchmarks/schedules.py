@@ -6,14 +6,10 @@ Every line is read off the catalogue or simulated: one row and one section a sch
 from __future__ import annotations
 
 import argparse
-import ast
 import inspect
 import sys
-import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 
 from benchmarks import DOCS
@@ -46,15 +42,6 @@ RULES: dict[str, Rule] = {
     "m a multiple of p or less than p": lambda p, m, v: m % p == 0 or m < p,
 }
 """What schedules ask of workers, micro-batches and chunks, in the words of the page."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A schedule's own setting."""
-
-    name: str
-    default: object
-    meaning: str
 
 
 @cache
@@ -90,23 +77,6 @@ def closed_form(schedule: Schedule) -> str:
                     (inspect.getdoc(owner.__dict__[method]) or "").partition("\n\n")[0].replace("\n", " ").rstrip(".")
                 )
     return "not known"
-
-
-def parameters(schedule: Schedule) -> Iterator[Parameter]:
-    """Its own settings, with what the source says below each field."""
-    meanings: dict[str, str] = {}
-    for owner in type(schedule).__mro__:
-        if owner is object or owner is Schedule:
-            continue
-        body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for line, below in pairwise(body.body):
-            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and isinstance(below, ast.Expr):
-                value = below.value
-                if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                    meanings.setdefault(line.target.id, " ".join(value.value.split()))
-    for field in fields(schedule):
-        yield Parameter(field.name, getattr(schedule, field.name), meanings.get(field.name, ""))
 
 
 def description(schedule: Schedule) -> str:
@@ -176,9 +146,9 @@ def section(name: str) -> str:
         "in plans": f"no: {schedule.not_in_plans}" if schedule.not_in_plans else "yes",
         "source": schedule.source,
     }
-    for item in parameters(schedule):
-        default = "found by itself" if item.default is None else item.default
-        facts[f"parameter `{item.name}`"] = f"{item.meaning} Default: {default}."
+    for item in schedule.parameters():
+        default = "" if item.default is None else f" Default: {item.default}."
+        facts[f"parameter `{item.name}`"] = f"{item.help}{default}"
     rows = [(label, _plain(text)) for label, text in facts.items() if text]
     return (
         f"## {name}\n\n{schedule.title}.\n\n![{name} with 4 workers and 8 micro-batches]({FIGURES}/{name}.svg)\n\n"

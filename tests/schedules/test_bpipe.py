@@ -36,8 +36,3 @@ def test_eight_workers_hold_five_at_most() -> None:
     assert bpipe.resident(8, 40).tolist() == [5, 5, 5, 5, 4, 4, 4, 4]
     assert bpipe.resident(4, 8).tolist() == [3, 3, 2, 2]
     assert bpipe.exchanges(8, 40, 5) == ()
-
-
-def test_when_exchanges_hide() -> None:
-    assert BPipe().exchanges_hide(1e-3, 2e-3, 150e6, 100e9)
-    assert not BPipe().exchanges_hide(1e-3, 2e-3, 151e6, 100e9)

@@ -13,7 +13,6 @@ from meshwright.schedules.communication import batches
 from meshwright.schedules.kinds import LANE, Lane
 from meshwright.schedules.memory import Footprint
 from meshwright.schedules.mobius import Mobius
-from meshwright.schedules.offload import with_offload
 from meshwright.schedules.optimizer_step import live_versions, with_optimizer, with_updates
 from meshwright.schedules.pairing import peer
 from meshwright.schedules.pipedream import PipeDream
@@ -59,7 +58,6 @@ def naive_lanes(table: ScheduleTable, seconds: np.ndarray) -> list[float]:
 def test_lanes_run_beside_each_other(drawn: Drawn, seed: int, which: int, ahead: int) -> None:
     plain = drawn.table()
     table = with_sharding(plain, ahead=ahead, reduce_each=bool(which & 16)) if which & 1 else plain
-    table = with_offload(table, idle=2, ahead=ahead) if which & 2 else table
     table = with_optimizer(table) if which & 4 else table
     table = with_communication(table) if which & 8 else table
     own = table.kind <= Kind.X
@@ -170,14 +168,6 @@ def test_bpipe_evicts_down_to_its_limit() -> None:
     used = simulate(table, times).memory(Footprint(activation_bytes=1.0))
     assert used.peak_bytes.max() <= BPipe().limit(8) == 5
     assert simulate(table, times).makespan_s == simulate(SCHEDULES["1f1b"].table(8, 16), Times.equal(8)).makespan_s
-
-
-def test_offloaded_activations_leave_room() -> None:
-    plain = SCHEDULES["1f1b"].table(8, 16)
-    table = with_offload(plain, idle=4)
-    times = _with_others(Times.equal(8), table, 0, scale=0.1)
-    kept = simulate(table, times).memory(Footprint(activation_bytes=1.0)).peak_bytes
-    assert kept[0] <= 4 < simulate(plain, times).memory(Footprint(activation_bytes=1.0)).peak_bytes[0]
 
 
 def test_updates_follow_their_gradients() -> None:

@@ -9,7 +9,6 @@ import numpy as np
 from meshwright.errors import Problem
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.lists import Task, table_of_lists
-from meshwright.schedules.one_f_one_b import one_chunk_problems
 from meshwright.schedules.parameters import whole
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 
@@ -34,6 +33,7 @@ class AvgPipe(Schedule):
     pipelines: int = whole(1, "Replicas of the model on the same workers, a divisor of m.")
 
     name = "avgpipe"
+    only_chunks = 1
     # Each step the replica and the reference model are read and written to pull them together.
     weight_passes = 4
     title = "AvgPipe: 1F1B with advanced forwards, averaged replicas"
@@ -64,7 +64,7 @@ class AvgPipe(Schedule):
         return self.pipelines
 
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
-        found = one_chunk_problems(self.name, v)
+        found: list[Problem] = []
         n = self.pipelines
         if m % n:
             near = [k for k in (m - m % n, m - m % n + n) if k]

@@ -9,7 +9,6 @@ from meshwright.schedules.avgpipe import one_pipeline
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.list_order import Key, list_table
 from meshwright.schedules.lists import Task, table_of_lists
-from meshwright.schedules.one_f_one_b import one_chunk_problems
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 
 
@@ -28,6 +27,8 @@ class Bamboo(Schedule):
     """
 
     name = "bamboo"
+    only_chunks = 1
+    repeats = True
     kinds = frozenset({Kind.F, Kind.X, Kind.B})
     shadows = True
     title = "Bamboo: 1F1B with redundant forwards of the next stage"
@@ -61,12 +62,8 @@ class Bamboo(Schedule):
 
         return list_table(Placement.of_chains([chain]), (m,), (1, 2), rank, lambda stage: p - stage)
 
-    def period(self, p: int, v: int) -> int | None:
-        """Each micro-batch repeats the one before."""
-        return 1
-
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
-        found = one_chunk_problems(self.name, v)
+        found: list[Problem] = []
         if p < 2:
             why = "a lost worker needs another one that takes its stage over"
             found.append(Problem(what=f"bamboo: p = {p}", why=why, fix="p = 2", field="p"))

@@ -26,6 +26,10 @@ STEADY_PERIODS = 5
 MOST_CHUNKS = 64
 """Chunks per worker up to which the fewest legal number is looked for."""
 
+CHUNKS_WHY = {1: "gives every worker one chunk", 2: "places two chunks per worker in a V, one down and one back"}
+CHUNKS_FIX = {1: "v = 1, or schedule interleaved", 2: "v = 2"}
+"""Why a schedule allows one number of chunks only, and what to do."""
+
 ROUNDING = 1e-12
 """Relative margin by which bounds stay below what rounding can do to sums of durations."""
 
@@ -74,6 +78,12 @@ class Schedule(ABC):
     """Whether a search tries it unless schedules are named: exact, and in every framework with pipelines."""
     steady_alive: ClassVar[bool] = False
     """Whether a longer step is known to keep no more activations alive."""
+    only_chunks: ClassVar[int] = 0
+    """The only number of chunks per worker that it allows; 0 for any."""
+    repeats: ClassVar[bool] = False
+    """Whether in the steady state each micro-batch repeats the one before."""
+    ramps: ClassVar[int] = 1
+    """Times p micro-batches that fill and drain the pipeline between them, at most."""
     orders_tried: ClassVar[int] = 1
     """Orders that are made for one table, of which the fastest is kept."""
     weight_copies: ClassVar[int] = 1
@@ -103,7 +113,13 @@ class Schedule(ABC):
         ]
         declared = (one.problem(self.name, getattr(self, one.name)) for one in self.parameters())
         found += [problem for problem in declared if problem is not None]
-        return tuple(found or self._problems(p, m, v))
+        if found:
+            return tuple(found)
+        only = self.only_chunks
+        if only and v != only:
+            what = f"{self.name}: v = {v} chunks per worker"
+            found.append(Problem(what=what, why=f"{self.name} {CHUNKS_WHY[only]}", fix=CHUNKS_FIX[only], field="v"))
+        return (*found, *self._problems(p, m, v))
 
     def fewest_chunks(self, p: int, m: int) -> int:
         """Fewest chunks per worker that it allows; 1 if it refuses p and m whatever the chunks.
@@ -345,11 +361,11 @@ class Schedule(ABC):
 
     def period(self, p: int, v: int) -> int | None:
         """Micro-batches after which the steady order repeats; None if a longer step is not a shorter one stretched."""
-        return None
+        return 1 if self.repeats else None
 
-    @abstractmethod
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
-        """The schedule's own constraints, for positive p, m and v."""
+        """The schedule's own constraints besides `only_chunks` and the ranges of its settings, for positive p, m, v."""
+        return []
 
     @abstractmethod
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
@@ -381,7 +397,7 @@ class Schedule(ABC):
 
     def _settled(self, p: int, v: int) -> int:
         """Micro-batches that fill and drain the pipeline between them, at most."""
-        return p
+        return self.ramps * p
 
     def _check(self, p: int, m: int, v: int) -> None:
         problems = self.problems(p, m, v)

@@ -103,16 +103,3 @@ class BPipe(OneFOneBOrder):
             guests[p - 1 - worker] = max(np.cumsum(moves), default=0)
         own = np.minimum(np.minimum(m, p - np.arange(p)), self.limit(p))
         return np.stack([own, np.array(guests, dtype=own.dtype)], axis=1)
-
-    def exchanges_hide(
-        self, forward_s: float, backward_s: float, activation_bytes: float, link_bytes_per_s: float
-    ) -> bool:
-        """Whether an exchange there and back fits a pair of tasks: 2 * bytes / bandwidth <= forward_s + backward_s.
-
-        Args:
-            forward_s: of one micro-batch.
-            backward_s: likewise.
-            activation_bytes: what a worker keeps for one micro-batch.
-            link_bytes_per_s: between a worker and its partner.
-        """
-        return 2 * activation_bytes / link_bytes_per_s <= forward_s + backward_s

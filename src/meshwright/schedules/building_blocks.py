@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from itertools import accumulate
 
-from meshwright.schedules.lists import Task
-from meshwright.schedules.table import Kind
+from meshwright.schedules.lists import Task, table_of_lists
+from meshwright.schedules.table import Kind, ScheduleTable
+from meshwright.schedules.zero_bubble import TwoChunkV
 
 INTERVAL = 6
 """Slots between two micro-batches: forward, input and weight gradient of two chunks."""
@@ -155,3 +156,25 @@ def _run(
         for kind, stage in ran:
             finished[kind][stage] += 1
     return order
+
+
+class BlockSchedule(TwoChunkV):
+    """One block per micro-batch and six slots, squeezed, then reordered."""
+
+    source = "Qi et al., Pipeline Parallelism with Controllable Memory, NeurIPS 2024"
+    repeats = True
+    ramps = 2
+    raw: bool
+
+    def offsets(self, p: int, worker: int) -> Offsets:
+        """Slots of micro-batch 0 on a worker.
+
+        Args:
+            p: workers.
+            worker: from 0.
+        """
+        raise NotImplementedError
+
+    def _table(self, p: int, m: int, v: int) -> ScheduleTable:
+        lists = squeezed_blocks(p, m, lambda worker: self.offsets(p, worker))
+        return table_of_lists(self.placement(p), (m,), lists if self.raw else reordered(p, lists))

@@ -12,12 +12,9 @@ from meshwright.schedules.parameters import whole
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 
 
-def two_way_problems(name: str, p: int, m: int, v: int) -> list[Problem]:
+def two_way_problems(name: str, p: int, m: int) -> list[Problem]:
     """The constraints of schedules that send micro-batches both ways through one stage per direction and worker."""
     found = []
-    if v != 1:
-        why = f"{name} gives every worker one chunk per direction"
-        found.append(Problem(what=f"{name}: v = {v}", why=why, fix="v = 1", field="v"))
     if p % 2:
         near = f"p = {p - 1} or {p + 1}" if p > 1 else "p = 2"
         why = "the two directions meet between two workers, so their number is even"
@@ -46,6 +43,7 @@ class Chimera(Schedule):
     """A worker holds 2*pairs stages."""
 
     name = "chimera"
+    only_chunks = 1
     title = "Chimera: pipelines in both directions"
     source = "Li and Hoefler, Chimera, SC 2021"
     weight_copies = 2
@@ -74,7 +72,7 @@ class Chimera(Schedule):
         return Placement.of_chains(down + [[(2 * p - 1 - s - shift) % p for s in range(p)] for shift in shifts])
 
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
-        found = two_way_problems(self.name, p, m, v)
+        found = two_way_problems(self.name, p, m)
         if not p % 2 and (p // 2) % self.pairs:
             legal = [n for n in range(1, p // 2 + 1) if not (p // 2) % n]
             near = sorted(legal, key=lambda n: abs(n - self.pairs))[:2]

@@ -8,7 +8,6 @@ from typing import ClassVar
 from meshwright.errors import Problem
 from meshwright.schedules.dual_order import dual_order
 from meshwright.schedules.lists import table_of_lists
-from meshwright.schedules.one_f_one_b import one_chunk_problems
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 from meshwright.schedules.zero_bubble import SPLIT, ListedSchedule, few_micro_batches
 
@@ -23,6 +22,7 @@ class DualPipe(ListedSchedule):
     """
 
     name = "dualpipe"
+    only_chunks = 1
     kinds = SPLIT | {Kind.B}
     title = "DualPipe: both directions at once, forward of one with backward of the other"
     source = "DeepSeek-AI, DeepSeek-V3 Technical Report, 2024"
@@ -48,7 +48,7 @@ class DualPipe(ListedSchedule):
         return Placement.of_chains([list(range(p)), list(reversed(range(p)))])
 
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
-        found = one_chunk_problems(self.name, v)
+        found: list[Problem] = []
         if p % 2:
             near = " or ".join(str(n) for n in (p - 1, p + 1) if n > 0)
             why = "the workers are the two halves of both directions, so p is even"

@@ -8,7 +8,7 @@ from meshwright.errors import Problem
 from meshwright.schedules.dual_order import dual_order
 from meshwright.schedules.lists import table_of_lists
 from meshwright.schedules.table import Kind, ScheduleTable
-from meshwright.schedules.zero_bubble import SPLIT, TwoChunkV, few_micro_batches, two_chunk_problems
+from meshwright.schedules.zero_bubble import SPLIT, TwoChunkV, few_micro_batches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,6 @@ class DualPipeV(TwoChunkV):
     kinds = SPLIT | {Kind.B}
     title = "DualPipeV: forward of one chunk with backward of the other, one copy of the weights"
     source = "DeepSeek-AI, DualPipe repository (DualPipeV), 2025"
-    traffic = "twice the boundaries of one chunk per worker; the turn at the last worker stays there"
 
     def split_closed_form_s(
         self, p: int, m: int, v: int, forward_s: float, input_s: float, weight_s: float
@@ -37,7 +36,7 @@ class DualPipeV(TwoChunkV):
 
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
         rule = f"the first worker runs 2p = {2 * p} forwards ahead, so m >= 2p"
-        return two_chunk_problems(self.name, v) + few_micro_batches(self.name, m, 2 * p, rule)
+        return few_micro_batches(self.name, m, 2 * p, rule)
 
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
         lists = [dual_order((r, 2 * p - 1 - r), r, p, m, m - 2 * p + r + 1) for r in range(p)]

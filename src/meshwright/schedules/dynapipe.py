@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshwright.errors import Problem
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.lists import Task, table_of_lists
-from meshwright.schedules.one_f_one_b import one_chunk_problems
 from meshwright.schedules.parameters import whole
 from meshwright.schedules.table import Kind, ScheduleTable
 
@@ -18,14 +16,14 @@ class DynaPipe(Schedule):
 
     Ready is what was there when the cycle began; a forward is left out when the worker would keep more activations than
     its limit. With p - r on worker r the order and time are those of 1F1B. Lengths of micro-batches do not change the
-    order, only its times; `meshwright.schedules.packing` makes, balances, orders and times micro-batches of unequal
-    length.
+    order, only its times.
     Source: Jiang et al., "DynaPipe: Optimizing Multi-task Training through Dynamic Pipelines", EuroSys 2024.
     """
 
     most: int | None = whole(None, "Most activations on a worker. [default: p - r on worker r]")
 
     name = "dynapipe"
+    only_chunks = 1
     title = "DynaPipe: cyclic 1F1B within a memory limit"
     source = "Jiang et al., DynaPipe, EuroSys 2024"
 
@@ -36,9 +34,6 @@ class DynaPipe(Schedule):
     def period(self, p: int, v: int) -> int | None:
         """Each micro-batch repeats the one before, with the limits of 1F1B."""
         return 1 if self.most is None else None
-
-    def _problems(self, p: int, m: int, v: int) -> list[Problem]:
-        return one_chunk_problems(self.name, v)
 
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
         lists: list[list[Task]] = [[] for _ in range(p)]

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.errors import Problem
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.bounds import PathBound, Paths
-from meshwright.schedules.one_f_one_b import one_chunk_problems
 from meshwright.schedules.table import Kind, ScheduleTable
 from meshwright.schedules.times import Times, class_seconds
 from meshwright.shapes import Float, Int
@@ -27,6 +25,8 @@ class GPipe(Schedule):
     """
 
     name = "gpipe"
+    only_chunks = 1
+    repeats = True
     searched_by_default = True
     title = "GPipe: all forwards, then all backwards"
     source = "Huang et al., GPipe, NeurIPS 2019"
@@ -39,10 +39,6 @@ class GPipe(Schedule):
     def bound_by_formula(self) -> bool:
         """Bound and activations are closed forms."""
         return True
-
-    def period(self, p: int, v: int) -> int | None:
-        """Each micro-batch repeats the one before."""
-        return 1
 
     def end_s(self, p: int, m: int, v: int, times: Times) -> Float[np.ndarray, "*all_rows workers"]:
         """End of each worker's last task, exactly: sum + (m - 1) * slowest of the stages, forward, then backward.
@@ -62,9 +58,6 @@ class GPipe(Schedule):
         below_s = np.cumsum((backward_s + latency)[::-1], axis=0)[::-1]
         slowest_s = np.maximum.accumulate(backward_s[::-1], axis=0)[::-1]
         return (turn_s + below_s + (m - 1) * slowest_s).T.reshape(*seconds.lead, p)
-
-    def _problems(self, p: int, m: int, v: int) -> list[Problem]:
-        return one_chunk_problems(self.name, v)
 
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
         up = np.arange(m, dtype=np.int32)

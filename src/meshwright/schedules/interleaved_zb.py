@@ -22,6 +22,7 @@ class InterleavedZeroBubble(Interleaved):
     """
 
     name = "interleaved-zb"
+    ramps = 2
     searched_by_default = False
     kinds = SPLIT
     title = "interleaved 1F1B with split backward (ZB1P)"
@@ -43,9 +44,6 @@ class InterleavedZeroBubble(Interleaved):
     def bound_by_formula(self) -> bool:
         """It is bounded along its table."""
         return False
-
-    def _settled(self, p: int, v: int) -> int:
-        return 2 * p
 
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
         chunks, units = (column.tolist() for column in self._order(p, m, v))

@@ -26,6 +26,7 @@ class MixPipe(Schedule):
     inject: int | None = whole(None, "Micro-batches in flight per direction, p/2 to p. [default: p/2 + 1]")
 
     name = "mixpipe"
+    only_chunks = 1
     title = "MixPipe: both directions, tunable injection"
     source = "Zhang et al., MixPipe, DAC 2023"
     weight_copies = 2
@@ -47,7 +48,7 @@ class MixPipe(Schedule):
         return Placement.of_chains([range(p), range(p - 1, -1, -1)])
 
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
-        found = two_way_problems(self.name, p, m, v)
+        found = two_way_problems(self.name, p, m)
         if self.inject is not None and not p / 2 <= self.inject <= p:
             why = "a direction holds p/2 micro-batches at least, to fill its workers, and p at most"
             fix = f"inject = {min(max(self.inject, (p + 1) // 2), p)}"

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.errors import Problem
 from meshwright.schedules.alternating import alternating_table
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.bounds import PathBound, Paths, window_lengths
@@ -16,20 +15,6 @@ from meshwright.schedules.table import ScheduleTable
 from meshwright.shapes import Int
 
 
-def one_chunk_problems(name: str, v: int) -> list[Problem]:
-    """The constraint of schedules with one chunk per worker."""
-    if v == 1:
-        return []
-    return [
-        Problem(
-            what=f"{name}: v = {v} chunks per worker",
-            why=f"{name} gives every worker one chunk",
-            fix="v = 1, or schedule interleaved",
-            field="v",
-        )
-    ]
-
-
 class OneFOneBOrder(Schedule):
     """What the schedules with the order of 1F1B share.
 
@@ -37,18 +22,13 @@ class OneFOneBOrder(Schedule):
     with equal stages, as GPipe, but worker r keeps activations of p - r micro-batches only.
     """
 
+    only_chunks = 1
+    repeats = True
     steady_alive = True
 
     def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float | None:
         """(m + p - 1) * (forward_s + backward_s)."""
         return (m + p - 1) * (forward_s + backward_s)
-
-    def period(self, p: int, v: int) -> int | None:
-        """Each micro-batch repeats the one before."""
-        return 1
-
-    def _problems(self, p: int, m: int, v: int) -> list[Problem]:
-        return one_chunk_problems(self.name, v)
 
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
         order = np.zeros(m, np.int32), np.arange(m, dtype=np.int32)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshwright.errors import Problem
 from meshwright.schedules.lists import Task, table_of_lists
-from meshwright.schedules.one_f_one_b import one_chunk_problems
 from meshwright.schedules.parameters import whole
 from meshwright.schedules.table import Kind, ScheduleTable
 from meshwright.schedules.zero_bubble import ListedSchedule
@@ -25,6 +23,8 @@ class Seq1F1B(ListedSchedule):
     segments: int = whole(2, "Segments per sequence.")
 
     name = "seq1f1b"
+    only_chunks = 1
+    repeats = True
     title = "Seq1F1B: one forward, one backward of a sequence segment in turn"
     source = "Sun et al., Seq1F1B, 2024"
     traffic = "as many bytes in `segments` times as many messages"
@@ -46,13 +46,6 @@ class Seq1F1B(ListedSchedule):
     def sections(self) -> int:
         """Segments."""
         return self.segments
-
-    def period(self, p: int, v: int) -> int | None:
-        """Each micro-batch repeats the one before."""
-        return 1
-
-    def _problems(self, p: int, m: int, v: int) -> list[Problem]:
-        return one_chunk_problems(self.name, v)
 
     def _settled(self, p: int, v: int) -> int:
         return 2 * p

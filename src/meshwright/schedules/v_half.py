@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshwright.schedules.building_blocks import Offsets, reordered, squeezed_blocks
-from meshwright.schedules.lists import table_of_lists
+from meshwright.schedules.building_blocks import BlockSchedule, Offsets
 from meshwright.schedules.parameters import flag
-from meshwright.schedules.table import ScheduleTable
-from meshwright.schedules.zero_bubble import TwoChunkV
 
 
 @dataclass(frozen=True, kw_only=True)
-class VHalf(TwoChunkV):
+class VHalf(BlockSchedule):
     """One block per micro-batch and six slots; a forward moves down the workers every second slot.
 
     Workers hold about p/2 micro-batches: p + 2 chunk activations for even p, p + 1 for odd. No closed form of its time
@@ -25,20 +22,8 @@ class VHalf(TwoChunkV):
 
     name = "v-half"
     title = "V-Half: half the activations of 1F1B, two chunks in a V"
-    source = "Qi et al., Pipeline Parallelism with Controllable Memory, NeurIPS 2024"
-    traffic = "twice the boundaries of one chunk per worker; the turn at the last worker stays there"
 
-    def period(self, p: int, v: int) -> int | None:
-        """Each micro-batch repeats the one before, behind a warm-up that is reordered."""
-        return 1
-
-    def _settled(self, p: int, v: int) -> int:
-        return 2 * p
-
-    def _table(self, p: int, m: int, v: int) -> ScheduleTable:
-        def offsets(r: int) -> Offsets:
-            spare = 0 if p % 2 else 3
-            return 2 * r, 3 * p - 2 - r, 3 * p + spare - 1 + 2 * r, 6 * p + spare - 2 - r
-
-        lists = squeezed_blocks(p, m, offsets)
-        return table_of_lists(self.placement(p), (m,), lists if self.raw else reordered(p, lists))
+    def offsets(self, p: int, worker: int) -> Offsets:
+        """Forwards 2 slots apart; three more slots to the gradients for an even p."""
+        spare = 0 if p % 2 else 3
+        return 2 * worker, 3 * p - 2 - worker, 3 * p + spare - 1 + 2 * worker, 6 * p + spare - 2 - worker

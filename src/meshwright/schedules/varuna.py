@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.errors import Problem
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.lists import Task, table_of_lists
-from meshwright.schedules.one_f_one_b import one_chunk_problems
 from meshwright.schedules.simulate import Timeline, Times, simulate
 from meshwright.schedules.table import Kind, ScheduleTable
 
@@ -31,6 +29,7 @@ class Varuna(Schedule):
     """
 
     name = "varuna"
+    only_chunks = 1
     kinds = frozenset({Kind.F, Kind.R, Kind.B})
     title = "Varuna: recomputation just ahead of the gradient"
     source = "Athlur et al., Varuna, EuroSys 2022"
@@ -45,9 +44,6 @@ class Varuna(Schedule):
         if backward_s != BACKWARD_SLOTS * forward_s:
             return None
         return m * (2 * forward_s + backward_s) + (3 * (p - 1) - 1 - (m - 1) % 3) * forward_s
-
-    def _problems(self, p: int, m: int, v: int) -> list[Problem]:
-        return one_chunk_problems(self.name, v)
 
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
         return table_of_lists(self.placement(p), (m,), slot_orders(p, m))

@@ -9,7 +9,6 @@ import numpy as np
 
 from meshwright.errors import Problem
 from meshwright.schedules.lists import table_of_lists
-from meshwright.schedules.one_f_one_b import one_chunk_problems
 from meshwright.schedules.order_bounds import order_lower_bound_s
 from meshwright.schedules.order_search import greedy_options, search_orders
 from meshwright.schedules.parameters import whole
@@ -50,13 +49,14 @@ class ZeroBubbleAuto(ListedSchedule):
     """More than 2p - 1 do not help equal stages."""
 
     name = "zb-auto"
+    only_chunks = 1
     orders_tried = 32
     kinds = SPLIT
     title = "zero-bubble search for unequal stages under a memory limit"
     source = "Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024"
 
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
-        found = one_chunk_problems(self.name, v)
+        found: list[Problem] = []
         for field in ("forward_s", "input_s", "weight_s"):
             given = getattr(self, field)
             if given is None:

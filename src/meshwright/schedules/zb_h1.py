@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshwright.errors import Problem
 from meshwright.schedules.lists import table_of_lists
-from meshwright.schedules.one_f_one_b import one_chunk_problems
 from meshwright.schedules.table import ScheduleTable
 from meshwright.schedules.zero_bubble import SPLIT, ListedSchedule, split_alternating
 
@@ -21,6 +19,8 @@ class ZeroBubbleH1(ListedSchedule):
     """
 
     name = "zb-h1"
+    only_chunks = 1
+    repeats = True
     kinds = SPLIT
     title = "ZB-H1: weight gradients fill the bubbles of 1F1B, at its memory"
     source = "Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024"
@@ -32,13 +32,6 @@ class ZeroBubbleH1(ListedSchedule):
         if p > 1 and (m < p or weight_s > min(forward_s, input_s)):
             return None
         return m * (forward_s + input_s + weight_s) + (p - 1) * (forward_s + input_s - weight_s)
-
-    def period(self, p: int, v: int) -> int | None:
-        """Each micro-batch repeats the one before."""
-        return 1
-
-    def _problems(self, p: int, m: int, v: int) -> list[Problem]:
-        return one_chunk_problems(self.name, v)
 
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
         units = list(range(m))

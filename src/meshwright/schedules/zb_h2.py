@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from meshwright.errors import Problem
 from meshwright.schedules.lists import Task, table_of_lists
-from meshwright.schedules.one_f_one_b import one_chunk_problems
 from meshwright.schedules.table import Kind, ScheduleTable
 from meshwright.schedules.zero_bubble import SPLIT, ListedSchedule, few_micro_batches
 
@@ -22,6 +21,9 @@ class ZeroBubbleH2(ListedSchedule):
     """
 
     name = "zb-h2"
+    ramps = 2
+    only_chunks = 1
+    repeats = True
     kinds = SPLIT
     title = "ZB-H2: no bubble inside a step, at twice the activations of 1F1B"
     source = "Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024"
@@ -34,16 +36,9 @@ class ZeroBubbleH2(ListedSchedule):
             return None
         return m * (forward_s + input_s + weight_s) + (p - 1) * forward_s
 
-    def period(self, p: int, v: int) -> int | None:
-        """Each micro-batch repeats the one before."""
-        return 1
-
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
         rule = f"the first worker warms up with 2p - 1 = {2 * p - 1} forwards, so m >= 2p - 1"
-        return one_chunk_problems(self.name, v) + few_micro_batches(self.name, m, 2 * p - 1, rule)
-
-    def _settled(self, p: int, v: int) -> int:
-        return 2 * p
+        return few_micro_batches(self.name, m, 2 * p - 1, rule)
 
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
         lists = []

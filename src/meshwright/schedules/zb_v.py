@@ -19,9 +19,10 @@ class ZeroBubbleV(TwoChunkV):
     """
 
     name = "zb-v"
+    ramps = 2
+    repeats = True
     title = "ZB-V: no bubble inside a step at the memory of 1F1B, two chunks in a V"
     source = "Qi et al., Pipeline Parallelism with Controllable Memory, NeurIPS 2024"
-    traffic = "twice the boundaries of one chunk per worker; the turn at the last worker stays there"
 
     def split_closed_form_s(
         self, p: int, m: int, v: int, forward_s: float, input_s: float, weight_s: float
@@ -30,13 +31,6 @@ class ZeroBubbleV(TwoChunkV):
         if p > 1 and (m < 2 * p - 1 or forward_s != input_s or not forward_s <= 2 * weight_s <= 2 * forward_s):
             return None
         return m * (forward_s + input_s + weight_s) + (p - 1) * forward_s / 2
-
-    def period(self, p: int, v: int) -> int | None:
-        """Each micro-batch repeats the one before."""
-        return 1
-
-    def _settled(self, p: int, v: int) -> int:
-        return 2 * p
 
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
         enough = max(m, 2 * p - 1)

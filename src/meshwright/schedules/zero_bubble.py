@@ -34,6 +34,8 @@ class TwoChunkV(ListedSchedule):
     """A schedule on the V placement: two chunks per worker, the chain turns at the last worker."""
 
     kinds = SPLIT
+    only_chunks = 2
+    traffic = "twice the boundaries of one chunk per worker; the turn at the last worker stays there"
 
     def placement(self, p: int, v: int = 2) -> Placement:
         """Virtual stages r and 2p - 1 - r on worker r."""
@@ -42,22 +44,6 @@ class TwoChunkV(ListedSchedule):
     def tasks_per_share(self, v: int) -> int:
         """Two chunks."""
         return 2
-
-    def _problems(self, p: int, m: int, v: int) -> list[Problem]:
-        return two_chunk_problems(self.name, v)
-
-
-def two_chunk_problems(name: str, v: int) -> list[Problem]:
-    """The constraint of schedules on the V placement.
-
-    Args:
-        name: of the schedule.
-        v: chunks per worker.
-    """
-    if v == 2:
-        return []
-    why = "the V placement gives every worker two chunks, one on the way down and one on the way back"
-    return [Problem(what=f"{name}: v = {v} chunks per worker", why=why, fix="v = 2", field="v")]
 
 
 def few_micro_batches(name: str, m: int, least: int, rule: str) -> list[Problem]:
