@@ -15,8 +15,9 @@ import time
 
 from benchmarks import ROOT, markdown_table
 from benchmarks.timing import Line
-from meshwright.app.plan import plan
+from meshwright import plan
 from meshwright.app.replan import replan
+from meshwright.fields.job import JobFields
 from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.mixed.native import COMPOSED, NativeSource
 from meshwright.search.space import Space
@@ -99,18 +100,20 @@ def _replanned_s() -> float:
 def _features(model: str, gpus: str) -> list[str]:
     full, bare = plan(model, gpus=gpus), plan(model, gpus=gpus, forbid=FORBIDDEN)
     inputs = job_inputs(
-        model,
-        cluster=None,
-        gpus=gpus,
-        seq_len=None,
-        global_batch=None,
-        tokens_per_step=None,
-        dtype="bf16",
-        optimizer="adam",
-        attention_kernel="flash",
-        expert_imbalance=1.0,
-        tokens=None,
-        price=None,
+        JobFields(
+            model=model,
+            cluster=None,
+            gpus=gpus,
+            seq_len=None,
+            global_batch=None,
+            tokens_per_step=None,
+            dtype="bf16",
+            optimizer="adam",
+            attention_kernel="flash",
+            expert_imbalance=1.0,
+            tokens=None,
+            price=None,
+        )
     )
     source = NativeSource(inputs, _everything)
     near = {part: one.step_time_s for part in source.whole for one in source.alone(part)}
@@ -159,18 +162,20 @@ def _apart(model: str, gpus: str, batch: int, dtype: str) -> list[float]:
 def _timed(model: str, gpus: str, batch: str, dtype: str) -> tuple[float, float, float]:
     """Processor seconds of composing alone and of the whole answer, and the most memory."""
     inputs = job_inputs(
-        model,
-        cluster=None,
-        gpus=gpus,
-        seq_len=None,
-        global_batch=int(batch),
-        tokens_per_step=None,
-        dtype=dtype,
-        optimizer="adam",
-        attention_kernel="flash",
-        expert_imbalance=1.0,
-        tokens=None,
-        price=None,
+        JobFields(
+            model=model,
+            cluster=None,
+            gpus=gpus,
+            seq_len=None,
+            global_batch=int(batch),
+            tokens_per_step=None,
+            dtype=dtype,
+            optimizer="adam",
+            attention_kernel="flash",
+            expert_imbalance=1.0,
+            tokens=None,
+            price=None,
+        )
     )
     started = time.process_time()
     source = NativeSource(inputs, _everything)

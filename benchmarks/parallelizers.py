@@ -12,8 +12,9 @@ import os
 import sys
 
 from benchmarks import markdown_table
-from meshwright.app.plan import plan
+from meshwright import plan
 from meshwright.errors import MeshwrightError
+from meshwright.fields.job import JobFields
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.sources.parallelizers.registry import HOMES, parallelizers_named
 from meshwright.planning.job_inputs import job_inputs
@@ -53,7 +54,7 @@ def compared(name: str, model: str, gpus: str, batch: int) -> tuple[str, ...] | 
     except MeshwrightError as error:
         print(f"{name} is left out: {error.problems[0].what}", file=sys.stderr)
         return None
-    inputs = job_inputs(model, gpus=gpus, seq_len=4096, global_batch=batch)
+    inputs = job_inputs(JobFields(model=model, gpus=gpus, seq_len=4096, global_batch=batch))
     before_s = _processor_s()
     source = SliceSource(inputs, asked)
     parts = [IslandPart(number, group.devices) for number, group in enumerate(inputs.cluster.groups)]

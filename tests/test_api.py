@@ -12,6 +12,7 @@ import meshwright as mw
 
 NAMES = {
     *("plan", "estimate", "check", "explain", "compare", "size", "trace", "PlanSet"),
+    *("tune", "export", "schedule", "validate", "calibrate", "profile", "run", "verify"),
     *("Parallelizer", "Island", "ModelSlice", "PartialPlan", "__version__"),
     *("parallelize", "grad", "value_and_grad", "LocalPipeline", "PipeshardParallel"),
     *("save_checkpoint", "restore_checkpoint"),
@@ -39,6 +40,25 @@ def test_all_names_are_there() -> None:
 def test_unknown_names_are_attribute_errors() -> None:
     with pytest.raises(AttributeError, match="plann"):
         mw.plann  # noqa: B018
+
+
+def test_without_jax_reading_help_does_not_fail_and_says_which_names_need_it() -> None:
+    code = (
+        "import sys, inspect, pydoc\n"
+        "class NoJax:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] == 'jax':\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, NoJax())\n"
+        "import meshwright as mw\n"
+        "inspect.getmembers(mw)\n"
+        "text = pydoc.plain(pydoc.render_doc(mw))\n"
+        "print('meshwright[jax]' in text and 'PipeshardParallel' in text, 'grad' in dir(mw), 'plan(' in text)\n"
+        "try:\n    mw.grad\nexcept ImportError as error:\n    print(error)"
+    )
+    first, second = fresh(code).splitlines()
+    assert first == "True False True"
+    assert second == "meshwright.grad needs JAX: pip install 'meshwright[jax]'"
 
 
 def test_importing_costs_nothing() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from meshwright.app.plan import plan
+from meshwright import plan
 from meshwright.app.plan_set import PlanSet
 
 MODEL = "llama-3-8b"

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.calibrate_from_log import FromLog, calibrate_from_log
-from meshwright.app.estimate import estimate
-from meshwright.app.plan import plan
+from meshwright import calibrate, estimate, plan
+from meshwright.app.calibrate_from_log import FromLog
 from meshwright.cli.entry import main
 from meshwright.errors import InputError
 from meshwright.library.calibration import calibration
@@ -30,7 +29,7 @@ def table(path: Path, step_time_s: float, extra: str = "", value: str = "") -> P
 def learned(tmp_path: Path, over: float, text: str = PLAN, calibrated: Path | None = None) -> tuple[FromLog, Path]:
     out = tmp_path / "run.json"
     log = table(tmp_path / "steps.csv", predicted(text, calibrated) * over)
-    return calibrate_from_log(log, MODEL, text, out, gpus=GPUS, calibration=calibrated), out
+    return calibrate(from_log=log, model=MODEL, plan=text, output=out, gpus=GPUS, calibration=calibrated), out
 
 
 @pytest.mark.parametrize("over", [0.85, 1.3])
@@ -108,7 +107,7 @@ def test_doubt_narrows_and_what_is_not_told_apart_is_named(tmp_path: Path) -> No
 def test_a_log_of_another_run_writes_nothing(tmp_path: Path, extra: str, value: str, times: float, said: str) -> None:
     log, out = table(tmp_path / "steps.csv", predicted() * times, extra, value), tmp_path / "run.json"
     with pytest.raises(InputError, match=said):
-        calibrate_from_log(log, MODEL, PLAN, out, gpus=GPUS)
+        calibrate(from_log=log, model=MODEL, plan=PLAN, output=out, gpus=GPUS)
     assert not out.exists()
 
 
@@ -119,7 +118,7 @@ def test_shapes_that_the_log_states_must_be_the_models(tmp_path: Path) -> None:
         " iteration 1/ 10 | elapsed time per iteration (ms): 9000.0 | global batch size: 128 | lm loss: 1.0 |\n"
     )
     with pytest.raises(InputError, match="line 1: the log says num_layers 40, the plan 32"):
-        calibrate_from_log(log, MODEL, PLAN, gpus=GPUS)
+        calibrate(from_log=log, model=MODEL, plan=PLAN, gpus=GPUS)
 
 
 def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

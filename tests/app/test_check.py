@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.check import check
-from meshwright.app.estimate import estimate
-from meshwright.app.plan import plan
+from meshwright import check, estimate, plan
 from meshwright.errors import InputError, UnsupportedError, ViolationError
 from meshwright.library.clusters import resolve_gpus
 from meshwright.specs import Workload
@@ -120,9 +118,9 @@ def test_options_nobody_knows_are_violations() -> None:
 
 
 def test_what_cannot_be_checked_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="neither"):
+    with pytest.raises(InputError, match="plan is missing"):
         check(MODEL, cluster=GPUS)
-    with pytest.raises(InputError, match="and a launch script"):
+    with pytest.raises(InputError, match="both plan and source"):
         check(MODEL, "tp2", GPUS, source="x.sh")
     with pytest.raises(InputError, match="no such file"):
         check(MODEL, cluster=GPUS, source=tmp_path / "absent.sh")

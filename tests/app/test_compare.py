@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from meshwright import estimate
 from meshwright.app.compare import Difference, compare
-from meshwright.app.estimate import estimate
 from meshwright.library.calibration import calibration
 from meshwright.library.clusters import resolve_gpus
 from meshwright.specs import Workload

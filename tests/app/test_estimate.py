@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.app.estimate import estimate
+from meshwright import estimate
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.formats.plan_json import write_job
 from meshwright.specs.row import PlanRow

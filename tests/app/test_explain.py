@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.estimate import estimate
+from meshwright import estimate
 from meshwright.app.explain import explain
 from meshwright.app.explanation import Explanation
 from meshwright.errors import InputError

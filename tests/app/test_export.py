@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from meshwright import plan
 from meshwright.app.export import TARGETS, export
-from meshwright.app.plan import plan
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.layout import expand
 from meshwright.formats.megatron import read_flags

@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwright.app.check import check
+from meshwright import check, estimate, trace
+from meshwright import plan as plan_measured
 from meshwright.app.compare import compare
-from meshwright.app.estimate import estimate
 from meshwright.app.explain import explain
 from meshwright.app.export import export
-from meshwright.app.plan_mixed import plan_measured
 from meshwright.app.plan_set import PlanSet
-from meshwright.app.trace import trace
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.formats.plan_json import read_job, write_job
 from meshwright.planning.compose.sources.profiles.price import price_job

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.app.plan import plan
+from meshwright import plan
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 from meshwright.formats.plan_json import read_document, read_job
 from meshwright.library.calibration import calibration

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.plan import plan
+from meshwright import plan
 from meshwright.app.replan import Replanned, replan
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.formats.plan_json import write_job

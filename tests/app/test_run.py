@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import meshwright as mw
-from meshwright.app.run import Course, StepDone, run
-from meshwright.app.run_inputs import RunOptions, run_inputs
+from meshwright.app.requests.run import ExecutionFields, RunRequest, VerifyRequest
+from meshwright.app.run import Run, StepDone
+from meshwright.app.run import run as execute
+from meshwright.app.run_inputs import run_inputs
 from meshwright.app.verify import verify
 from meshwright.cli import main
 from meshwright.errors import MeshwrightError, StoppedError
@@ -19,15 +22,21 @@ from tests.virtual_devices import eight_devices
 eight_devices()
 
 
-def small(plan: str, **options: Any) -> RunOptions:
+def run(execution: ExecutionFields, on_step: Callable[[StepDone], None] = lambda done: None, **course: Any) -> Run:
+    """Some steps of a plan."""
+    return execute(RunRequest(execution=execution, **course), on_step=on_step)
+
+
+def small(plan: str, **options: Any) -> ExecutionFields:
     """A narrow perceptron of four layers."""
-    return RunOptions(model="mlp-tiny", plan=plan, layers=4, hidden=4, global_batch=8, **options)
+    return ExecutionFields(model="mlp-tiny", plan=plan, layers=4, hidden=4, global_batch=8, **options)
 
 
 def test_a_run_says_losses_seconds_and_prediction_and_writes_both_timelines(tmp_path: Path) -> None:
     said: list[int] = []
-    course = Course(steps=3, trace=tmp_path / "step.json")
-    found = run(small("pp2.dp2.mbs2"), course, on_step=lambda done: said.append(done.step))
+    found = run(
+        small("pp2.dp2.mbs2"), steps=3, trace=tmp_path / "step.json", on_step=lambda done: said.append(done.step)
+    )
     answer = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert said == [0, 1, 2]
     assert (answer["schema"], answer["plan"]) == ("meshwright.run/1", "pp2.dp2.mbs2.gbs8")
@@ -50,20 +59,20 @@ def test_a_single_step_is_not_a_step_time_since_it_compiles(capsys: pytest.Captu
         main(["run", "mlp-tiny", "--plan", "dp2", "--layers", "2", "--hidden", "4", "--gbs", "8", "--steps", "1"]) == 0
     )
     assert "measured from 2 steps on" in capsys.readouterr().out
-    timing = run(small("dp2"), Course(steps=1)).to_dict()["timing"]
+    timing = run(small("dp2"), steps=1).to_dict()["timing"]
     assert timing["first_step_s"] > 0
     assert (timing["step_time_s"], timing["error"]) == (None, None)
 
 
 def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     folder = tmp_path / "state"
-    whole = run(small("dp2"), Course(steps=3)).to_dict()["losses"]
-    first = run(small("dp2"), Course(steps=2, checkpoint=folder)).to_dict()["losses"]
-    rest = run(small("pp2.dp1"), Course(steps=3, checkpoint=folder)).to_dict()
+    whole = run(small("dp2"), steps=3).to_dict()["losses"]
+    first = run(small("dp2"), steps=2, checkpoint=folder).to_dict()["losses"]
+    rest = run(small("pp2.dp1"), steps=3, checkpoint=folder).to_dict()
     assert rest["first_step"] == 2
     assert [*first, *rest["losses"]] == pytest.approx(whole, abs=1e-5)
     with pytest.raises(MeshwrightError, match="nothing is left to run"):
-        run(small("dp2"), Course(steps=3, checkpoint=folder))
+        run(small("dp2"), steps=3, checkpoint=folder)
 
 
 def test_an_interrupted_run_says_what_its_checkpoint_holds(tmp_path: Path) -> None:
@@ -71,18 +80,18 @@ def test_an_interrupted_run_says_what_its_checkpoint_holds(tmp_path: Path) -> No
         if done.step == 2:
             raise KeyboardInterrupt
 
-    course = Course(steps=9, checkpoint=tmp_path / "state", every=2)
+    course = {"steps": 9, "checkpoint": tmp_path / "state", "every": 2}
     with pytest.raises(StoppedError, match=r"interrupted after step 2[\s\S]*holds the state after step 1"):
-        run(small("dp2"), course, on_step=interrupt)
-    assert run(small("dp2"), Course(steps=3, checkpoint=tmp_path / "state")).to_dict()["first_step"] == 2
+        run(small("dp2"), **course, on_step=interrupt)
+    assert run(small("dp2"), steps=3, checkpoint=tmp_path / "state").to_dict()["first_step"] == 2
     with pytest.raises(KeyboardInterrupt):
-        run(small("dp2"), Course(steps=9), on_step=interrupt)
+        run(small("dp2"), steps=9, on_step=interrupt)
 
 
 def test_a_plan_that_equals_one_device_passes_and_a_tolerance_of_nothing_fails(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    found = verify(small("pp2.dp2.zb-h1.z1"), steps=2)
+    found = verify(VerifyRequest(execution=small("pp2.dp2.zb-h1.z1"), steps=2))
     assert found.ok
     assert found.to_dict()["zero_gradient"] == []
     words = ["verify", "mlp-tiny", "--plan", "dp2", "--layers", "2", "--hidden", "4", "--steps", "1", "--gbs", "8"]
@@ -93,7 +102,7 @@ def test_a_plan_that_equals_one_device_passes_and_a_tolerance_of_nothing_fails(
 def test_a_plan_file_carries_model_and_plan(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(mw.plan("llama-3.1-8b", cluster="8xH100", global_batch=16).to_dict()))
-    found = run_inputs(RunOptions(model=None, plan=f"{file}#1", layers=8, hidden=64, vocab=128, seq_len=32))
+    found = run_inputs(ExecutionFields(model=None, plan=f"{file}#1", layers=8, hidden=64, vocab=128, seq_len=32))
     assert found.row.gbs == 16
     assert found.spec is not None
     assert (found.spec.num_layers, sum(found.stage_layers)) == (8, 8)
@@ -101,7 +110,7 @@ def test_a_plan_file_carries_model_and_plan(tmp_path: Path) -> None:
 
 
 def test_every_default_is_said() -> None:
-    found = run_inputs(RunOptions(model="gpt-tiny", plan="pp2.mbs2"))
+    found = run_inputs(ExecutionFields(model="gpt-tiny", plan="pp2.mbs2"))
     assert (found.row.dp, found.row.gbs, found.seq_len, found.devices) == (4, 32, 64, 8)
     assert [note.partition(" ")[0] for note in found.assumptions] == ["8", "32", "64"]
 
@@ -127,12 +136,12 @@ def test_what_cannot_run_is_refused_with_every_reason(
     model: str | None, plan: str, options: dict[str, Any], words: list[str]
 ) -> None:
     with pytest.raises(MeshwrightError) as caught:
-        run_inputs(RunOptions(model=model, plan=plan, **options))
+        run_inputs(ExecutionFields(model=model, plan=plan, **options))
     for word in words:
         assert word in str(caught.value)
 
 
 def test_elastic_runs_need_workers_and_checkpoints() -> None:
     with pytest.raises(MeshwrightError) as caught:
-        run(RunOptions(model="gpt-tiny", plan="pp2"), Course(elastic=True, every=0))
+        mw.run("gpt-tiny", "pp2", elastic=True, every=0)
     assert len(caught.value.problems) == 3

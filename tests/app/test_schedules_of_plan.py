@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.app.estimate import estimate
-from meshwright.app.plan import plan
-from meshwright.app.schedules_of_plan import ScheduleComparison, schedules_of_plan
+from meshwright import estimate, plan
+from meshwright.app.schedules_of_plan import ScheduleComparison
 from meshwright.errors import InputError
 from meshwright.schedules import SCHEDULES
 
 
 def compared(schedules: str) -> ScheduleComparison:
     text = "tp2.pp2.mbs1.z1"
-    return schedules_of_plan("llama-3.1-8b", text, gpus="8xH100", global_batch=16, seq_len=2048, schedules=schedules)
+    return estimate("llama-3.1-8b", text, gpus="8xH100", global_batch=16, seq_len=2048, schedule=schedules)
 
 
 def test_every_schedule_has_a_row_and_refusals_say_why() -> None:
@@ -43,7 +42,7 @@ def test_the_plans_own_schedule_is_always_there() -> None:
 
 def test_one_worker_has_no_schedule_to_choose() -> None:
     with pytest.raises(InputError, match="pp2 or more"):
-        schedules_of_plan("llama-3.1-8b", "tp8.mbs1", gpus="8xH100")
+        estimate("llama-3.1-8b", "tp8.mbs1", gpus="8xH100", schedule="all")
 
 
 def test_asynchronous_plans_say_that_they_are_not_exact() -> None:

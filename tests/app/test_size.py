@@ -7,8 +7,8 @@ from functools import cache
 
 import pytest
 
-from meshwright.app.plan import plan
-from meshwright.app.size import SizeAnswer, size
+from meshwright import plan, size
+from meshwright.app.size import SizeAnswer
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 from tests.app.questions import MODEL
 
@@ -68,7 +68,7 @@ def test_the_document() -> None:
 
 
 def test_problems_come_together() -> None:
-    with pytest.raises(InputError, match="no goal"):
+    with pytest.raises(InputError, match="max_price is missing"):
         size(MODEL, "H100")
     with pytest.raises(InputError) as caught:
         size(MODEL, "H100", days=-1, max_price=float("nan"))

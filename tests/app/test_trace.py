@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import meshwright as mw
+from meshwright import estimate, trace
 from meshwright.app.compare import compare
-from meshwright.app.estimate import estimate
-from meshwright.app.trace import Trace, trace
+from meshwright.app.trace import Trace
 from meshwright.errors import InputError
 from meshwright.library.clusters import resolve_gpus
 from meshwright.specs import Workload

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.plan import plan
-from meshwright.app.tune import calculon_tune, tune
+from meshwright import plan, tune
 from meshwright.app.tune_answer import TuneAnswer
+from meshwright.app.verbs import python_verb
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 from meshwright.search.tuners.run import TUNERS
 from meshwright.search.tuners.study import TrialLog
 
+calculon_tune = python_verb("calculon tune")
 SMALL = {"gpus": "2xH100", "global_batch": 8}
 
 
@@ -104,7 +105,7 @@ def test_what_is_wrong_is_said_together(tmp_path: Path) -> None:
             storage=None, optimum=False,
         )  # fmt: skip
     text = str(caught.value)
-    for part in ("scheduler 'asha'", "unknown tuner 'smacc'", "--trials", "--repeats", "--resume", "2 tuners"):
+    for part in ("scheduler 'asha'", "unknown tuner 'smacc'", "trials", "--repeats", "--resume", "2 tuners"):
         assert part in text
     with pytest.raises(UnsupportedError, match="did you mean"):
         tune("gpt2", **SMALL, tuners="raytune")

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwright import validate
 from meshwright.app import validate as verb
-from meshwright.app.validate import COLUMNS, AboveLimit, BrokenRows, predict, validate
+from meshwright.app.validate import COLUMNS, AboveLimit, BrokenRows, predict
 from meshwright.errors import InputError
 from meshwright.formats.measured import read_rows
 from meshwright.library.devices import device
@@ -116,7 +117,7 @@ def test_a_limit_that_is_not_met_is_a_violation_after_writing(tmp_path: Path) ->
 
 @pytest.mark.parametrize("limit", [-1.0, float("nan"), float("inf")])
 def test_limits_that_are_none_are_refused(limit: float) -> None:
-    with pytest.raises(InputError, match="fail-above"):
+    with pytest.raises(InputError, match="fail_above"):
         validate(SAMPLE, fail_above=limit)
 
 

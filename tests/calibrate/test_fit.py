@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwright.app.calibrate import NoBetter, calibrate, measured_step
+from meshwright import calibrate
+from meshwright.app.calibrate import NoBetter, measured_step
 from meshwright.calibrate.file import fit_record, write_calibration
 from meshwright.calibrate.fit import MOST_RUNS, Fit, MeasuredStep, fit, spread_out, touches
 from meshwright.calibrate.parameters import Parameter, hardware_with, parameters_of

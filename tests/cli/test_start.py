@@ -4,50 +4,26 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from typing import Any, get_type_hints
 
 import pytest
-import typer
 
-from meshwright.cli.entry import app
-from meshwright.cli.start import only_called
+from meshwright.app.verbs import VERBS
+from meshwright.cli.commands import SHOWN, called
 from tests.cli.conftest import Run
 
 
-def verbs(of: typer.Typer, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for verb in of.registered_commands:
-        yield (*path, str(verb.name)), verb.callback
-    for group in of.registered_groups:
-        assert group.typer_instance is not None
-        yield from verbs(group.typer_instance, (*path, str(group.name)))
+def test_every_verb_is_shown_somehow() -> None:
+    assert set(SHOWN) == set(VERBS)
 
 
-VERBS = dict(verbs(app))
-
-
-@pytest.mark.parametrize("path", VERBS, ids=" ".join)
-def test_options_are_words_switches_and_lists_of_words(path: tuple[str, ...]) -> None:
-    hints = get_type_hints(VERBS[path])
-    hints.pop("return")
-    assert set(hints.values()) <= {str, str | None, bool, list[str] | None}
-
-
-@pytest.mark.parametrize("path", VERBS, ids=" ".join)
-def test_a_verb_built_alone_has_the_help_it_has_among_all(
-    path: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    for one in (only_called(app, path), app):
-        typer.main.get_command(one).main([*path, "--help"], prog_name="meshwright", standalone_mode=False)
-    alone, start, among = capsys.readouterr().out.partition("Usage: ")[2].partition("Usage: ")
-    assert start
-    assert alone == among
-    assert dict(verbs(only_called(app, path))) == {path: VERBS[path]}
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_that_is_called_is_built_alone(verb: str) -> None:
+    assert called([*verb.split(), "--help"]) == [verb]
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["plann"], ["models"], ["models", "lsit"], ["calculon", "--help"]])
 def test_all_verbs_are_there_where_none_is_called(words: list[str]) -> None:
-    assert only_called(app, words) is app
+    assert called(words) == list(VERBS)
 
 
 def test_lists_of_words_and_switches_arrive(run: Run) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.app.estimate import estimate
+from meshwright import estimate
 from meshwright.estimate.timeline import StepTimeline, step_timeline
 from meshwright.library.clusters import resolve_gpus
 from meshwright.schedules import PLAN_SCHEDULES, SCHEDULES

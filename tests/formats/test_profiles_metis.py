@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.plan_mixed import plan_measured
+from meshwright import plan as plan_measured
 from meshwright.errors import InputError
 from meshwright.formats.profiles import Point, read_profiles
 

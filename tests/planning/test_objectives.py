@@ -7,8 +7,10 @@ import re
 
 import pytest
 
-from meshwright.app.plan import plan
+from meshwright import plan
+from meshwright.app.requests.plan import PlanRequest
 from meshwright.errors import InfeasibleError, InputError
+from meshwright.fields.job import AimFields
 from meshwright.planning.compose.costing import Offer
 from meshwright.planning.objectives import Aim, admitted, aim_of
 from meshwright.specs.workload import Workload
@@ -32,19 +34,21 @@ def offer(step_time_s: float, price: float, peak: float = 0.0) -> Offer[str]:
     ],
 )
 def test_a_limit_alone_says_what_is_wanted_under_it(words: dict[str, object], objective: str) -> None:
-    assert aim_of(**words).objective == objective  # type: ignore[arg-type]
+    assert aim_of(AimFields(**words)).objective == objective  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("40", 40), ("40s", 40), ("500 ms", 0.5), ("1.5min", 90), (2.5, 2.5)])
 def test_times_have_units_or_are_seconds(text: str | float, seconds: float) -> None:
-    assert aim_of(max_step_time=text).max_step_time_s == pytest.approx(seconds)
+    asked = PlanRequest.read({"model": MODEL, "gpus": "8xH100", "max_step_time": text})
+    assert aim_of(asked.aim).max_step_time_s == pytest.approx(seconds)
 
 
 def test_what_is_malformed_is_said_together() -> None:
+    limits = {"max_step_time": "soon", "max_price_per_step": -1, "days": math.nan, "max_price": "", "tokens": 1e9}
     with pytest.raises(InputError) as wrong:
-        aim_of("sped", max_step_time="soon", max_price_per_step=-1, days=math.nan, max_price="")
+        PlanRequest.read({"model": MODEL, "gpus": "8xH100", "objective": "sped", **limits})
     said = str(wrong.value)
-    for words in ("'sped'", "--max-step-time is 'soon'", "--max-price-per-step is '-1'", "--days", "--max-price is ''"):
+    for words in ("'sped'", "max_step_time is 'soon'", "max_price_per_step is -1", "days is nan", "max_price is ''"):
         assert words in said
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.app.plan import plan
+from meshwright import plan
 
 
 def test_a_count_that_equal_pipelines_do_not_divide_is_used_by_unequal_ones() -> None:

@@ -8,12 +8,13 @@ import pytest
 
 import meshwright as mw
 from meshwright.errors import InputError, UnsupportedError
+from meshwright.fields.job import JobFields
 from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.usable_islands import usable_islands
 
 
 def test_devices_that_cannot_compute_in_the_format_are_left_out_and_named() -> None:
-    inputs = job_inputs("llama-3.1-8b", gpus="8xV100-32,8xH100,8xA100-80", global_batch=96)
+    inputs = job_inputs(JobFields(model="llama-3.1-8b", gpus="8xV100-32,8xH100,8xA100-80", global_batch=96))
     usable, left_out = usable_islands(inputs, None)
     assert [group.name for group in usable.cluster.groups] == ["H100", "A100-80"]
     assert all("V100-32" not in link.between for link in usable.cluster.links)
@@ -32,15 +33,15 @@ def test_what_is_left_of_one_kind_is_planned_as_one_kind_is() -> None:
 
 def test_no_device_that_can_is_the_plain_refusal() -> None:
     with pytest.raises(UnsupportedError, match="does not compute in bf16"):
-        job_inputs("llama-3.1-8b", gpus="8xV100-32,8xV100-16", global_batch=64)
-    inputs = job_inputs("llama-3.1-8b", gpus="8xH100,8xV100-16", global_batch=64)
+        job_inputs(JobFields(model="llama-3.1-8b", gpus="8xV100-32,8xV100-16", global_batch=64))
+    inputs = job_inputs(JobFields(model="llama-3.1-8b", gpus="8xH100,8xV100-16", global_batch=64))
     old = replace(inputs, cluster=replace(inputs.cluster, groups=inputs.cluster.groups[1:], links=()))
     with pytest.raises(UnsupportedError, match="does not compute in bf16"):
         usable_islands(old, None)
 
 
 def test_kinds_within_the_tolerance_count_as_the_weakest_of_them() -> None:
-    inputs = job_inputs("llama-3.1-8b", gpus="8xA100-80,8xA100-40,8xH100", global_batch=96)
+    inputs = job_inputs(JobFields(model="llama-3.1-8b", gpus="8xA100-80,8xA100-40,8xH100", global_batch=96))
     seen, _ = usable_islands(inputs, 1.1)
     assert seen.cluster.devices == 24
     assert len(seen.cluster.groups) == 2

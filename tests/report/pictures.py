@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 
-from meshwright.app.estimate import estimate
+from meshwright import estimate
 from meshwright.app.trace import Trace, trace_of
 from meshwright.estimate.timeline import activation_line
 from meshwright.report.picture import MemoryLine, Picture

@@ -14,10 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from meshwright.app.check import check
+from meshwright import check, estimate, size
 from meshwright.app.compare import compare
-from meshwright.app.estimate import estimate
-from meshwright.app.size import size
 from meshwright.report.bars import MEMORY_LETTERS, letter_cells, memory_bar
 from meshwright.report.html import renderable_html
 from meshwright.report.plan_tables import shown_stages, wrap_name

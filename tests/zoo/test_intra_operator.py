@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from meshwright.app.plan import plan
+from meshwright import plan
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.search import StageSpace, price_stages
+from meshwright.fields.job import JobFields
 from meshwright.planning.compose.sources.parallelizers.guard import Guarded
 from meshwright.planning.compose.sources.parallelizers.registry import parallelizers_named
 from meshwright.planning.job_inputs import JobInputs, job_inputs
@@ -26,9 +27,9 @@ WAVE, DEVICES = 8, 4
 
 @pytest.fixture(scope="module")
 def inputs() -> JobInputs:
-    found = job_inputs("llama-2-7b", gpus="4xA100-80", seq_len=512, global_batch=64)
+    found = job_inputs(JobFields(model="llama-2-7b", gpus="4xA100-80", seq_len=512, global_batch=64))
     small = scaled_model(found.model, layers=4, hidden=1024, vocab=4096)
-    return job_inputs(small, gpus="4xA100-80", seq_len=512, global_batch=64)
+    return job_inputs(JobFields(model=small, gpus="4xA100-80", seq_len=512, global_batch=64))
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,7 @@ def test_layers_add_up(compiler: Guarded, inputs: JobInputs) -> None:
 
 
 def test_experts_are_a_reported_skip(compiler: Guarded) -> None:
-    found = job_inputs("mixtral-8x7b", gpus="8xA100-80", seq_len=512, global_batch=64)
+    found = job_inputs(JobFields(model="mixtral-8x7b", gpus="8xA100-80", seq_len=512, global_batch=64))
     guarded = Guarded(inner=IntraOperator())
     assert ask(guarded, found, 1) == []
     assert "it plans equal dense layers" in guarded.skips[0].reason

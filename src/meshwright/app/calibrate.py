@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.app.validate import named_model
 from meshwright.calibrate.chosen import choose_plan
@@ -15,6 +15,10 @@ from meshwright.calibrate.fit import MeasuredStep, fit, spread_out
 from meshwright.errors import MeshwrightError, Problem, ViolationError
 from meshwright.formats.measured import read_rows, read_run
 from meshwright.library.devices import device
+
+if TYPE_CHECKING:
+    from meshwright.app.calibrate_from_log import FromLog
+    from meshwright.app.requests.measure import CalibrateRequest
 
 
 class NoBetter(ViolationError):
@@ -37,19 +41,8 @@ class Calibrated:
         return {**self.record, "left_out_rows": [{"id": name, "why": why} for name, why in self.left_out]}
 
 
-def calibrate(
-    measured_csv: Sequence[str | Path],
-    out_json: str | Path | None = None,
-    *,
-    tell: Callable[[str], None] = lambda line: None,
-) -> Calibrated:
-    """Fit device and framework numbers to measured steps; write them only if they help where they have not looked.
-
-    Args:
-        measured_csv: files of measured runs, with the columns of `validate`.
-        out_json: where the calibration goes; None writes nothing. `calibration.json` in the folder that
-            MESHWRIGHT_LIBRARY names is read from then on.
-        tell: takes a line about the progress.
+def calibrate(request: CalibrateRequest) -> Calibrated | FromLog:
+    """Fit device and framework numbers to measured steps, or move them by one log.
 
     Returns:
         The numbers with ranges, the errors before and after, and the rows that were left out.
@@ -59,6 +52,17 @@ def calibrate(
         UnsupportedError: scipy is missing.
         NoBetter: runs of left-out sources are predicted no better; nothing is written.
     """
+    if request.from_log is not None:
+        from meshwright.app.calibrate_from_log import calibrate_from_log
+
+        return calibrate_from_log(
+            request.from_log, request.plan, request.job, request.output, framework=request.framework
+        )
+    return fit_runs(request.measured, request.output)
+
+
+def fit_runs(measured_csv: Sequence[str | Path], out_json: str | Path | None = None) -> Calibrated:
+    """As `calibrate` does with measured runs."""
     steps: list[MeasuredStep] = []
     refused: list[tuple[str, str]] = []
     for path in measured_csv:
@@ -69,7 +73,7 @@ def calibrate(
             elif step:
                 refused.append(((record.get("id") or "").strip(), step))
     chosen = spread_out(steps)
-    found = fit(chosen, tell=tell)
+    found = fit(chosen)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     names = ", ".join(sorted(Path(path).name for path in measured_csv))
     result = Calibrated(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,15 +16,13 @@ from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.estimate.result import StepEstimate
+from meshwright.fields.job import JobFields
 from meshwright.formats.logs import LoggedStep, RunLog, median, read_log, steady
 from meshwright.library.calibration import SCHEMA
 from meshwright.library.calibration import calibration as calibration_of
-from meshwright.planning.job_inputs import Count
 from meshwright.planning.plan_source import PlanLike, PlanQuestion, plan_question
 from meshwright.specs.calibration import Z90, Calibration, MeasuredPlan
-from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
-from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
 from meshwright.specs.software import DEFAULT_SOFTWARE
 from meshwright.units import gib, seconds
@@ -96,29 +93,21 @@ class FromLog:
 
 def calibrate_from_log(
     log: str | Path,
-    model: ModelSpec | str | os.PathLike[str] | None,
     plan: PlanLike,
+    asked: JobFields,
     out_json: str | Path | None = None,
     *,
     framework: str | None = None,
-    cluster: ClusterSpec | str | os.PathLike[str] | None = None,
-    gpus: str | None = None,
-    seq_len: Count | None = None,
-    global_batch: Count | None = None,
-    dtype: str | None = None,
-    calibration: Calibration | str | os.PathLike[str] | None = None,
 ) -> FromLog:
     """Compare a plan's measured step with its prediction and move the numbers behind both.
 
     Args:
         log: of the run, as its framework printed it, or a CSV of steps.
-        model: as `estimate` takes it.
         plan: that ran.
+        asked: model, cluster and workload; length and batch are the log's by default. Its calibration is what the
+            log's step moves, and what the new file builds on.
         out_json: where the calibration goes; None writes nothing.
         framework: that wrote the log; told by its lines by default.
-        cluster, gpus, seq_len, global_batch, dtype: as `estimate` takes them; length and batch are the log's by
-            default.
-        calibration: that the log's step moves, and the new file builds on; the library's own by default.
 
     Returns:
         The calibration, and what was compared.
@@ -129,16 +118,11 @@ def calibrate_from_log(
         UnsupportedError: an unknown name.
     """
     read = read_log(log, framework)
-    question = plan_question(
-        model,
-        plan,
-        cluster=cluster,
-        gpus=gpus,
-        seq_len=seq_len if seq_len is not None else _stated(read, "seq_len"),
-        global_batch=global_batch if global_batch is not None else _batch(read, plan),
-        dtype=dtype,
-        calibration=calibration,
-    )
+    if asked.seq_len is None:
+        asked = replace(asked, seq_len=_stated(read, "seq_len"))
+    if asked.global_batch is None:
+        asked = replace(asked, global_batch=_batch(read, plan))
+    question = plan_question(plan, asked)
     job, row = question.job, _row(question)
     known = calibration_of(job.workload.calibration)
     job = replace(job, workload=replace(job.workload, software=SOFTWARE[read.framework]))

@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.app.answer import Answer
-from meshwright.errors import InputError, MeshwrightError, Problem, ViolationError
+from meshwright.app.requests.check import CheckRequest
+from meshwright.errors import MeshwrightError, Problem, ViolationError
 from meshwright.estimate.legality import plan_problems
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate, StepPrice
+from meshwright.fields.field import values_of
 from meshwright.planning.axes import target_rule
 from meshwright.planning.compose.sources.profiles.price import price_job
-from meshwright.planning.job_inputs import Count, JobInputs
+from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.launch_script import script_question
 from meshwright.planning.one_kind import find_plans, restricted
 from meshwright.planning.plan_shape import title
-from meshwright.planning.plan_source import PlanLike, PlanQuestion, measured_plan, plan_question
+from meshwright.planning.plan_source import PlanQuestion, measured_plan, plan_question
 from meshwright.planning.repair.of_plan import Repair, repairs_of_plan
 from meshwright.planning.repair.post_mortem import PostMortem, post_mortem
 from meshwright.planning.ties import tied
@@ -31,9 +33,6 @@ from meshwright.report.words.verdict import against, sentence
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.measured import MeasuredJob
-from meshwright.specs.model import ModelSpec
-from meshwright.specs.plan import ExecutionPlan
-from meshwright.specs.row import PlanRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,82 +105,25 @@ class CheckReport(Answer):
         }
 
 
-def check(
-    model: ModelSpec | str | os.PathLike[str] | None,
-    plan: PlanLike | ExecutionPlan | PlanRow | None = None,
-    cluster: ClusterSpec | str | os.PathLike[str] | None = None,
-    *,
-    gpus: str | None = None,
-    source: str | os.PathLike[str] | None = None,
-    source_format: str = "megatron",
-    seq_len: Count | None = None,
-    global_batch: Count | None = None,
-    tokens_per_step: Count | None = None,
-    dtype: str | None = None,
-    optimizer: str | None = None,
-    attention_kernel: str | None = None,
-    expert_imbalance: float | None = None,
-    tokens: Count | None = None,
-    price: float | None = None,
-    search: bool = True,
-    oom_log: str | os.PathLike[str] | None = None,
-) -> CheckReport:
+def check(request: CheckRequest) -> CheckReport:
     """Check a plan or an existing launch configuration.
 
-    Args:
-        model: library name, path or spec; None where a plan file carries it.
-        plan: the one-line form, a row, a plan file, a job or an execution plan.
-        cluster: `64xH100`, the path of a cluster file, or a spec.
-        gpus: `64xH100`, instead of `cluster`.
-        source: a launch script instead of a plan: its path, or its text where that has several lines.
-        source_format: the framework that starts it: megatron.
-        seq_len, global_batch, tokens_per_step, dtype, optimizer, attention_kernel, expert_imbalance, tokens, price: as
-            `estimate` takes them; a launch script's own by default.
-        search: also look for a better plan in the default space.
-        oom_log: of a run of this plan that ran out of memory: says which part of the memory was predicted low, and
-            repairs only with what that run's numbers leave room for.
-
     Returns:
-        Violations, warnings, the repairs and a better plan.
+        Violations, warnings, repairs and a better plan.
 
     Raises:
         InputError: malformed input; a plan that is only illegal or too large is an answer, not an error.
         UnsupportedError: an unknown name, or a plan nobody prices.
     """
-    given: dict[str, Any] = {
-        "seq_len": seq_len,
-        "dtype": dtype,
-        "optimizer": optimizer,
-        "attention_kernel": attention_kernel,
-        "expert_imbalance": expert_imbalance,
-        "tokens": tokens,
-    }
-    if (plan is None) == (source is None):
-        what = "neither a plan nor a launch script is given" if plan is None else "a plan and a launch script are given"
-        raise InputError(Problem(what=what, why="one of them is checked", fix="use --plan or --from", field="plan"))
-    if source is not None:
-        given |= {"global_batch": global_batch, "tokens_per_step": tokens_per_step}
-        given |= {"price": price, "cluster": cluster, "gpus": gpus}
-        question, violations = script_question(model, source, source_format, given)
-    else:
-        assert plan is not None
-        asked = {"global_batch": global_batch, "tokens_per_step": tokens_per_step, "price": price, "oom_log": oom_log}
-        measured = measured_plan(plan, {"model": model, "cluster": cluster, "gpus": gpus, **asked, **given})
-        if measured is not None:
-            return _measured_report(*measured)
-        question = plan_question(
-            model,
-            plan,
-            cluster=cluster,
-            gpus=gpus,
-            global_batch=global_batch,
-            tokens_per_step=tokens_per_step,
-            price=price,
-            **given,
-        )
-        violations = []
-    target = source_format if source is not None else None
-    return _report(question, violations, search=search, target=target, oom_log=oom_log)
+    if request.source is not None:
+        framework = request.source_format or "megatron"
+        question, violations = script_question(request.source, framework, request.job)
+        return _report(question, violations, search=request.search, target=framework, oom_log=request.oom_log)
+    measured = measured_plan(request.plan, {**values_of(request.job), "oom_log": request.oom_log})
+    if measured is not None:
+        return _measured_report(*measured)
+    question = plan_question(request.plan, request.job)
+    return _report(question, [], search=request.search, target=None, oom_log=request.oom_log)
 
 
 def _measured_report(job: MeasuredJob, warnings: tuple[str, ...]) -> CheckReport:

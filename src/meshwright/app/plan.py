@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
 from meshwright.app.plan_mixed import check_mixed, plan_mixed
 from meshwright.app.plan_set import PlanSet, RankedPlan
+from meshwright.app.requests.plan import PlanRequest
 from meshwright.formats.cluster import Assumption
 from meshwright.library.calibration import calibration as calibration_of
-from meshwright.planning.axes import check_axes, inexact, space_of, target_rule
-from meshwright.planning.compose.sources.parallelizers.registry import Names, parallelizers_named
-from meshwright.planning.job_inputs import Count, Gathered, JobInputs, job_inputs
-from meshwright.planning.objectives import QUICKEST, Aim, Duration, aim_of
-from meshwright.planning.one_kind import Found, check_options, find_best, restricted
+from meshwright.planning.axes import inexact, space_of, target_rule
+from meshwright.planning.compose.sources.parallelizers.registry import parallelizers_named
+from meshwright.planning.job_inputs import JobInputs, job_inputs
+from meshwright.planning.objectives import QUICKEST, Aim, aim_of
+from meshwright.planning.one_kind import Found, find_best, restricted
 from meshwright.planning.rank_map import rank_map
 from meshwright.planning.reason import Reason
 from meshwright.planning.reasons import plan_reasons, price_reasons
@@ -28,143 +27,31 @@ from meshwright.report.words.reasons import reason_text
 from meshwright.report.words.verdict import RunnerUp, run_sentence, sentence, verdict_of
 from meshwright.search.front import FrontPlan, device_front
 from meshwright.search.space import Space
-from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec
-from meshwright.specs.model import ModelSpec
 
 
-def plan(
-    model: ModelSpec | str | os.PathLike[str],
-    *,
-    cluster: ClusterSpec | str | os.PathLike[str] | None = None,
-    gpus: str | None = None,
-    seq_len: Count | None = None,
-    global_batch: Count | None = None,
-    tokens_per_step: Count | None = None,
-    dtype: str = "bf16",
-    optimizer: str = "adam",
-    top: int = 5,
-    objective: str | None = None,
-    max_step_time: Duration | None = None,
-    max_price_per_step: Count | None = None,
-    days: Count | None = None,
-    max_price: Count | None = None,
-    pin: str | Iterable[str] = (),
-    forbid: str | Iterable[str] = (),
-    schedule: str | Iterable[str] | None = None,
-    target: str | None = None,
-    tokens: Count | None = None,
-    price: float | None = None,
-    attention_kernel: str = "flash",
-    expert_imbalance: float = 1.0,
-    pareto: bool = False,
-    tolerance: float | None = None,
-    parallelizer: Names | None = None,
-    calibration: Calibration | str | os.PathLike[str] | None = None,
-) -> PlanSet:
-    """The best plans, one per layout of degrees, with verdict, runner-up and certificate.
-
-    Args:
-        model: library name, alias, path of a config.json or a folder with one, `-`, or a spec.
-        cluster: the path of a cluster file, `64xH100`, or a spec.
-        gpus: `64xH100`, instead of `cluster`.
-        seq_len: tokens of a sequence; 4,096 or the model's maximum by default.
-        global_batch: sequences per step.
-        tokens_per_step: instead of `global_batch`; 4,194,304 by default.
-        dtype: bf16, fp16, fp8 or fp32.
-        optimizer: adam, sgd, ...
-        top: how many plans.
-        objective: time, the default; memory, the least among plans at most 10% slower than the quickest; or cost, the
-            cheapest step on any part of the cluster that is looked at, where links with a price count too.
-        max_step_time: that a step may take, in seconds or as `40s`; alone it asks for the cheapest such step.
-        max_price_per_step: USD that a step may cost.
-        days: that the run may take; needs `tokens`.
-        max_price: USD that the run may cost; needs `tokens`.
-        pin: axes held to values: `tp=8`, `sharding=z1`.
-        forbid: axes left at their plain value, `vpp`, or values left out, `pp=4`, `fsdp`.
-        schedule: pipeline schedules that may be used, `all` for the whole catalogue; 1f1b, gpipe and interleaved by
-            default.
-        target: only plans this framework can run.
-        tokens: of the whole run, for days and cost: `15T`.
-        price: of one device and hour.
-        attention_kernel: flash or materialised.
-        expert_imbalance: tokens of the fullest expert rank over the mean.
-        pareto: also find the front of time, memory, devices and cost: on all devices to plans 10% slower than the best,
-            and the quickest plan of each halving of them; takes longer.
-        tolerance: of a cluster of several groups: those whose devices are alike within it, 0.1 for 10%, are planned as
-            one island, which counts as the weakest of them.
-        parallelizer: who plans slices of the model on equal devices, `native,calculon`, `module:Class` or objects;
-            plans are composed of what they answer. Our own search by default.
-        calibration: of predictions: a record, or a file that `meshwright calibrate` wrote; the library's by default.
-
-    Returns:
-        The plans, best first.
+def plan(request: PlanRequest) -> PlanSet:
+    """The best plans of a model on a cluster, one per layout of degrees, with verdict, runner-up and certificate.
 
     Raises:
         InputError: malformed or contradictory input, all problems together.
         UnsupportedError: an unknown model, device, dtype, optimizer or target.
         InfeasibleError: no plan fits, or none keeps to the limits; says which constraint binds and what would help.
     """
-    gathered = Gathered([])
-    gathered.attempt(lambda: check_options(top))
-    found_aim = gathered.attempt(
-        lambda: aim_of(
-            objective,
-            max_step_time=max_step_time,
-            max_price_per_step=max_price_per_step,
-            days=days,
-            max_price=max_price,
-        )
-    )
-    refuses = gathered.attempt(lambda: target_rule(target))
-    gathered.attempt(lambda: check_axes(pin=pin, forbid=forbid, schedule=schedule))
-    named = None
-    if parallelizer is not None:
-        asked_for = parallelizer
-        named = gathered.attempt(lambda: parallelizers_named(asked_for))
-    found_inputs = gathered.attempt(
-        lambda: job_inputs(
-            model,
-            cluster=cluster,
-            gpus=gpus,
-            seq_len=seq_len,
-            global_batch=global_batch,
-            tokens_per_step=tokens_per_step,
-            dtype=dtype,
-            optimizer=optimizer,
-            attention_kernel=attention_kernel,
-            expert_imbalance=expert_imbalance,
-            tokens=tokens,
-            price=price,
-            calibration=calibration,
-        )
-    )
-    if found_inputs is not None and found_aim is not None:
-        asked, workload = found_aim, found_inputs.workload
-        found_aim = gathered.attempt(lambda: asked.of_run(workload))
-    gathered.done()
-    assert found_inputs is not None
-    assert found_aim is not None
-    aim, inputs, left_out = found_aim, found_inputs, tuple[str, ...]()
+    inputs, left_out = job_inputs(request.job), tuple[str, ...]()
+    aim = aim_of(request.aim).of_run(inputs.workload)
+    named = parallelizers_named(request.parallelizer) if request.parallelizer else ()
+    top, limits, target, pareto = request.top, request.space.keywords(), request.target, request.pareto
     if not inputs.cluster.homogeneous:
-        inputs, left_out = usable_islands(inputs, tolerance)
+        inputs, left_out = usable_islands(inputs, request.tolerance)
     if named or not inputs.cluster.homogeneous:
         check_mixed(pareto=pareto, by="--parallelizer" if named else "several groups of nodes")
-        mixed = plan_mixed(
-            inputs,
-            parallelizers=named or (),
-            top=top,
-            aim=aim,
-            pin=pin,
-            forbid=forbid,
-            schedule=schedule,
-            target=target,
-        )
+        mixed = plan_mixed(inputs, parallelizers=named, top=top, aim=aim, target=target, **limits)
         return replace(mixed, warnings=(*left_out, *mixed.warnings))
-    spec, workload = inputs.model, inputs.workload
+    spec, workload, refuses = inputs.model, inputs.workload, target_rule(target)
 
     def space_for(part: ClusterSpec) -> Space:
-        space = space_of(spec, workload, part.devices, pin=pin, forbid=forbid, schedule=schedule)
+        space = space_of(spec, workload, part.devices, **limits)
         return restricted(space, spec, part, workload, refuses) if refuses else space
 
     space = space_for(inputs.cluster)

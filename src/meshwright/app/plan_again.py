@@ -8,12 +8,13 @@ plans (each kind alone, what matters most) is left to `plan`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.planning.axes import space_of
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.sources.native.pipelines import QUICK
-from meshwright.planning.job_inputs import JobInputs, job_inputs
+from meshwright.planning.job_inputs import JobInputs, job_fields, job_inputs
 from meshwright.planning.mixed.native import NativeSource
 from meshwright.planning.mixed.source import Candidate
 from meshwright.planning.usable_islands import usable_islands
@@ -64,22 +65,7 @@ def plans_again(
 
 
 def _inputs(job: Job, cluster: ClusterSpec) -> JobInputs:
-    workload = job.workload
-    return job_inputs(
-        job.model,
-        cluster=cluster,
-        gpus=None,
-        seq_len=workload.seq_len,
-        global_batch=workload.global_batch,
-        tokens_per_step=None,
-        dtype=workload.precision.name,
-        optimizer=workload.optimizer,
-        attention_kernel=workload.attention_kernel,
-        expert_imbalance=workload.expert_imbalance,
-        tokens=None,
-        price=None,
-        calibration=workload.calibration,
-    )
+    return job_inputs(replace(job_fields(job.model, cluster, job.workload), tokens=None))
 
 
 def _answer(inputs: JobInputs, source: NativeSource, found: list[Candidate], left_out: tuple[str, ...]) -> PlanSet:

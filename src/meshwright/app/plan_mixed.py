@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from meshwright.app.export import TARGETS
 from meshwright.app.plan_set import PlanSet, RankedPlan
+from meshwright.app.requests.plan import PlanRequest
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, unknown_name
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.cluster import Assumption
@@ -22,7 +23,7 @@ from meshwright.planning.mixed.search import MixedPlans, mixed_plans
 from meshwright.planning.mixed.slices import Composition, planned_slices
 from meshwright.planning.mixed.source import Candidate, StageSource
 from meshwright.planning.mixed.spaces import space_anywhere
-from meshwright.planning.objectives import QUICKEST, Aim, Duration, aim_of
+from meshwright.planning.objectives import QUICKEST, Aim, aim_of
 from meshwright.planning.one_kind import find_plans, restricted
 from meshwright.planning.plan_shape import title
 from meshwright.planning.reason import Reason
@@ -127,35 +128,12 @@ def plan_mixed(
     )
 
 
-def plan_measured(
-    model: str,
-    *,
-    profiles: str | os.PathLike[str],
-    global_batch: int,
-    cluster: str | os.PathLike[str] | None = None,
-    gpus: str | None = None,
-    interpolate: bool = True,
-    top: int = 1,
-    objective: str | None = None,
-    price: float | None = None,
-    max_step_time: Duration | None = None,
-    max_price_per_step: float | None = None,
-) -> PlanSet:
+def plan_measured(request: PlanRequest) -> PlanSet:
     """The best plans of a model of a folder of profiles.
 
     Args:
-        model: a name of the profiles: `OPT-350`.
-        profiles: the folder.
-        global_batch: sequences per step, of the profiled length.
-        cluster: path of a cluster file.
-        gpus: `8xA100-40,8xV100-16`, instead of `cluster`.
-        interpolate: fill micro-batches missing between two measured ones.
-        top: how many plans; each carries the numbers it uses of the profiles.
-        objective: time, the quickest step, or cost, the cheapest one on any part of the cluster; without it time, or
-            cost where only the time is limited.
-        price: of one device and hour, instead of each group's.
-        max_step_time: that a step may take, in seconds or as `40s`.
-        max_price_per_step: USD that a step may cost.
+        request: with a model of the profiles, their folder, a cluster, and the global batch of the profiled length.
+            Each plan carries the numbers it uses of the profiles.
 
     Returns:
         The plans, best first, with what mixing is worth.
@@ -165,13 +143,15 @@ def plan_measured(
         UnsupportedError: the profiles know the model or a device not.
         InfeasibleError: nothing fits, or nothing keeps to the limits.
     """
-    aim = aim_of(objective, max_step_time=max_step_time, max_price_per_step=max_price_per_step)
+    aim, asked = aim_of(request.aim), request.job
+    top = request.top if "top" in request.given else 1
+    model, global_batch = str(asked.model), asked.global_batch or 1
     if not aim.by.measured:
         why = "plans of measured profiles are compared by their time or their cost"
         problem = Problem(what=f"objective is {aim.objective!r}", why=why, fix="time or cost", field="objective")
         raise InputError(problem)
-    folder = read_profiles(os.fspath(profiles), interpolate=interpolate)
-    spec = priced_cluster(measured_cluster(cluster, gpus, folder), price)
+    folder = read_profiles(os.fspath(request.profiles or ""))
+    spec = priced_cluster(measured_cluster(asked.cluster, asked.gpus, folder), asked.price)
     if model not in folder.models:
         raise UnsupportedError(unknown_name("model of the profiles", model, folder.models), code="MW401")
     source = ProfileSource(folder, model, spec, global_batch)

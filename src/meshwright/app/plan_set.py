@@ -101,9 +101,10 @@ class RankedPlan:
 
     def trace(self, output: str | Path | None = None, *, svg: str | Path | None = None) -> Trace:
         """One step, task by task, as a trace file for Perfetto and a figure; see `meshwright.app.trace.trace`."""
+        from meshwright.app.requests.read import TraceRequest
         from meshwright.app.trace import trace
 
-        return trace(self.job, output, svg=svg)
+        return trace(TraceRequest.read({"plan": self.job, "output": output, "svg": svg}))
 
     def save(self, path: str | Path) -> Path:
         """Write the plan file."""

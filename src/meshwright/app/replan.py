@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from meshwright.app.plan import plan
 from meshwright.app.plan_again import plans_again
 from meshwright.app.plan_set import PlanSet, RankedPlan
+from meshwright.app.requests.plan import PlanRequest
+from meshwright.fields.job import SpaceFields
 from meshwright.formats.plan_json import read_job
 from meshwright.planning.changed_cluster import ChangedCluster, changed_cluster
 from meshwright.planning.compose.moved_state import MovedState, moved_state
+from meshwright.planning.job_inputs import job_fields
 from meshwright.planning.reason import idle_reason
 from meshwright.report.words.reasons import reason_text
 from meshwright.specs.cluster import ClusterSpec
@@ -173,17 +176,6 @@ def _degrees(job: Job) -> tuple[str, ...]:
 
 
 def _planned(job: Job, cluster: ClusterSpec, top: int, pins: Iterable[str], forbid: Iterable[str]) -> PlanSet:
-    workload = job.workload
-    return plan(
-        job.model,
-        cluster=cluster,
-        seq_len=workload.seq_len,
-        global_batch=workload.global_batch,
-        dtype=workload.precision.name,
-        optimizer=workload.optimizer,
-        attention_kernel=workload.attention_kernel,
-        expert_imbalance=workload.expert_imbalance,
-        top=top,
-        pin=list(pins),
-        forbid=list(forbid),
-    )
+    asked = replace(job_fields(job.model, cluster, job.workload), tokens=None)
+    space = SpaceFields(pin=tuple(pins), forbid=tuple(forbid))
+    return plan(PlanRequest(job=asked, space=space, top=top))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,8 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from meshwright.app.answer import Answer
-from meshwright.app.run_inputs import RunInputs, RunOptions, run_inputs
+from meshwright.app.requests.run import RunRequest
+from meshwright.app.run_inputs import RunInputs, run_inputs
 from meshwright.errors import InputError, Problem, StoppedError
 from meshwright.formats.writing import check_file, write_file
 from meshwright.records import Record
@@ -95,40 +96,8 @@ class Run(Answer):
         return f"Run({self.inputs.name}, {self.inputs.row.format()}, {len(self.steps)} steps)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
-    """How a run goes: its steps, and what is kept of them."""
-
-    steps: int = STEPS
-    trace: str | os.PathLike[str] | None = None
-    """Where to write the timeline of one more step beside the predicted one; gzipped if it ends in .gz."""
-    checkpoint: str | os.PathLike[str] | None = None
-    """Folder of the last checkpoint; a run goes on from the one that is there."""
-    every: int = EVERY
-    """Steps from one checkpoint to the next."""
-    elastic: bool = False
-    """Where workers in other processes are lost, plan again for what is left and go on from the checkpoint."""
-
-    def problems(self, backend: str) -> Iterator[Problem]:
-        """What does not go together.
-
-        Args:
-            backend: where the run is.
-        """
-        for name, count in (("steps", self.steps), ("every", self.every)):
-            if count < 1:
-                yield Problem(what=f"{name} = {count}", why="it counts from 1", fix=f"--{name} 10", field=name)
-        if self.elastic and self.checkpoint is None:
-            yield Problem(what="an elastic run without checkpoints", why="it goes on from the last one",
-                          fix="--checkpoint DIR", field="checkpoint")  # fmt: skip
-        if self.elastic and backend == "local":
-            yield Problem(what="an elastic run in this process", why="its meshes live and die together",
-                          fix="--backend processes or --backend ray", field="backend")  # fmt: skip
-
-
 def run(
-    options: RunOptions,
-    course: Course = Course(),
+    request: RunRequest,
     *,
     on_step: Callable[[StepDone], None] = lambda done: None,
     on_recovery: Callable[[str], None] = lambda said: None,
@@ -136,8 +105,7 @@ def run(
     """Train some steps under a plan on the devices of this machine.
 
     Args:
-        options: the model, the plan, and where it runs.
-        course: how many steps, and what is kept of them.
+        request: the model, the plan, where it runs, how many steps, and what is kept of them.
         on_step: told of each step when it is done.
         on_recovery: told of each recovery from lost workers.
 
@@ -147,12 +115,9 @@ def run(
         LostError: a worker died or hung.
         StoppedError: interrupted; the checkpoint holds a step of this run.
     """
-    trace, checkpoint = course.trace, course.checkpoint
+    options, trace, checkpoint = request.execution, request.trace, request.checkpoint
     if trace is not None:
         check_file(Path(trace))
-    problems = list(course.problems(options.backend))
-    if problems:
-        raise InputError(problems, code="MW252")
     inputs = run_inputs(options)
     from meshwright.runtime.devices import claim_devices, jax_precision
 
@@ -177,17 +142,17 @@ def run(
 
     with jax_precision(inputs.dtype):
         training = inputs.training(options)
-        asked = Steps(count=course.steps, folder=None if checkpoint is None else Path(checkpoint), every=course.every,
-                      plan_again=partial(training_on, machine=this_machine()) if course.elastic else None)  # fmt: skip
+        asked = Steps(count=request.steps, folder=None if checkpoint is None else Path(checkpoint), every=request.every,
+                      plan_again=partial(training_on, machine=this_machine()) if request.elastic else None)  # fmt: skip
         try:
             now = train(training, available, asked, on_step=stepped, on_recovery=recovered)
         except KeyboardInterrupt:
-            if saved := _saved(done, course):
+            if saved := _saved(done, request):
                 raise saved from None
             raise
         try:
             if not done:
-                raise _all_done(course.steps, checkpoint)
+                raise _all_done(request.steps, checkpoint)
             batch = now.training.batch(now.number)
             compiled = now.step.lower(now.state, batch)
             predicted = predict_step(compiled)
@@ -223,14 +188,14 @@ def _told(one: Recovery) -> str:
     )
 
 
-def _saved(done: Sequence[StepDone], course: Course) -> StoppedError | None:
+def _saved(done: Sequence[StepDone], request: RunRequest) -> StoppedError | None:
     """What the checkpoint holds of an interrupted run; None where this run wrote none."""
-    after = (done[-1].step + 1) // course.every * course.every if done else 0
-    if course.checkpoint is None or not done or after <= done[0].step:
+    after = (done[-1].step + 1) // request.every * request.every if done else 0
+    if request.checkpoint is None or not done or after <= done[0].step:
         return None
     return StoppedError(
         Problem(what=f"interrupted after step {done[-1].step}", field="run",
-                why=f"{course.checkpoint} holds the state after step {after - 1}",
+                why=f"{request.checkpoint} holds the state after step {after - 1}",
                 fix="the same command goes on from there")
     )  # fmt: skip
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from meshwright.app.requests.run import ExecutionFields
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, unknown_name
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.legality import row_problems
@@ -24,43 +24,6 @@ DTYPES = ("fp32", "fp64", "bf16")
 PERCEPTRON_LAYERS = 8
 
 
-TIMEOUT_S = 300.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """What `run` and `verify` are both asked: a model, a plan, and where they run."""
-
-    model: str | os.PathLike[str] | ModelSpec | None
-    """A tiny model's name, or as `plan` takes it; None takes that of a plan file."""
-    plan: str
-    """The one-line form, or a plan file."""
-    devices: int | None = None
-    """Of this machine; as many as the plan has, or 8."""
-    layers: int | None = None
-    """Of the model that runs, where they are fewer than the model's."""
-    hidden: int | None = None
-    """Width of the model that runs."""
-    vocab: int | None = None
-    """Tokens of the model that runs."""
-    seq_len: int | None = None
-    """Tokens of a sample."""
-    global_batch: int | None = None
-    """Samples of a step."""
-    dtype: str = "fp32"
-    """One of `DTYPES`."""
-    seed: int = 0
-    """Of weights, data and dropout."""
-    backend: str = "local"
-    """"local", "processes" or "ray"."""
-    ray: str | None = None
-    """Address of a Ray cluster."""
-    hosts_per_mesh: int = 1
-    """Workers that share the devices of each mesh."""
-    timeout_s: float = TIMEOUT_S
-    """In which a worker in another process goes on to its next instruction."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInputs:
     """A training that this machine is asked for; JAX is not started yet."""
@@ -77,7 +40,7 @@ class RunInputs:
     assumptions: tuple[str, ...]
     """Every default that shaped the run."""
 
-    def training(self, options: RunOptions) -> Training:
+    def training(self, options: ExecutionFields) -> Training:
         """The training itself; loads JAX.
 
         Args:
@@ -100,7 +63,7 @@ class RunInputs:
         )
 
 
-def run_inputs(options: RunOptions) -> RunInputs:
+def run_inputs(options: ExecutionFields) -> RunInputs:
     """Bring model and plan together.
 
     Args:
@@ -168,7 +131,7 @@ class _Filed:
     seq_len: int
 
 
-def _filed(options: RunOptions, notes: list[str]) -> _Filed:
+def _filed(options: ExecutionFields, notes: list[str]) -> _Filed:
     job, _ = job_of(options.plan)
     row = row_of(job.plan, job.model)
     if row is None:
@@ -181,7 +144,7 @@ def _filed(options: RunOptions, notes: list[str]) -> _Filed:
     return _Filed(model=job.model, row=row, seq_len=job.workload.seq_len)
 
 
-def _parsed(options: RunOptions, notes: list[str]) -> PlanRow:
+def _parsed(options: ExecutionFields, notes: list[str]) -> PlanRow:
     """The one-line form; a batch that nobody gave keeps every stage at work."""
     devices = options.devices
     row = parse_row(options.plan, devices=devices or DEVICES, global_batch=options.global_batch or 0,

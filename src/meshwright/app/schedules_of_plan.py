@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -13,12 +12,13 @@ from meshwright.estimate.layout import expand
 from meshwright.estimate.legality import row_problems
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
+from meshwright.fields.job import JobFields
 from meshwright.planning.axes import schedule_names
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.plan_source import PlanLike, plan_question
 from meshwright.schedules import SCHEDULES, schedule_named
-from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 from meshwright.units import percent, seconds
 
@@ -100,12 +100,7 @@ class ScheduleComparison(Answer):
 
 
 def schedules_of_plan(
-    model: ModelSpec | str | os.PathLike[str] | None,
-    plan: PlanLike | PlanRow,
-    cluster: ClusterSpec | str | os.PathLike[str] | None = None,
-    *,
-    schedules: str | Iterable[str] = "all",
-    **settings: Any,
+    plan: PlanLike | ExecutionPlan | PlanRow, job: JobFields, *, schedules: Iterable[str] = ("all",)
 ) -> ScheduleComparison:
     """Price one plan under several schedules.
 
@@ -113,21 +108,16 @@ def schedules_of_plan(
     can; the table shows the plan that was priced.
 
     Args:
-        model: as `estimate` takes it.
-        plan: likewise; one that a single line can say.
-        cluster: likewise.
+        plan: as `estimate` takes it; one that a single line can say.
+        job: model, cluster and workload.
         schedules: names of `schedule list`, or `all`; the plan's own is always there.
-        settings: the other arguments of `estimate`.
-
-    Returns:
-        The plan under each schedule.
 
     Raises:
         InputError: malformed input, a plan of one worker, or one that needs more than a line.
         UnsupportedError: an unknown name.
     """
     names = schedule_names(schedules, refused=True)
-    question = plan_question(model, plan, cluster=cluster, **settings)
+    question = plan_question(plan, job)
     row = question.row
     if row is None or row.pp == 1:
         raise InputError(_no_pipeline(row), code="MW233")

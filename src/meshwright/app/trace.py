@@ -9,22 +9,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from meshwright.app.requests.read import TraceRequest
 from meshwright.errors import InputError, Problem
 from meshwright.estimate.timeline import StepTimeline, step_timeline
+from meshwright.fields.field import values_of
 from meshwright.formats.plan_json import PlannedJob
-from meshwright.formats.writing import check_file, write_file
+from meshwright.formats.writing import write_file
 from meshwright.planning.compose.sources.profiles.timeline import job_timeline
-from meshwright.planning.job_inputs import Count
 from meshwright.planning.plan_source import PlanLike, measured_plan, plan_question, planned_job
 from meshwright.report.picture import MemoryLine, Picture, Span
 from meshwright.report.words.measured import folder_notes
 from meshwright.report.words.titles import planned_title
-from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.measured import MeasuredJob
-from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import Worker
-from meshwright.specs.row import PlanRow
-from meshwright.specs.workload import Precision
 from meshwright.units import seconds
 
 if TYPE_CHECKING:
@@ -134,31 +131,8 @@ class Trace:
         return self.svg()
 
 
-def trace(
-    plan: PlanLike | PlanRow,
-    output: str | os.PathLike[str] | None = None,
-    *,
-    svg: str | os.PathLike[str] | None = None,
-    model: ModelSpec | str | os.PathLike[str] | None = None,
-    cluster: ClusterSpec | str | os.PathLike[str] | None = None,
-    gpus: str | None = None,
-    seq_len: Count | None = None,
-    global_batch: Count | None = None,
-    tokens_per_step: Count | None = None,
-    dtype: str | Precision | None = None,
-    optimizer: str | None = None,
-    attention_kernel: str | None = None,
-    expert_imbalance: float | None = None,
-) -> Trace:
+def trace(request: TraceRequest) -> Trace:
     """Simulate one step of a plan and write it down.
-
-    Args:
-        plan: a job, an entry of an answer, a plan file (`plans.json#2`), or the one-line form, which needs a model.
-        output: where to write the trace, gzipped if it ends in .gz; None writes none.
-        svg: where to write the figure; None writes none.
-        model: of a plan in its one-line form; a plan file carries its own.
-        cluster, gpus, seq_len, global_batch, tokens_per_step, dtype, optimizer, attention_kernel, expert_imbalance:
-            likewise, as `estimate` takes them.
 
     Returns:
         The step; `chrome()` and `svg()` give the files' content.
@@ -167,56 +141,18 @@ def trace(
         InputError: the plan cannot be used, or a file cannot be written.
         UnsupportedError: a plan that nobody prices.
     """
-    check_files(output, svg)
-    settings = {
-        "cluster": cluster,
-        "gpus": gpus,
-        "seq_len": seq_len,
-        "global_batch": global_batch,
-        "tokens_per_step": tokens_per_step,
-        "dtype": dtype,
-        "optimizer": optimizer,
-        "attention_kernel": attention_kernel,
-        "expert_imbalance": expert_imbalance,
-    }
-    measured = measured_plan(plan, {"model": model, **settings})
+    output, svg = request.output, request.svg
+    measured = measured_plan(request.plan, values_of(request.job))
     if measured is not None:
         found = trace_of(*measured)
     else:
-        question = plan_question(model, plan, **settings)  # type: ignore[arg-type]
+        question = plan_question(request.plan, request.job)
         found = trace_of(question.job, question.warnings)
     if output is not None:
         write_file(Path(output), found.chrome(compress=os.fspath(output).endswith(".gz")))
     if svg is not None:
         write_file(Path(svg), found.svg())
     return found
-
-
-def check_files(output: str | os.PathLike[str] | None, svg: str | os.PathLike[str] | None) -> None:
-    """Whether the trace and the figure can be written there, each into a file of its own.
-
-    Raises:
-        InputError: one of them cannot, or both are one file.
-    """
-    paths = [Path(path) for path in (output, svg) if path is not None]
-    problems: list[Problem] = []
-    for path in paths:
-        try:
-            check_file(path)
-        except InputError as wrong:
-            problems += wrong.problems
-    if problems:
-        raise InputError(problems, code="MW208")
-    if len(paths) == 2 and paths[0].resolve() == paths[1].resolve():
-        raise InputError(
-            Problem(
-                what=f"{str(paths[1])[:200]!r} is named for the trace and for the figure",
-                why="the second would be written over the first",
-                fix="name two files, such as step.json.gz and step.svg",
-                field="svg",
-            ),
-            code="MW208",
-        )
 
 
 def trace_of(plan: PlanLike, warnings: Sequence[str] = ()) -> Trace:

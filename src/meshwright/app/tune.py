@@ -2,71 +2,40 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from meshwright.app.calculon_space import (
     MOST_BATCH,
     MOST_PROCESSORS,
     Check,
-    Source,
     choose_space,
     read_apps,
     read_systems,
 )
+from meshwright.app.requests.tune import CalculonTuneRequest, TuneRequest
 from meshwright.app.tune_answer import Judged, TuneAnswer
 from meshwright.app.tune_options import Chosen, TuneOptions, tune_options
-from meshwright.calculon.inputs import Application, System
 from meshwright.calculon.space import ExecutionSpace
 from meshwright.calculon.tuning import CalculonSpace
 from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem
 from meshwright.planning.axes import space_of
-from meshwright.planning.job_inputs import Count, job_inputs
+from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.one_kind import require_homogeneous
 from meshwright.schedules import DEFAULT_SCHEDULES
 from meshwright.search.tuners.base import Optimum, Trial, TunableSpace
 from meshwright.search.tuners.plan_space import PlanSpace
 from meshwright.search.tuners.run import TUNERS, run_study
-from meshwright.specs.cluster import ClusterSpec
-from meshwright.specs.model import ModelSpec
 
 OnTrial = Callable[[str, Trial], None]
 
 
-def tune(
-    model: ModelSpec | str | os.PathLike[str],
-    *,
-    cluster: ClusterSpec | str | os.PathLike[str] | None = None,
-    gpus: str | None = None,
-    seq_len: Count | None = None,
-    global_batch: Count | None = None,
-    tokens_per_step: Count | None = None,
-    dtype: str = "bf16",
-    optimizer: str = "adam",
-    pin: str | Iterable[str] = (),
-    forbid: str | Iterable[str] = (),
-    schedule: str | Iterable[str] | None = None,
-    on_trial: OnTrial | None = None,
-    **how: Any,
-) -> TuneAnswer:
+def tune(request: TuneRequest, *, on_trial: OnTrial | None = None) -> TuneAnswer:
     """Let tuners look for the quickest plan in the space of `plan`.
 
     Args:
-        model: as `plan` takes it.
-        cluster: likewise.
-        gpus: likewise.
-        seq_len: tokens of a sequence.
-        global_batch: sequences per step.
-        tokens_per_step: instead of `global_batch`.
-        dtype: bf16, fp16, fp8 or fp32.
-        optimizer: adam, sgd, ...
-        pin: axes held to values.
-        forbid: axes or values left out.
-        schedule: pipeline schedules that may be used.
+        request: model, cluster, workload, axes, and how tuners look.
         on_trial: called with the tuner's label and every new row.
-        how: see `tune_options`.
 
     Returns:
         Studies and the exact optimum.
@@ -76,19 +45,9 @@ def tune(
         UnsupportedError: an unknown name, or a tuner that is not installed.
         InfeasibleError: no plan is legal, or none fits.
     """
-    options = tune_options(**how)
-    inputs = job_inputs(
-        model,
-        cluster=cluster,
-        gpus=gpus,
-        seq_len=seq_len,
-        global_batch=global_batch,
-        tokens_per_step=tokens_per_step,
-        dtype=dtype,
-        optimizer=optimizer,
-    )
+    options, inputs = tune_options(request.study), job_inputs(request.job)
     require_homogeneous(inputs.cluster)
-    axes = space_of(inputs.model, inputs.workload, inputs.cluster.devices, pin=pin, forbid=forbid, schedule=schedule)
+    axes = space_of(inputs.model, inputs.workload, inputs.cluster.devices, **request.space.keywords())
     others = [name for name in axes.pinned("schedule") or () if name not in DEFAULT_SCHEDULES]
     if others:
         why = "a tuner's axes are those of the default space"
@@ -109,36 +68,12 @@ def tune(
     return _tuned(space, size, best, options, on_trial)
 
 
-def calculon_tune(
-    app: Source | Application,
-    system: Source | System,
-    *,
-    procs: int,
-    batch: int,
-    dtype: str | None = None,
-    space: str = "optimal-execution",
-    tp_overlap: bool = True,
-    dp_overlap: bool = True,
-    pin: str | Iterable[str] = (),
-    fixed: bool = False,
-    on_trial: OnTrial | None = None,
-    **how: Any,
-) -> TuneAnswer:
+def calculon_tune(request: CalculonTuneRequest, *, on_trial: OnTrial | None = None) -> TuneAnswer:
     """Let tuners look for the quickest execution of a Calculon space.
 
     Args:
-        app: as `calculon_search` takes it.
-        system: likewise.
-        procs: processors.
-        batch: largest batch.
-        dtype: float16 by default.
-        space: `optimal-execution` or `full`.
-        tp_overlap: tensor-parallel overlap is an axis.
-        dp_overlap: data-parallel overlap is an axis.
-        pin: keys held to values.
-        fixed: with the model's known errors corrected.
+        request: application, system, space, and how tuners look.
         on_trial: called with the tuner's label and every new row.
-        how: see `tune_options`.
 
     Returns:
         Studies and the exact optimum.
@@ -148,18 +83,24 @@ def calculon_tune(
         UnsupportedError: an unknown name, or a tuner that is not installed.
         InfeasibleError: the space is empty, or nothing in it fits.
     """
+    options, design, space = tune_options(request.study), request.space, request.space.options
     check = Check()
-    options = check.attempt(lambda: tune_options(**how))
-    apps, systems = read_apps(check, [app]), read_systems(check, [system])
-    check.whole("--procs", procs, MOST_PROCESSORS)
-    check.whole("--batch", batch, MOST_BATCH)
+    apps, systems = read_apps(check, [design.app]), read_systems(check, [design.system])
+    check.whole("--procs", design.procs, MOST_PROCESSORS)
+    check.whole("--batch", design.batch, MOST_BATCH)
     choice = choose_space(
-        check, systems, space=space, dtype=dtype, tp_overlap=tp_overlap, dp_overlap=dp_overlap, pin=pin
+        check,
+        systems,
+        space=space.space,
+        dtype=space.dtype,
+        tp_overlap=space.tp_overlap,
+        dp_overlap=space.dp_overlap,
+        pin=space.pin,
     )
     check.done()
-    asked = ExecutionSpace(apps[0], systems[0], procs, batch, choice.axes(systems[0]))
+    asked = ExecutionSpace(apps[0], systems[0], design.procs, design.batch, choice.axes(systems[0]))
     asked.require_executions()
-    tuned = CalculonSpace(space=asked, fixed=fixed)
+    tuned = CalculonSpace(space=asked, fixed=space.fixed)
     best = tuned.optimum() if options.optimum else None
     if options.optimum and best is None:
         what = f"none of the {asked.size:,} executions of {tuned.name} fits"

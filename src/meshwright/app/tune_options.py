@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from meshwright.app.calculon_space import Check
+from meshwright.fields.study import StudyFields
 from meshwright.search.tuners.run import TUNERS, tuner_named
 from meshwright.search.tuners.store import storage_path
 
@@ -45,39 +45,20 @@ class TuneOptions:
     left_out: tuple[tuple[str, str], ...]
 
 
-def tune_options(
-    *,
-    tuners: str | Iterable[str] = (),
-    trials: int = TRIALS,
-    seed: int = 0,
-    repeats: int = 1,
-    storage: str | None = None,
-    resume: bool = False,
-    workers: int = 1,
-    compare: bool = False,
-    optimum: bool = True,
-) -> TuneOptions:
-    """Read and check how to tune.
+def tune_options(study: StudyFields) -> TuneOptions:
+    """Check how to tune.
 
     Args:
-        tuners: `random`, `optuna`, `smac`, `ray-tune`, each with `:ALGORITHM` and `+SCHEDULER` as wanted; random alone
-            or, to compare, all that are installed by default.
-        trials: of each study in all.
-        seed: of the first study of each tuner.
-        repeats: studies of each tuner, with seeds one after another.
-        storage: `sqlite:///trials.db`, where rows are kept.
-        resume: go on with what the storage holds.
-        workers: trials at a time, for tuners that can.
-        compare: several tuners, with regret.
-        optimum: find the exact optimum too.
+        study: tuners as `random`, `optuna`, `smac`, `ray-tune`, each with `:ALGORITHM` and `+SCHEDULER` as wanted;
+            random alone or, to compare, all that are installed by default.
 
     Raises:
         InputError: all problems together.
         UnsupportedError: only unknown tuners, or tuners that are not installed.
     """
     check = Check()
-    texts = [tuners] if isinstance(tuners, str) else list(tuners)
-    chosen = [Chosen.of(part) for text in texts for part in text.split(",") if part.strip()]
+    storage, compare = study.storage, study.compare
+    chosen = [Chosen.of(part) for text in study.tuners for part in text.split(",") if part.strip()]
     left_out: list[tuple[str, str]] = []
     if not chosen and compare:
         chosen = [Chosen.of(name) for name, tuner in TUNERS.items() if tuner.installed]
@@ -89,25 +70,15 @@ def tune_options(
     chosen = chosen or [Chosen.of("random")]
     for one in chosen:
         check.attempt(lambda one=one: tuner_named(one.tuner, one.algorithm, one.scheduler))  # type: ignore[misc]
-    for field, value, low, most in (
-        ("--trials", trials, 1, MOST_TRIALS),
-        ("--repeats", repeats, 1, 1000),
-        ("--workers", workers, 1, 1024),
-        ("--seed", seed, 0, 2**31 - 1),
-    ):
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= most:
-            check.problem(
-                f"{field} is {str(value)[:40]!r}", f"a whole number from {low} to {most:,}", f"say {field} 10", field
-            )
     if len(chosen) > 1 and not compare:
         check.problem(
             f"{len(chosen)} tuners", "one study has one tuner", "compare them with --compare, or keep one", "--with"
         )
-    if repeats > 1 and not compare:
-        check.problem(f"--repeats is {repeats}", "one study has one seed", "compare with --compare", "--repeats")
-    if compare and not optimum:
+    if study.repeats > 1 and not compare:
+        check.problem(f"--repeats is {study.repeats}", "one study has one seed", "compare with --compare", "--repeats")
+    if compare and not study.optimum:
         check.problem("--compare without the optimum", "regret is what it compares", "drop --no-optimum", "--compare")
-    if resume and storage is None:
+    if study.resume and storage is None:
         fix = "name the file with --storage sqlite:///trials.db"
         check.problem("--resume without --storage", "there is nothing to go on with", fix, "--resume")
     if storage is not None:
@@ -115,12 +86,12 @@ def tune_options(
     check.done()
     return TuneOptions(
         tuners=tuple(chosen),
-        trials=trials,
-        seeds=tuple(range(seed, seed + repeats)),
+        trials=study.trials,
+        seeds=tuple(range(study.seed, study.seed + study.repeats)),
         storage=storage,
-        resume=resume,
-        workers=workers,
+        resume=study.resume,
+        workers=study.workers,
         compare=compare,
-        optimum=optimum,
+        optimum=study.optimum,
         left_out=tuple(left_out),
     )

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from meshwright.calibrate.chosen import choose_plan
-from meshwright.errors import InputError, MeshwrightError, Problem, ViolationError
+from meshwright.errors import MeshwrightError, Problem, ViolationError
 from meshwright.estimate.result import StageEstimate, StepEstimate
 from meshwright.formats.measured import MeasuredRun, model_or_none, read_rows, read_run
 from meshwright.formats.writing import write_file
@@ -122,16 +122,14 @@ class BrokenRows(MeshwrightError):
     result: Validation
 
 
-def validate(
-    measured_csv: str | Path, out_csv: str | Path | None = None, fail_above: float | None = None
-) -> Validation:
+def validate(measured: str | Path, output: str | Path | None = None, fail_above: float | None = None) -> Validation:
     """Predict every row of a measured-runs file and score the predictions.
 
     error = predicted / measured - 1, over the rows whose column `usable` is not False.
 
     Args:
-        measured_csv: the runs; its columns are listed in the documentation.
-        out_csv: where the predictions go, one row per input row, in its order; None writes nothing.
+        measured: the runs; its columns are listed in the documentation.
+        output: where the predictions go, one row per input row, in its order; None writes nothing.
         fail_above: median absolute error in percent above which the result is a violation.
 
     Returns:
@@ -142,22 +140,13 @@ def validate(
         AboveLimit: the median error of time or memory is above the limit, or nothing was predicted.
         BrokenRows: meshwright failed on a row.
     """
-    if fail_above is not None and not 0 <= fail_above < float("inf"):
-        raise InputError(
-            Problem(
-                what=f"--fail-above {fail_above} is not a percentage",
-                why="it is the median absolute error in percent, 0 or more",
-                fix="for example --fail-above 10",
-                field="fail_above",
-            )
-        )
-    records = read_rows(measured_csv)
+    records = read_rows(measured)
     predictions = tuple(predict(record) for record in records)
     result = Validation(
-        measured=str(measured_csv), predictions=predictions, scores=scores(records, predictions, by="source")
+        measured=str(measured), predictions=predictions, scores=scores(records, predictions, by="source")
     )
-    if out_csv is not None:
-        _write(Path(out_csv), predictions)
+    if output is not None:
+        _write(Path(output), predictions)
     _refuse_broken(result)
     if fail_above is not None:
         _refuse_above(result, fail_above)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meshwright.app.answer import Answer
-from meshwright.app.run_inputs import RunInputs, RunOptions, run_inputs
-from meshwright.errors import InputError, Problem
+from meshwright.app.requests.run import VerifyRequest
+from meshwright.app.run_inputs import RunInputs, run_inputs
 
 if TYPE_CHECKING:
     from meshwright.runtime.parity import Parity
@@ -60,24 +60,19 @@ class Verified(Answer):
         return f"Verified({self.inputs.row.format()}, {'ok' if self.ok else 'beyond tolerance'})"
 
 
-def verify(options: RunOptions, *, steps: int = STEPS, tolerance: float | None = None) -> Verified:
+def verify(request: VerifyRequest) -> Verified:
     """Run some steps under a plan and on one device, from the same state, on the same data, with the same dropout.
 
     Args:
-        options: the model, the plan, and where it runs.
-        steps: optimizer steps.
-        tolerance: of a tensor in max-norm, gradients over their largest entry; 1e-9 in fp64, 1e-5 in fp32, 2e-2 with
-            bf16 products without it.
+        request: the model, the plan, where it runs, and what is tolerated; 1e-9 in fp64, 1e-5 in fp32, 2e-2 with
+            bf16 products by default.
 
     Raises:
         InputError: model, plan and devices do not go together.
         UnsupportedError: what the zoo or the runtime does not have.
         LostError: a worker died or hung.
     """
-    if steps < 1:
-        raise InputError(
-            Problem(what=f"{steps} steps", why="one at least is compared", fix="--steps 10", field="steps")
-        )
+    options, steps, tolerance = request.execution, request.steps, request.tolerance
     inputs = run_inputs(options)
     from meshwright.runtime.devices import claim_devices, jax_precision
 

@@ -13,24 +13,7 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli import (
-    calculon,
-    calculon_search,
-    calibrate,
-    clusters,
-    doctor,
-    export,
-    library,
-    plans,
-    profile,
-    read,
-    run,
-    schedule,
-    size,
-    trace,
-    tune,
-    validate,
-)
+from meshwright.cli.commands import add_commands, called
 from meshwright.cli.output import (
     INTERRUPTED,
     ReaderLeftError,
@@ -47,23 +30,6 @@ from meshwright.errors import MeshwrightError, Problem
 USAGE_ERROR = typer.BadParameter.__mro__[1]
 """What typer raises for a command line it cannot read."""
 
-app = typer.Typer(
-    name="meshwright",
-    help="Plan, predict and launch the training of large language models on the GPUs you have.\n\n"
-    "\b\n"
-    "  meshwright plan llama-3.1-70b --gpus 64xH100 -o plans.json\n"
-    "  meshwright explain plans.json#1\n"
-    "  meshwright export plans.json --to megatron -o launch",
-    epilog="Exit codes: 0 ok, 1 a bug, 2 bad input, 3 nothing fits, 4 unsupported, 5 violations found, "
-    "130 interrupted. Every verb has --json and --help.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-)
-
-_command = app.command
-
 
 def _show_version(wanted: bool) -> None:
     if wanted:
@@ -73,7 +39,6 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
@@ -82,30 +47,25 @@ def _root(
     pass
 
 
-_command("plan")(plans.plan)
-_command("estimate")(plans.estimate)
-_command("check")(plans.check)
-_command("explain")(read.explain)
-_command("compare")(read.compare)
-_command("trace")(trace.trace)
-_command("size")(size.size)
-_command("tune")(tune.tune)
-_command("export")(export.export)
-_command("schedule")(schedule.schedule)
-_command("validate")(validate.validate)
-_command("calibrate")(calibrate.calibrate)
-_command("profile")(profile.profile)
-_command("run")(run.run)
-_command("verify")(run.verify)
-app.add_typer(library.models_app, name="models")
-app.add_typer(library.gpus_app, name="gpus")
-app.add_typer(clusters.clusters_app, name="clusters")
-calculon.calculon_app.command("search")(calculon_search.search)
-calculon.calculon_app.command("sweep")(calculon_search.sweep)
-calculon.calculon_app.command("what-if")(calculon_search.what_if)
-calculon.calculon_app.command("tune")(tune.calculon_tune)
-app.add_typer(calculon.calculon_app, name="calculon")
-_command("doctor")(doctor.doctor)
+def application(verbs: Sequence[str]) -> typer.Typer:
+    """The command with some of its verbs."""
+    app = typer.Typer(
+        name="meshwright",
+        help="Plan, predict and launch the training of large language models on the GPUs you have.\n\n"
+        "\b\n"
+        "  meshwright plan llama-3.1-70b --gpus 64xH100 -o plans.json\n"
+        "  meshwright explain plans.json#1\n"
+        "  meshwright export plans.json --to megatron -o launch",
+        epilog="Exit codes: 0 ok, 1 a bug, 2 bad input, 3 nothing fits, 4 unsupported, 5 violations found, "
+        "130 interrupted. Every verb has --json and --help.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    )
+    app.callback()(_root)
+    add_commands(app, verbs)
+    return app
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -144,7 +104,8 @@ def _run(words: list[str]) -> int:
     """Parse and run; usage errors come out as ours."""
     # Nothing here multiplies large matrices; numpy's threads for that cost a third of a short verb.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    command = command_for(app, words)
+    verbs = called(words)
+    command = command_for(application(verbs), whole=len(verbs) > 1)
     try:
         result = command.main(args=words or ["--help"], prog_name="meshwright", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):

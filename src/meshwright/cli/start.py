@@ -6,46 +6,23 @@ Typer makes a pydantic validator for every option of a command. Ours are words, 
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import typer
 
 
-def command_for(app: typer.Typer, words: Sequence[str]) -> Any:
+def command_for(app: typer.Typer, *, whole: bool) -> Any:
     """The parser of a command line.
 
     Args:
-        app: all verbs.
-        words: of the command line.
+        app: with the verb that is called.
+        whole: it has all verbs, as none is called: what is typed is no use.
     """
-    called = only_called(app, words)
-    command = typer.main.get_command(called)
-    if called is not app:
+    command = typer.main.get_command(app)
+    if not whole:
         _take_words(command)
     return command
-
-
-def only_called(app: typer.Typer, words: Sequence[str]) -> typer.Typer:
-    """The application with the one verb that a command line calls, or the whole of it where it names none."""
-    first, rest = (words[0], words[1:]) if words else ("", ())
-    narrow = copy.copy(app)
-    narrow.registered_commands, narrow.registered_groups = [], []
-    for verb in app.registered_commands:
-        if verb.name == first:
-            narrow.registered_commands = [verb]
-            return narrow
-    for group in app.registered_groups:
-        if group.name == first and group.typer_instance is not None:
-            inner = only_called(group.typer_instance, rest)
-            if inner is not group.typer_instance:
-                held = copy.copy(group)
-                held.typer_instance = inner
-                narrow.registered_groups = [held]
-                return narrow
-    return app
 
 
 def _take_words(command: Any) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import os
-import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
-from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError
+from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.memory import TIGHT_SHARE
+from meshwright.fields.gather import Gather
+from meshwright.fields.job import DEFAULT_SEQ_LEN, DEFAULT_TOKENS_PER_STEP, JobFields
+from meshwright.fields.kinds import shown
 from meshwright.formats.cluster import Assumption
 from meshwright.formats.cluster import assumptions as cluster_assumptions
 from meshwright.library import models
@@ -26,20 +25,18 @@ from meshwright.specs.software import DEFAULT_SOFTWARE
 from meshwright.specs.workload import Precision, Workload, precision
 from meshwright.units import significant
 
-DEFAULT_SEQ_LEN = 4096
-DEFAULT_TOKENS_PER_STEP = 4_194_304
 BATCH_TOLERANCE = 0.05
 """How far a batch that nobody gave may be rounded to one that more degrees divide."""
-MAX_WHOLE = 10**12
-MAX_NUMBER = 1e30
 MAX_BATCH = 2**20
 """Sequences of a step: far above what anybody trains with, and every schedule of it can still be simulated."""
-_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
-_EXAMPLES = {"seq_len": "4096", "global_batch": "1024", "tokens_per_step": "4M"}
+DEFAULT_DTYPE = "bf16"
+_BOTH_BATCHES = Problem(
+    what="both a global batch and tokens per step are given",
+    why="each says how many sequences a step trains",
+    fix="keep one of them",
+    field="global_batch",
+)
 _FILE_ENDINGS = (".toml", ".json", ".yaml", ".yml", ".csv", ".txt")
-
-T = TypeVar("T")
-Count = int | float | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,113 +51,48 @@ class JobInputs:
     """Whether the batch is the user's own, so that it must not be changed."""
 
 
-@dataclass(slots=True)
-class Gathered:
-    """Problems of several inputs, raised together: malformed input before unsupported names."""
-
-    errors: list[MeshwrightError]
-
-    def attempt(self, work: Callable[[], T]) -> T | None:
-        """The result, or None with the error kept."""
-        try:
-            return work()
-        except (InputError, UnsupportedError) as error:
-            self.errors.append(error)
-            return None
-
-    def done(self) -> None:
-        """Raise what was gathered.
-
-        Raises:
-            InputError: if any input is malformed.
-            UnsupportedError: if all that is wrong are names nobody knows.
-        """
-        if not self.errors:
-            return
-        problems = [problem for error in self.errors for problem in error.problems]
-        malformed = [error for error in self.errors if isinstance(error, InputError)]
-        if malformed:
-            raise InputError(problems, code=malformed[0].code)
-        raise UnsupportedError(problems, code=self.errors[0].code)
-
-
-def job_inputs(
-    model: ModelSpec | str | os.PathLike[str],
-    *,
-    cluster: ClusterSpec | str | os.PathLike[str] | None = None,
-    gpus: str | None = None,
-    seq_len: Count | None = None,
-    global_batch: Count | None = None,
-    tokens_per_step: Count | None = None,
-    dtype: str | Precision = "bf16",
-    optimizer: str = "adam",
-    attention_kernel: str = "flash",
-    expert_imbalance: float = 1.0,
-    tokens: Count | None = None,
-    price: float | None = None,
-    calibration: Calibration | str | os.PathLike[str] | None = None,
-    like: Workload | None = None,
-) -> JobInputs:
+def job_inputs(job: JobFields) -> JobInputs:
     """Resolve what a user said; all problems of all inputs together.
 
     Args:
-        model: a spec, library name, alias, path of a config.json or `-`.
-        cluster: a spec, the path of a cluster file, or the one-line form that `gpus` takes.
-        gpus: `64xH100`; instead of `cluster`.
-        seq_len: tokens of a sequence; 4,096 or the model's maximum by default.
-        global_batch: sequences per step.
-        tokens_per_step: instead of `global_batch`; 4,194,304 by default, rounded to whole sequences.
-        dtype: a precision recipe or its name.
-        optimizer: a known optimizer.
-        attention_kernel: flash or materialised.
-        expert_imbalance: tokens of the fullest expert rank over the mean.
-        tokens: of the whole run, for days and cost; `15T` is understood.
-        price: of one device and hour.
-        calibration: a record, or a file that `meshwright calibrate` wrote; the library's own by default.
-        like: says the rest of a workload: training or forward only, lengths of sequences, and without a calibration
-            the framework.
+        job: model, cluster and workload; None where nobody said.
 
     Returns:
         The nouns and the assumptions.
 
     Raises:
-        InputError: anything is missing, malformed or contradictory.
+        InputError: anything is missing or contradictory.
         UnsupportedError: an unknown model, device, dtype or optimizer and nothing else wrong.
     """
-    gathered = Gathered([])
-    spec = gathered.attempt(lambda: model if isinstance(model, ModelSpec) else models.resolve(model))
-    fitted = None if calibration is None else gathered.attempt(lambda: calibration_of(calibration))
-    where = gathered.attempt(lambda: resolve_cluster(cluster, gpus, fitted))
-    policy = gathered.attempt(lambda: _precision(dtype))
-    seq = gathered.attempt(lambda: _optional_whole("seq_len", seq_len))
-    batch = gathered.attempt(lambda: _optional_whole("global_batch", global_batch))
-    per_step = gathered.attempt(lambda: _optional_whole("tokens_per_step", tokens_per_step))
-    run_tokens = gathered.attempt(lambda: None if tokens is None else parse_count("tokens", tokens))
-    if global_batch is not None and tokens_per_step is not None:
-        gathered.attempt(_both_batches)
-    if price is not None:
-        gathered.attempt(lambda: _check_price(price))
+    gather = Gather()
+    spec = gather.attempt(lambda: _model(job.model))
+    fitted = None if job.calibration is None else gather.attempt(lambda: calibration_of(job.calibration))
+    where = gather.attempt(lambda: resolve_cluster(job.cluster, job.gpus, fitted))
+    policy = gather.attempt(lambda: _precision(job.dtype))
+    if job.global_batch is not None and job.tokens_per_step is not None:
+        gather.problem(_BOTH_BATCHES, "MW203")
     if where is not None and policy is not None:
         groups, chosen = where.groups, policy
-        gathered.attempt(lambda: _computes(groups, chosen))
+        gather.attempt(lambda: _computes(groups, chosen))
     # A first workload of one sequence, so that its problems come with the others.
-    first = gathered.attempt(
-        lambda: _workload(policy, fitted, optimizer, attention_kernel, expert_imbalance, run_tokens)
-    )
-    gathered.done()
+    first = gather.attempt(lambda: _workload(policy, fitted, job))
+    gather.done()
     assert spec is not None
     assert where is not None
     assert first is not None
 
+    price = job.price
     if price is not None:
         where = replace(where, groups=tuple(replace(g, price_per_device_hour=float(price)) for g in where.groups))
     notes: list[Assumption] = []
-    seq = _sequence_length(seq, spec, notes)
-    batch_given = batch is not None or per_step is not None
+    seq = _sequence_length(job.seq_len, spec, notes)
+    batch_given = job.global_batch is not None or job.tokens_per_step is not None
+    batch = job.global_batch
     if batch is None:
-        batch = _default_batch(seq, per_step, where.devices, notes)
+        batch = _default_batch(seq, job.tokens_per_step, where.devices, notes)
     _check_batch(batch)
     workload = replace(first, seq_len=seq, global_batch=batch)
+    like = job.like
     if like is not None:
         workload = with_rest(workload, like if fitted is None else replace(like, software=workload.software))
     notes += _defaults(workload, spec, where, price)
@@ -170,6 +102,23 @@ def job_inputs(
 def with_rest(workload: Workload, like: Workload) -> Workload:
     """A workload with what no option says taken from another: framework, training or not, lengths of sequences."""
     return replace(workload, software=like.software, training=like.training, sequence_lengths=like.sequence_lengths)
+
+
+def job_fields(model: ModelSpec | None, cluster: ClusterSpec | None, workload: Workload) -> JobFields:
+    """What was asked of a job that exists."""
+    return JobFields(
+        model=model,
+        cluster=cluster,
+        seq_len=workload.seq_len,
+        global_batch=workload.global_batch,
+        dtype=workload.precision,
+        optimizer=workload.optimizer,
+        attention_kernel=workload.attention_kernel,
+        expert_imbalance=workload.expert_imbalance,
+        tokens=workload.tokens,
+        calibration=workload.calibration,
+        like=workload,
+    )
 
 
 def resolve_cluster(
@@ -205,49 +154,6 @@ def is_cluster_path(cluster: str | os.PathLike[str]) -> bool:
     return not isinstance(cluster, str) or text.lower().endswith(_FILE_ENDINGS) or os.sep in text or Path(text).exists()
 
 
-def parse_count(name: str, value: Count) -> float:
-    """A number above 0, also as text with k, M, B or T behind it: `15T`, `1.5e12`, `4_194_304`.
-
-    Raises:
-        InputError: anything else.
-    """
-    number = math.nan
-    if isinstance(value, str):
-        match = re.fullmatch(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE]\+?[0-9]{1,2})?)\s*([kKmMbBgGtT]?)\s*", value[:64])
-        if match and len(value) <= 64:
-            number = float(match[1].replace("_", "").replace(",", "")) * _SCALES[match[2].lower()]
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        number = float(value) if abs(value) < 1e30 else math.inf
-    if 0 < number <= MAX_NUMBER:
-        return number
-    raise InputError(
-        Problem(
-            what=f"{name} is {_shown(value)}",
-            why="must be a finite number above 0",
-            fix="write it as 15T, 1.5e13 or 15_000_000_000_000",
-            field=name,
-        ),
-        code="MW204",
-    )
-
-
-def whole(name: str, value: Count) -> int:
-    """A whole number from 1 on, also as text such as `1M`.
-
-    Raises:
-        InputError: anything else.
-    """
-    try:
-        number = parse_count(name, value)
-    except InputError:
-        number = math.nan
-    if number.is_integer() and number <= MAX_WHOLE:
-        return int(number)
-    why = f"at most {MAX_WHOLE:,} makes sense" if number > MAX_WHOLE else "must be a whole number of at least 1"
-    fix = f"for example {_EXAMPLES[name]}" if name in _EXAMPLES else ""
-    raise InputError(Problem(what=f"{name} is {_shown(value)}", why=why, fix=fix, field=name), code="MW204")
-
-
 def sensible_batch(target: float, devices: int, tolerance: float = BATCH_TOLERANCE) -> int:
     """The batch near a target that most data-parallel degrees divide.
 
@@ -277,13 +183,8 @@ def sensible_batch(target: float, devices: int, tolerance: float = BATCH_TOLERAN
     return max(1, round(target))
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _optional_whole(name: str, value: Count | None) -> int | None:
-    return None if value is None else whole(name, value)
+def _model(model: ModelSpec | str | os.PathLike[str] | None) -> ModelSpec:
+    return model if isinstance(model, ModelSpec) else models.resolve("" if model is None else model)
 
 
 def _check_batch(batch: int) -> None:
@@ -291,16 +192,6 @@ def _check_batch(batch: int) -> None:
         return
     what, why = f"a step of {batch:,} sequences", f"at most {MAX_BATCH:,} sequences can be planned"
     raise InputError(Problem(what=what, why=why, fix="use a smaller batch", field="global_batch"), code="MW204")
-
-
-def _both_batches() -> None:
-    problem = Problem(
-        what="both a global batch and tokens per step are given",
-        why="each says how many sequences a step trains",
-        fix="keep one of them",
-        field="global_batch",
-    )
-    raise InputError(problem, code="MW203")
 
 
 def _computes(groups: tuple[NodeGroup, ...], precision: Precision) -> None:
@@ -319,43 +210,30 @@ def _computes(groups: tuple[NodeGroup, ...], precision: Precision) -> None:
         raise refused[0]
 
 
-def _check_price(price: object) -> None:
-    if isinstance(price, (int, float)) and not isinstance(price, bool) and math.isfinite(price) and price >= 0:
-        return
-    why = "must be a finite number of at least 0: what one device costs in an hour"
-    raise InputError(Problem(what=f"price is {_shown(price)}", why=why, field="price"), code="MW204")
-
-
 def _precision(dtype: object) -> Precision:
     if isinstance(dtype, Precision):
         return dtype
+    if dtype is None:
+        dtype = DEFAULT_DTYPE
     if not isinstance(dtype, str):
-        raise InputError(Problem(what=f"dtype is {_shown(dtype)}", why="must be a name such as bf16", field="dtype"))
+        raise InputError(Problem(what=f"dtype is {shown(dtype)}", why="must be a name such as bf16", field="dtype"))
     return precision(dtype)
 
 
-def _workload(
-    policy: Precision | None,
-    calibration: Calibration | None,
-    optimizer: str,
-    attention_kernel: str,
-    imbalance: float,
-    tokens: float | None,
-) -> Workload:
-    if attention_kernel not in ("flash", "materialised"):
+def _workload(policy: Precision | None, calibration: Calibration | None, job: JobFields) -> Workload:
+    kernel = job.attention_kernel or "flash"
+    if kernel not in ("flash", "materialised"):
         why = "must be flash or materialised"
-        raise InputError(
-            Problem(what=f"attention_kernel is {_shown(attention_kernel)}", why=why, field="attention_kernel")
-        )
+        raise InputError(Problem(what=f"attention_kernel is {shown(kernel)}", why=why, field="attention_kernel"))
     measured = calibration_of(calibration).run
     return Workload(
         seq_len=1,
         global_batch=1,
-        precision=policy or precision("bf16"),
-        optimizer=str(optimizer),
-        attention_kernel=attention_kernel,  # type: ignore[arg-type]
-        expert_imbalance=imbalance,
-        tokens=tokens,
+        precision=policy or precision(DEFAULT_DTYPE),
+        optimizer="adam" if job.optimizer is None else str(job.optimizer),
+        attention_kernel=kernel,  # type: ignore[arg-type]
+        expert_imbalance=1.0 if job.expert_imbalance is None else job.expert_imbalance,
+        tokens=job.tokens,
         software=measured.framework if measured else DEFAULT_SOFTWARE,
         calibration=calibration,
     )

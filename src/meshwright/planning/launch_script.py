@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
+from meshwright.fields.job import JobFields
 from meshwright.formats.files import read_text
 from meshwright.formats.megatron import model_facts, read_flags
 from meshwright.planning.job_inputs import job_inputs
@@ -20,18 +21,14 @@ SOURCES = ("megatron",)
 
 
 def script_question(
-    model: ModelSpec | str | os.PathLike[str] | None,
-    source: str | os.PathLike[str],
-    source_format: str,
-    given: dict[str, Any],
+    source: str | os.PathLike[str], source_format: str, asked: JobFields
 ) -> tuple[PlanQuestion, list[Violation]]:
     """A launch script as a question, with what is wrong in its options.
 
     Args:
-        model: that it trains.
         source: path, or text of several lines.
         source_format: one of SOURCES.
-        given: what the caller says of the workload and the cluster, before the script's own.
+        asked: model, cluster and workload, before the script's own.
 
     Raises:
         InputError: the script says nothing that can be used, or no model is given.
@@ -39,36 +36,32 @@ def script_question(
     """
     if source_format not in SOURCES:
         raise UnsupportedError(unknown_name("source", str(source_format)[:60], SOURCES), code="MW406")
-    if model is None:
+    if asked.model is None:
         why = "a launch script gives shapes, not all of a model"
         raise InputError(Problem(what="no model is given", why=why, fix="name the model it trains", field="model"))
     text = str(source) if isinstance(source, str) and "\n" in source else read_text(os.fspath(source), "launch script")
-    where = job_inputs(model, cluster=given["cluster"], gpus=given["gpus"], price=given["price"])
+    where = job_inputs(
+        JobFields(
+            model=asked.model, cluster=asked.cluster, gpus=asked.gpus, price=asked.price, calibration=asked.calibration
+        )
+    )
     flags = read_flags(text, devices=where.cluster.devices)
     if flags.row is None and not flags.model and not flags.workload and flags.problems:
         raise InputError(flags.problems, code="MW231")
     own = {key: flags.workload.get(key) for key in ("seq_len", "optimizer", "attention_kernel")}
     own["dtype"] = flags.workload.get("precision")
-    settings = {key: given.get(key) if given.get(key) is not None else own.get(key) for key in own}
-    batch = {key: given[key] for key in ("global_batch", "tokens_per_step") if given[key] is not None}
-    if not batch and "global_batch" in flags.workload:
-        batch = {"global_batch": flags.workload["global_batch"]}
-    rest = {key: given[key] for key in ("expert_imbalance", "tokens") if given[key] is not None}
-    inputs = job_inputs(
-        where.model,
-        cluster=where.cluster,
-        **batch,
-        **{key: value for key, value in settings.items() if value is not None},
-        **rest,
-    )
+    if asked.global_batch is None and asked.tokens_per_step is None:
+        own["global_batch"] = flags.workload.get("global_batch")
+    own = {name: value for name, value in own.items() if getattr(asked, name) is None}
+    inputs = job_inputs(replace(asked, **own, model=where.model, cluster=where.cluster, gpus=None, price=None))
     violations = [Violation.of("OPTIONS", problem) for problem in flags.problems]
     violations += _shape_differs(inputs.model, flags.model)
     warnings = tuple(f"the script does not say {name}" for name in flags.unresolved[:8])
     if flags.row is None:
         return PlanQuestion(inputs=inputs, row=None, plan=None, warnings=warnings), violations
-    asked = inputs.workload.global_batch
-    if inputs.batch_given and asked != flags.row.gbs:
-        what = f"the script runs {flags.row.gbs} sequences per step, {asked} are asked for"
+    batch = inputs.workload.global_batch
+    if inputs.batch_given and batch != flags.row.gbs:
+        what = f"the script runs {flags.row.gbs} sequences per step, {batch} are asked for"
         violations.append(Violation(code="OPTIONS", what=what, why="a step has one batch", field="--global-batch-size"))
     question = with_row(flags.row, inputs, warnings)
     uneven = question.plan is not None and flags.layout is not None and sum(flags.layout) == inputs.model.num_layers

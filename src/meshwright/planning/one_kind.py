@@ -296,17 +296,6 @@ _EVERY: dict[str, Sequence[object]] = {
 }
 
 
-def check_options(top: object) -> None:
-    """Refuse counts that are none.
-
-    Raises:
-        InputError: it is no whole number from 1 to 1,000.
-    """
-    if not isinstance(top, int) or isinstance(top, bool) or not 1 <= top <= 1000:
-        why = "must be a whole number from 1 to 1,000"
-        raise InputError(Problem(what=f"top is {top!r}", why=why, fix="use --top 5", field="top"), code="MW206")
-
-
 def find_best(
     model: ModelSpec,
     cluster: ClusterSpec,

@@ -7,26 +7,24 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from meshwright.errors import InputError, MeshwrightError, Problem
+from meshwright.errors import InputError, Problem
 from meshwright.estimate.layout import expand
 from meshwright.estimate.legality import row_problems
+from meshwright.fields.job import JobFields
 from meshwright.formats.cluster import Assumption
 from meshwright.formats.plan_json import PlannedJob, read_job, with_model
 from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
-from meshwright.planning.job_inputs import Count, JobInputs, job_inputs, resolve_cluster, with_rest
+from meshwright.planning.job_inputs import JobInputs, job_fields, job_inputs, resolve_cluster, with_rest
 from meshwright.schedules import known_names, schedule_named
 from meshwright.schedules.plan_rows import row_of
-from meshwright.specs.calibration import Calibration
-from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow, parse_row
-from meshwright.specs.workload import Precision, Workload
 
 
 @runtime_checkable
@@ -143,32 +141,12 @@ def is_file(text: str) -> bool:
     return text.lstrip()[:1] == "{" or path.endswith(".json") or os.sep in path or Path(path).exists()
 
 
-def plan_question(
-    model: ModelSpec | str | os.PathLike[str] | None,
-    plan: PlanLike | ExecutionPlan | PlanRow,
-    *,
-    cluster: ClusterSpec | str | os.PathLike[str] | None = None,
-    gpus: str | None = None,
-    seq_len: Count | None = None,
-    global_batch: Count | None = None,
-    tokens_per_step: Count | None = None,
-    dtype: str | Precision | None = None,
-    optimizer: str | None = None,
-    attention_kernel: str | None = None,
-    expert_imbalance: float | None = None,
-    tokens: Count | None = None,
-    price: float | None = None,
-    calibration: Calibration | str | os.PathLike[str] | None = None,
-    like: Workload | None = None,
-) -> PlanQuestion:
+def plan_question(plan: PlanLike | ExecutionPlan | PlanRow, asked: JobFields) -> PlanQuestion:
     """Bring a plan together with its model, cluster and workload.
 
     Args:
-        model: as `job_inputs` takes it; a plan file carries its own, which this replaces.
         plan: a row, its one-line form, a plan file, a job, or an execution plan.
-        cluster, gpus, seq_len, global_batch, tokens_per_step, dtype, optimizer, attention_kernel, expert_imbalance,
-            tokens, price, calibration, like: as `job_inputs` takes them; what is not given comes from the plan file,
-            else by default.
+        asked: model, cluster and workload; what is not given comes from the plan file, else by default.
 
     Returns:
         The plan and what it is for; `problems` where its degrees are not legal.
@@ -177,49 +155,28 @@ def plan_question(
         InputError: anything is malformed, or plan, model and cluster contradict each other.
         UnsupportedError: an unknown name.
     """
-    settings: dict[str, object] = {
-        "seq_len": seq_len,
-        "dtype": dtype,
-        "optimizer": optimizer,
-        "attention_kernel": attention_kernel,
-        "expert_imbalance": expert_imbalance,
-        "tokens": tokens,
-    }
-    given = {name: value for name, value in settings.items() if value is not None}
     carried = isinstance(plan, (Job, MeasuredJob, HasJob)) or (
         isinstance(plan, (str, os.PathLike)) and _names_file(plan)
     )
     if carried:
         job, read_warnings = job_of(plan)  # type: ignore[arg-type]
-        fitted = None if calibration is None else calibration_of(calibration)
-        where = None if cluster is None and gpus is None else resolve_cluster(cluster, gpus, fitted)
-        job = replace(job, workload=with_rest(job.workload, like or job.workload))
-        return _carried(job, read_warnings, model, where, price, fitted, given, (global_batch, tokens_per_step))
-    if model is None:
+        job = replace(job, workload=with_rest(job.workload, asked.like or job.workload))
+        return _carried(job, read_warnings, asked)
+    if asked.model is None:
         why = "only a plan file carries its model"
         raise InputError(Problem(what="no model is given", why=why, fix="name one", field="model"), code="MW203")
     text = plan if isinstance(plan, str) else ""
     stated = _stated_batch(plan)
-    if stated is not None and global_batch is not None and str(stated) != str(global_batch):
+    if stated is not None and asked.global_batch not in (None, stated):
         problem = Problem(
-            what=f"the plan says gbs{stated}, --gbs says {global_batch}",
+            what=f"the plan says gbs{stated}, --gbs says {asked.global_batch}",
             why="a step has one batch",
             fix="leave one of them out",
             field="gbs",
         )
         raise InputError(problem, code="MW230")
-    own_batch = stated is None and global_batch is None and tokens_per_step is None
-    inputs = job_inputs(
-        model,
-        cluster=cluster,
-        gpus=gpus,
-        global_batch=stated if stated is not None else global_batch,
-        tokens_per_step=None if stated is not None else tokens_per_step,
-        price=price,
-        calibration=calibration,
-        like=like,
-        **given,  # type: ignore[arg-type]
-    )
+    own_batch = stated is None and asked.global_batch is None and asked.tokens_per_step is None
+    inputs = job_inputs(asked if stated is None else replace(asked, global_batch=stated, tokens_per_step=None))
     if isinstance(plan, ExecutionPlan):
         workload = inputs.workload.with_batch(plan.global_batch)
         inputs = replace(inputs, workload=workload, batch_given=True)
@@ -289,73 +246,48 @@ def _own_batch(row: PlanRow, inputs: JobInputs) -> tuple[PlanRow, JobInputs]:
     return replace(row, gbs=batch), replace(inputs, workload=workload, assumptions=(*kept, note))
 
 
-def _carried(
-    job: Job,
-    warnings: tuple[str, ...],
-    model: ModelSpec | str | os.PathLike[str] | None,
-    asked_cluster: ClusterSpec | None,
-    price: float | None,
-    calibration: Calibration | None,
-    given: dict[str, object],
-    batch: tuple[Count | None, Count | None],
-) -> PlanQuestion:
+def _carried(job: Job, warnings: tuple[str, ...], asked: JobFields) -> PlanQuestion:
     """A plan file's own model, cluster and workload, with what else was given in their place."""
     workload = job.workload
-    own = {
-        "seq_len": workload.seq_len,
-        "dtype": workload.precision,
-        "optimizer": workload.optimizer,
-        "attention_kernel": workload.attention_kernel,
-        "expert_imbalance": workload.expert_imbalance,
-        "tokens": workload.tokens,
-    }
-    for name, value in given.items():
-        if str(value) != str(getattr(own[name], "name", own[name])):
-            shown = getattr(own[name], "name", own[name])
-            warnings = (*warnings, f"{name} {value} is used, the plan was made for {shown}")
-    errors: list[MeshwrightError] = []
-    wanted = [count for count in batch if count is not None]
-    if wanted and not _same_batch(batch, workload.global_batch, workload.seq_len):
+    own = job_fields(job.model, job.cluster, workload)
+    replaced: dict[str, Any] = {}
+    for name in ("seq_len", "dtype", "optimizer", "attention_kernel", "expert_imbalance", "tokens"):
+        value, planned = getattr(asked, name), getattr(own, name)
+        if value is not None:
+            replaced[name] = value
+            made_for = getattr(planned, "name", planned)
+            if str(getattr(value, "name", value)) != str(made_for):
+                warnings = (*warnings, f"{name} {value} is used, the plan was made for {made_for}")
+    per_step = workload.global_batch * workload.seq_len
+    if asked.global_batch not in (None, workload.global_batch) or asked.tokens_per_step not in (None, per_step):
+        wanted = asked.global_batch if asked.global_batch is not None else asked.tokens_per_step
         problem = Problem(
-            what=f"the plan file runs {workload.global_batch} sequences per step, {wanted[0]} is asked for",
+            what=f"the plan file runs {workload.global_batch} sequences per step, {wanted} is asked for",
             why="a plan's number of micro-batches is part of it",
             fix="leave --gbs out, or plan again",
             field="gbs",
         )
-        errors.append(InputError(problem, code="MW230"))
-    if errors:
-        raise errors[0]
+        raise InputError(problem, code="MW230")
     spec = job.model
-    if model is not None:
-        asked = model if isinstance(model, ModelSpec) else models.resolve(model)
-        if asked != spec:
-            warnings = (*warnings, f"{asked.name} is priced, the plan was made for {spec.name}")
-        spec = asked
+    if asked.model is not None:
+        named = asked.model if isinstance(asked.model, ModelSpec) else models.resolve(asked.model)
+        if named != spec:
+            warnings = (*warnings, f"{named.name} is priced, the plan was made for {spec.name}")
+        spec = named
     where = job.cluster
-    if asked_cluster is not None:
+    if asked.cluster is not None or asked.gpus is not None:
+        fitted = None if asked.calibration is None else calibration_of(asked.calibration)
+        asked_cluster = resolve_cluster(asked.cluster, asked.gpus, fitted)
         if asked_cluster.groups != where.groups:
             used, there = job.plan.devices, asked_cluster.devices
             idle = f" and runs on {used} of these {there} devices" if used < there else ""
             warnings = (*warnings, f"{asked_cluster.name} is priced, the plan was made for {where.name}{idle}")
         where = asked_cluster
     inputs = job_inputs(
-        spec,
-        cluster=where,
-        global_batch=workload.global_batch,
-        price=price,
-        calibration=calibration,
-        like=workload,
-        **(own | given),  # type: ignore[arg-type]
+        replace(own, **replaced, model=spec, cluster=where, price=asked.price, calibration=asked.calibration)
     )
     _check_layers(job.plan, spec)
     return PlanQuestion(inputs=inputs, row=row_of(job.plan, spec), plan=job.plan, warnings=warnings)
-
-
-def _same_batch(batch: tuple[Count | None, Count | None], own: int, seq_len: int) -> bool:
-    sequences, per_step = batch
-    return (sequences is None or str(sequences) == str(own)) and (
-        per_step is None or str(per_step) == str(own * seq_len)
-    )
 
 
 def _check_layers(plan: ExecutionPlan, model: ModelSpec) -> None:

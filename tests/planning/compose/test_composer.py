@@ -10,6 +10,7 @@ import pytest
 
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.price import estimate_plan
+from meshwright.fields.job import JobFields
 from meshwright.planning.compose.composer import Composer
 from meshwright.planning.compose.execution_plan import native_plan
 from meshwright.planning.compose.island_part import IslandPart
@@ -33,18 +34,20 @@ SMALL = Space(
 
 def asked(gpus: str, batch: int, layers: int) -> JobInputs:
     found = job_inputs(
-        "llama-3-8b",
-        cluster=None,
-        gpus=gpus,
-        seq_len=None,
-        global_batch=batch,
-        tokens_per_step=None,
-        dtype="bf16",
-        optimizer="adam",
-        attention_kernel="flash",
-        expert_imbalance=1.0,
-        tokens=None,
-        price=None,
+        JobFields(
+            model="llama-3-8b",
+            cluster=None,
+            gpus=gpus,
+            seq_len=None,
+            global_batch=batch,
+            tokens_per_step=None,
+            dtype="bf16",
+            optimizer="adam",
+            attention_kernel="flash",
+            expert_imbalance=1.0,
+            tokens=None,
+            price=None,
+        )
     )
     (run,) = found.model.runs
     return replace(found, model=replace(found.model, runs=(replace(run, repeats=layers),)))

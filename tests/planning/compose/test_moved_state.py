@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from meshwright.fields.job import JobFields
 from meshwright.planning.compose.moved_state import MovedState, moved_state
 from meshwright.planning.job_inputs import job_inputs
 from meshwright.schedules.plan_rows import plan_of
@@ -15,7 +16,7 @@ from meshwright.specs.row import PlanRow
 
 CELLS = 48
 """Parts a layer is counted in: every degree below divides it."""
-INPUTS = job_inputs("llama-3-8b", gpus="2x4xH100", global_batch=24)
+INPUTS = job_inputs(JobFields(model="llama-3-8b", gpus="2x4xH100", global_batch=24))
 MODEL, WORKLOAD, CLUSTER = INPUTS.model, INPUTS.workload, INPUTS.cluster
 ROWS = {
     "dp8": PlanRow(dp=8, gbs=24),
@@ -100,7 +101,7 @@ def test_the_slowest_receiver_sets_the_time() -> None:
 
 
 def test_experts_are_held_by_expert_ranks() -> None:
-    inputs = job_inputs("mixtral-8x7b", gpus="2x4xH100", global_batch=24)
+    inputs = job_inputs(JobFields(model="mixtral-8x7b", gpus="2x4xH100", global_batch=24))
     row = PlanRow(dp=8, ep=8, sharding="z1", gbs=24)
     one = plan_of(row, [inputs.model.num_layers])
     other = plan_of(replace(row, ep=4), [inputs.model.num_layers])

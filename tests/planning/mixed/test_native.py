@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.estimate import estimate
-from meshwright.app.plan import plan
+from meshwright import estimate, plan
 from meshwright.app.plan_mixed import plan_mixed
 from meshwright.app.plan_set import PlanSet
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError

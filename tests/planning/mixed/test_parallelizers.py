@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.check import check
+from meshwright import check, plan, trace
 from meshwright.app.explain import explain
-from meshwright.app.plan import plan
 from meshwright.app.plan_set import PlanSet
-from meshwright.app.trace import trace
 from meshwright.errors import InfeasibleError, UnsupportedError
 from meshwright.report.words.mixed import slice_line
 from meshwright.specs.model import LayerRun

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.estimate import estimate
+from meshwright import estimate, plan
 from meshwright.app.explain import explain
-from meshwright.app.plan import plan
 from meshwright.app.plan_set import PlanSet
 from meshwright.errors import InfeasibleError
 from meshwright.estimate.price import estimate_plan

@@ -10,23 +10,19 @@ One `Aim` says it for one kind of device, for several, and for measured profiles
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem, unknown_name
+from meshwright.errors import InfeasibleError, InputError, Problem, unknown_name
+from meshwright.fields.job import AimFields
 from meshwright.planning.compose.costing import Offer, Planned
-from meshwright.planning.job_inputs import Count, parse_count
 from meshwright.planning.objectives.base import Objective
 from meshwright.planning.objectives.table import OBJECTIVES
 from meshwright.specs.workload import Workload
 from meshwright.units import DAY_S, seconds, significant, usd
 
-_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "min": 60.0, "h": 3600.0}
 _ROUNDING = 1e-9
 """Relative: a plan at its own step's limit keeps to it."""
-
-Duration = float | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,74 +125,26 @@ QUICKEST = Aim()
 """What is wanted where nothing else is said."""
 
 
-def aim_of(
-    objective: str | None = None,
-    *,
-    max_step_time: Duration | None = None,
-    max_price_per_step: Count | None = None,
-    days: Count | None = None,
-    max_price: Count | None = None,
-) -> Aim:
-    """The aim that some words say.
-
-    Args:
-        objective: time, memory or cost; without it time, or cost where only times are limited.
-        max_step_time: that a step may take, in seconds or as `40s`, `500ms`, `2min`.
-        max_price_per_step: USD that a step may cost.
-        days: that the run may take.
-        max_price: USD that the run may cost.
+def aim_of(fields: AimFields) -> Aim:
+    """The aim that a request states; without an objective time, or cost where only times are limited.
 
     Raises:
-        InputError: anything is malformed; all problems together.
+        InputError: an unknown objective.
     """
-    errors: list[MeshwrightError] = []
-    limits: dict[str, float] = {}
+    objective = fields.objective
     if objective is not None and objective not in OBJECTIVES:
-        errors.append(InputError(unknown_name("objective", str(objective)[:60], OBJECTIVES), code="MW206"))
-    given = {"max_price_per_step": max_price_per_step, "days": days, "max_price": max_price}
-    for name, value in given.items():
-        try:
-            limits[name] = math.inf if value is None else parse_count(name, value)
-        except InputError:
-            errors.append(_not_above_zero(name, value, "for example 2.5"))
-    try:
-        limits["max_step_time_s"] = math.inf if max_step_time is None else _duration_s(max_step_time)
-    except ValueError:
-        fix = "in seconds, or as 40s, 500ms or 2min"
-        errors.append(_not_above_zero("max_step_time", max_step_time, fix))
-    if errors:
-        raise InputError([problem for error in errors for problem in error.problems], code="MW206")
+        raise InputError(unknown_name("objective", str(objective)[:60], OBJECTIVES), code="MW206")
+    limits = {
+        "max_step_time_s": fields.max_step_time,
+        "max_price_per_step": fields.max_price_per_step,
+        "days": fields.days,
+        "max_price": fields.max_price,
+    }
+    stated = {name: limit for name, limit in limits.items() if limit is not None}
     if objective is None:
-        timed = math.isfinite(min(limits["max_step_time_s"], limits["days"]))
-        paid = math.isfinite(min(limits["max_price_per_step"], limits["max_price"]))
+        timed, paid = stated.keys() & {"max_step_time_s", "days"}, stated.keys() & {"max_price_per_step", "max_price"}
         objective = "cost" if timed and not paid else "time"
-    return Aim(objective=objective, **limits)
-
-
-def _not_above_zero(name: str, value: object, fix: str) -> InputError:
-    said = f"--{name.replace('_', '-')}"
-    return InputError(
-        Problem(what=f"{said} is {str(value)[:60]!r}", why="must be a finite number above 0", fix=fix, field=said),
-        code="MW206",
-    )
-
-
-def _duration_s(value: Duration) -> float:
-    """Seconds of a number or of a number with its unit.
-
-    Raises:
-        ValueError: it is neither, or not above 0.
-    """
-    number, scale = math.nan, 1.0
-    if isinstance(value, str):
-        match = re.fullmatch(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:[eE][+-]?[0-9]{1,2})?)\s*([a-zµ]*)\s*", value[:64])
-        if match and match[2] in _SECONDS:
-            number, scale = float(match[1].replace("_", "").replace(",", "")), _SECONDS[match[2]]
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        number = float(value)
-    if not 0 < number * scale < math.inf:
-        raise ValueError(value)
-    return number * scale
+    return Aim(objective=objective, **stated)
 
 
 def admitted(aim: Aim, offers: Sequence[Offer[Planned]], what: str) -> Offer[Planned]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.app.estimate import estimate
+from meshwright import estimate
 from meshwright.estimate.hardware import hardware_of
 from meshwright.planning.compose.sources.native.bound import least_step_s
 from meshwright.planning.mixed.native import NativeSource

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from meshwright.fields.job import JobFields
 from meshwright.planning.compose.sources.parallelizers.guard import least_forward_s
 from meshwright.planning.job_inputs import JobInputs, job_inputs
 from meshwright.specs.cluster import Island
@@ -15,7 +16,7 @@ from meshwright.specs.workload import Workload
 
 
 def job(model: str = "llama-3-8b", gpus: str = "16xH100,8xA100-80") -> JobInputs:
-    return job_inputs(model, gpus=gpus, seq_len=2048, global_batch=64)
+    return job_inputs(JobFields(model=model, gpus=gpus, seq_len=2048, global_batch=64))
 
 
 def slice_of(inputs: JobInputs, layers: int, **edges: bool) -> ModelSlice:

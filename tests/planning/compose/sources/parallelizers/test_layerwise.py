@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.app.plan import plan
+from meshwright import plan
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.price import estimate_plan
+from meshwright.fields.job import JobFields
 from meshwright.planning.compose.sources.parallelizers.guard import Guarded
 from meshwright.planning.compose.sources.parallelizers.layerwise import Layerwise
 from meshwright.planning.job_inputs import job_inputs
@@ -15,7 +16,7 @@ from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Worker
 from meshwright.specs.seam import ModelSlice
 from tests.planning.compose.sources.parallelizers.slices import island_of, job, slice_of
 
-INPUTS = job_inputs("llama-2-7b", gpus="8xA100-40", seq_len=4096, global_batch=64)
+INPUTS = job_inputs(JobFields(model="llama-2-7b", gpus="8xA100-40", seq_len=4096, global_batch=64))
 KIND = INPUTS.model.kinds()[0]
 
 

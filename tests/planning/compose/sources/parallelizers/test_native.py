@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshwright.estimate.price import estimate_plan
+from meshwright.fields.job import JobFields
 from meshwright.planning.compose.sources.parallelizers.native import Native
 from meshwright.planning.job_inputs import JobInputs, job_inputs
 from meshwright.specs.cluster import Island
@@ -15,18 +16,20 @@ from meshwright.specs.seam import ModelSlice, Parallelizer, PartialPlan
 @pytest.fixture(scope="module")
 def inputs() -> JobInputs:
     return job_inputs(
-        "llama-3-8b",
-        cluster=None,
-        gpus="8xH100",
-        seq_len=None,
-        global_batch=8,
-        tokens_per_step=None,
-        dtype="bf16",
-        optimizer="adam",
-        attention_kernel="flash",
-        expert_imbalance=1.0,
-        tokens=None,
-        price=None,
+        JobFields(
+            model="llama-3-8b",
+            cluster=None,
+            gpus="8xH100",
+            seq_len=None,
+            global_batch=8,
+            tokens_per_step=None,
+            dtype="bf16",
+            optimizer="adam",
+            attention_kernel="flash",
+            expert_imbalance=1.0,
+            tokens=None,
+            price=None,
+        )
     )
 
 

@@ -18,7 +18,9 @@ UNKNOWN_BYTES = 1.0
 """Stands for the memory of a device that the library does not know until the cluster file has said it."""
 
 
-def measured_cluster(cluster: str | os.PathLike[str] | None, gpus: str | None, profiles: ProfileSet) -> ClusterSpec:
+def measured_cluster(
+    cluster: ClusterSpec | str | os.PathLike[str] | None, gpus: str | None, profiles: ProfileSet
+) -> ClusterSpec:
     """The cluster of a file or of `--gpus`; devices of the profiles are known too.
 
     Raises:
@@ -42,7 +44,9 @@ def measured_cluster(cluster: str | os.PathLike[str] | None, gpus: str | None, p
                 device("V100-16"), name=name, aliases=(), memory_bytes=UNKNOWN_BYTES, node=None, price_per_hour=None
             )
 
-    if gpus is not None:
+    if isinstance(cluster, ClusterSpec):
+        spec = cluster
+    elif gpus is not None:
         spec = parse_gpus(gpus, lookup)
     else:
         from meshwright.formats.clusters import read_cluster

@@ -1,0 +1,33 @@
+"""`plan`: a model on a cluster, a model of measured profiles, or the job of an earlier plan on what is left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from meshwright.app.plan_set import PlanSet
+    from meshwright.app.replan import Replanned
+    from meshwright.app.requests.plan import PlanRequest
+
+
+def best_plans(request: PlanRequest) -> PlanSet | Replanned:
+    """The best plans; with profiles those of measured layers, with an earlier plan what each plan moves.
+
+    Raises:
+        InputError: malformed or contradictory input, all problems together.
+        UnsupportedError: an unknown name.
+        InfeasibleError: no plan fits, or none keeps to the limits.
+    """
+    if request.replan_from is not None:
+        from meshwright.app.replan import replan
+
+        space = request.space
+        changed = {"lost": request.lost, "added": request.added}
+        return replan(request.replan_from, top=request.top, pin=space.pin, forbid=space.forbid, **changed)
+    if request.profiles is not None:
+        from meshwright.app.plan_mixed import plan_measured
+
+        return plan_measured(request)
+    from meshwright.app.plan import plan
+
+    return plan(request)

@@ -1,0 +1,107 @@
+"""`schedule`: one pipeline schedule, several on one time axis, the fastest order, a file of one, or the list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from meshwright.app.schedule import ScheduleRun, list_schedules, run_schedule
+from meshwright.app.schedule_best import run_best_schedule
+from meshwright.app.schedule_file import read_schedule_csv, write_schedule_csv
+from meshwright.app.schedule_stack import run_schedules
+from meshwright.report.schedule_best import best_schedule_page
+from meshwright.report.schedule_drawing import schedule_list, schedule_page, stack_page
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from meshwright.app.requests.schedule import ScheduleRequest
+    from meshwright.schedules import Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnSchedules:
+    """Schedules simulated, ready to be drawn."""
+
+    document: dict[str, Any]
+    drawing: Callable[[dict[str, Any]], RenderableType]
+    runs: tuple[tuple[dict[str, Any], Timeline], ...] = ()
+    """What a figure shows: one schedule a line."""
+    run: ScheduleRun | None = None
+    """The schedule, where it is one."""
+
+    def __repr__(self) -> str:
+        return f"DrawnSchedules({self.document['schema']})"
+
+    def __rich__(self) -> RenderableType:
+        return self.drawing(self.document)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As data: `meshwright.schedule/1` or one of its neighbours."""
+        return self.document
+
+    def svg(self) -> str:
+        """All schedules as one figure."""
+        from meshwright.report.picture import schedule_picture
+        from meshwright.report.timeline_svg import timeline_svg
+
+        return timeline_svg([schedule_picture(document, timeline) for document, timeline in self.runs])
+
+    def write_csv(self, path: str) -> None:
+        """Write the order as PyTorch loads it."""
+        assert self.run is not None
+        write_schedule_csv(self.run.schedule, self.run.timeline.table, path)
+
+
+def draw_schedule(request: ScheduleRequest) -> DrawnSchedules:
+    """Build, check and simulate what a request names.
+
+    Raises:
+        UnsupportedError: an unknown name.
+        InputError: the constraints of a schedule are not met, or a file cannot be used.
+        InfeasibleError: no order fits the memory.
+    """
+    if request.listed:
+        return DrawnSchedules(
+            document=list_schedules().to_dict(), drawing=lambda found: schedule_list(found["schedules"])
+        )
+    if request.source is not None:
+        seconds = {name: value for name, value in request.seconds.items() if name != "recompute_s"}
+        return _one(read_schedule_csv(request.source, **seconds))
+    if request.best:
+        return _best(request)
+    p, m = request.p or 1, request.m or 1
+    own = request.parameters
+    if len(request.name) == 1:
+        return _one(run_schedule(request.name[0], p, m, request.v, parameters=own, **request.seconds))
+    stack = run_schedules(request.name, p, m, request.v, parameters=own, **request.seconds)
+    timelines = [run.timeline for run in stack.runs]
+    return DrawnSchedules(
+        document=stack.to_dict(),
+        drawing=lambda found: stack_page(found["schedules"], timelines),
+        runs=tuple((run.to_dict(), run.timeline) for run in stack.runs),
+    )
+
+
+def _one(run: ScheduleRun) -> DrawnSchedules:
+    document = run.to_dict()
+    page = partial(schedule_page, timeline=run.timeline)
+    return DrawnSchedules(document=document, drawing=page, runs=((document, run.timeline),), run=run)
+
+
+def _best(request: ScheduleRequest) -> DrawnSchedules:
+    found = run_best_schedule(
+        request.p,
+        request.m or 1,
+        request.v,
+        **request.seconds,
+        times_file=request.times,
+        room=request.room,
+        allow=list(request.allow) or None,
+        split=request.split,
+    )
+    document = found.to_dict()
+    page = partial(best_schedule_page, timeline=found.timeline)
+    return DrawnSchedules(document=document, drawing=page, runs=((document, found.timeline),))

@@ -1,0 +1,181 @@
+"""What may be asked of Calculon's model: `calculon estimate`, `search`, `sweep` and `what-if`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from meshwright.fields.field import ask, group
+from meshwright.fields.job import NAME
+from meshwright.fields.kinds import Flag, Kind, Number, Numbers, OutputFile, Texts, Whole
+from meshwright.fields.request import Reading, Request
+
+APP_HELP, SYSTEM_HELP = "Application: gpt3-175B, or a JSON file.", "System: a100_80g, or a JSON file."
+OBJECT = Kind(annotation="Source")
+NAMES = Texts(commas=True, repeated=False)
+SWEEP = "`meshwright calculon sweep --help` has examples"
+
+
+def _fixed() -> Any:
+    return ask("Without the errors of the original that the manual lists.", Flag())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceOptions:
+    """Which executions of a design are looked at."""
+
+    dtype: str | None = ask(
+        "float8, float16, bfloat16 or float32.", NAME, usual="float16; all of the system with --space full"
+    )
+    space: str = ask(
+        "optimal-execution (Calculon's own) or full.", NAME, default="optimal-execution", usual="optimal-execution"
+    )
+    tp_overlap: bool = ask("No overlap of tensor-parallel traffic.", Flag(), default=True, option="--no-tp-overlap")
+    dp_overlap: bool = ask("No overlap of data-parallel traffic.", Flag(), default=True, option="--no-dp-overlap")
+    pin: tuple[str, ...] = ask("Fix a key: tensor_par=4,8. Repeatable.", Texts(metavar="KEY=V"))
+    fixed: bool = _fixed()
+
+    def check(self, reading: Reading, apps: tuple[Any, ...], systems: tuple[Any, ...]) -> None:
+        """Where something is wrong already: what is wrong with the inputs and the space comes with it."""
+        from meshwright.app.calculon_space import check_inputs
+
+        named = [[one for one in found if one] for found in (apps, systems)]
+        reading.also(lambda: check_inputs(*named, space=self.space, dtype=self.dtype, pin=self.pin))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalculonSpace:
+    """One design, and which of its executions are looked at."""
+
+    app: Any = ask(APP_HELP, OBJECT, metavar="APP", argument=True, required="for example gpt3-175B")
+    system: Any = ask(SYSTEM_HELP, OBJECT, metavar="SYS", argument=True, required="for example a100_80g")
+    procs: int = ask("Processors.", Whole(), required="for example --procs 512")
+    batch: int = ask("Largest batch, in samples.", Whole(metavar="B"), required="for example --batch 512")
+    options: SpaceOptions = group(SpaceOptions)
+
+    def check(self, reading: Reading) -> None:
+        """As `SpaceOptions.check`."""
+        self.options.check(reading, (self.app,), (self.system,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions:
+    """How whole spaces are searched."""
+
+    top: int = ask("How many of the best.", Whole(metavar="K", high=100_000), default=10, usual="10")
+    stop_microbatch: bool = ask("Leave out micro-batches beyond one with which nothing fits.", Flag(), short="-m")
+    ray: str | None = ask(
+        "Search on a Ray cluster: host:port; alone, the cluster of this machine or RAY_ADDRESS; local starts one.",
+        Kind(metavar="[ADDRESS]"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalculonEstimateRequest(Request):
+    """One execution's 96 statistics, or those of a file of executions."""
+
+    examples: ClassVar = (
+        "calculon estimate gpt3-175B execution.json a100_80g --json",
+        "calculon estimate --batch rows.jsonl",
+    )
+    positional: ClassVar = ("app", "execution", "system")
+
+    app: Any = ask(APP_HELP, OBJECT, metavar="APP", argument=True)
+    execution: Any = ask("Execution: a JSON file.", OBJECT, metavar="EXE", argument=True)
+    system: Any = ask(SYSTEM_HELP, OBJECT, metavar="SYS", argument=True)
+    batch: str | None = ask("Rows {app, system, execution}, one a line.", Kind(metavar="FILE"), python=False)
+    layers: bool = ask("Also the block, layer by layer (--json).", Flag(), short="-l")
+    fixed: bool = _fixed()
+
+    def rules(self, reading: Reading) -> None:
+        """One execution, or a file of them."""
+        if "batch" not in self.given:
+            for name in ("app", "execution", "system"):
+                if name not in self.given:
+                    reading.missing(name, "meshwright calculon estimate APP EXE SYS")
+        elif "app" in self.given:
+            why = "every row of the file names its own application, system and execution"
+            fix = "leave out APP, EXE and SYS, or --batch"
+            reading.problem(f"{reading.called('batch')} is given beside APP", why, fix, "batch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalculonSearchRequest(Request):
+    """The best executions of a whole space, its front of time and memory, and the proof."""
+
+    examples: ClassVar = (
+        "calculon search gpt3-175B a100_80g --procs 512 --batch 512",
+        "calculon search megatron-1T h100_80g_nvl8 --procs 4096 --batch 4096 --space full --json",
+    )
+    positional: ClassVar = ("app", "system")
+
+    space: CalculonSpace = group(CalculonSpace)
+    search: SearchOptions = group(SearchOptions)
+
+    def rules(self, reading: Reading) -> None:
+        """What is wrong with the space comes with what is wrong elsewhere."""
+        self.space.check(reading)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalculonSweepRequest(Request):
+    """Search applications x systems x processors x batches; stream the best and the front of each to Parquet."""
+
+    examples: ClassVar = (
+        "calculon sweep gpt3-175B,megatron-1T a100_80g,h100_80g_nvl8 --procs 512,1024 --batch 1024 -o s.parquet",
+        "calculon sweep gpt3-175B a100_80g --procs 512,1024 --batch 1024 -o s.parquet --resume --ray",
+    )
+    positional: ClassVar = ("apps", "systems")
+
+    apps: tuple[Any, ...] = ask(
+        "Applications: gpt3-175B,megatron-1T.",
+        NAMES,
+        metavar="APPS",
+        argument=True,
+        required=SWEEP,
+    )
+    systems: tuple[Any, ...] = ask(
+        "Systems: a100_80g,h100_80g_nvl8.",
+        NAMES,
+        metavar="SYSTEMS",
+        argument=True,
+        required=SWEEP,
+    )
+    procs: tuple[int, ...] = ask("Processors: 512,1024.", Numbers(each=Whole()), required=SWEEP)
+    batches: tuple[int, ...] = ask(
+        "Largest batches: 512,3072.",
+        Numbers(metavar="B,B", each=Whole()),
+        option="--batch",
+        required=SWEEP,
+    )
+    output: str = ask("The Parquet file.", Kind(metavar="FILE"), short="-o", required=SWEEP)
+    options: SpaceOptions = group(SpaceOptions)
+    search: SearchOptions = group(SearchOptions)
+    every: bool = ask("Keep all accepted executions, not only the best.", Flag(), option="--all")
+    resume: bool = ask("Go on with the file that is there.", Flag())
+    force: bool = ask("Write over the file that is there.", Flag())
+
+    def rules(self, reading: Reading) -> None:
+        """What is wrong with the space comes with what is wrong elsewhere."""
+        self.options.check(reading, self.apps, self.systems)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalculonWhatIfRequest(Request):
+    """What each number of the system is worth: the best execution, searched anew for every change."""
+
+    examples: ClassVar = (
+        "calculon what-if gpt3-175B a100_80g --procs 512 --batch 512 --svg tornado.svg",
+        "calculon what-if gpt3-175B a100_80g --procs 512 --batch 512 --factors 0.9,1.1",
+    )
+    positional: ClassVar = ("app", "system")
+
+    space: CalculonSpace = group(CalculonSpace)
+    factors: tuple[float, ...] = ask(
+        "Change each number by.", Numbers(metavar="X,X", each=Number()), default=(0.5, 2.0), usual="0.5,2"
+    )
+    svg: str | None = ask("Also write the tornado plot there.", OutputFile(), python=False)
+
+    def rules(self, reading: Reading) -> None:
+        """What is wrong with the space comes with what is wrong elsewhere."""
+        self.space.check(reading)

@@ -1,0 +1,65 @@
+"""What may be asked of `check`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from meshwright.app.requests.estimate import PLAN_KIND
+from meshwright.fields.field import ask, group
+from meshwright.fields.job import PLAN_HELP, JobFields
+from meshwright.fields.kinds import Flag, Kind
+from meshwright.fields.request import Reading, Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRequest(Request):
+    """Is a plan legal, does it fit, is it beaten, and which smallest change repairs it. Exit 5 where it must not stay.
+
+    What is not given comes from the plan file or the launch script, else by default.
+    """
+
+    examples: ClassVar = (
+        "check llama-3.1-70b --plan tp8.pp4.mbs1.z1 --gpus 64xH100",
+        "check llama-3.1-70b --from megatron train.sh --gpus 64xH100",
+        "check --plan plan.json",
+    )
+    returns: ClassVar = "Violations, warnings, repairs and a better plan."
+    positional: ClassVar = ("model", "plan", "cluster")
+
+    plan: Any = ask(PLAN_HELP, PLAN_KIND)
+    job: JobFields = group(JobFields)
+    source: Any = ask(
+        "With --from: that framework's launch script.",
+        Kind(annotation="str | os.PathLike[str]"),
+        metavar="FILE",
+        argument=True,
+    )
+    source_format: str | None = ask("Check FILE instead of --plan.", Kind(metavar="megatron"), option="--from")
+    oom_log: Any = ask(
+        "Of a run that ran out of memory: why it did.", Kind(metavar="LOG", annotation="str | os.PathLike[str]")
+    )
+    search: bool = ask("Also look for a better plan in the default space.", Flag(), default=True, cli=False)
+
+    def rules(self, reading: Reading) -> None:
+        """Exactly one of a plan and a launch script."""
+        from meshwright.planning.job_inputs import job_inputs
+
+        planned, framework, file = (name in self.given for name in ("plan", "source_format", "source"))
+        scripted = framework if reading.typed else file
+        if not planned and not scripted:
+            reading.missing("plan", "--plan tp8.pp4.mbs1.z1, a plan file, or --from megatron FILE")
+        if planned and scripted:
+            plan, script = reading.called("plan"), reading.called("source_format" if reading.typed else "source")
+            reading.problem(f"both {plan} and {script} are given", "one plan is checked", "keep one")
+        if framework and not file:
+            model = str(self.job.model or "")
+            if Path(model).suffix == ".sh":
+                reading.missing("model", f"write `check MODEL --from {self.source_format} {model}`")
+                return
+            reading.missing("source", "write `check MODEL --from megatron FILE`")
+        elif reading.typed and file and not framework:
+            fix = "leave it out" if planned else "write --from megatron before it"
+            reading.problem(f"{str(self.source)[:80]!r} is one argument too many", "FILE goes with --from", fix)
+        reading.also(lambda: job_inputs(self.job))

@@ -1,0 +1,53 @@
+"""What may be asked of `estimate`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from meshwright.app.requests.plan import PLAN_SET_FILE
+from meshwright.fields.field import ask, group
+from meshwright.fields.job import PLAN_HELP, JobFields
+from meshwright.fields.kinds import Kind, OutputFile, Texts
+from meshwright.fields.request import Reading, Request
+
+if TYPE_CHECKING:
+    from meshwright.specs.workload import Workload
+
+PLAN_KIND = Kind(metavar="PLAN", annotation="PlanLike | ExecutionPlan | PlanRow")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateRequest(Request):
+    """One plan's step time, memory and breakdown, whether it fits or not.
+
+    What is not given comes from the plan file, else by default. Nothing is searched.
+    """
+
+    examples: ClassVar = (
+        "estimate llama-3.1-70b --plan tp8.pp4.mbs1.z1.rc-full --gpus 64xH100",
+        "estimate --plan plans.json#2",
+        "estimate llama-3.1-70b --plan tp8.pp4.mbs1.z1.rc-full --gpus 64xH100 --schedule all",
+    )
+    returns: ClassVar = "A plan set of one plan and no search; with schedules, the plan under each of them."
+    positional: ClassVar = ("model", "plan", "cluster", "workload")
+
+    plan: Any = ask(PLAN_HELP, PLAN_KIND, required="--plan tp8.pp4.mbs1.z1, or a plan file")
+    job: JobFields = group(JobFields)
+    workload: Workload | None = ask("A spec, instead of the fields of a workload.", cli=False, annotation="Workload")
+    schedule: tuple[str, ...] = ask(
+        "Compare the plan under these pipeline schedules.", Texts(metavar="NAME,...|all", repeated=False)
+    )
+    output: str | None = ask(PLAN_SET_FILE, OutputFile(), short="-o", python=False)
+
+    def rules(self, reading: Reading) -> None:
+        """Names of schedules; one plan is written, or schedules are compared."""
+        from meshwright.planning.axes import schedule_names
+        from meshwright.planning.job_inputs import job_inputs
+
+        if self.schedule:
+            reading.attempt(lambda: schedule_names(self.schedule, refused=True))
+            if "output" in self.given:
+                why = "a plan set holds plans, and one is compared with itself"
+                reading.problem("both --schedule and --output are given", why, "drop one of them")
+        reading.also(lambda: job_inputs(self.job))

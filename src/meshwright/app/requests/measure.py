@@ -1,0 +1,99 @@
+"""What may be asked of verbs that take measurements: `validate`, `calibrate` and `profile`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from meshwright.app.requests.estimate import PLAN_KIND
+from meshwright.fields.field import ask, group
+from meshwright.fields.job import NAME, PLAN_HELP, JobFields
+from meshwright.fields.kinds import Kind, Number, Texts
+from meshwright.fields.request import Reading, Request
+
+MEASURED = "MEASURED.csv"
+PATH = Kind(metavar="FILE", annotation="str | os.PathLike[str]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidateRequest(Request):
+    """Predict every measured run and score the predictions."""
+
+    examples: ClassVar = (
+        "validate measured.csv -o predictions.csv",
+        "validate measured.csv --fail-above 15",
+    )
+    returns: ClassVar = "A prediction for every row, and scores of the predictions."
+    positional: ClassVar = ("measured", "output")
+
+    measured: Any = ask(
+        "Measured runs, one a row.", PATH, metavar=MEASURED, argument=True, required="name a file of measured runs"
+    )
+    output: Any = ask("Where the predictions go, as CSV.", PATH, short="-o")
+    fail_above: float | None = ask(
+        "Exit 5 if the median error in percent is above this.", Number(metavar="PCT", zero=True, high=1e6)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrateRequest(Request):
+    """Fit the numbers behind predictions to measured runs, or move them by one step of your own.
+
+    Numbers fitted to runs are written only if runs of sources that are left out are predicted better. A file
+    called calibration.json in the folder that MESHWRIGHT_LIBRARY names is read from then on; --calibration
+    names one for one command.
+    """
+
+    examples: ClassVar = (
+        "calibrate measured.csv -o calibration.json",
+        "calibrate --from-log train.log --model llama-3.1-8b --plan tp2.mbs1 --gpus 8xH100 -o run.json",
+    )
+    returns: ClassVar = "The numbers, and how well they predict."
+    positional: ClassVar = ("measured", "output")
+
+    measured: tuple[Any, ...] = ask(
+        "Measured runs, one a row.", Texts(), metavar=f"{MEASURED}...", argument=True, words=True
+    )
+    output: Any = ask("Where the numbers go, as JSON.", PATH, short="-o")
+    from_log: Any = ask("Instead: a training log, or a CSV of steps, of --plan.", PATH)
+    plan: Any = ask(PLAN_HELP, PLAN_KIND)
+    framework: str | None = ask(
+        "That wrote the log: megatron, nemo, torchtitan, deepspeed, transformers or csv.",
+        NAME,
+        usual="recognised by its lines",
+    )
+    job: JobFields = group(
+        JobFields,
+        without=("tokens_per_step", "optimizer", "attention_kernel", "expert_imbalance", "tokens", "price"),
+        model={"argument": False, "help": "With --from-log: its model."},
+    )
+
+    def rules(self, reading: Reading) -> None:
+        """Runs, or one log and its plan."""
+        if "from_log" not in self.given:
+            if not self.measured:
+                reading.problem(
+                    f"{MEASURED} is missing", "the verb needs it", "name a file of measured runs", "measured"
+                )
+            return
+        if self.measured:
+            what = f"both {MEASURED} and {reading.called('from_log')} are given"
+            reading.problem(what, "many runs are fitted, or one log moves the numbers", "keep one of them")
+        if "plan" not in self.given:
+            reading.missing("plan", "say the plan that ran: --plan tp8.pp4.mbs1.z1, or a plan file")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRequest(Request):
+    """Measure this machine's own device: products, attention, memory, launches and links, as curves.
+
+    Needs meshwright[jax]. The file is one for `meshwright gpus add`.
+    """
+
+    examples: ClassVar = ("profile -o mine.toml --name mine", "gpus add mine.toml")
+    returns: ClassVar = "The device, with its curves."
+    positional: ClassVar = ("output",)
+
+    output: Any = ask("Where the device file goes.", PATH, short="-o")
+    name: str | None = ask("Of the device.", NAME, usual="made of its kind")
+    seconds: float = ask("To spend, at least.", Number(metavar="N"), default=60.0, usual="60")

@@ -1,0 +1,127 @@
+"""What may be asked of verbs that read plan files: `explain`, `compare`, `trace` and `export`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from meshwright.fields.field import ask, group
+from meshwright.fields.job import PLAN_FILE_HELP, WRITE_ONE, JobFields
+from meshwright.fields.kinds import Flag, Kind, OutputFile
+from meshwright.fields.request import Reading, Request
+
+PLAN_FILE = Kind(metavar="PLAN", annotation="PlanLike")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainRequest(Request):
+    """Why this plan: the ladder from plain data parallelism, its neighbours, what it is sensitive to."""
+
+    examples: ClassVar = (
+        "plan llama-3.1-70b --gpus 64xH100 -o plans.json",
+        "explain plans.json",
+        "explain plans.json#2",
+    )
+    returns: ClassVar = "The steps that lead to the plan, its neighbours and its sensitivities."
+    positional: ClassVar = ("plan",)
+
+    plan: Any = ask(PLAN_FILE_HELP, PLAN_FILE, argument=True, required=WRITE_ONE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareRequest(Request):
+    """Where the seconds and bytes of two plans differ."""
+
+    examples: ClassVar = (
+        "plan llama-3.1-70b --gpus 64xH100 -o plans.json",
+        "compare plans.json#1 plans.json#2",
+        "compare plans.json#1 plans.json#2 --timeline",
+    )
+    returns: ClassVar = "The differences, largest first."
+    positional: ClassVar = ("first", "second")
+
+    first: Any = ask(PLAN_FILE_HELP, PLAN_FILE, argument=True, required=WRITE_ONE)
+    second: Any = ask("Another plan file.", PLAN_FILE, argument=True)
+    timeline: bool = ask("Also draw one step of each, on one time axis.", Flag(), python=False)
+    svg: str | None = ask("Write that drawing as a figure.", OutputFile(), python=False)
+
+    def rules(self, reading: Reading) -> None:
+        """Two plans, and what is wrong with either."""
+        if "first" in self.given and "second" not in self.given:
+            reading.problem("the second PLAN is missing", "the verb needs it", WRITE_ONE, "second")
+        if {"first", "second"} <= self.given:
+            from meshwright.planning.plan_source import planned_job
+
+            reading.attempt(lambda: planned_job(self.first))
+            reading.attempt(lambda: planned_job(self.second))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceRequest(Request):
+    """One step of a plan, task by task: a trace for Perfetto and Chrome, a figure, or text."""
+
+    examples: ClassVar = (
+        "plan llama-3.1-70b --gpus 64xH100 -o plans.json",
+        "trace plans.json#1 -o step.json.gz --svg step.svg",
+        "trace tp8.pp4.z1.mbs1.rc-full --model llama-3.1-70b --gpus 64xH100",
+    )
+    returns: ClassVar = "The tasks of a step."
+    positional: ClassVar = ("plan", "output")
+
+    plan: Any = ask(
+        "A plan file, as plans.json#2, or one line, with --model.",
+        Kind(metavar="PLAN", annotation="PlanLike | PlanRow"),
+        argument=True,
+        required="a plan file, or one line such as tp8.pp4.mbs1.z1 with --model and --gpus",
+    )
+    output: Any = ask(
+        "Trace for Perfetto and Chrome; .gz is gzipped.",
+        OutputFile(),
+        short="-o",
+    )
+    svg: Any = ask("Figure for papers.", OutputFile())
+    text: bool = ask("Draw it here; so does naming no file.", Flag(), python=False)
+    job: JobFields = group(
+        JobFields,
+        without=("tokens", "price", "calibration"),
+        model={"argument": False, "help": "Of a plan in one line."},
+    )
+
+    def rules(self, reading: Reading) -> None:
+        """Files that can be written; a plan in one line needs its model."""
+        from meshwright.planning.job_inputs import job_inputs
+        from meshwright.planning.plan_source import is_file
+
+        if isinstance(self.plan, str) and "model" not in self.given and not is_file(self.plan):
+            fix = f"for example {reading.called('model')} llama-3.1-70b; only a plan file carries its model"
+            reading.missing("model", fix)
+        if self.output is not None and self.svg is not None and Path(self.output).resolve() == Path(self.svg).resolve():
+            what = f"{str(self.svg)[:200]!r} is named for the trace and for the figure"
+            fix = "name two files, such as step.json.gz and step.svg"
+            reading.problem(what, "the second would be written over the first", fix, "svg", "MW208")
+        if "model" in self.given:
+            reading.also(lambda: job_inputs(self.job))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportRequest(Request):
+    """Write a plan as the files that start today's framework; refuse what the framework cannot express."""
+
+    examples: ClassVar = (
+        "plan llama-3.1-70b --gpus 64xH100 -o plans.json",
+        "export plans.json#1 --to megatron -o launch",
+        "export plans.json#1 --to torch-csv -o pipeline",
+    )
+    returns: ClassVar = "The files, what to know about them, and the command that starts them."
+    positional: ClassVar = ("plan", "target", "directory")
+
+    plan: Any = ask(PLAN_FILE_HELP, PLAN_FILE, argument=True, required=WRITE_ONE)
+    target: str | None = ask("The framework.", Kind(metavar="TARGET"), option="--to", required="--to megatron")
+    directory: str | None = ask("A new or empty folder.", Kind(metavar="DIR"), option="--output", short="-o")
+    force: bool = ask("Write into a folder that holds files.", Flag())
+
+    def rules(self, reading: Reading) -> None:
+        """The command writes files; in Python they may be kept."""
+        if reading.typed and "directory" not in self.given:
+            reading.problem("-o DIR is missing", "the verb needs it", "-o launch", "directory")

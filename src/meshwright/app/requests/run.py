@@ -1,0 +1,83 @@
+"""What may be asked of `run` and `verify`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshwright.fields.field import ask, group
+from meshwright.fields.job import MODEL_HELP, NAME, PLAN_HELP
+from meshwright.fields.kinds import Flag, Kind, Number, Whole
+from meshwright.fields.request import Reading, Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionFields:
+    """A plan, the size its model runs at, and where."""
+
+    model: str | None = ask(MODEL_HELP, metavar="MODEL", argument=True)
+    plan: str = ask(PLAN_HELP, Kind(metavar="PLAN"), required="one line such as pp2.dp4.mbs1.z1, or a plan file")
+    backend: str = ask(
+        "local, processes or ray: where the meshes of a plan live.", NAME, default="local", usual="local"
+    )
+    ray: str | None = ask("Ray cluster of --backend ray.", Kind(metavar="ADDRESS"))
+    hosts_per_mesh: int = ask("Workers that share the devices of each mesh.", Whole(), default=1, usual="1")
+    devices: int | None = ask("Of this machine; virtual CPU devices where it has no others.", Whole(), usual="8")
+    layers: int | None = ask("Run the model with its first N layers.", Whole())
+    hidden: int | None = ask("Run the model at this width.", Whole())
+    vocab: int | None = ask("Run the model with so many tokens.", Whole())
+    seq_len: int | None = ask("Tokens of a sample.", Whole(), option="--seq", usual="64, or the plan file's")
+    global_batch: int | None = ask("Global batch in sequences.", Whole(), option="--gbs")
+    dtype: str = ask("fp32, fp64 or bf16 products.", NAME, default="fp32", usual="fp32")
+    seed: int = ask("Of weights, data, dropout.", Whole(low=0), default=0, usual="0")
+    timeout_s: float = ask(
+        "In which a worker in another process goes on to its next instruction.", Number(), default=300.0, cli=False
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest(Request):
+    """Train a model under a plan on this machine: loss and seconds of every step, prediction beside reality.
+
+    MODEL is gpt-tiny, llama-tiny, moe-tiny, mlp-tiny, or one of `models list` that fits here, scaled down if need be.
+    """
+
+    examples: ClassVar = (
+        "run gpt-tiny --plan pp2.dp4.mbs2.z1 --steps 20",
+        "run llama-3.1-8b --layers 4 --hidden 256 --vocab 1024 --plan pp4.dp2.zb-h1 --trace step.json",
+        "run moe-tiny --plan pp2.dp2 --devices 4 --backend processes",
+    )
+    returns: ClassVar = "Loss and seconds of every step, beside the prediction."
+    positional: ClassVar = ("model", "plan")
+
+    execution: ExecutionFields = group(ExecutionFields)
+    steps: int = ask("To run.", Whole(), default=10, usual="10")
+    trace: str | None = ask("Timeline of one more step beside the predicted one; .gz is gzipped.", Kind(metavar="FILE"))
+    checkpoint: str | None = ask("Write the state there, and go on from what is there.", Kind(metavar="DIR"))
+    every: int = ask("Steps from one checkpoint to the next.", Whole(), default=10, usual="10")
+    elastic: bool = ask("Go on without lost workers, on a plan for what is left.", Flag())
+
+    def rules(self, reading: Reading) -> None:
+        """An elastic run loses workers, and goes on from a checkpoint."""
+        if self.elastic and self.checkpoint is None:
+            what, why = "an elastic run without checkpoints", "it goes on from the last one"
+            reading.problem(what, why, f"{reading.called('checkpoint')} DIR", "checkpoint", "MW252")
+        if self.elastic and self.execution.backend == "local":
+            what, why = "an elastic run in this process", "its meshes live and die together"
+            reading.problem(what, why, "--backend processes or --backend ray", "backend", "MW252")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyRequest(Request):
+    """Compare a plan's run with one device, tensor by tensor; exit 5 where they differ by more than the tolerance."""
+
+    examples: ClassVar = (
+        "verify gpt-tiny --plan pp2.dp4.mbs1.zb-h1",
+        "verify moe-tiny --plan pp4.dp2 --dtype fp64",
+    )
+    returns: ClassVar = "The largest difference of every tensor."
+    positional: ClassVar = ("model", "plan")
+
+    execution: ExecutionFields = group(ExecutionFields)
+    steps: int = ask("Of the optimizer.", Whole(), default=10, usual="10")
+    tolerance: float | None = ask("Of a tensor in max-norm.", Number(), usual="1e-5, fp64 1e-9, bf16 2e-2")

@@ -1,0 +1,130 @@
+"""What may be asked of `schedule`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from meshwright.fields.field import Field, ask, settings
+from meshwright.fields.kinds import Flag, Kind, Number, OutputFile, Texts, Whole
+from meshwright.fields.request import Reading, Request
+
+if TYPE_CHECKING:
+    from meshwright.schedules import Parameter
+
+OF_BEST = ("times", "room", "allow", "split")
+SECONDS = Number(metavar="S", zero=True)
+NOT_WANTED = "is given"
+
+
+def _parameters() -> tuple[Field, ...]:
+    """What the schedules say of their own settings."""
+    from meshwright.schedules import parameters
+
+    return tuple(
+        Field(
+            name=one.name,
+            help=f"{one.help.rstrip('.')} ({', '.join(one.schedules)}).",
+            kind=_kind(one),
+            default=False if one.kind == "flag" else None,
+        )
+        for one in parameters()
+    )
+
+
+def _kind(parameter: Parameter) -> Kind:
+    if parameter.kind == "flag":
+        return Flag()
+    return Whole(low=parameter.low) if parameter.kind == "whole" else Kind(metavar="|".join(parameter.choices))
+
+
+def _seconds(help_text: str, default: float) -> Any:
+    return ask(help_text, SECONDS, default=default, usual=f"{default:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleRequest(Request):
+    """Draw, price and check one pipeline schedule with equal stages.
+
+    Times are in seconds per full worker share.
+    """
+
+    examples: ClassVar = (
+        "schedule list",
+        "schedule 1f1b --p 4 --m 8",
+        "schedule interleaved --p 4 --m 8 --v 2 --tf 1 --ti 1 --tw 1 --tc 0.1",
+        "schedule 1f1b,zb-h1 --p 4 --m 8 --svg both.svg",
+        "schedule best --m 16 --times stages.csv",
+        "schedule zb-h2 --p 4 --m 8 --csv order.csv",
+        "schedule --from order.csv",
+    )
+    returns: ClassVar = "The schedule simulated, several on one time axis, the fastest, or the list of all."
+    positional: ClassVar = ("name", "p", "m", "v")
+
+    name: tuple[str, ...] = ask(
+        "A schedule, several as 1f1b,zb-h1 on one time axis, `list` for all, or `best` for the fastest.",
+        Texts(metavar="NAME", commas=True, repeated=False),
+        argument=True,
+    )
+    p: int | None = ask("Workers.", Whole())
+    m: int | None = ask("Micro-batches.", Whole())
+    v: int | None = ask("Chunks per worker.", Whole(), usual="the fewest allowed")
+    tf: float = _seconds("Forward.", 1.0)
+    ti: float = _seconds("Input gradient.", 1.0)
+    tw: float = _seconds("Weight gradient.", 1.0)
+    tr: float = _seconds("Recomputation.", 0.0)
+    tc: float = _seconds("Latency of a transfer, which occupies nobody.", 0.0)
+    parameters: Mapping[str, int | str | bool] = settings(_parameters)
+    times: str | None = ask("CSV or JSON of stage times and bytes (best).", Kind(metavar="FILE"))
+    room: float | None = ask("Micro-batches that fit each worker (best).", Number(metavar="N"))
+    allow: tuple[str, ...] = ask(
+        "Schedules to choose from (best).", Texts(metavar="NAME,NAME", commas=True, repeated=False)
+    )
+    split: bool = ask("Whole backwards only in list scheduling (best).", Flag(), default=True, option="--no-split")
+    svg: str | None = ask("Write the drawing as a figure.", OutputFile())
+    csv: str | None = ask("Write it as PyTorch loads it.", OutputFile())
+    source: str | None = ask("Read such a CSV instead of NAME, --p and --m.", Kind(metavar="FILE"), option="--from")
+
+    @property
+    def listed(self) -> bool:
+        """Whether the list of all schedules is wanted."""
+        return self.name == ("list",)
+
+    @property
+    def best(self) -> bool:
+        """Whether the fastest order is looked for."""
+        return self.name == ("best",)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Durations by the names of simulations."""
+        return {
+            "forward_s": self.tf,
+            "input_s": self.ti,
+            "weight_s": self.tw,
+            "recompute_s": self.tr,
+            "transfer_s": self.tc,
+        }
+
+    def rules(self, reading: Reading) -> None:
+        """A schedule with its size, a file of one, the list, or the search: each with fields of its own."""
+        if self.source is not None:
+            why = "the file of --from says the order of every worker"
+            reading.refuse(("name", "p", "m", "v"), NOT_WANTED, why, "leave it out")
+        else:
+            if not self.name:
+                reading.missing("name", "name a schedule; `meshwright schedule list` shows all")
+            if not self.listed:
+                self._sized(reading)
+        if not self.best:
+            reading.refuse(OF_BEST, NOT_WANTED, "only `schedule best` looks for an order", "leave it out")
+        if self.best or self.listed or self.source is not None:
+            reading.refuse(tuple(self.parameters), NOT_WANTED, "it belongs to schedules that are named", "leave it out")
+        if self.best or self.listed or len(self.name) > 1:
+            reading.refuse(("csv",), NOT_WANTED, "it writes one named schedule", "name one")
+
+    def _sized(self, reading: Reading) -> None:
+        for size in ("p", "m"):
+            if size not in self.given and not (size == "p" and "times" in self.given):
+                reading.missing(size, f"for example {reading.called(size)} 8")

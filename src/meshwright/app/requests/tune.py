@@ -1,0 +1,65 @@
+"""What may be asked of `tune` and `calculon tune`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshwright.app.requests.calculon import CalculonSpace
+from meshwright.fields.field import group
+from meshwright.fields.job import JobFields, SpaceFields
+from meshwright.fields.request import Reading, Request
+from meshwright.fields.study import StudyFields
+
+
+def check_study(study: StudyFields, reading: Reading) -> None:
+    """Tuners that exist and can do what is asked; a figure has an optimum to show regret from."""
+    from meshwright.app.tune_options import tune_options
+
+    reading.attempt(lambda: tune_options(study))
+    if "figure" in reading.given and not study.optimum:
+        why, fix = "the verb needs it", "--figure draws regret: leave out --no-optimum"
+        reading.problem("the optimum is missing", why, fix, "figure")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneRequest(Request):
+    """Let a tuner look for the best plan, and compare it with the exact optimum."""
+
+    examples: ClassVar = (
+        "tune llama-3-8b --gpus 8xH100 --with random --trials 50",
+        "tune llama-3.1-70b --gpus 64xH100 --with optuna --storage sqlite:///trials.db --resume",
+        "tune llama-3.1-70b --gpus 64xH100 --compare --figure regret.svg",
+    )
+    returns: ClassVar = "Studies and the exact optimum."
+    positional: ClassVar = ("model",)
+
+    job: JobFields = group(JobFields, without=("tokens", "price", "calibration"))
+    space: SpaceFields = group(SpaceFields, schedule={"usual": "1f1b, gpipe, interleaved, which are all it can"})
+    study: StudyFields = group(StudyFields)
+
+    def rules(self, reading: Reading) -> None:
+        """Axes that exist, and a study that can be made."""
+        from meshwright.planning.axes import check_axes
+        from meshwright.planning.job_inputs import job_inputs
+
+        reading.attempt(lambda: check_axes(**self.space.keywords()))
+        check_study(self.study, reading)
+        reading.also(lambda: job_inputs(self.job))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalculonTuneRequest(Request):
+    """Let a tuner look for the best execution of the Calculon model, and compare it with the exact optimum."""
+
+    examples: ClassVar = ("calculon tune gpt3-13B a100_80g --procs 64 --batch 64 --with random --trials 50",)
+    returns: ClassVar = "Studies and the exact optimum."
+    positional: ClassVar = ("app", "system")
+
+    space: CalculonSpace = group(CalculonSpace)
+    study: StudyFields = group(StudyFields)
+
+    def rules(self, reading: Reading) -> None:
+        """A study that can be made, in a space that is there."""
+        check_study(self.study, reading)
+        self.space.check(reading)

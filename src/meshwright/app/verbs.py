@@ -1,0 +1,115 @@
+"""The verbs: each a request, and the use case that answers it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.fields.request import Request, fields_of, loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A request, and the function that answers it."""
+
+    asks: str
+    """`module:class` in `app.requests`."""
+    use: str
+    """`module:function` in `app`."""
+    apart: bool = False
+    """Whether the function takes the fields by name rather than the request."""
+
+    @property
+    def request(self) -> type[Request]:
+        """What may be asked."""
+        found: type[Request] = loaded(f"app.requests.{self.asks}")
+        return found
+
+    def answer(self, request: Any, **told: Any) -> Any:
+        """The answer to a request.
+
+        Args:
+            request: of this verb.
+            told: functions that the use case calls while it works.
+        """
+        use = loaded(f"app.{self.use}")
+        return use(**request.values(), **told) if self.apart else use(request, **told)
+
+
+VERBS = {
+    "plan": Verb("plan:PlanRequest", "best_plans:best_plans"),
+    "estimate": Verb("estimate:EstimateRequest", "estimate:estimate"),
+    "check": Verb("check:CheckRequest", "check:check"),
+    "explain": Verb("read:ExplainRequest", "explain:explain", apart=True),
+    "compare": Verb("read:CompareRequest", "compare:compare", apart=True),
+    "trace": Verb("read:TraceRequest", "trace:trace"),
+    "size": Verb("size:SizeRequest", "size:size"),
+    "tune": Verb("tune:TuneRequest", "tune:tune"),
+    "export": Verb("read:ExportRequest", "export:export", apart=True),
+    "schedule": Verb("schedule:ScheduleRequest", "draw_schedule:draw_schedule"),
+    "validate": Verb("measure:ValidateRequest", "validate:validate", apart=True),
+    "calibrate": Verb("measure:CalibrateRequest", "calibrate:calibrate"),
+    "profile": Verb("measure:ProfileRequest", "profile:profile", apart=True),
+    "run": Verb("run:RunRequest", "run:run"),
+    "verify": Verb("run:VerifyRequest", "verify:verify"),
+    "doctor": Verb("library:DoctorRequest", "doctor:doctor", apart=True),
+    "models list": Verb("library:ListModelsRequest", "library:list_models", apart=True),
+    "models show": Verb("library:ShowModelRequest", "library:show_model", apart=True),
+    "models add": Verb("library:AddModelRequest", "library:add_model", apart=True),
+    "gpus list": Verb("library:ListGpusRequest", "library:list_gpus", apart=True),
+    "gpus show": Verb("library:ShowGpuRequest", "library:show_gpu", apart=True),
+    "gpus add": Verb("library:AddGpuRequest", "library:add_gpu", apart=True),
+    "clusters show": Verb("library:ShowClusterRequest", "clusters:show_cluster", apart=True),
+    "calculon estimate": Verb("calculon:CalculonEstimateRequest", "calculon:calculon_estimate", apart=True),
+    "calculon search": Verb("calculon:CalculonSearchRequest", "calculon_search:calculon_search", apart=True),
+    "calculon sweep": Verb("calculon:CalculonSweepRequest", "calculon_sweep:calculon_sweep", apart=True),
+    "calculon what-if": Verb("calculon:CalculonWhatIfRequest", "calculon_whatif:calculon_what_if", apart=True),
+    "calculon tune": Verb("tune:CalculonTuneRequest", "tune:calculon_tune"),
+}
+"""By the words of the command line, in the order of its help."""
+
+
+def python_verb(verb: str) -> Callable[..., Any]:
+    """A verb as a Python function, its signature and docstring made of its request."""
+    asked = VERBS[verb]
+    request = asked.request
+    signature = signature_of(request)
+
+    def call(*values: Any, **named: Any) -> Any:
+        return asked.answer(request.read(signature.bind(*values, **named).arguments))
+
+    call.__name__ = call.__qualname__ = verb
+    call.__module__ = "meshwright"
+    call.__doc__ = docstring_of(request)
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    return call
+
+
+def signature_of(request: type[Request]) -> inspect.Signature:
+    """The arguments of a verb in Python."""
+    asked = {one.name: one for one in fields_of(request) if one.python}
+    order = [*request.positional, *(name for name in asked if name not in request.positional)]
+    parameters = []
+    for name in order:
+        one = asked[name]
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if name in request.positional else inspect.Parameter.KEYWORD_ONLY
+        hint = one.annotation or one.kind.annotation
+        hint = f"{hint} | None" if one.default is None else hint
+        parameters.append(inspect.Parameter(name, kind, default=one.default, annotation=hint))
+    return inspect.Signature(parameters)
+
+
+def docstring_of(request: type[Request]) -> str:
+    """What the command's help says, for Python."""
+    text = inspect.cleandoc(request.__doc__ or "").replace("\b\n", "")
+    asked = {one.name: one for one in fields_of(request)}
+    lines = [f"    {name}: {asked[name].explained}" for name in signature_of(request).parameters]
+    raises = (
+        "    InputError: malformed or contradictory input, all problems together.",
+        "    UnsupportedError: an unknown name and nothing else wrong.",
+        "    InfeasibleError: nothing fits, or nothing keeps to the limits.",
+    )
+    parts = [text, "Args:\n" + "\n".join(lines) if lines else "", f"Returns:\n    {request.returns}"]
+    return "\n\n".join([part for part in parts if part] + ["Raises:\n" + "\n".join(raises)]) + "\n"

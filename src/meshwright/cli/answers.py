@@ -1,0 +1,274 @@
+"""How each verb's answer reaches the terminal, where it is not its own text or JSON alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from meshwright.cli.output import Output, print_error, write
+from meshwright.fields.request import loaded
+from meshwright.records import as_json
+
+if TYPE_CHECKING:
+    from meshwright.app.calculon_sweep import Progress
+
+VIOLATIONS = 5
+LOADING = "open it at https://ui.perfetto.dev or chrome://tracing"
+
+
+def shown(out: Output, request: Any, answer: Any) -> int | None:
+    """The answer's own text or JSON."""
+    out.show(answer.to_dict(), lambda _: answer)
+    return None
+
+
+def rendered(place: str, part: str = "") -> Callable[[Output, Any, Any], None]:
+    """JSON, or text that a function of `report` makes of it.
+
+    Args:
+        place: `module:function` in `report`.
+        part: of the document that the function takes; the whole by default.
+    """
+
+    def show(out: Output, request: Any, answer: Any) -> None:
+        out.show(answer.to_dict(), lambda document: loaded(f"report.{place}")(document[part] if part else document))
+
+    return show
+
+
+def lines(out: Output, request: Any, answer: Any) -> None:
+    """JSON, or the answer's lines."""
+    out.show(answer.to_dict(), lambda _: "\n".join(answer.lines()))
+
+
+def plans(out: Output, request: Any, answer: Any) -> None:
+    """Plans, written to a file too where one is named."""
+    document = answer.to_dict()
+    if request.output is not None:
+        from meshwright.formats.writing import write_file
+
+        plan_set = document.get("plan_set", document)
+        write_file(request.output, as_json(plan_set))
+        count = len(plan_set.get("plans", ()))
+        out.note(f"{count} plan{'s' if count != 1 else ''} written to {request.output}")
+    out.show(document, lambda _: answer.text if request.given & {"replan_from"} else answer)
+
+
+def checked(out: Output, request: Any, answer: Any) -> int:
+    """What `check` found, and its exit code."""
+    shown(out, request, answer)
+    return int(answer.exit_code)
+
+
+def compared(out: Output, request: Any, answer: Any) -> None:
+    """Differences, and one step of each plan where it is asked for."""
+    _figure(out, request.svg, lambda: answer.svg(), "figure written to {path}")
+    shown(out, request, answer)
+    if request.timeline and not out.as_json:
+        out.print(answer.timeline())
+
+
+def traced(out: Output, request: Any, answer: Any) -> None:
+    """Files written by name; the text where none is, or where it is asked for."""
+    out.warn(answer.warnings)
+    if request.output is not None:
+        out.note(f"trace written to {request.output}: {LOADING}")
+    if request.svg is not None:
+        out.note(f"figure written to {request.svg}")
+    if not out.as_json and not request.text and (request.output is not None or request.svg is not None):
+        out.print(answer.title)
+    else:
+        shown(out, request, answer)
+
+
+def exported(out: Output, request: Any, answer: Any) -> None:
+    """The files that were written, and how to start them."""
+    out.warn(answer.warnings)
+    title = f"{answer.name or 'the plan'} for {answer.target}, in {answer.directory}:"
+    files = [f"  {name}  {len(text.encode('utf-8')):,} bytes" for name, text in answer.files]
+    notes = [f"note: {note}" for note in answer.notes]
+    text = "\n".join([title, *files, *notes, f"start it there with: {answer.start}"])
+    out.show(answer.to_dict(), lambda _: text)
+
+
+def scheduled(out: Output, request: Any, answer: Any) -> None:
+    """Schedules drawn, as text and as the files that are asked for."""
+    if request.csv is not None:
+        answer.write_csv(request.csv)
+        out.note(f"order written to {request.csv}")
+    if not request.listed:
+        _figure(out, request.svg, answer.svg, "figure written to {path}")
+    shown(out, request, answer)
+
+
+def validated(out: Output, request: Any, answer: Any) -> int:
+    """Scores; exit 5 where the error is above the limit."""
+    from meshwright.report.score_table import score_table
+
+    if out.as_json:
+        out.show(answer.to_dict(), lambda _: "")
+    else:
+        out.print(*(score_table(metric, scores) for metric, scores in answer.scores))
+    if request.output is not None:
+        out.note(f"{answer.predicted} of {len(answer.predictions)} rows predicted, written to {request.output}")
+    return 0
+
+
+def predictions(out: Output, request: Any, use: Callable[..., Any]) -> int | None:
+    """Scores, also where the error is above the limit or rows are broken: then the error follows."""
+    from meshwright.app.validate import AboveLimit, BrokenRows
+
+    try:
+        with out.progress("predicting"):
+            return validated(out, request, use())
+    except (AboveLimit, BrokenRows) as failed:
+        validated(out, request, failed.result)
+        return print_error(failed, as_json=False)
+
+
+def calibrated(out: Output, request: Any, answer: Any) -> None:
+    """Numbers fitted to runs, or moved by one log."""
+    if request.from_log is not None:
+        lines(out, request, answer)
+        if request.output is not None:
+            out.note(f"written to {request.output}; --calibration {request.output} predicts with it")
+        return
+    from meshwright.report.calibration_table import calibration_tables
+
+    if out.as_json:
+        out.show(answer.to_dict(), lambda _: "")
+    else:
+        out.print(*calibration_tables(answer.record))
+    if request.output is not None:
+        fitted = f"{len(answer.record['numbers'])} numbers fitted to {answer.record['runs']} runs"
+        out.note(f"{fitted}, written to {request.output}")
+
+
+def profiled(out: Output, request: Any, answer: Any) -> None:
+    """A device's numbers, and how to use them."""
+    lines(out, request, answer)
+    if request.output is not None:
+        use = f"`meshwright gpus add {request.output}` puts {answer.device.name} into your library"
+        out.note(f"written to {request.output}; {use}")
+
+
+def training(out: Output, request: Any, use: Callable[..., Any]) -> None:
+    """Each step as it is done, then the whole run."""
+    from meshwright.report.run_table import step_line
+
+    answer = use(
+        on_step=lambda done: None if out.as_json else out.print(step_line(done.step, done.loss, done.seconds)),
+        on_recovery=lambda said: out.warn([said]),
+    )
+    if request.trace is not None:
+        out.note(f"trace written to {request.trace}: {LOADING}")
+    shown(out, request, answer)
+
+
+def verified(out: Output, request: Any, answer: Any) -> int:
+    """Differences; exit 5 where they are above the tolerance."""
+    shown(out, request, answer)
+    return 0 if answer.ok else VIOLATIONS
+
+
+def cluster(out: Output, request: Any, answer: Any) -> None:
+    """A cluster as a card, or as a file to edit."""
+    if request.toml and not out.as_json:
+        write(answer.to_toml())
+        return
+    from meshwright.report.cluster_tables import cluster_card
+
+    out.show(answer.to_dict() | ({"toml": answer.to_toml()} if request.toml else {}), cluster_card)
+
+
+def model_added(out: Output, request: Any, answer: Any) -> None:
+    """Where a model was written."""
+    from meshwright.units import count
+
+    model = answer.card.model
+    text = f"{model.name}: {count(model.parameters)} parameters, written to {answer.path}"
+    out.show(answer.to_dict(), lambda _: text)
+
+
+def examined(out: Output, request: Any, answer: Any) -> int:
+    """What is installed; exit 1 where planning does not work."""
+    rendered("doctor_table:doctor_table")(out, request, answer)
+    return 0 if answer.ok else 1
+
+
+def tuned(out: Output, request: Any, use: Callable[..., Any]) -> None:
+    """Studies; rows that were kept are named when it is interrupted."""
+    kept: list[object] = []
+    study = request.study
+    try:
+        with out.progress("tuning"):
+            answer = use(on_trial=lambda label, trial: kept.append(label))
+    except KeyboardInterrupt:
+        if study.storage is not None:
+            out.note(f"{len(kept)} new trials are in {study.storage}: go on with --resume")
+        raise
+    _figure(out, study.figure, answer.figure, "regret drawn to {path}")
+    shown(out, request, answer)
+
+
+def executions(out: Output, request: Any, use: Callable[..., Any]) -> None:
+    """Statistics of one execution, or a JSON line for each row of a file as the rows come."""
+    if request.batch is None:
+        shown(out, request, use())
+        return
+    import json
+
+    from meshwright.app.calculon import calculon_batch
+    from meshwright.app.calculon_rows import rows_of
+
+    with rows_of(request.batch) as rows:
+        for answer in calculon_batch(rows, fixed=request.fixed):
+            write(json.dumps(answer, allow_nan=False) + "\n")
+
+
+def swept(out: Output, request: Any, use: Callable[..., Any]) -> None:
+    """Designs done, rate and time to go on one line of stderr, then the answer."""
+    with _line(out) as show:
+        show("sweeping ...")
+
+        def tell(progress: Progress) -> None:
+            rate = f"{progress.rate / 1e6:,.1f} M executions/s"
+            words = f"sweep: {progress.designs:,} of {progress.of:,} designs, {rate}"
+            show(words if progress.left_s is None else f"{words}, {progress.left_s:,.0f} s to go")
+
+        answer = use(told=tell)
+    shown(out, request, answer)
+
+
+def changed(out: Output, request: Any, use: Callable[..., Any]) -> None:
+    """What each number is worth, and its plot."""
+    with _line(out) as show:
+        answer = use(progress=lambda done, of: show(f"search {done} of {of}"))
+    _figure(out, request.svg, answer.svg, "the plot written to {path}")
+    shown(out, request, answer)
+
+
+def _figure(out: Output, path: str | None, draw: Callable[[], str], note: str) -> None:
+    if path is not None:
+        from meshwright.formats.writing import write_file
+
+        write_file(path, draw())
+        out.note(note.format(path=path))
+
+
+@contextmanager
+def _line(out: Output) -> Iterator[Callable[[str], None]]:
+    """One line on stderr, written over again and again, gone afterwards; none where stderr is no terminal."""
+    terminal = not out.quiet and sys.stderr.isatty()
+
+    def show(text: str) -> None:
+        if terminal:
+            print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield show
+    finally:
+        if terminal:
+            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)

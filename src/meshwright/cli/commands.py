@@ -1,0 +1,108 @@
+"""The command line: a command for every verb, made of its request; only the one that is called is built."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import typer
+
+from meshwright.app.verbs import VERBS
+from meshwright.cli import answers
+from meshwright.cli.command import command_of, summary_of
+from meshwright.cli.output import Output
+from meshwright.fields.request import Request
+
+GROUPS = {
+    "models": "The models known by name.",
+    "gpus": "The accelerators known by name.",
+    "clusters": "How a description of a cluster is understood.",
+    "calculon": "Calculon's model on Calculon's own three JSON files: applications, executions, systems.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What a verb shows while it works and when it is done."""
+
+    doing: str = "working"
+    """On a terminal's stderr."""
+    show: Callable[[Output, Any, Any], int | None] = answers.shown
+    course: Callable[[Output, Any, Callable[..., Any]], int | None] | None = None
+    """Instead: calls the use case itself, to tell of its progress or to handle its errors."""
+
+
+SHOWN = {
+    "plan": Shown(doing="searching", show=answers.plans),
+    "estimate": Shown(show=answers.plans),
+    "check": Shown(doing="checking", show=answers.checked),
+    "explain": Shown(doing="explaining"),
+    "compare": Shown(show=answers.compared),
+    "trace": Shown(doing="simulating", show=answers.traced),
+    "size": Shown(doing="searching", show=answers.plans),
+    "tune": Shown(course=answers.tuned),
+    "export": Shown(show=answers.exported),
+    "schedule": Shown(show=answers.scheduled),
+    "validate": Shown(course=answers.predictions),
+    "calibrate": Shown(doing="fitting", show=answers.calibrated),
+    "profile": Shown(doing="timing kernels", show=answers.profiled),
+    "run": Shown(course=answers.training),
+    "verify": Shown(doing="running both", show=answers.verified),
+    "doctor": Shown(doing="checking", show=answers.examined),
+    "models list": Shown(show=answers.rendered("library_tables:model_list", "models")),
+    "models show": Shown(show=answers.rendered("library_tables:model_card")),
+    "models add": Shown(show=answers.model_added),
+    "gpus list": Shown(show=answers.rendered("library_tables:gpu_list", "gpus")),
+    "gpus show": Shown(show=answers.rendered("library_tables:gpu_card")),
+    "gpus add": Shown(show=answers.rendered("library_tables:gpu_added")),
+    "clusters show": Shown(show=answers.cluster),
+    "calculon estimate": Shown(course=answers.executions),
+    "calculon search": Shown(doing="searching"),
+    "calculon sweep": Shown(course=answers.swept),
+    "calculon what-if": Shown(course=answers.changed),
+    "calculon tune": Shown(course=answers.tuned),
+}
+
+
+def called(words: Sequence[str]) -> list[str]:
+    """The verb that a command line calls, or all of them where it names none."""
+    for verb in VERBS:
+        path = verb.split()
+        if list(words[: len(path)]) == path:
+            return [verb]
+    return list(VERBS)
+
+
+def add_commands(app: typer.Typer, verbs: Sequence[str]) -> None:
+    """Put verbs on an application, each in its group."""
+    groups: dict[str, typer.Typer] = {}
+    for verb in verbs:
+        name, _, inner = verb.partition(" ")
+        home = app
+        if inner:
+            if name not in groups:
+                groups[name] = typer.Typer(help=GROUPS[name], no_args_is_help=True, rich_markup_mode=None)
+                groups[name].callback()(lambda: None)
+                app.add_typer(groups[name], name=name)
+            home = groups[name]
+        request = VERBS[verb].request
+        whole = len(verbs) == 1 or any(name.endswith("_COMPLETE") for name in os.environ)
+        home.command(inner or name)(command_of(request, partial(act, verb)) if whole else summary_of(request))
+
+
+def act(verb: str, request: Request, output: dict[str, bool]) -> int | None:
+    """Answer a request and show the answer.
+
+    Returns:
+        The exit code, None for 0.
+    """
+    out = Output(as_json=output["json"], quiet=output["quiet"], no_color=output["no_color"])
+    how, use = SHOWN[verb], partial(VERBS[verb].answer, request)
+    if how.course is not None:
+        return how.course(out, request, use)
+    with out.progress(how.doing):
+        answer = use()
+    return how.show(out, request, answer)

@@ -1,0 +1,112 @@
+"""Fields that verbs share: what is trained on what, what makes a plan better, which plans are looked at."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from meshwright.fields.field import ask
+from meshwright.fields.kinds import Count, Duration, Flag, Kind, Number, Texts
+
+if TYPE_CHECKING:
+    from meshwright.specs.calibration import Calibration
+    from meshwright.specs.cluster import ClusterSpec
+    from meshwright.specs.model import ModelSpec
+    from meshwright.specs.workload import Precision, Workload
+
+DEFAULT_SEQ_LEN = 4096
+DEFAULT_TOKENS_PER_STEP = 4_194_304
+NAME = Kind(metavar="NAME")
+POSITIVE = Number(metavar="USD")
+
+MODEL_HELP = "A name of `models list`, a config.json or a folder with one, - for stdin."
+PLAN_HELP = "One line such as tp8.pp4.mbs1.z1.rc-sel, or a plan file."
+PLAN_FILE_HELP = "A plan file; plans.json#2 is the second plan of a plan set."
+WRITE_ONE = "name a plan file, as `meshwright plan ... -o plans.json` writes it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFields:
+    """Model, cluster and workload as a user gives them."""
+
+    model: ModelSpec | str | os.PathLike[str] | None = ask(
+        MODEL_HELP, metavar="MODEL", argument=True, annotation="ModelSpec | str | os.PathLike[str]"
+    )
+    gpus: str | None = ask("64xH100, or 8x8xH100 for 8 nodes of 8.", metavar="G")
+    cluster: ClusterSpec | str | os.PathLike[str] | None = ask(
+        "Cluster file, or what `clusters show` reads.",
+        metavar="FILE",
+        annotation="ClusterSpec | str | os.PathLike[str]",
+    )
+    seq_len: int | None = ask(
+        "Sequence length.",
+        Count(whole=True, example="4096"),
+        option="--seq",
+        usual="4096, or the model's maximum if lower",
+    )
+    global_batch: int | None = ask("Global batch in sequences.", Count(whole=True, example="1024"), option="--gbs")
+    tokens_per_step: int | None = ask(
+        "Global batch in tokens.", Count(whole=True, example="4M"), usual=str(DEFAULT_TOKENS_PER_STEP)
+    )
+    dtype: str | Precision | None = ask("bf16, fp8, fp16 or fp32.", NAME, usual="bf16")
+    optimizer: str | None = ask("Optimizer.", NAME, usual="adam")
+    attention_kernel: str | None = ask("flash or materialised.", NAME, usual="flash")
+    expert_imbalance: float | None = ask("Tokens of the fullest expert rank over the mean.", Number(), usual="1")
+    tokens: float | None = ask("Tokens of the whole run, for days and cost: 15e12.", Count())
+    price: float | None = ask("Price per device and hour.", Number(metavar="USD", zero=True))
+    calibration: Calibration | str | os.PathLike[str] | None = ask(
+        "Numbers that `calibrate` wrote, in place of the package's.",
+        Kind(metavar="FILE", annotation="Calibration | str | os.PathLike[str]"),
+    )
+    like: Workload | None = None
+    """Says the rest of a workload: training or forward only, lengths of sequences, and without a calibration the
+    framework."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AimFields:
+    """What makes a plan better, and what it must keep to."""
+
+    objective: str | None = ask(
+        "time; memory: the least among plans at most 10% slower than the quickest; cost: the cheapest step on "
+        "any part of the cluster that is looked at.",
+        NAME,
+        usual="time",
+    )
+    max_step_time: float | None = ask(
+        "Upper limit on step time: 40, 40s, 2min. Alone: the cheapest such step.", Duration()
+    )
+    max_price_per_step: float | None = ask(
+        "Upper limit on the cost of a step. Alone: the quickest such step.", Count(metavar="USD", fix="for example 2.5")
+    )
+    days: float | None = ask("Longest training time in days; needs --tokens.", Count(fix="for example 2.5"))
+    max_price: float | None = ask(
+        "Upper limit on the cost of the run; needs --tokens.", Count(metavar="USD", fix="for example 2.5")
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceFields:
+    """Which plans are looked at."""
+
+    pin: tuple[str, ...] = ask("Fix an axis: tp=8. Repeatable.", Texts(metavar="AXIS=V"))
+    forbid: tuple[str, ...] = ask("Leave out: vpp, pp=4, fsdp. Repeatable.", Texts(metavar="AXIS"))
+    schedule: tuple[str, ...] = ask(
+        "Pipeline schedules to use; all: the whole catalogue.",
+        Texts(metavar="NAME,...|all", repeated=False),
+        usual="1f1b, gpipe, interleaved",
+    )
+
+    def keywords(self) -> dict[str, Any]:
+        """As functions of a space take them."""
+        return {"pin": self.pin, "forbid": self.forbid, "schedule": self.schedule or None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFields:
+    """How the command line shows an answer."""
+
+    json: bool = ask("One JSON object on stdout instead of text.", Flag())
+    quiet: bool = ask("No progress, notes or warnings on stderr.", Flag(), short="-q")
+    no_color: bool = ask("No colours; NO_COLOR does the same.", Flag())

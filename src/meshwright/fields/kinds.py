@@ -1,0 +1,235 @@
+"""Kinds of values: each reads the text of a command line or the value of a Python call, by one rule."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
+
+MOST = 2**31 - 1
+"""Largest whole number an option takes; products of two still fit 64 bits."""
+MAX_WHOLE = 10**12
+MAX_NUMBER = 1e30
+_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "min": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """Text, or an object that stands for it, taken as it is."""
+
+    metavar: str = "TEXT"
+    annotation: str = "str"
+    """Of the Python argument."""
+
+    def read(self, name: str, value: Any) -> Any:
+        """The value.
+
+        Args:
+            name: how the user called the field.
+            value: a text or a Python value.
+
+        Raises:
+            InputError: it breaks the kind's rule.
+        """
+        return value
+
+    def wrong(self, name: str, value: object, why: str, fix: str, code: str = "MW206") -> InputError:
+        """The error of a value that breaks the rule."""
+        return InputError(Problem(what=f"{name} is {shown(value)}", why=why, fix=fix, field=name), code=code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag(Kind):
+    """On where it is given."""
+
+    metavar: str = ""
+    annotation: str = "bool"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Texts(Kind):
+    """Several texts: an option that is repeated, one text or an iterable in Python; with `commas` also `a,b`."""
+
+    annotation: str = "str | Iterable[str]"
+    commas: bool = False
+    repeated: bool = True
+
+    def read(self, name: str, value: str | Iterable[Any]) -> tuple[Any, ...]:
+        """Texts in their order."""
+        entries = [value] if isinstance(value, str) else list(value)
+        if not self.commas:
+            return tuple(entries)
+        parts = (entry.split(",") if isinstance(entry, str) else [entry] for entry in entries)
+        found = (part.strip() if isinstance(part, str) else part for entry in parts for part in entry)
+        return tuple(part for part in found if part != "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole(Kind):
+    """A whole number."""
+
+    metavar: str = "N"
+    annotation: str = "int"
+    low: int = 1
+    high: int = MOST
+
+    def read(self, name: str, value: Any) -> int:
+        """The number, also of texts such as `1e6` and `4_096`."""
+        found = None
+        if isinstance(value, str):
+            plain = value.strip().replace("_", "").replace(",", "")
+            if re.fullmatch(r"[+-]?[0-9]{1,30}", plain):
+                found = int(plain)
+            elif re.fullmatch(r"[+-]?[0-9.]{1,30}e\+?[0-9]{1,2}", plain, re.IGNORECASE) and plain.count(".") < 2:
+                number = float(plain)
+                found = int(number) if number.is_integer() else None
+        elif isinstance(value, int) and not isinstance(value, bool):
+            found = value
+        if found is None or not self.low <= found <= self.high:
+            why = f"must be a whole number from {self.low:,} to {self.high:,}"
+            raise self.wrong(name, value, why, f"for example {name} {min(max(self.low, 4), self.high)}")
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number(Kind):
+    """A number above 0, or of at least 0."""
+
+    metavar: str = "X"
+    annotation: str = "float"
+    zero: bool = False
+    high: float = 1e18
+
+    def read(self, name: str, value: Any) -> float:
+        """The number."""
+        found = math.nan
+        if isinstance(value, str):
+            try:
+                found = float(value.strip().replace(",", ""))
+            except ValueError:
+                found = math.nan
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            found = float(value)
+        if not (found >= 0 if self.zero else found > 0) or found > self.high:
+            why = f"must be a number {'of at least' if self.zero else 'above'} 0, at most {self.high:g}"
+            raise self.wrong(name, value, why, f"for example {name} 2.5")
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count(Kind):
+    """A large number above 0, also as text with k, M, B or T behind it: `15T`, `1.5e12`, `4_194_304`."""
+
+    metavar: str = "N"
+    annotation: str = "int | float | str"
+    whole: bool = False
+    example: str = ""
+    fix: str = ""
+    """The remedy, where it is not the usual one."""
+
+    def read(self, name: str, value: Any) -> Any:
+        """The number."""
+        found = _scaled(value)
+        if self.whole:
+            if found.is_integer() and 1 <= found <= MAX_WHOLE:
+                return int(found)
+            large = MAX_WHOLE < found <= MAX_NUMBER
+            why = f"at most {MAX_WHOLE:,} makes sense" if large else "must be a whole number of at least 1"
+            raise self.wrong(name, value, why, f"for example {name} {self.example}" if self.example else "", "MW204")
+        if 0 < found <= MAX_NUMBER:
+            return found
+        fix = self.fix or "write it as 15T, 1.5e13 or 15_000_000_000_000"
+        raise self.wrong(name, value, "must be a finite number above 0", fix, "MW204")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duration(Kind):
+    """Seconds, or a number with its unit: `40`, `40s`, `500ms`, `2min`."""
+
+    metavar: str = "S"
+    annotation: str = "float | str"
+
+    def read(self, name: str, value: Any) -> float:
+        """In seconds."""
+        number, scale = math.nan, 1.0
+        if isinstance(value, str):
+            match = re.fullmatch(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:[eE][+-]?[0-9]{1,2})?)\s*([a-zµ]*)\s*", value[:64])
+            if match and match[2] in _SECONDS:
+                number, scale = float(match[1].replace("_", "").replace(",", "")), _SECONDS[match[2]]
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            number = float(value)
+        if not 0 < number * scale < math.inf:
+            fix = "in seconds, or as 40s, 500ms or 2min"
+            raise self.wrong(name, value, "must be a finite number above 0", fix)
+        return number * scale
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice(Kind):
+    """One of a few names."""
+
+    metavar: str = "NAME"
+    names: tuple[str, ...]
+    noun: str
+    supported: bool = True
+    """Whether an unknown name is wrong input, rather than something that is not supported."""
+
+    def read(self, name: str, value: Any) -> Any:
+        """The name."""
+        if value in self.names:
+            return value
+        problem = unknown_name(self.noun, str(value)[:80], self.names)
+        raise InputError(problem, code="MW206") if self.supported else UnsupportedError(problem, code="MW406")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFile(Kind):
+    """A file to write, in a folder that is there."""
+
+    metavar: str = "FILE"
+    annotation: str = "str | os.PathLike[str]"
+
+    def read(self, name: str, value: Any) -> Any:
+        """The path as given; nothing is written."""
+        from meshwright.formats.writing import check_file
+
+        check_file(value)
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers(Texts):
+    """Several numbers by one rule: `512,1024`."""
+
+    metavar: str = "N,N"
+    annotation: str = "Iterable[float]"
+    commas: bool = True
+    repeated: bool = False
+    each: Kind
+
+    def read(self, name: str, value: Any) -> tuple[Any, ...]:
+        """Numbers in their order."""
+        entries = value if isinstance(value, str) or not isinstance(value, (int, float)) else [value]
+        return tuple(self.each.read(name, part) for part in Texts(commas=True).read(name, entries))
+
+
+def shown(value: object) -> str:
+    """A value in a message, shortened."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _scaled(value: object) -> float:
+    """The number that a text or a number says, NaN for anything else."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE]\+?[0-9]{1,2})?)\s*([kKmMbBgGtT]?)\s*", value[:64])
+        if match and len(value) <= 64:
+            return float(match[1].replace("_", "").replace(",", "")) * _SCALES[match[2].lower()]
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value) if abs(value) < MAX_NUMBER else math.inf
+    return math.nan
