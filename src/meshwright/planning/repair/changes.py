@@ -115,24 +115,12 @@ def _said(row: PlanRow, name: str) -> str:
 
 
 def _variants(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[tuple[str, PlanRow]]:
-    for name in ("tp", "pp", "cp", "ep", "etp"):
-        if name in ("ep", "etp") and not model.is_moe:
-            continue
-        degree = row.cp_degree if name == "cp" else getattr(row, name)
-        for wanted in (degree * 2, degree // 2 if degree % 2 == 0 else 0):
-            if wanted:
-                yield name, with_degree(row, name, wanted, devices)
-    for mbs in (row.mbs * 2, row.mbs // 2 if row.mbs % 2 == 0 else 0):
-        if mbs:
-            yield "mbs", replace(row, mbs=mbs)
+    """One lever moved: the degrees, then what a stage and a step do with them."""
+    yield from _degree_variants(row, model, devices)
+    for mbs in _doubled_and_halved(row.mbs):
+        yield "mbs", replace(row, mbs=mbs)
     yield from _chunk_variants(row, model)
-    per_chunk = -(-model.num_layers // (row.pp * row.vpp))
-    quarters = sorted({-(-per_chunk * quarter // 4) for quarter in (1, 2, 3)} - {0, per_chunk})
-    for recompute, layers in (("none", 0), ("sel", 0), *(("block", k) for k in quarters), ("full", 0)):
-        yield "recompute", replace(row, recompute=recompute, recompute_layers=layers)
-    if row.dp * row.cp_degree > 1:
-        for sharding in ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep"):
-            yield "sharding", replace(row, sharding=sharding, shard_group=0)
+    yield from _memory_variants(row, model)
     if row.tp > 1:
         yield "tp_overlap", replace(row, tp_overlap="bulk" if row.tp_overlap == "ring" else "ring")
     if row.schedule != default_schedule(row.vpp):
@@ -143,6 +131,30 @@ def _variants(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[tuple[st
                 yield "schedule", replace(row, schedule=name)
     letters = "".join(letter for letter in row.offload if letter != "o")
     yield "offload", replace(row, offload=letters if "o" in row.offload else f"{letters}o")
+
+
+def _degree_variants(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[tuple[str, PlanRow]]:
+    for name in ("tp", "pp", "cp", "ep", "etp"):
+        if name not in ("ep", "etp") or model.is_moe:
+            for wanted in _doubled_and_halved(row.cp_degree if name == "cp" else getattr(row, name)):
+                yield name, with_degree(row, name, wanted, devices)
+
+
+def _memory_variants(row: PlanRow, model: ModelSpec) -> Iterator[tuple[str, PlanRow]]:
+    """Recompute of none, some and all layers, and every sharding."""
+    per_chunk = -(-model.num_layers // (row.pp * row.vpp))
+    quarters = sorted({-(-per_chunk * quarter // 4) for quarter in (1, 2, 3)} - {0, per_chunk})
+    for recompute, layers in (("none", 0), ("sel", 0), *(("block", k) for k in quarters), ("full", 0)):
+        yield "recompute", replace(row, recompute=recompute, recompute_layers=layers)
+    if row.dp * row.cp_degree > 1:
+        for sharding in ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep"):
+            yield "sharding", replace(row, sharding=sharding, shard_group=0)
+
+
+def _doubled_and_halved(number: int) -> Iterator[int]:
+    yield number * 2
+    if number % 2 == 0:
+        yield number // 2
 
 
 def _chunk_variants(row: PlanRow, model: ModelSpec) -> Iterator[tuple[str, PlanRow]]:
