@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from meshwright.app.plan_mixed import check_mixed, plan_mixed
 from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.app.requests.plan import PlanRequest
 from meshwright.formats.cluster import Assumption
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.planning.axes import inexact, space_of, target_rule
-from meshwright.planning.compose.sources.parallelizers.registry import parallelizers_named
 from meshwright.planning.job_inputs import JobInputs, job_inputs
 from meshwright.planning.objectives import QUICKEST, Aim, aim_of
 from meshwright.planning.one_kind import Found, find_best, restricted
@@ -40,11 +38,14 @@ def plan(request: PlanRequest) -> PlanSet:
     """
     inputs, left_out = job_inputs(request.job), tuple[str, ...]()
     aim = aim_of(request.aim).of_run(inputs.workload)
-    named = parallelizers_named(request.parallelizer) if request.parallelizer else ()
     top, limits, target, pareto = request.top, request.space.keywords(), request.target, request.pareto
     if not inputs.cluster.homogeneous:
         inputs, left_out = usable_islands(inputs, request.tolerance)
-    if named or not inputs.cluster.homogeneous:
+    if request.parallelizer or not inputs.cluster.homogeneous:
+        from meshwright.app.plan_mixed import check_mixed, plan_mixed
+        from meshwright.planning.compose.sources.parallelizers.registry import parallelizers_named
+
+        named = parallelizers_named(request.parallelizer) if request.parallelizer else ()
         check_mixed(pareto=pareto, by="--parallelizer" if named else "several groups of nodes")
         mixed = plan_mixed(inputs, parallelizers=named, top=top, aim=aim, target=target, **limits)
         return replace(mixed, warnings=(*left_out, *mixed.warnings))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
-from meshwright.app.export import TARGETS
 from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.app.requests.plan import PlanRequest
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, unknown_name
@@ -14,6 +13,7 @@ from meshwright.formats.cluster import Assumption
 from meshwright.formats.profiles import read_profiles
 from meshwright.planning.axes import space_of, target_rule
 from meshwright.planning.compose.sources.profiles.cluster import measured_cluster
+from meshwright.planning.exporters import EXPORTERS
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.mixing import Mixing, idle_devices, mixing_of
 from meshwright.planning.mixed.native import NativeSource
@@ -263,15 +263,11 @@ def _frameworks(one: Candidate) -> Iterator[tuple[str, str]]:
     """Frameworks, and why each cannot run the plan; plans of measured layers are for none."""
     if not isinstance(one.job, Job) or not isinstance(one.estimate, StepEstimate):
         return
-    for name, translate in TARGETS.items():
-        try:
-            translate(one.job, one.estimate)
-        except MeshwrightError as error:
-            # That devices are numbered otherwise follows from any unlike stage, and says the least.
-            reasons = [problem.why or problem.what for problem in error.problems]
-            yield name, next((reason for reason in reasons if "numbered" not in reason), reasons[0])
-        else:
-            yield name, ""
+    for name, exporter in EXPORTERS.items():
+        # That devices are numbered otherwise follows from any unlike stage, and says the least.
+        reasons = [problem.why or problem.what for problem in exporter.refused(one.job)]
+        plain = [reason for reason in reasons if "numbered" not in reason]
+        yield name, (plain or reasons or [""])[0]
 
 
 def _composition(source: SliceSource, found: MixedPlans, top: int, own: tuple[str, float] | None) -> Composition:

@@ -10,25 +10,13 @@ from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedE
 
 ABSENT_VERBS = {
     "sweep": "`meshwright calculon sweep` sweeps Calculon's model; else run `meshwright plan ... --json` for each row",
-    "profile": "`meshwright gpus add FILE` takes a device's numbers",
-    "run": "`meshwright export PLAN --to megatron -o DIR` writes what starts it",
-    "verify": "`meshwright check` holds a plan against model, cluster and memory",
+    "train": "`meshwright run` trains here; `meshwright export PLAN --to megatron -o DIR` starts it elsewhere",
     "web": "`meshwright plan` prints the answer, `--json` gives it to a page",
     "report": "`meshwright explain PLAN` prints it",
 }
 """Verbs this version lacks, and what to do instead."""
 
-ABSENT_OPTIONS = {
-    "--profiles": "describe the device with `meshwright gpus add FILE`",
-    "--hub": "download the model's config.json and pass its path",
-    "--segments": "choose a schedule of `meshwright schedule list`",
-    "--extra": "choose a schedule of `meshwright schedule list`",
-    "--waves": "choose a schedule of `meshwright schedule list`",
-    "--pairs": "choose a schedule of `meshwright schedule list`",
-    "--inject": "choose a schedule of `meshwright schedule list`",
-    "--warmup": "choose a schedule of `meshwright schedule list`",
-    "--raw": "choose a schedule of `meshwright schedule list`",
-}
+ABSENT_OPTIONS = {"--hub": "download the model's config.json and pass its path"}
 """Options this version lacks, and what to do instead."""
 
 OPTIONAL_VALUES = {"--ray": "auto"}

@@ -43,16 +43,6 @@ _TOKENS: dict[str, tuple[str, str]] = {
 """Tokens of the one-line form that say one axis."""
 
 
-def _megatron_refuses(job: Job) -> tuple[Problem, ...]:
-    from meshwright.formats.megatron import translate
-
-    return translate(job).refused
-
-
-TARGETS: dict[str, Callable[[Job], tuple[Problem, ...]]] = {"megatron": _megatron_refuses}
-"""Frameworks whose limits a search can respect, each with what it refuses of a job."""
-
-
 def space_of(
     model: ModelSpec,
     workload: Workload,
@@ -153,9 +143,11 @@ def target_rule(target: str | None) -> Callable[[Job], tuple[Problem, ...]] | No
     """
     if target is None:
         return None
-    if target not in TARGETS:
-        raise UnsupportedError(unknown_name("target", str(target)[:80], TARGETS), code="MW406")
-    return TARGETS[target]
+    from meshwright.planning.exporters import EXPORTERS
+
+    if target not in EXPORTERS:
+        raise UnsupportedError(unknown_name("target", str(target)[:80], EXPORTERS), code="MW406")
+    return EXPORTERS[target].refused
 
 
 def _entries(said: str | Iterable[str]) -> list[str]:

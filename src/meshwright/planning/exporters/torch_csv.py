@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.errors import Problem, UnsupportedError
+from meshwright.estimate.result import StepEstimate
+from meshwright.formats.plan_json import write_job
 from meshwright.formats.torch_csv import write_actions
 from meshwright.formats.torch_loader import COMMUNICATION_FILE, COMPUTE_FILE, loader_text
+from meshwright.planning.exporters.base import Exporter, TargetFiles
 from meshwright.schedules import ScheduleTable, with_communication
 from meshwright.schedules.plan_rows import schedule_of
 from meshwright.schedules.torch_actions import to_actions
@@ -27,9 +30,8 @@ def torch_files(job: Job) -> tuple[dict[str, str], tuple[str, ...]]:
         InputError: the plan's stages do not fit its schedule.
     """
     pipeline = job.plan.pipelines[0]
-    refused = [*_unequal(job), *_refused(pipeline)]
-    if refused:
-        raise UnsupportedError(refused, code="MW421")
+    if problems := refused(job):
+        raise UnsupportedError(problems, code="MW421")
     table = plan_table(pipeline)
     chunks = sorted(pipeline.chunks(), key=lambda chunk: chunk.virtual_stage)
     edges = (_holding(chunks, "embedding"), _holding(chunks, "head"))
@@ -46,6 +48,11 @@ def torch_files(job: Job) -> tuple[dict[str, str], tuple[str, ...]]:
         ),
     }
     return files, tuple(_notes(job, pipeline))
+
+
+def refused(job: Job) -> tuple[Problem, ...]:
+    """What PyTorch's pipelines cannot run of a plan."""
+    return (*_unequal(job), *_refused(job.plan.pipelines[0]))
 
 
 def plan_table(pipeline: Pipeline) -> ScheduleTable:
@@ -77,9 +84,9 @@ def _unequal(job: Job) -> Iterator[Problem]:
     strategies = [plan.strategies[plan.strategy_index(pipeline, worker)] for worker in pipeline.workers]
     degrees = list(dict.fromkeys((strategy.tp, strategy.cp, strategy.dp) for strategy in strategies))
     if len(degrees) > 1:
-        said = " and ".join(f"tensor {tp}, context {cp}, data {dp}" for tp, cp, dp in degrees[:2])
+        degrees_text = " and ".join(f"tensor {tp}, context {cp}, data {dp}" for tp, cp, dp in degrees[:2])
         yield Problem(
-            what=f"stages of unlike degrees: {said}",
+            what=f"stages of unlike degrees: {degrees_text}",
             why="torch.distributed.pipelining sends each rank's tensor as it is to one rank of the next stage",
             fix="a plan whose stages share their degrees; layers may differ",
             field="strategies",
@@ -128,3 +135,12 @@ def _notes(job: Job, pipeline: Pipeline) -> Iterator[str]:
         yield f"recompute ({strategy.recompute.kind}) is a wrapper of your modules, such as torch.utils.checkpoint"
     if strategy.data.zero == 3:
         yield f"with FSDP load {COMPUTE_FILE}: PyTorch then gathers and frees the weights of each stage itself"
+
+
+def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
+    files, notes = torch_files(job)
+    start = f"torchrun --nproc-per-node N train.py, with load_schedule() of {LOADER_FILE} in it"
+    return TargetFiles(files=(("plan.json", write_job(job)), *files.items()), notes=notes, start=start)
+
+
+TORCH_CSV = Exporter(name="torch-csv", files=_files, refused=refused)
