@@ -22,7 +22,7 @@ from meshwright.formats.profiles import End, ProfileSet, Route, read_profiles
 from meshwright.planning.compose.sources.profiles.bounds import compute_bound_s
 from meshwright.planning.compose.sources.profiles.costs import BETWEEN, ProfileCosts
 from meshwright.planning.compose.sources.profiles.kinds import DeviceKind
-from meshwright.planning.compose.sources.profiles.search import Composed, Composer
+from meshwright.planning.compose.sources.profiles.search import ComposedShapes, ShapeComposer
 from meshwright.units import GIB
 
 MEMORY_GIB = {"V100-16": 16, "A100-40": 40, "A100-80": 80, "GH-96": 96, "Titan-RTX": 24, "RTX-3090": 24}
@@ -69,9 +69,9 @@ def main() -> None:
     print(markdown_table(("cluster", "batch", "published", "ours", "below", "planning"),
                          [_beyond_row(profiles, *one) for one in BEYOND]))  # fmt: skip
     print()
-    joined = _all_joined(profiles)
+    joined_columns = _all_joined(profiles)
     print(markdown_table(("cluster", "batch", "ours", "bound", "planning"),
-                         [_large_row(joined, *one) for one in LARGE]))  # fmt: skip
+                         [_large_row(joined_columns, *one) for one in LARGE]))  # fmt: skip
 
 
 def _case_row(profiles: ProfileSet, case: dict[str, Any]) -> list[str]:
@@ -108,10 +108,10 @@ def _large_row(profiles: ProfileSet, cluster: dict[str, int], batch: int) -> lis
     return [_said(cluster), str(batch), f"{best.time.step_time_s:.2f} s", f"{bound_s:.2f} s", f"{cpu_s:.1f} s"]
 
 
-def _planned(costs: ProfileCosts, batch: int) -> tuple[Composed, float, float]:
+def _planned(costs: ProfileCosts, batch: int) -> tuple[ComposedShapes, float, float]:
     """The best set of pipelines on all kinds, on each alone and on all but one; the bound; and seconds of planning."""
     start = time.process_time()
-    composer = Composer(costs, batch)
+    composer = ShapeComposer(costs, batch)
     kinds = {kind.name: kind.count for kind in costs.kinds.values()}
     parts = [{name: count} for name, count in kinds.items()]
     if len(kinds) > 2:

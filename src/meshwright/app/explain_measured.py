@@ -12,9 +12,9 @@ from meshwright.app.explanation import Explanation
 from meshwright.estimate.result import StepPrice
 from meshwright.planning.compose.sources.profiles.improve import merged, similar
 from meshwright.planning.compose.sources.profiles.job import costs_of, pipeline_shapes
-from meshwright.planning.compose.sources.profiles.pipeline_set import Composition, Part, PipelineShape
+from meshwright.planning.compose.sources.profiles.pipeline_set import EqualPipelines, PipelineShape, ShapeSet
 from meshwright.planning.compose.sources.profiles.price import paced_pipelines, price_job, price_pipelines
-from meshwright.planning.compose.sources.profiles.set_price import CompositionPricer
+from meshwright.planning.compose.sources.profiles.set_price import SetPricer
 from meshwright.planning.compose.sources.profiles.shares import shares
 from meshwright.planning.mixed.measured_doubts import effects_of_profile
 from meshwright.planning.sensitivity import LEAST_EFFECT
@@ -61,12 +61,12 @@ class _Around:
 
     def __init__(self, job: MeasuredJob) -> None:
         self.job, self.costs = job, costs_of(job)
-        self.pricer = CompositionPricer(self.costs, job.global_batch)
+        self.pricer = SetPricer(self.costs, job.global_batch)
         self.shapes = pipeline_shapes(job)
-        self.composition = merged(Part(shape, 1) for shape, _ in self.shapes)
+        self.composition = merged(EqualPipelines(shape, 1) for shape, _ in self.shapes)
         self.chosen = price_job(job, self.costs)
 
-    def price(self, composition: Composition) -> StepPrice | None:
+    def price(self, composition: ShapeSet) -> StepPrice | None:
         """With the best shares; None where it cannot run."""
         time = self.pricer.price(composition)
         if time is None:
@@ -112,19 +112,22 @@ class _Around:
         found.sort(key=lambda one: one[:2])
         return [step_of(said, price, self.chosen) for _, _, said, price in found[:MOST_NEIGHBOURS]]
 
-    def _changed(self) -> Iterator[tuple[str, Composition]]:
+    def _changed(self) -> Iterator[tuple[str, ShapeSet]]:
         parts = self.composition.parts
         for index, part in enumerate(parts):
             others = [*parts[:index], *parts[index + 1 :]]
             said = _pipelines(part)
             for shape in similar(part.shape):
-                yield f"{said}: {_difference(part.shape, shape)}", merged([*others, Part(shape, part.pipelines)])
+                yield (
+                    f"{said}: {_difference(part.shape, shape)}",
+                    merged([*others, EqualPipelines(shape, part.pipelines)]),
+                )
             if len(parts) > 1 or part.pipelines > 1:
-                left = Part(part.shape, part.pipelines - 1)
+                left = EqualPipelines(part.shape, part.pipelines - 1)
                 yield f"{said}: one pipeline less", merged([*others, left])
 
 
-def _pipelines(part: Part) -> str:
+def _pipelines(part: EqualPipelines) -> str:
     """`2 pipelines on new and old`."""
     groups = " and ".join(dict.fromkeys(stage.device for stage in part.shape.stages))
     return f"{part.pipelines} pipeline{'s' if part.pipelines > 1 else ''} on {groups}"

@@ -1,7 +1,7 @@
 """The quickest plans of a job on a changed cluster, fast enough to use during a failure.
 
-Compositions of equal and unequal pipelines over all that is left; of one kind of device also equal pipelines on the
-largest part that they divide, searched around the degrees of the best compositions. What an answer says beside its
+Pipeline sets of equal and unequal pipelines over all that is left; of one kind of device also equal pipelines on the
+largest part that they divide, searched around the degrees of the best pipeline sets. What an answer says beside its
 plans (each kind alone, what matters most) is left to `plan`.
 """
 
@@ -16,7 +16,7 @@ from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.sources.native.pipelines import QUICK
 from meshwright.planning.job_inputs import JobInputs, job_fields, job_inputs
 from meshwright.planning.mixed.native import NativeSource
-from meshwright.planning.mixed.source import Candidate
+from meshwright.planning.mixed.source import PricedPlan
 from meshwright.planning.usable_islands import usable_islands
 from meshwright.report.words.verdict import Verdict, reasons, sentence
 from meshwright.search.space import Space
@@ -25,7 +25,7 @@ from meshwright.specs.job import Job
 from meshwright.units import percent, seconds
 
 COMPOSED = 6
-"""Compositions that are priced in full."""
+"""Pipeline sets that are priced in full."""
 MOST_SIZES = 1
 """Numbers of nodes that equal pipelines are tried on: the one that promises most."""
 
@@ -68,7 +68,7 @@ def _inputs(job: Job, cluster: ClusterSpec) -> JobInputs:
     return job_inputs(replace(job_fields(job.model, cluster, job.workload), tokens=None))
 
 
-def _answer(inputs: JobInputs, source: NativeSource, found: list[Candidate], left_out: tuple[str, ...]) -> PlanSet:
+def _answer(inputs: JobInputs, source: NativeSource, found: list[PricedPlan], left_out: tuple[str, ...]) -> PlanSet:
     plans = tuple(
         RankedPlan(rank=rank, job=one.job, row=one.row, estimate=one.estimate)
         for rank, one in enumerate(found, start=1)

@@ -21,7 +21,7 @@ from meshwright.planning.mixed.parallelizers import SliceSource, claimed_s
 from meshwright.planning.mixed.profiles import ProfileSource, priced_cluster
 from meshwright.planning.mixed.search import MixedPlans, mixed_plans
 from meshwright.planning.mixed.slices import Composition, planned_slices
-from meshwright.planning.mixed.source import Candidate, StageSource
+from meshwright.planning.mixed.source import PricedPlan, StageSource
 from meshwright.planning.mixed.spaces import space_anywhere
 from meshwright.planning.objectives import QUICKEST, Aim, aim_of
 from meshwright.planning.one_kind import find_plans, restricted
@@ -259,7 +259,7 @@ def _runner_up(plans: Sequence[RankedPlan], aim: Aim) -> RunnerUp | None:
     )
 
 
-def _frameworks(one: Candidate) -> Iterator[tuple[str, str]]:
+def _frameworks(one: PricedPlan) -> Iterator[tuple[str, str]]:
     """Frameworks, and why each cannot run the plan; plans of measured layers are for none."""
     if not isinstance(one.job, Job) or not isinstance(one.estimate, StepEstimate):
         return

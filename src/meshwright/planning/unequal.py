@@ -13,7 +13,7 @@ from meshwright.search.result import FoundPlan, SearchResult
 from meshwright.specs.cluster import ClusterSpec
 
 if TYPE_CHECKING:
-    from meshwright.planning.mixed.source import Candidate
+    from meshwright.planning.mixed.source import PricedPlan
 
 LOOKED_AT = 4
 """Compositions that are priced in full."""
@@ -57,6 +57,6 @@ def with_unequal(inputs: JobInputs, found: Found, space_for: SpaceFor, *, top: i
     return Found(result=result, cluster=whole, idle=idle)
 
 
-def _found(one: Candidate) -> FoundPlan:
+def _found(one: PricedPlan) -> FoundPlan:
     assert isinstance(one.estimate, StepEstimate)
     return FoundPlan(row=None, plan=one.plan, estimate=one.estimate)

@@ -1,4 +1,4 @@
-"""Compositions of native stages against every composition there is, on clusters small enough to try them all."""
+"""Pipeline sets of native stages against every pipeline set there is, on clusters small enough to try them all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from meshwright.planning.compose.composer import Composer
 from meshwright.planning.compose.execution_plan import native_plan
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.pipeline_sets import Member, blended, whole
-from meshwright.planning.compose.sources.native.split import SplitPipeline, Stage, group_of, split_pipeline
+from meshwright.planning.compose.sources.native.split import SplitPipeline, SplitStage, group_of, split_pipeline
 from meshwright.planning.job_inputs import JobInputs, job_inputs
 from meshwright.planning.mixed.native import NativeSource
 from meshwright.search.space import Space
@@ -66,11 +66,11 @@ def every_pipeline(composer: Composer, order: tuple[IslandPart, ...]) -> list[Sp
             rows = np.flatnonzero((own.wave == wave) & (part.devices % own.devices == 0)).tolist()
             choices.append([(part, own, row) for row in rows])
         for chosen in itertools.product(*choices):
-            stages: list[Stage] = []
+            stages: list[SplitStage] = []
             for part, own, row in chosen:
                 size = int(own.devices[row])
                 limit = islands.limit_bytes(part.group)
-                one = Stage(island=part.group, devices=size, options=own, row=row, limit_bytes=limit)
+                one = SplitStage(island=part.group, devices=size, options=own, row=row, limit_bytes=limit)
                 stages += [one] * (part.devices // size)
             if len(stages) > composer.model.num_layers:
                 continue
@@ -120,8 +120,8 @@ def test_the_closed_form_is_near_the_priced_plan_and_memory_never_above_the_limi
     inputs = asked("8xH100,8xA100-80", 64, 32)
     composer = Composer(inputs.model, inputs.cluster, inputs.workload)
     parts = [IslandPart(number, group.devices) for number, group in enumerate(inputs.cluster.groups)]
-    for blend in composer.sets(parts, 12):
-        made = whole(blend, 64)
+    for one_set in composer.sets(parts, 12):
+        made = whole(one_set, 64)
         assert made is not None
         plan = native_plan(made, inputs.cluster)
         estimate = estimate_plan(plan, inputs.model, inputs.cluster, inputs.workload)

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from meshwright.planning.compose.costing import SECONDS_PER_HOUR, Counts, Offer, rented
-from meshwright.planning.compose.sources.profiles.search import Composed, Composer, Effort
+from meshwright.planning.compose.sources.profiles.search import ComposedShapes, ShapeComposer, ShapeEffort
 from meshwright.planning.objectives import Aim
 from tests.planning.compose.sources.profiles.test_search import tiny_costs
 
@@ -18,11 +18,11 @@ NODE = {"Alpha-32": 2, "Beta-12": 2}
 
 
 @pytest.fixture(scope="module")
-def composer() -> Composer:
-    return Composer(tiny_costs(4, 4), 48, Effort(priced=60, improved=2))
+def composer() -> ShapeComposer:
+    return ShapeComposer(tiny_costs(4, 4), 48, ShapeEffort(priced=60, improved=2))
 
 
-def offers_on(counts: Counts, *, composer: Composer) -> list[Offer[Composed]]:
+def offers_on(counts: Counts, *, composer: ShapeComposer) -> list[Offer[ComposedShapes]]:
     composed = composer.best(counts)
     if composed is None:
         return []
@@ -32,11 +32,11 @@ def offers_on(counts: Counts, *, composer: Composer) -> list[Offer[Composed]]:
     return [Offer(plan=composed, step_time_s=time_s, price_per_step=price, peak_memory_bytes=0.0, on="")]
 
 
-def best(composer: Composer, aim: Aim) -> Offer[Composed]:
+def best(composer: ShapeComposer, aim: Aim) -> Offer[ComposedShapes]:
     return rented(MOST, NODE, partial(offers_on, composer=composer), aim.rank)[0]
 
 
-def test_the_cheapest_part_is_no_dearer_than_any_part(composer: Composer) -> None:
+def test_the_cheapest_part_is_no_dearer_than_any_part(composer: ShapeComposer) -> None:
     cheap = best(composer, Aim(objective="cost"))
     for counts in itertools.product((0, 1, 2, 4), repeat=2):
         part = dict(zip(MOST, counts, strict=True))
@@ -47,7 +47,7 @@ def test_the_cheapest_part_is_no_dearer_than_any_part(composer: Composer) -> Non
     assert cheap.step_time_s > 1.2 * whole.time.step_time_s
 
 
-def test_a_time_is_kept_at_the_least_price_and_a_budget_at_the_least_time(composer: Composer) -> None:
+def test_a_time_is_kept_at_the_least_price_and_a_budget_at_the_least_time(composer: ShapeComposer) -> None:
     cheap, quick = best(composer, Aim(objective="cost")), best(composer, Aim())
     limit_s = 0.5 * (cheap.step_time_s + quick.step_time_s)
     timely = best(composer, Aim(objective="cost", max_step_time_s=limit_s))

@@ -1,1 +1,1 @@
-"""One job over many kinds of device: islands, slices, partial plans, and their composition into balanced pipelines."""
+"""One job over many kinds of device: islands, slices, partial plans, and their pipeline set into balanced pipelines."""

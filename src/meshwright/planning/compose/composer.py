@@ -1,10 +1,10 @@
 """Pipelines through islands, put together: which islands form a pipeline, how the batch is shared, what it adds up to.
 
-    islands      the groups of the cluster, and shares of them
-    pipelines    for every subset of islands and order of them, the quickest routes, their layers split exactly
-    blends       every way to spread islands over pipelines, micro-batches in proportion to speed; islands divided
-                 between pipelines where a bound allows that to be quicker
-    plans        the most promising blends, for `estimate` to decide between
+    islands         the groups of the cluster, and shares of them
+    pipelines       for every subset of islands and order of them, the quickest stage sequences, layers split exactly
+    pipeline sets   every way to spread islands over pipelines, micro-batches in proportion to speed; islands divided
+                    between pipelines where a bound allows that to be quicker
+    plans           the most promising pipeline sets, for `estimate` to decide between
 
 Source: own design, after the idea of Tangram (Tao et al. 2026, arXiv 2606.16907) to plan slices of the model on
 homogeneous islands and to compose the partial plans.
@@ -22,7 +22,7 @@ from meshwright.planning.compose.divided import AROUND, Divided
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.pipeline_sets import Member, PipelineSet, blended, gradient_sum_s, partitions, whole
 from meshwright.planning.compose.sources.native.islands import NativeIslands
-from meshwright.planning.compose.sources.native.pipelines import THOROUGH, Effort, NativePipelines
+from meshwright.planning.compose.sources.native.pipelines import THOROUGH, NativePipelines, SequenceEffort
 from meshwright.planning.compose.sources.native.split import SplitPipeline
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
@@ -30,15 +30,15 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
 
 KEPT_OF = {1: 20, 2: 4, 3: 3, 4: 2}
-"""Pipelines through the same islands that are blended, by the number of pipelines in the blend; one of more."""
+"""Pipelines through the same islands that are put in sets, by the number of pipelines in the set; one of more."""
 ROUNDED = 80
-"""Blends that are given whole micro-batches at least, where so many are found."""
+"""Pipeline sets that are given whole micro-batches at least, where so many are found."""
 TRIED = 8
-"""Blends of whole islands whose best sets what divided ones must promise."""
+"""Pipeline sets of whole islands whose best sets what divided ones must promise."""
 SLOW = 2.0
-"""Times the bound of the step that divided islands may take where no blend of whole ones fits."""
-BLENDS = 400
-"""Compositions whose gradients between pipelines are priced."""
+"""Times the bound of the step that divided islands may take where no pipeline set of whole ones fits."""
+SETS = 400
+"""Pipeline sets whose gradients between pipelines are priced."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Composer:
     cluster: ClusterSpec
     workload: Workload
     space: Space = field(default_factory=Space)
-    effort: Effort = THOROUGH
+    effort: SequenceEffort = THOROUGH
     islands: NativeIslands = field(init=False)
     through: NativePipelines = field(init=False)
     _sets: dict[object, list[PipelineSet[SplitPipeline]]] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Composer:
         """
         key = tuple(parts)
         if key not in self._sets:
-            found = [blend for blocks in partitions(key) for blend in self._of_blocks(blocks)]
+            found = [one_set for blocks in partitions(key) for one_set in self._of_blocks(blocks)]
             whole_s = min((one.step_s for one in self._made(self._ranked(found), TRIED)), default=math.inf)
             divided = self._divided(key, whole_s)
             self.counts["pipeline sets"] += len(found) + len(divided)
@@ -84,39 +84,39 @@ class Composer:
         return self._sets[key][:most]
 
     def made(self, parts: Sequence[IslandPart], most: int) -> list[PipelineSet[SplitPipeline]]:
-        """The most promising blends with whole micro-batches, the quickest first; arguments as `blends`."""
-        return self._made(self.sets(parts, BLENDS), most)
+        """The most promising pipeline sets with whole micro-batches, the quickest first; arguments as `sets`."""
+        return self._made(self.sets(parts, SETS), most)
 
-    def _made(self, blends: Sequence[PipelineSet[SplitPipeline]], most: int) -> list[PipelineSet[SplitPipeline]]:
-        """With whole micro-batches; where those are few, some blends lose much that promise to be quick."""
+    def _made(self, sets: Sequence[PipelineSet[SplitPipeline]], most: int) -> list[PipelineSet[SplitPipeline]]:
+        """With whole micro-batches; where those are few, some pipeline sets lose much that promise to be quick."""
         found: list[PipelineSet[SplitPipeline]] = []
-        for number, blend in enumerate(blends):
+        for number, one_set in enumerate(sets):
             if number >= ROUNDED and len(found) >= most:
                 break
-            one = whole(blend, self.workload.global_batch)
+            one = whole(one_set, self.workload.global_batch)
             if one is not None:
                 found.append(one)
         return sorted(found, key=lambda one: one.step_s)[:most]
 
     def _ranked(self, found: list[PipelineSet[SplitPipeline]]) -> list[PipelineSet[SplitPipeline]]:
         """The best by their closed form, gradients between pipelines included."""
-        # Gradients between pipelines only add to the step: no blend behind the first few needs them.
-        able = [blend for blend in found if math.isfinite(blend.step_s)]
-        able.sort(key=lambda blend: blend.step_s)
-        return sorted((self._synchronised(blend) for blend in able[:BLENDS]), key=lambda blend: blend.step_s)
+        # Gradients between pipelines only add to the step: no pipeline set behind the first few needs them.
+        able = [one_set for one_set in found if math.isfinite(one_set.step_s)]
+        able.sort(key=lambda one_set: one_set.step_s)
+        return sorted((self._synchronised(one_set) for one_set in able[:SETS]), key=lambda one_set: one_set.step_s)
 
     def _of_blocks(self, blocks: Sequence[tuple[IslandPart, ...]]) -> Iterator[PipelineSet[SplitPipeline]]:
         return self._products([(block, self.pipelines(block)) for block in blocks])
 
     def _divided(self, parts: tuple[IslandPart, ...], best_s: float) -> list[PipelineSet[SplitPipeline]]:
-        """Islands divided between pipelines, where that may be about as quick as the best blend of whole ones."""
+        """Islands divided between pipelines, where that may be about as quick as the best set of whole ones."""
         if any(part.devices != self.cluster.groups[part.group].devices for part in parts):
             return []  # asked about a part of them already
         if not math.isfinite(best_s):
             rate = sum(self.islands.rate(part) for part in parts)
             best_s = SLOW * self.islands.usual_layers * self.workload.global_batch / rate if rate else 0.0
         search = Divided(self.through, parts, AROUND * best_s)
-        return [blend for division in search.divisions() for blend in self._products(division)]
+        return [one_set for division in search.divisions() for one_set in self._products(division)]
 
     def _products(
         self, blocks: Sequence[tuple[tuple[IslandPart, ...], list[SplitPipeline]]]
@@ -132,7 +132,7 @@ class Composer:
         for chosen in itertools.product(*choices):
             yield blended(chosen, self.workload.global_batch, 0.0)
 
-    def _synchronised(self, blend: PipelineSet[SplitPipeline]) -> PipelineSet[SplitPipeline]:
+    def _synchronised(self, one_set: PipelineSet[SplitPipeline]) -> PipelineSet[SplitPipeline]:
         gradient_bytes = self.model.parameters * self.workload.precision.bytes_of("reduce")
-        sync_s = gradient_sum_s(blend.members, gradient_bytes, lambda a, b: self.islands.link(a, b)[0])
-        return replace(blend, step_s=blend.step_s + sync_s)
+        sync_s = gradient_sum_s(one_set.members, gradient_bytes, lambda a, b: self.islands.link(a, b)[0])
+        return replace(one_set, step_s=one_set.step_s + sync_s)

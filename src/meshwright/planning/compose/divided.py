@@ -4,9 +4,9 @@
     its value   sequences that its best pipeline trains within a horizon T:  wave (1 + (T - fill - sync) / period)
     a division  uses, some of them several times, within the devices there are and worth the whole batch at T
 
-T is a little more than the step of the best composition of whole islands, so that only what is quicker is looked for.
-A use is worth what the quickest of its routes promises until it stands in one of the best divisions and its layers are
-split exactly; this goes on until the best divisions hold none that are not, or enough are.
+T is a little more than the step of the best pipeline set of whole islands, so that only what is quicker is looked for.
+A use is worth what the quickest of its stage sequences promises until it stands in one of the best divisions and its
+layers are split exactly; this goes on until the best divisions hold none that are not, or enough are.
 Restrictions made for speed: the shares of `shares`, at most four pipelines, so many uses and partial divisions.
 """
 
@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from meshwright.planning.compose.island_part import IslandPart
-from meshwright.planning.compose.sources.native.pipelines import NativePipelines, Placed, Use
+from meshwright.planning.compose.sources.native.pipelines import NativePipelines, PlacedSequence, Use
 from meshwright.planning.compose.sources.native.split import SplitPipeline
-from meshwright.planning.compose.sources.native.stage_sequences import Picks
+from meshwright.planning.compose.sources.native.stage_sequences import SequencePicks
 from meshwright.shapes import Float, Int
 
 MOST_USES = {1: 64, 2: 150, 3: 90}
@@ -30,7 +30,7 @@ FEWEST_USES = 90
 MOST_TUPLES = 1_000
 """Combinations of stage counts of one use."""
 BISECTED = 6
-"""Routes of a use whose pace is searched, with chunks and without."""
+"""Stage sequences of a use whose pace is searched, with chunks and without."""
 MOST_PIPELINES = 4
 BEAM = 160
 """Partial divisions that are kept, those that may be worth the most."""
@@ -39,7 +39,7 @@ AT_ONCE = 5
 MOST_DIVISIONS = 12
 """Divisions that the answer may be chosen from."""
 AROUND = 1.02
-"""Times the step of the best composition of whole islands that a division may promise: closed forms are that near."""
+"""Times the step of the best pipeline set of whole islands that a division may promise: closed forms are that near."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Divided:
     parts: Sequence[IslandPart]
     horizon_s: float
     _known: dict[Use, list[SplitPipeline]] = field(default_factory=dict)
-    _routes: dict[Use, list[Placed]] = field(default_factory=dict)
+    _routes: dict[Use, list[PlacedSequence]] = field(default_factory=dict)
 
     def divisions(self) -> list[list[tuple[Use, list[SplitPipeline]]]]:
         """The best divisions, each with the best pipelines of its uses, none of whole islands only."""
@@ -101,9 +101,9 @@ class Divided:
         return found
 
     def _pace(self, uses: Sequence[Use]) -> None:
-        """The routes of all uses, those of the same groups together."""
+        """The stage sequences of all uses, those of the same groups together."""
         total = sum(self.through.islands.rate(part) for part in self.parts)
-        through: dict[tuple[int, ...], list[tuple[Use, Picks]]] = {}
+        through: dict[tuple[int, ...], list[tuple[Use, SequencePicks]]] = {}
         for use in uses:
             share = sum(self.through.islands.rate(part) for part in use) / max(total, 1e-300)
             picks = self.through.promising(use, share, bisected=BISECTED, most_tuples=MOST_TUPLES)
@@ -112,15 +112,15 @@ class Divided:
         for alike in through.values():
             own = [use for use, _ in alike]
             found = self.through.paced_all(own, [picks for _, picks in alike])
-            for use, routes in zip(own, found, strict=True):
-                self._routes[use] = sorted(routes, key=lambda one: -one.sequences(self.horizon_s))
+            for use, stage_sequences in zip(own, found, strict=True):
+                self._routes[use] = sorted(stage_sequences, key=lambda one: -one.sequences(self.horizon_s))
 
     def _value(self, use: Use) -> float:
-        """Sequences within the horizon, by its pipelines where they are known, else by its routes."""
+        """Sequences within the horizon, by its pipelines where they are known, else by its stage sequences."""
         if use in self._known:
             return max((self.sequences(one) for one in self._known[use]), default=0.0)
-        routes = self._routes.get(use, [])
-        return max(routes[0].sequences(self.horizon_s), 0.0) if routes else 0.0
+        stage_sequences = self._routes.get(use, [])
+        return max(stage_sequences[0].sequences(self.horizon_s), 0.0) if stage_sequences else 0.0
 
     def sequences(self, one: SplitPipeline) -> float:
         """That a pipeline trains within the horizon; none where it cannot start."""

@@ -1,4 +1,4 @@
-"""A blend of native pipelines as the one plan."""
+"""A pipeline set of native pipelines as the one plan."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Schedule, Work
 from meshwright.specs.strategy import LayerStrategy
 
 
-def native_plan(blend: PipelineSet[SplitPipeline], cluster: ClusterSpec) -> ExecutionPlan:
-    """The plan of a blend with whole micro-batches; devices of each group are handed out by falling size of stage.
+def native_plan(one_set: PipelineSet[SplitPipeline], cluster: ClusterSpec) -> ExecutionPlan:
+    """The plan of a pipeline set with whole micro-batches.
 
+    Devices of each group are handed out by falling size of stage.
     A stage that starts at a multiple of its size has whole nodes and domains; smaller ones behind it do too.
 
     Args:
-        blend: pipelines and their micro-batches.
+        one_set: pipelines and their micro-batches.
         cluster: whose groups the islands are.
     """
-    starts = _starts(blend.pipelines, cluster)
+    starts = _starts(one_set.pipelines, cluster)
     strategies: dict[LayerStrategy, int] = {}
     pipelines = tuple(
         _pipeline(pipeline, round(share), own, strategies)
-        for pipeline, share, own in zip(blend.pipelines, blend.shares, starts, strict=True)
+        for pipeline, share, own in zip(one_set.pipelines, one_set.shares, starts, strict=True)
     )
     return ExecutionPlan(strategies=tuple(strategies), pipelines=pipelines)
 

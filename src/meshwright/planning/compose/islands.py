@@ -106,10 +106,10 @@ def as_cluster(cluster: ClusterSpec, seen: tuple[AlikeDevices, ...]) -> ClusterS
         cluster: that the islands are of.
         seen: its islands, without copies.
     """
-    joined = {frozenset(link.between): link for link in cluster.links}
+    joined_picks = {frozenset(link.between): link for link in cluster.links}
     links = []
     for a, b in combinations(seen, 2):
-        between = [joined[frozenset((x, y))] for x in a.groups for y in b.groups]
+        between = [joined_picks[frozenset((x, y))] for x in a.groups for y in b.groups]
         slowest = min(between, key=lambda link: link.bandwidth_bytes_per_s)
         names = (a.counts_as.name, b.counts_as.name)
         links.append(

@@ -25,7 +25,7 @@ KINDS = ("weights", "optimizer", "expert weights", "expert optimizer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flow:
+class StateFlow:
     """Bytes over one kind of link."""
 
     link: str
@@ -37,7 +37,7 @@ class Flow:
 class MovedState:
     """What a change moves."""
 
-    flows: tuple[Flow, ...]
+    flows: tuple[StateFlow, ...]
     lost_bytes: float
     """Held by no device that is left: a checkpoint has to give it."""
     kept_bytes: float
@@ -259,7 +259,7 @@ class _Places:
         times = received[:, 0] / self.inner_speed[self.group]
         times = times + (received[:, 1:-1] / self.speed[self.group]).sum(axis=1)
         return MovedState(
-            flows=tuple(Flow(link=link, size_bytes=size) for link, size in flows.items() if size > 0.5),
+            flows=tuple(StateFlow(link=link, size_bytes=size) for link, size in flows.items() if size > 0.5),
             lost_bytes=float(received[:, -1].sum()),
             kept_bytes=kept,
             time_s=float(times.max(initial=0.0)),

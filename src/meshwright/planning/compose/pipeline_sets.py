@@ -85,7 +85,7 @@ class PipelineSet(Generic[AnyPaced]):
 
 
 def blended(members: Sequence[Member[AnyPaced]], global_batch: int, sync_s: float) -> PipelineSet[AnyPaced]:
-    """A blend with exact shares, fractions of micro-batches allowed.
+    """A pipeline set with exact shares, fractions of micro-batches allowed.
 
     Args:
         members: pipelines on different devices.
@@ -97,36 +97,36 @@ def blended(members: Sequence[Member[AnyPaced]], global_batch: int, sync_s: floa
     end_s = (global_batch + sum(r * b for r, b in zip(rates, before, strict=True))) / sum(rates)
     shares = tuple((end_s - b) / m.pipeline.period_s for m, b in zip(members, before, strict=True))
     if any(share < m.pipeline.least_micro_batches for share, m in zip(shares, members, strict=True)):
-        # A pipeline too slow to start, or to fill its chunks: another blend is better.
+        # A pipeline too slow to start, or to fill its chunks: another pipeline set is better.
         return PipelineSet(members=tuple(members), shares=shares, step_s=math.inf)
     return PipelineSet(members=tuple(members), shares=shares, step_s=end_s + sync_s)
 
 
-def whole(blend: PipelineSet[AnyPaced], global_batch: int) -> PipelineSet[AnyPaced] | None:
-    """The blend with whole micro-batches, as many sequences as the batch; None where the waves do not allow it."""
-    exact_s = max(m.pipeline.step_s(share) for m, share in zip(blend.members, blend.shares, strict=True))
-    sync_s = blend.step_s - exact_s
-    order = sorted(range(len(blend.members)), key=lambda i: -blend.members[i].pipeline.wave)
+def whole(one_set: PipelineSet[AnyPaced], global_batch: int) -> PipelineSet[AnyPaced] | None:
+    """The set with whole micro-batches, as many sequences as the batch; None where their sizes do not allow it."""
+    exact_s = max(m.pipeline.step_s(share) for m, share in zip(one_set.members, one_set.shares, strict=True))
+    sync_s = one_set.step_s - exact_s
+    order = sorted(range(len(one_set.members)), key=lambda i: -one_set.members[i].pipeline.wave)
     last = order[-1]
     best: tuple[float, list[int]] | None = None
     near = [
-        list(range(math.floor(blend.shares[i]) - REACH + 1, math.ceil(blend.shares[i]) + REACH)) for i in order[:-1]
+        list(range(math.floor(one_set.shares[i]) - REACH + 1, math.ceil(one_set.shares[i]) + REACH)) for i in order[:-1]
     ]
     for chosen in itertools.product(*near):
         counts = [0] * len(order)
         for place, number in zip(order[:-1], chosen, strict=True):
             counts[place] = number
-        left = global_batch - sum(n * m.pipeline.wave for n, m in zip(counts, blend.members, strict=True))
-        counts[last], rest = divmod(left, blend.members[last].pipeline.wave)
-        least = [m.pipeline.least_micro_batches for m in blend.members]
+        left = global_batch - sum(n * m.pipeline.wave for n, m in zip(counts, one_set.members, strict=True))
+        counts[last], rest = divmod(left, one_set.members[last].pipeline.wave)
+        least = [m.pipeline.least_micro_batches for m in one_set.members]
         if rest or any(n < fewest for n, fewest in zip(counts, least, strict=True)):
             continue
-        step_s = max(m.pipeline.step_s(n) for n, m in zip(counts, blend.members, strict=True))
+        step_s = max(m.pipeline.step_s(n) for n, m in zip(counts, one_set.members, strict=True))
         if best is None or step_s < best[0]:
             best = step_s, counts
     if best is None:
         return None
-    return PipelineSet(members=blend.members, shares=tuple(best[1]), step_s=best[0] + sync_s)
+    return PipelineSet(members=one_set.members, shares=tuple(best[1]), step_s=best[0] + sync_s)
 
 
 def gradient_sum_s(

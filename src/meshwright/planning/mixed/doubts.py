@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from meshwright.estimate.price import estimate_plan
 from meshwright.formats.cluster import default_links
-from meshwright.planning.mixed.source import Candidate
+from meshwright.planning.mixed.source import PricedPlan
 from meshwright.planning.sensitivity import numbers
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.job import Job
@@ -18,7 +18,7 @@ NUMBER_CHANGE = 0.8
 """By which the other numbers of a group are multiplied."""
 
 
-def doubts_of_model(one: Candidate) -> Iterator[tuple[str, float]]:
+def doubts_of_model(one: PricedPlan) -> Iterator[tuple[str, float]]:
     """What becomes of a step with each number worse.
 
     Args:

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from meshwright.planning.compose.sources.profiles.price import price_job
-from meshwright.planning.mixed.source import Candidate
+from meshwright.planning.mixed.source import PricedPlan
 from meshwright.planning.sensitivity import LEAST_EFFECT, SURE_STEP, Effect
 from meshwright.specs.measured import MeasuredJob, MeasuredLink, MeasuredModel
 from meshwright.units import percent
 
 
-def doubts_of_profile(one: Candidate) -> Iterator[tuple[str, float]]:
+def doubts_of_profile(one: PricedPlan) -> Iterator[tuple[str, float]]:
     """What becomes of a step with each number a tenth worse.
 
     Args:

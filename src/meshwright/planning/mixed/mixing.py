@@ -9,7 +9,7 @@ from itertools import accumulate, groupby
 from meshwright.estimate.result import StageEstimate, StepPrice
 from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.mixed.search import MixedPlans
-from meshwright.planning.mixed.source import Candidate, SearchRecord
+from meshwright.planning.mixed.source import PricedPlan, SearchRecord
 from meshwright.records import Record
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.strategy import LayerStrategy
@@ -121,7 +121,7 @@ class Mixing:
 
 def mixing_of(
     found: MixedPlans,
-    best: Candidate,
+    best: PricedPlan,
     *,
     doubts: tuple[tuple[str, float], ...],
     frameworks: tuple[tuple[str, str], ...],
@@ -141,7 +141,7 @@ def mixing_of(
     job, estimate = best.job, best.estimate
     groups = job.cluster.groups
 
-    def subset(numbers: list[int], one: Candidate | None) -> Subset:
+    def subset(numbers: list[int], one: PricedPlan | None) -> Subset:
         return Subset(
             devices=" + ".join(f"{groups[n].devices} {groups[n].name}" for n in numbers),
             step_time_s=one.step_time_s if one else None,

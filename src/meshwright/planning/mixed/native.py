@@ -15,11 +15,11 @@ from meshwright.planning.compose.execution_plan import native_plan
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.pipeline_sets import PipelineSet, whole
 from meshwright.planning.compose.sources.native.bound import least_step_s
-from meshwright.planning.compose.sources.native.pipelines import THOROUGH, Effort
+from meshwright.planning.compose.sources.native.pipelines import THOROUGH, SequenceEffort
 from meshwright.planning.compose.sources.native.split import SplitPipeline
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.doubts import doubts_of_model
-from meshwright.planning.mixed.source import Candidate, SearchRecord
+from meshwright.planning.mixed.source import PricedPlan, SearchRecord
 from meshwright.planning.mixed.spaces import alone_name, space_anywhere
 from meshwright.planning.objectives import Aim
 from meshwright.planning.one_kind import find_plans, resized
@@ -52,7 +52,9 @@ class NativeSource:
 
     compares_rest = True
 
-    def __init__(self, inputs: JobInputs, space_for: Callable[[ClusterSpec], Space], effort: Effort = THOROUGH) -> None:
+    def __init__(
+        self, inputs: JobInputs, space_for: Callable[[ClusterSpec], Space], effort: SequenceEffort = THOROUGH
+    ) -> None:
         """Price nothing yet.
 
         Args:
@@ -81,20 +83,20 @@ class NativeSource:
         devices = [(self.composer.islands.hardware(part.group), part.devices) for part in self.whole]
         return least_step_s(self.model, self.workload, devices)
 
-    def together(self, parts: Sequence[IslandPart], *, thorough: bool) -> list[Candidate]:
+    def together(self, parts: Sequence[IslandPart], *, thorough: bool) -> list[PricedPlan]:
         """Pipeline sets over these parts, or some of them, the quickest first; arguments as `StageSource.together`."""
         if not thorough:
             return self.composed(parts, SUBSET_COMPOSED)
         return [*self.composed(parts, COMPOSED), *self._leaving_out(parts, SUBSET_COMPOSED)]
 
-    def composed(self, parts: Sequence[IslandPart], most: int) -> list[Candidate]:
+    def composed(self, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
         """The quickest pipeline sets over these parts, or some of them.
 
         Args:
             parts: of the cluster.
             most: how many are priced in full.
         """
-        found: list[Candidate] = []
+        found: list[PricedPlan] = []
         for made in self.composer.made(parts, 3 * most):
             if len(found) > 1 and made.step_s > FARTHEST * min(one.step_time_s for one in found):
                 break
@@ -105,11 +107,11 @@ class NativeSource:
                 break
         return sorted(found, key=lambda one: one.step_time_s)
 
-    def _leaving_out(self, parts: Sequence[IslandPart], most: int) -> list[Candidate]:
+    def _leaving_out(self, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
         """Pipeline sets without some devices of a group of a small cluster: fewer may divide a small batch better."""
         if self.cluster.devices > SMALL or len(parts) < 2:
             return []
-        found: list[Candidate] = []
+        found: list[PricedPlan] = []
         for part in parts:
             group = self.cluster.groups[part.group]
             unit = group.devices_per_node if group.nodes > 1 else 1
@@ -118,7 +120,7 @@ class NativeSource:
                 found += self.composed([IslandPart(part.group, devices), *rest], most)
         return found
 
-    def alone(self, part: IslandPart, *, exhaustive: bool = False) -> list[Candidate]:
+    def alone(self, part: IslandPart, *, exhaustive: bool = False) -> list[PricedPlan]:
         """The best plan of one group without the others; arguments as `StageSource.alone`."""
         if part.devices % self.cluster.groups[part.group].devices_per_node:
             return []
@@ -164,7 +166,7 @@ class NativeSource:
         }
         return replace(space, pins=tuple(pins.items()))
 
-    def _candidate(self, plan: ExecutionPlan, row: PlanRow | None = None) -> Candidate | None:
+    def _candidate(self, plan: ExecutionPlan, row: PlanRow | None = None) -> PricedPlan | None:
         """The plan priced in full; None where it does not fit."""
         check_plan(plan, self.model, self.cluster, self.workload)
         estimate = estimate_of(plan, self._pricer)
@@ -175,9 +177,9 @@ class NativeSource:
         # A plan on one group of several keeps its one-line form in its row only: it says nothing of where it stands.
         name = row.format() if row is not None and self.cluster.homogeneous else None
         job = Job(model=self.model, cluster=self.cluster, workload=self.workload, plan=plan, name=name)
-        return Candidate(job=job, estimate=estimate, row=row)
+        return PricedPlan(job=job, estimate=estimate, row=row)
 
-    def rented(self, parts: Sequence[IslandPart], aim: Aim) -> list[Candidate]:
+    def rented(self, parts: Sequence[IslandPart], aim: Aim) -> list[PricedPlan]:
         """The quickest, the cheapest, and the cheapest in time of the pipeline sets over these parts, or some of them.
 
         Args:
@@ -193,7 +195,7 @@ class NativeSource:
         found = (self._candidate(native_plan(one, self.cluster)) for one in made if one is not None)
         return [one for one in found if one is not None]
 
-    def doubts(self, one: Candidate) -> Iterator[tuple[str, float]]:
+    def doubts(self, one: PricedPlan) -> Iterator[tuple[str, float]]:
         """Numbers that the plan is sensitive to; as `doubts_of_model`."""
         return doubts_of_model(one)
 

@@ -1,7 +1,7 @@
 """Plans of what parallelizers answer for slices: each planner by itself, then all of them together, priced in full.
 
 Claims of different planners rest on different models of time. So each one's own best plan is priced first, and its
-seconds count in the composition of all by how far it was off:
+seconds count in the pipeline set of all by how far it was off:
 
     weight = step by `estimate` / step as claimed,  of the quickest plan of that parallelizer alone
 """
@@ -21,7 +21,7 @@ from meshwright.planning.compose.sources.parallelizers.composed import SliceComp
 from meshwright.planning.compose.sources.parallelizers.execution import sliced_plan
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.doubts import doubts_of_model
-from meshwright.planning.mixed.source import Candidate, SearchRecord
+from meshwright.planning.mixed.source import PricedPlan, SearchRecord
 from meshwright.planning.objectives import Aim
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.space import Space
@@ -75,10 +75,10 @@ class SliceSource:
         """What was not answered, or answered and not taken, and plans that cannot run."""
         return (*self._refused, *self.composer.skips())
 
-    def together(self, parts: Sequence[IslandPart], *, thorough: bool) -> list[Candidate]:
+    def together(self, parts: Sequence[IslandPart], *, thorough: bool) -> list[PricedPlan]:
         """The quickest plans that fit, those that fit tightly where no other does; as `StageSource.together`."""
         most = PRICED if thorough else COMPARED
-        found, weights = list[Candidate](), dict[str, float]()
+        found, weights = list[PricedPlan](), dict[str, float]()
         for name, composer in self._alone.items():
             own = self._fitting(composer, parts, most)
             if own:
@@ -91,11 +91,11 @@ class SliceSource:
         ordered = sorted(distinct.values(), key=_rank)
         return [one for one in ordered if one.estimate.fits == "yes"] or ordered
 
-    def alone(self, part: IslandPart, *, exhaustive: bool = False) -> list[Candidate]:
+    def alone(self, part: IslandPart, *, exhaustive: bool = False) -> list[PricedPlan]:
         """The quickest plans of one group without the others; arguments as `StageSource.alone`."""
         return [] if exhaustive else self.together([part], thorough=False)
 
-    def rented(self, parts: Sequence[IslandPart], aim: Aim) -> list[Candidate]:
+    def rented(self, parts: Sequence[IslandPart], aim: Aim) -> list[PricedPlan]:
         """The quickest plans over these parts; arguments as `StageSource.rented`."""
         return self.together(parts, thorough=False)
 
@@ -103,10 +103,10 @@ class SliceSource:
         key = tuple(weights.items())
         return self._together.setdefault(key, self.composer.weighed(weights))
 
-    def _fitting(self, composer: SliceComposer, parts: Sequence[IslandPart], most: int) -> list[Candidate]:
+    def _fitting(self, composer: SliceComposer, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
         """The most promising pipeline sets as plans that fit, however tightly; until enough fit well."""
         model, cluster, workload = self.inputs.model, self.cluster, self.inputs.workload
-        found: list[Candidate] = []
+        found: list[PricedPlan] = []
         for one in composer.sets(parts, TRIED):
             priced = [(self._estimate(plan, one), plan) for plan in self._scheduled(sliced_plan(one, cluster))]
             able = [(own, plan) for own, plan in priced if own is not None and own.fits != "no"]
@@ -115,7 +115,7 @@ class SliceSource:
                 row = row_of(plan, model) if cluster.homogeneous else None
                 name = row.format() if row else None
                 job = Job(model=model, cluster=cluster, workload=workload, plan=plan, name=name)
-                found.append(Candidate(job=job, estimate=estimate, row=row, slices=one))
+                found.append(PricedPlan(job=job, estimate=estimate, row=row, slices=one))
             if sum(one.estimate.fits == "yes" for one in found) == most:
                 break
         return found
@@ -142,7 +142,7 @@ class SliceSource:
             self.counts["priced in full: too large"] += estimate is not None and estimate.fits != "yes"
         return self._priced[plan]
 
-    def doubts(self, one: Candidate) -> Iterator[tuple[str, float]]:
+    def doubts(self, one: PricedPlan) -> Iterator[tuple[str, float]]:
         """Numbers that the plan is sensitive to; as `doubts_of_model`."""
         return doubts_of_model(one)
 
@@ -171,7 +171,7 @@ class SliceSource:
         return InfeasibleError([first, *skips])
 
 
-def claimed_s(one: Candidate) -> float:
+def claimed_s(one: PricedPlan) -> float:
     """The step by what the parallelizers say of its slices."""
     assert one.slices is not None
     each = zip(one.slices.pipelines, one.slices.shares, strict=True)
@@ -179,5 +179,5 @@ def claimed_s(one: Candidate) -> float:
     return max(fill_s + (share - 1) * period_s + sync_s for (fill_s, period_s, sync_s), share in claims)
 
 
-def _rank(one: Candidate) -> tuple[bool, float]:
+def _rank(one: PricedPlan) -> tuple[bool, float]:
     return one.estimate.fits != "yes", one.step_time_s

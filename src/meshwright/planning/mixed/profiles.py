@@ -15,10 +15,10 @@ from meshwright.planning.compose.sources.profiles.costs import ProfileCosts
 from meshwright.planning.compose.sources.profiles.execution import execution_plan
 from meshwright.planning.compose.sources.profiles.job import measured_job, pipeline_shapes
 from meshwright.planning.compose.sources.profiles.price import paced_pipelines, price_pipelines
-from meshwright.planning.compose.sources.profiles.search import Composed, Composer
+from meshwright.planning.compose.sources.profiles.search import ComposedShapes, ShapeComposer
 from meshwright.planning.compose.sources.profiles.shares import shares
 from meshwright.planning.mixed.measured_doubts import doubts_of_profile
-from meshwright.planning.mixed.source import Candidate, SearchRecord
+from meshwright.planning.mixed.source import PricedPlan, SearchRecord
 from meshwright.planning.objectives import Aim
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.units import gib
@@ -43,14 +43,14 @@ class ProfileSource:
         """
         self.profiles, self.cluster, self.global_batch = profiles, cluster, global_batch
         self.costs = ProfileCosts(profiles, model, measured_kinds(cluster, profiles, model))
-        self.composer = Composer(self.costs, global_batch)
+        self.composer = ShapeComposer(self.costs, global_batch)
         self._first = dict(
             zip(self.costs.kinds, accumulate((g.devices for g in cluster.groups), initial=0), strict=False)
         )
-        self._best: dict[tuple[tuple[str, int], ...], Candidate | None] = {}
-        self._whole: Composed | None = None
+        self._best: dict[tuple[tuple[str, int], ...], PricedPlan | None] = {}
+        self._whole: ComposedShapes | None = None
 
-    def together(self, parts: Sequence[IslandPart], *, thorough: bool) -> list[Candidate]:
+    def together(self, parts: Sequence[IslandPart], *, thorough: bool) -> list[PricedPlan]:
         """The best plan over these parts, or some of them; arguments as `StageSource.together`."""
         names = [group.name for group in self.cluster.groups]
         counts = {names[part.group]: part.devices for part in parts}
@@ -62,22 +62,22 @@ class ProfileSource:
         one = self._best[key]
         return [] if one is None else [one]
 
-    def alone(self, part: IslandPart, *, exhaustive: bool = False) -> list[Candidate]:
+    def alone(self, part: IslandPart, *, exhaustive: bool = False) -> list[PricedPlan]:
         """The best plan of one group without the others; arguments as `StageSource.alone`."""
         return [] if exhaustive else self.together([part], thorough=False)
 
-    def rented(self, parts: Sequence[IslandPart], aim: Aim) -> list[Candidate]:
+    def rented(self, parts: Sequence[IslandPart], aim: Aim) -> list[PricedPlan]:
         """The quickest plan over these parts; arguments as `StageSource.rented`."""
         return self.together(parts, thorough=False)
 
-    def _candidate(self, composed: Composed) -> Candidate:
+    def _candidate(self, composed: ComposedShapes) -> PricedPlan:
         counts = shares(composed.composition, composed.time, self.composer.pricer)
         plan = execution_plan(composed.composition, counts, self._first)
         job = measured_job(self.profiles, self.costs, self.cluster, self.global_batch, plan)
         priced = price_pipelines(paced_pipelines(pipeline_shapes(job), self.costs), self.costs, self.cluster)
-        return Candidate(job=job, estimate=priced)
+        return PricedPlan(job=job, estimate=priced)
 
-    def doubts(self, one: Candidate) -> Iterator[tuple[str, float]]:
+    def doubts(self, one: PricedPlan) -> Iterator[tuple[str, float]]:
         """Numbers that the plan is sensitive to; as `doubts_of_profile`."""
         return doubts_of_profile(one)
 

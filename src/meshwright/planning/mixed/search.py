@@ -14,7 +14,7 @@ from math import inf
 from meshwright.errors import Problem
 from meshwright.planning.compose.costing import Counts, Offer, rented
 from meshwright.planning.compose.island_part import IslandPart
-from meshwright.planning.mixed.source import Candidate, StageSource
+from meshwright.planning.mixed.source import PricedPlan, StageSource
 from meshwright.planning.objectives import QUICKEST, Aim, admitted, require_prices
 from meshwright.planning.one_kind import CLEARLY_FASTER
 from meshwright.search.search import FRONT_SLACK
@@ -31,13 +31,13 @@ Refusals = Callable[[Job], tuple[Problem, ...]]
 class MixedPlans:
     """What was found, and what it is compared with."""
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[PricedPlan, ...]
     """The best by the aim first; at least one."""
-    quickest: Candidate
+    quickest: PricedPlan
     """Of all candidates, before limits of time and price."""
-    alone: Mapping[int, Candidate | None]
+    alone: Mapping[int, PricedPlan | None]
     """The best plan of each group by itself; none of a cluster of one group."""
-    without: Mapping[int, Candidate | None]
+    without: Mapping[int, PricedPlan | None]
     """The best plan without each group; none where nobody compared them."""
 
 
@@ -62,7 +62,7 @@ def mixed_plans(source: StageSource, aim: Aim = QUICKEST, refuses: Refusals | No
     alone = {part.group: source.alone(part) for part in every} if several else {}
     if several:
         alone |= _searched_where_close(source, every, alone, mixed)
-    without: dict[int, Candidate | None] = {}
+    without: dict[int, PricedPlan | None] = {}
     if len(every) > 2 and refuses is None and source.compares_rest:
         without = {part.group: _without(source, part, every, alone) for part in every}
     found = [*mixed, *(one for own in alone.values() for one in own), *(one for one in without.values() if one)]
@@ -84,12 +84,12 @@ def mixed_plans(source: StageSource, aim: Aim = QUICKEST, refuses: Refusals | No
     )
 
 
-def job_name(one: Candidate) -> str:
+def job_name(one: PricedPlan) -> str:
     """The model of a plan, or the profile it was measured with."""
     return one.job.model.name if isinstance(one.job, Job) else one.job.profile.name
 
 
-def offer_of(one: Candidate) -> Offer[Candidate]:
+def offer_of(one: PricedPlan) -> Offer[PricedPlan]:
     """A plan with what it takes and costs; a price that is not known is 0."""
     used = Counter[str]()
     for stage in one.estimate.stages:
@@ -106,13 +106,13 @@ def offer_of(one: Candidate) -> Offer[Candidate]:
 def _searched_where_close(
     source: StageSource,
     every: Iterable[IslandPart],
-    alone: Mapping[int, list[Candidate]],
-    mixed: Sequence[Candidate],
-) -> dict[int, list[Candidate]]:
+    alone: Mapping[int, list[PricedPlan]],
+    mixed: Sequence[PricedPlan],
+) -> dict[int, list[PricedPlan]]:
     """The kinds that come near the best of all, searched exhaustively: mixing must beat the best they can do."""
     best_s = min((one.step_time_s for one in mixed), default=inf)
     quickest_s = min((own[0].step_time_s for own in alone.values() if own), default=inf)
-    found: dict[int, list[Candidate]] = {}
+    found: dict[int, list[PricedPlan]] = {}
     for part in every:
         own = alone[part.group]
         near = bool(own) and own[0].step_time_s <= min(quickest_s * (1 + CLEARLY_FASTER), best_s * (1 + CLOSE))
@@ -124,15 +124,15 @@ def _searched_where_close(
 
 
 def _without(
-    source: StageSource, left_out: IslandPart, every: Iterable[IslandPart], alone: Mapping[int, list[Candidate]]
-) -> Candidate | None:
+    source: StageSource, left_out: IslandPart, every: Iterable[IslandPart], alone: Mapping[int, list[PricedPlan]]
+) -> PricedPlan | None:
     """The best plan that leaves a group out."""
     rest = [part for part in every if part != left_out]
     able = [*source.together(rest, thorough=False), *(one for part in rest for one in alone[part.group][:1])]
     return min(able, key=lambda one: one.step_time_s, default=None)
 
 
-def _ordered(source: StageSource, found: Iterable[Candidate], aim: Aim) -> list[Candidate]:
+def _ordered(source: StageSource, found: Iterable[PricedPlan], aim: Aim) -> list[PricedPlan]:
     """Distinct plans, the best by the aim first; with those on fewer devices where they may be better."""
     distinct = {one.plan: one for one in found}
     quick = sorted(distinct.values(), key=lambda one: one.step_time_s)
@@ -143,12 +143,12 @@ def _ordered(source: StageSource, found: Iterable[Candidate], aim: Aim) -> list[
     return sorted(distinct.values(), key=lambda one: aim.rank(offer_of(one)))
 
 
-def _rented(source: StageSource, aim: Aim, found: Sequence[Candidate]) -> list[Offer[Candidate]]:
+def _rented(source: StageSource, aim: Aim, found: Sequence[PricedPlan]) -> list[Offer[PricedPlan]]:
     """Plans on parts of the cluster, the best by the aim first."""
     groups = source.cluster.groups
     most = {group.name: group.devices for group in groups}
 
-    def offers_on(counts: Counts) -> list[Offer[Candidate]]:
+    def offers_on(counts: Counts) -> list[Offer[PricedPlan]]:
         parts = [IslandPart(n, counts[group.name]) for n, group in enumerate(groups) if counts[group.name]]
         every = source.rented(parts, aim) if len(parts) > 1 else source.alone(parts[0])
         return [offer_of(one) for one in (*every, *(found if counts == most else ()))]

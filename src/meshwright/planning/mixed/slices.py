@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from meshwright.planning.mixed.source import Candidate
+from meshwright.planning.mixed.source import PricedPlan
 from meshwright.specs.plan import StrategyRun
 from meshwright.specs.strategy import LayerStrategy
 
@@ -49,7 +49,7 @@ class Composition:
     """Whether the plans leave less memory free than those of our own search."""
 
 
-def planned_slices(one: Candidate) -> Iterator[PlannedSlice]:
+def planned_slices(one: PricedPlan) -> Iterator[PlannedSlice]:
     """Every stage with its planner's seconds and those of `estimate`.
 
     Args:

@@ -24,7 +24,7 @@ from meshwright.specs.row import PlanRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class PricedPlan:
     """A plan with its price on the whole cluster."""
 
     job: PlannedJob
@@ -90,7 +90,7 @@ class StageSource(Protocol):
     compares_rest: bool
     """Whether the answer is compared with all kinds but one: asking some parallelizers takes too long for it."""
 
-    def together(self, parts: Sequence[IslandPart], *, thorough: bool) -> list[Candidate]:
+    def together(self, parts: Sequence[IslandPart], *, thorough: bool) -> list[PricedPlan]:
         """Plans over these parts, or some of them, the quickest first.
 
         Args:
@@ -99,7 +99,7 @@ class StageSource(Protocol):
         """
         ...
 
-    def alone(self, part: IslandPart, *, exhaustive: bool = False) -> list[Candidate]:
+    def alone(self, part: IslandPart, *, exhaustive: bool = False) -> list[PricedPlan]:
         """Plans on a part of one group, the quickest first; none where nothing fits.
 
         Args:
@@ -108,11 +108,11 @@ class StageSource(Protocol):
         """
         ...
 
-    def rented(self, parts: Sequence[IslandPart], aim: Aim) -> list[Candidate]:
+    def rented(self, parts: Sequence[IslandPart], aim: Aim) -> list[PricedPlan]:
         """Plans over these parts, or some of them, that may be the best by time and price."""
         ...
 
-    def doubts(self, one: Candidate) -> Iterator[tuple[str, float]]:
+    def doubts(self, one: PricedPlan) -> Iterator[tuple[str, float]]:
         """Numbers that the plan is sensitive to, and by what share a worse number lengthens its step."""
         ...
 

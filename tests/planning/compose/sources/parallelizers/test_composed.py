@@ -15,10 +15,10 @@ from meshwright.estimate.price import check_plan
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.links import link_between
 from meshwright.planning.compose.pipeline_sets import gradient_sum_s, partitions
-from meshwright.planning.compose.sources.parallelizers.composed import Effort, SliceComposer, slice_composer
+from meshwright.planning.compose.sources.parallelizers.composed import SliceComposer, SliceEffort, slice_composer
 from meshwright.planning.compose.sources.parallelizers.execution import sliced_plan
 from meshwright.planning.compose.sources.parallelizers.native import Native
-from meshwright.planning.compose.sources.parallelizers.questions import undominated
+from meshwright.planning.compose.sources.parallelizers.questions import undominated_answers
 from meshwright.planning.compose.sources.parallelizers.slice_pipelines import PlannedStage, SlicePipeline
 from meshwright.planning.compose.sources.parallelizers.with_calculon import Calculon
 from meshwright.specs.model import LayerRun
@@ -27,7 +27,7 @@ from tests.planning.compose.sources.parallelizers.test_guard import Raises
 
 INPUTS = job("llama-3-8b", "4xH100,4xH200")
 SMALL = replace(INPUTS.model, runs=(LayerRun(layers=INPUTS.model.runs[0].layers, repeats=5),))
-WIDE = Effort(near=1e9, lengths=99, refined=0, stages=4, sizes=9, kept_of=((1, 9**9), (2, 9**9)))
+WIDE = SliceEffort(near=1e9, lengths=99, refined=0, stages=4, sizes=9, kept_of=((1, 9**9), (2, 9**9)))
 
 
 def whole(composer: SliceComposer, groups: Iterable[int]) -> list[IslandPart]:
@@ -35,7 +35,7 @@ def whole(composer: SliceComposer, groups: Iterable[int]) -> list[IslandPart]:
     return [IslandPart(number, composer.questions.cluster.groups[number].devices) for number in groups]
 
 
-def composer_of(*parallelizers: Any, gpus: str = "4xH100,4xH200", effort: Effort | None = None, layers: int = 5,
+def composer_of(*parallelizers: Any, gpus: str = "4xH100,4xH200", effort: SliceEffort | None = None, layers: int = 5,
                 waves: tuple[int, ...] = (4, 8)) -> SliceComposer:  # fmt: skip
     model = replace(SMALL, runs=(LayerRun(layers=SMALL.runs[0].layers, repeats=layers),))
     inputs = job("llama-3-8b", gpus)
@@ -169,7 +169,7 @@ def test_dominated_answers_lose_nothing() -> None:
     composer = composer_of(Native())
     for first, behind in ((0, 2), (1, 3), (3, 5)):
         every = composer_of(Native(), effort=replace(WIDE, prune=False)).questions.answers(first, behind, 0, 4, 8)
-        kept = undominated(
+        kept = undominated_answers(
             [*every, *(replace(one, plan=replace(one.plan, sync_s=one.plan.sync_s + 1)) for one in every)]
         )
         for one in every:
@@ -187,19 +187,19 @@ def test_dominated_answers_lose_nothing() -> None:
 def test_what_the_usual_effort_leaves_out_costs_little() -> None:
     for gpus in ("4xH100,4xH200", "8xA100-80,4xH100"):
         usual, _ = best(Plain(), gpus=gpus, layers=12, waves=(8,))
-        wide, _ = best(Plain(), gpus=gpus, layers=12, waves=(8,), effort=replace(WIDE, kept_of=Effort().kept_of))
+        wide, _ = best(Plain(), gpus=gpus, layers=12, waves=(8,), effort=replace(WIDE, kept_of=SliceEffort().kept_of))
         assert wide.step_s <= usual.step_s <= 1.03 * wide.step_s
 
 
 def test_several_pipelines_share_the_batch_and_hold_every_layer_once() -> None:
-    composer = composer_of(Plain(), gpus="4xH100,4xH200,8xA100-80", effort=Effort())
-    blends = composer.sets(whole(composer, range(3)), 400)
-    several = next(blend for blend in blends if len({round(share) for share in blend.shares}) > 1)
-    for blend in (blends[0], several):
-        plan = sliced_plan(blend, composer.questions.cluster)
+    composer = composer_of(Plain(), gpus="4xH100,4xH200,8xA100-80", effort=SliceEffort())
+    sets = composer.sets(whole(composer, range(3)), 400)
+    several = next(one_set for one_set in sets if len({round(share) for share in one_set.shares}) > 1)
+    for one_set in (sets[0], several):
+        plan = sliced_plan(one_set, composer.questions.cluster)
         assert plan.global_batch == composer.questions.workload.global_batch
         assert plan.num_layers == 5
-        for pipeline in blend.pipelines:
+        for pipeline in one_set.pipelines:
             for place, stage in enumerate(pipeline.stages):
                 device = composer.questions.cluster.groups[stage.group].device
                 held = stage.plan.state_bytes + (len(pipeline.stages) - place) * stage.plan.activation_bytes
@@ -207,21 +207,21 @@ def test_several_pipelines_share_the_batch_and_hold_every_layer_once() -> None:
 
 
 def test_halves_of_an_island_may_stand_in_pipelines_of_their_own() -> None:
-    composer = composer_of(Plain(), gpus="16xH100,8xA100-80", effort=replace(Effort(), waves=3), waves=(8,))
+    composer = composer_of(Plain(), gpus="16xH100,8xA100-80", effort=replace(SliceEffort(), waves=3), waves=(8,))
     found = composer.sets(whole(composer, range(2)), 10_000)
-    halved = [blend for blend in found if sum(0 in member.islands for member in blend.members) == 2]
-    assert any(len({tuple(s.devices for s in m.pipeline.stages) for m in blend.members}) > 1 for blend in halved)
-    for blend in halved[:20]:
-        plan = sliced_plan(blend, composer.questions.cluster)
+    halved = [one_set for one_set in found if sum(0 in member.islands for member in one_set.members) == 2]
+    assert any(len({tuple(s.devices for s in m.pipeline.stages) for m in one_set.members}) > 1 for one_set in halved)
+    for one_set in halved[:20]:
+        plan = sliced_plan(one_set, composer.questions.cluster)
         check_plan(plan, composer.questions.model, composer.questions.cluster, composer.questions.workload)
-    without = composer_of(Plain(), gpus="16xH100,8xA100-80", effort=replace(Effort(), parts=0), waves=(8,))
+    without = composer_of(Plain(), gpus="16xH100,8xA100-80", effort=replace(SliceEffort(), parts=0), waves=(8,))
     assert found[0].step_s <= without.sets(whole(without, range(2)), 1)[0].step_s
 
 
 def test_equal_slices_on_equal_islands_are_asked_once() -> None:
-    composer = composer_of(Plain(), gpus="4xH100,4xH100", effort=Effort())
+    composer = composer_of(Plain(), gpus="4xH100,4xH100", effort=SliceEffort())
     composer.sets(whole(composer, range(2)), 1)
-    alone = composer_of(Plain(), gpus="4xH100", effort=Effort())
+    alone = composer_of(Plain(), gpus="4xH100", effort=SliceEffort())
     alone.sets(whole(alone, range(1)), 1)
     first, second = composer.questions.answers(1, 3, 0, 2, 8), composer.questions.answers(2, 4, 1, 2, 8)
     assert first is second
@@ -229,8 +229,8 @@ def test_equal_slices_on_equal_islands_are_asked_once() -> None:
 
 
 def test_more_devices_are_never_slower() -> None:
-    alone, _ = best(Plain(), gpus="4xH200", effort=Effort())
-    both, _ = best(Plain(), effort=Effort())
+    alone, _ = best(Plain(), gpus="4xH200", effort=SliceEffort())
+    both, _ = best(Plain(), effort=SliceEffort())
     assert both.step_s <= alone.step_s
 
 

@@ -4,9 +4,14 @@ from itertools import product
 
 import pytest
 
-from meshwright.planning.compose.sources.profiles.pipeline_set import Composition, Part, PipelineShape, StageShape
+from meshwright.planning.compose.sources.profiles.pipeline_set import (
+    EqualPipelines,
+    PipelineShape,
+    ShapeSet,
+    StageShape,
+)
 from meshwright.planning.compose.sources.profiles.rests import Rests, rests
-from meshwright.planning.compose.sources.profiles.set_price import CompositionPricer
+from meshwright.planning.compose.sources.profiles.set_price import SetPricer
 from meshwright.planning.compose.sources.profiles.shares import shares
 from tests.planning.compose.sources.profiles.test_search import tiny_costs
 
@@ -47,10 +52,10 @@ def test_sizes_are_the_micro_batches_of_the_time() -> None:
 
 @pytest.mark.parametrize("batch", [7, 23, 24, 61])
 def test_all_pipelines_together_train_exactly_the_batch(batch: int) -> None:
-    pricer = CompositionPricer(tiny_costs(2, 4), batch)
+    pricer = SetPricer(tiny_costs(2, 4), batch)
     quick = PipelineShape(4, (StageShape("Alpha-32", 1, 1, 6),))
     slow = PipelineShape(2, (StageShape("Beta-12", 1, 1, 3), StageShape("Beta-12", 1, 1, 3)))
-    composition = Composition((Part(quick, 2), Part(slow, 2)))
+    composition = ShapeSet((EqualPipelines(quick, 2), EqualPipelines(slow, 2)))
     time = pricer.price(composition)
     assert time is not None
     given = shares(composition, time, pricer)

@@ -9,13 +9,18 @@ import numpy as np
 import pytest
 
 from benchmarks.sailor_rule import Replica, UniformStage, uniform_step
-from meshwright.planning.compose.sources.profiles.columns import Columns, joined, split_columns
+from meshwright.planning.compose.sources.profiles.columns import ShapeColumns, joined_columns, split_columns
 from meshwright.planning.compose.sources.profiles.costs import ProfileCosts
 from meshwright.planning.compose.sources.profiles.improve import merged
-from meshwright.planning.compose.sources.profiles.pipeline_set import Composition, Part, PipelineShape, StageShape
-from meshwright.planning.compose.sources.profiles.pruning import device_prices, undominated
-from meshwright.planning.compose.sources.profiles.search import Composed, Composer, Effort, compose
-from meshwright.planning.compose.sources.profiles.set_price import CompositionPricer
+from meshwright.planning.compose.sources.profiles.pipeline_set import (
+    EqualPipelines,
+    PipelineShape,
+    ShapeSet,
+    StageShape,
+)
+from meshwright.planning.compose.sources.profiles.pruning import device_prices, undominated_shapes
+from meshwright.planning.compose.sources.profiles.search import ComposedShapes, ShapeComposer, ShapeEffort, compose
+from meshwright.planning.compose.sources.profiles.set_price import SetPricer
 from meshwright.planning.compose.sources.profiles.stage_kinds import stage_costs, stage_kinds
 from meshwright.planning.compose.sources.profiles.stage_sequences import sequences
 from tests.planning.compose.cases import baseline_s, costs_of, kind, published_cases, shelf_profiles, tiny_profiles
@@ -31,14 +36,14 @@ def tiny_costs(alpha: int, beta: int) -> ProfileCosts:
 
 
 @cache
-def found(alpha: int, beta: int, batch: int = BATCH) -> Composed:
+def found(alpha: int, beta: int, batch: int = BATCH) -> ComposedShapes:
     """The best composition."""
     best = compose(tiny_costs(alpha, beta), batch)
     assert best is not None
     return best
 
 
-def every_shape(pricer: CompositionPricer) -> Iterator[PipelineShape]:
+def every_shape(pricer: SetPricer) -> Iterator[PipelineShape]:
     """All pipelines that can run: any order of any stages, any split of the layers."""
     costs = pricer.costs
     stages = [(name, tp, replicas) for name in costs.kinds for tp in costs.tensor_degrees(name) for replicas in (1, 2)]
@@ -54,14 +59,14 @@ def every_shape(pricer: CompositionPricer) -> Iterator[PipelineShape]:
                         yield shape
 
 
-def brute_force_s(pricer: CompositionPricer) -> float:
+def brute_force_s(pricer: SetPricer) -> float:
     """The least time of all compositions of all shapes."""
     shapes = list(every_shape(pricer))
     kinds = list(pricer.costs.kinds.values())
     used = [tuple(shape.devices(k.name) for k in kinds) for shape in shapes]
     best = float("inf")
 
-    def extend(parts: list[Part], start: int, left: tuple[int, ...]) -> None:
+    def extend(parts: list[EqualPipelines], start: int, left: tuple[int, ...]) -> None:
         nonlocal best
         if parts:
             time = pricer.price(merged(parts))
@@ -70,7 +75,7 @@ def brute_force_s(pricer: CompositionPricer) -> float:
         for index in range(start, len(shapes)):
             rest = tuple(a - b for a, b in zip(left, used[index], strict=True))
             if min(rest) >= 0:
-                extend([*parts, Part(shapes[index], 1)], index, rest)
+                extend([*parts, EqualPipelines(shapes[index], 1)], index, rest)
 
     extend([], 0, tuple(k.count for k in kinds))
     return best
@@ -80,7 +85,7 @@ def brute_force_s(pricer: CompositionPricer) -> float:
     ("alpha", "beta", "batch"), [(2, 0, 24), (1, 1, 23), (1, 1, 24), (2, 1, 24), (1, 2, 24), (1, 2, 61)]
 )
 def test_the_composition_equals_brute_force_over_all_compositions(alpha: int, beta: int, batch: int) -> None:
-    pricer = CompositionPricer(tiny_costs(alpha, beta), batch)
+    pricer = SetPricer(tiny_costs(alpha, beta), batch)
     assert found(alpha, beta, batch).time.step_time_s == pytest.approx(brute_force_s(pricer), rel=1e-9)
 
 
@@ -108,10 +113,10 @@ def test_equal_pipelines_take_what_sailors_rule_says() -> None:
             UniformStage(0, first, (Replica("Beta-12", 2),) * pipelines),
             UniformStage(first, 6 - first, (Replica("Alpha-32", 1),) * pipelines),
         )
-        pricer = CompositionPricer(costs, 32)
+        pricer = SetPricer(costs, 32)
         if pricer.pace(shape) is None:
             continue
-        ours = pricer.price(Composition((Part(shape, pipelines),)))
+        ours = pricer.price(ShapeSet((EqualPipelines(shape, pipelines),)))
         theirs = uniform_step(costs, stages, micro_batch, 32)
         assert ours is not None
         assert ours.step_time_s == pytest.approx(theirs.step_time_s, rel=1e-12)
@@ -119,12 +124,12 @@ def test_equal_pipelines_take_what_sailors_rule_says() -> None:
 
 
 def test_a_stage_that_does_not_fit_is_not_priced() -> None:
-    pricer = CompositionPricer(tiny_costs(0, 2), BATCH)
+    pricer = SetPricer(tiny_costs(0, 2), BATCH)
     whole = PipelineShape(4, (StageShape("Beta-12", 1, 1, 6),))
     early = PipelineShape(4, (StageShape("Beta-12", 1, 1, 5), StageShape("Beta-12", 1, 1, 1)))
     assert pricer.pace(whole) is not None
     assert pricer.pace(early) is None  # two micro-batches of five layers
-    assert pricer.price(Composition((Part(early, 1),))) is None
+    assert pricer.price(ShapeSet((EqualPipelines(early, 1),))) is None
 
 
 def test_nothing_fits_is_an_answer() -> None:
@@ -132,7 +137,7 @@ def test_nothing_fits_is_an_answer() -> None:
     assert compose(small, 8) is None
 
 
-def tiny_columns(alpha: int, beta: int) -> Columns:
+def tiny_columns(alpha: int, beta: int) -> ShapeColumns:
     """All pipelines of up to four stages."""
     costs = tiny_costs(alpha, beta)
     kinds = stage_kinds(costs, 2)
@@ -141,12 +146,12 @@ def tiny_columns(alpha: int, beta: int) -> Columns:
         for micro_batch in (1, 2, 4)
         for table in sequences(kinds, np.array([alpha, beta]), 4)
     ]
-    return joined([part for part in every if part is not None])
+    return joined_columns([part for part in every if part is not None])
 
 
 def test_dropping_dominated_shapes_loses_nothing() -> None:
     every, counts = tiny_columns(2, 2), np.array([2, 2])
-    keep = undominated(every)
+    keep = undominated_shapes(every)
     assert 0 < keep.sum() < len(every)
     for row in np.flatnonzero(~keep):
         same = keep & (every.used == every.used[row]).all(axis=1) & (every.least_tp == every.least_tp[row])
@@ -161,7 +166,7 @@ def test_dropping_dominated_shapes_loses_nothing() -> None:
 def test_columns_agree_with_the_price_of_their_shape() -> None:
     costs = tiny_costs(4, 4)
     kinds = stage_kinds(costs, 2)
-    pricer = CompositionPricer(costs, BATCH)
+    pricer = SetPricer(costs, BATCH)
     checked = 0
     for table in sequences(kinds, np.array([4, 4]), 4):
         part = split_columns(costs, kinds, stage_costs(costs, kinds, 2), table, 1e12)
@@ -197,7 +202,9 @@ def test_published_mixed_clusters_are_planned_better_than_by_both_baselines() ->
 )
 def test_devices_that_make_sailors_plans_no_better_make_these_better(few: dict, many: dict, batch: int) -> None:
     kinds = [kind(name, count, 4, "us-central1-a") for name, count in (few | many).items()]
-    composer = Composer(ProfileCosts(shelf_profiles(), "OPT-350", kinds), batch, Effort(priced=200, improved=2))
+    composer = ShapeComposer(
+        ProfileCosts(shelf_profiles(), "OPT-350", kinds), batch, ShapeEffort(priced=200, improved=2)
+    )
     together, alone = composer.best(), composer.best(few)
     assert together is not None
     assert alone is not None

@@ -16,7 +16,7 @@ from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.links import hop_s, link_between
 from meshwright.planning.compose.sources.native.shares import offered_shares
-from meshwright.planning.compose.sources.native.split import Stage
+from meshwright.planning.compose.sources.native.split import SplitStage
 from meshwright.planning.compose.sources.native.stage_fronts import StageFront, stage_front
 from meshwright.planning.compose.sources.native.stage_sequences import MOST_STAGES
 from meshwright.planning.compose.sources.native.stages import StageOptions, stage_options
@@ -29,7 +29,7 @@ from meshwright.specs.workload import Workload
 
 MOST_WAVES = 14
 DOMINANT = 0.8
-"""Share of the layers from which on one kind stands for all of them in routes; exact splits know every kind."""
+"""Share of the layers from which on one kind stands for all in stage sequences; exact splits know every kind."""
 
 
 @dataclass(slots=True)
@@ -146,7 +146,7 @@ class NativeIslands:
         offered = part.devices in self.shares(part.group)
         return (self._kind(part.group), None if offered else part.devices)
 
-    def hop_s(self, here: Stage, there: Stage, wave: int) -> float:
+    def hop_s(self, here: SplitStage, there: SplitStage, wave: int) -> float:
         """One boundary tensor from a stage to the next: each device of the smaller side sends its part."""
         part = wave * self.workload.seq_len / min(here.devices, there.devices) * self.model.hidden
         return hop_s(part * self.workload.precision.bytes_of("activations"), self.link(here.island, there.island))

@@ -12,48 +12,48 @@ import numpy as np
 from meshwright.estimate.layout import ModelLayout
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.sources.native.islands import NativeIslands
-from meshwright.planning.compose.sources.native.split import SplitPipeline, Stage, split_pipeline
+from meshwright.planning.compose.sources.native.split import SplitPipeline, SplitStage, split_pipeline
 from meshwright.planning.compose.sources.native.stage_fronts import StageFront
 from meshwright.planning.compose.sources.native.stage_sequences import (
     MOST_CHUNKS,
     MOST_TUPLES,
-    Picks,
-    Routes,
-    joined,
+    SequencePicks,
+    StageSequences,
+    joined_picks,
     paced,
     promising,
 )
 
 SPLIT_WITHIN = 0.04
-"""Of the best split so far: routes behind the first few that promise less are not split."""
+"""Of the best split so far: stage sequences behind the first few that promise less are not split."""
 DIVIDED_HALVINGS = 3
 DIVIDED_REFINED = 4
 """Likewise of one division of the islands, of which there are many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
+class SequenceEffort:
     """How much is looked at of the pipelines through the same islands; twice, with chunks and without."""
 
     bisected: int = 96
-    """Routes of one order whose pace is searched."""
+    """Stage sequences of one order whose pace is searched."""
     refined: int = 48
     """Of them, those whose pace is searched to the end."""
     all_orders: int = 4
     """Islands up to which all their orders are tried; of more, those that start elsewhere and run either way."""
     reordered: int = 20
-    """Routes that are looked at in every order."""
+    """Stage sequences that are looked at in every order."""
     split: int = 32
-    """Routes whose layers are split exactly, at most."""
+    """Stage sequences whose layers are split exactly, at most."""
     split_always: int = 6
     divided_uses: int = 24
     """Uses of shares of islands whose layers are split exactly."""
     divided_split: int = 4
-    """Routes of each of them, at most."""
+    """Stage sequences of each of them, at most."""
 
 
-THOROUGH = Effort()
-QUICK = Effort(
+THOROUGH = SequenceEffort()
+QUICK = SequenceEffort(
     bisected=40, refined=16, all_orders=2, reordered=10, split=6, split_always=3, divided_uses=10, divided_split=2
 )
 """For an answer within a second: of three islands or more only one order and its reverse."""
@@ -63,28 +63,28 @@ Use = tuple[IslandPart, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Placed:
-    """One route, with the islands in its order."""
+class PlacedSequence:
+    """One stage sequence, with the islands in its order."""
 
     order: tuple[IslandPart, ...]
-    routes: Routes
+    stage_sequences: StageSequences
     number: int
 
     @property
     def step_s(self) -> float:
         """Of the share of the batch that it was looked at with."""
-        return float(self.routes.step_s[self.number])
+        return float(self.stage_sequences.step_s[self.number])
 
     @property
     def plain(self) -> bool:
         """Whether each stage is one chunk."""
-        return bool(self.routes.chunks[self.number] == 1)
+        return bool(self.stage_sequences.chunks[self.number] == 1)
 
     def sequences(self, horizon_s: float) -> float:
         """That it trains within a horizon, transfers and gradients apart: wave (T / pace - (S - 1) / v)."""
-        routes, number = self.routes, self.number
-        fill = (routes.stages[number].sum() - 1) / routes.chunks[number]
-        return float(routes.wave[number] * (horizon_s / routes.pace_s[number] - fill))
+        stage_sequences, number = self.stage_sequences, self.number
+        fill = (stage_sequences.stages[number].sum() - 1) / stage_sequences.chunks[number]
+        return float(stage_sequences.wave[number] * (horizon_s / stage_sequences.pace_s[number] - fill))
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ class NativePipelines:
     """Pipelines through the islands; those found are kept."""
 
     islands: NativeIslands
-    effort: Effort = THOROUGH
+    effort: SequenceEffort = THOROUGH
     _found: dict[Use, list[SplitPipeline]] = field(default_factory=dict)
 
     @property
@@ -108,46 +108,48 @@ class NativePipelines:
         use = use_of(parts)
         if use not in self._found:
             picks = self.promising(use, bisected=self.effort.bisected)
-            routes = [] if picks is None else self._in_every_order(use, picks)
-            found = self._split_while_good(routes, self.effort.split)
+            stage_sequences = [] if picks is None else self._in_every_order(use, picks)
+            found = self._split_while_good(stage_sequences, self.effort.split)
             found.sort(key=lambda one: one.step_s(self.islands.workload.global_batch / one.wave))
             self._found[use] = found
         return self._found[use]
 
-    def paced_all(self, uses: Sequence[Use], picks: Sequence[Picks]) -> list[list[Placed]]:
-        """Routes of many uses of the same groups, whose pace is searched together; the quickest of each first.
+    def paced_all(self, uses: Sequence[Use], picks: Sequence[SequencePicks]) -> list[list[PlacedSequence]]:
+        """Stage sequences of many uses of the same groups, whose pace is searched together; the quickest of each first.
 
         Args:
             uses: of the same groups.
             picks: `promising` of each.
         """
         base = self._by_memory(uses[0])
-        whole = joined(picks)
+        whole = joined_picks(picks)
         fronts = [self._front(part) for part in base]
-        found: list[list[Placed]] = [[] for _ in uses]
+        found: list[list[PlacedSequence]] = [[] for _ in uses]
         every = np.arange(len(whole))
         for order in _few_orders(len(base)):
             along = [base[i].group for i in order]
             parts = [tuple(part for group in along for part in use if part.group == group) for use in uses]
-            routes, _ = paced(
+            stage_sequences, _ = paced(
                 [fronts[i] for i in order],
                 whole.take(every, order),
                 refined=DIVIDED_REFINED,
                 halvings=DIVIDED_HALVINGS,
                 **self._layers(),
             )
-            for number, block in enumerate(routes.block.tolist()):
-                found[block].append(Placed(parts[block], routes, number))
+            for number, block in enumerate(stage_sequences.block.tolist()):
+                found[block].append(PlacedSequence(parts[block], stage_sequences, number))
         self.islands.counts["stage sequences"] += whole.bounded
         self.islands.counts["stage sequences: bound above the best"] += whole.bounded - len(whole)
         return [sorted(own, key=lambda one: one.step_s) for own in found]
 
-    def split_some(self, routes: Sequence[Placed]) -> list[SplitPipeline]:
-        """The layers of a few of the quickest routes split exactly."""
-        return self._split_while_good(routes, self.effort.divided_split)
+    def split_some(self, stage_sequences: Sequence[PlacedSequence]) -> list[SplitPipeline]:
+        """The layers of a few of the quickest stage sequences split exactly."""
+        return self._split_while_good(stage_sequences, self.effort.divided_split)
 
-    def promising(self, use: Use, share: float = 1.0, *, bisected: int, most_tuples: int = MOST_TUPLES) -> Picks | None:
-        """The routes through all of these parts with the least bounds.
+    def promising(
+        self, use: Use, share: float = 1.0, *, bisected: int, most_tuples: int = MOST_TUPLES
+    ) -> SequencePicks | None:
+        """The stage sequences through all of these parts with the least bounds.
 
         Args:
             use: of the islands.
@@ -174,7 +176,7 @@ class NativePipelines:
         return {"layers": self.islands.usual_layers}
 
     def _by_memory(self, use: Use) -> list[IslandPart]:
-        """The order in which routes are bounded: who keeps the most activations stands first."""
+        """The order in which stage sequences are bounded: who keeps the most activations stands first."""
         return sorted(use, key=lambda part: -self.islands.hardware(part.group).memory_bytes)
 
     def _front(self, part: IslandPart) -> StageFront:
@@ -182,23 +184,23 @@ class NativePipelines:
         assert front is not None
         return front
 
-    def _in_every_order(self, use: Use, picks: Picks) -> list[Placed]:
-        """Routes over all orders of the islands, quickest first: of 1F1B, then of its interleaved form."""
+    def _in_every_order(self, use: Use, picks: SequencePicks) -> list[PlacedSequence]:
+        """Stage sequences over all orders of the islands, quickest first: of 1F1B, then of its interleaved form."""
         base = self._by_memory(use)
         fronts = [self._front(part) for part in base]
-        routes, which = paced(fronts, picks, refined=self.effort.refined, **self._layers())
+        stage_sequences, which = paced(fronts, picks, refined=self.effort.refined, **self._layers())
         self.islands.counts["stage sequences"] += picks.bounded
-        self.islands.counts["stage sequences: bound above the best"] += picks.bounded - len(routes)
+        self.islands.counts["stage sequences: bound above the best"] += picks.bounded - len(stage_sequences)
         best = np.concatenate(
-            [which[(routes.chunks == 1) == plain][: self.effort.reordered] for plain in (True, False)]
+            [which[(stage_sequences.chunks == 1) == plain][: self.effort.reordered] for plain in (True, False)]
         )
-        found = [(tuple(base), routes)]
+        found = [(tuple(base), stage_sequences)]
         for order in self._orders(len(base))[1:] if len(best) else []:
             again, _ = paced(
                 [fronts[i] for i in order], picks.take(best, order), refined=self.effort.refined, **self._layers()
             )
             found.append((tuple(base[i] for i in order), again))
-        pooled = [Placed(order, one, number) for order, one in found for number in range(len(one))]
+        pooled = [PlacedSequence(order, one, number) for order, one in found for number in range(len(one))]
         return sorted(pooled, key=lambda one: one.step_s)
 
     def _orders(self, count: int) -> list[tuple[int, ...]]:
@@ -211,37 +213,37 @@ class NativePipelines:
         turned = [straight[i:] + straight[:i] for i in straight]
         return [*turned, *(order[::-1] for order in turned)]
 
-    def _split_while_good(self, routes: Sequence[Placed], most: int) -> list[SplitPipeline]:
-        """The layers of the quickest routes split exactly, with chunks and without, while they promise enough."""
+    def _split_while_good(self, stage_sequences: Sequence[PlacedSequence], most: int) -> list[SplitPipeline]:
+        """The layers of the quickest sequences split exactly, with chunks and without, while they promise enough."""
         made = []
         for plain in (True, False):
             best_s, tried = np.inf, 0
-            for one in routes:
+            for one in stage_sequences:
                 if one.plain != plain:
                     continue
                 if tried >= most or (tried >= self.effort.split_always and one.step_s > (1 + SPLIT_WITHIN) * best_s):
                     break
                 tried += 1
-                split = self._split(one.order, one.routes, one.number)
+                split = self._split(one.order, one.stage_sequences, one.number)
                 if split is not None:
                     made.append(split)
                     best_s = min(best_s, split.step_s(self.islands.workload.global_batch / split.wave))
         return _distinct(made)
 
-    def _split(self, order: Sequence[IslandPart], routes: Routes, number: int) -> SplitPipeline | None:
-        stages: list[Stage] = []
+    def _split(self, order: Sequence[IslandPart], stage_sequences: StageSequences, number: int) -> SplitPipeline | None:
+        stages: list[SplitStage] = []
         for place, part in enumerate(order):
             options = self.islands.options(part)
             assert options is not None
-            one = Stage(
+            one = SplitStage(
                 island=part.group,
-                devices=int(routes.devices[number, place]),
+                devices=int(stage_sequences.devices[number, place]),
                 options=options,
-                row=int(routes.row[number, place]),
+                row=int(stage_sequences.row[number, place]),
                 limit_bytes=self.islands.limit_bytes(part.group),
             )
-            stages += [one] * int(routes.stages[number, place])
-        wave = int(routes.wave[number])
+            stages += [one] * int(stage_sequences.stages[number, place])
+        wave = int(stage_sequences.wave[number])
         self.islands.counts["pipelines split"] += 1
         return split_pipeline(
             stages,
@@ -249,8 +251,8 @@ class NativePipelines:
             wave=wave,
             micro_batches=max(1, self.islands.workload.global_batch // wave),
             hops_s=[self.islands.hop_s(a, b, wave) for a, b in itertools.pairwise(stages)],
-            chunks=int(routes.chunks[number]),
-            near_s=float(routes.pace_s[number]) / int(routes.chunks[number]),
+            chunks=int(stage_sequences.chunks[number]),
+            near_s=float(stage_sequences.pace_s[number]) / int(stage_sequences.chunks[number]),
         )
 
 

@@ -27,7 +27,7 @@ ROUNDING_S = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Stage:
+class SplitStage:
     """One stage before it has layers: a strategy on some devices of an island."""
 
     island: int
@@ -41,7 +41,7 @@ class Stage:
 class SplitPipeline:
     """A pipeline with its layers."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[SplitStage, ...]
     layers: tuple[int, ...]
     """Of each chunk in the order of the model: of stage r's chunk k at k S + r."""
     chunks: int
@@ -69,7 +69,7 @@ class SplitPipeline:
 
 
 def split_pipeline(
-    stages: Sequence[Stage],
+    stages: Sequence[SplitStage],
     kinds_before: Int[np.ndarray, "cuts kinds"],
     *,
     wave: int,
@@ -144,7 +144,7 @@ class _Sums:
     transient_bytes: float
 
     @classmethod
-    def of(cls, stage: Stage, kinds_before: Int[np.ndarray, "cuts kinds"]) -> _Sums:
+    def of(cls, stage: SplitStage, kinds_before: Int[np.ndarray, "cuts kinds"]) -> _Sums:
         options, row, kinds = stage.options, stage.row, kinds_before.shape[1]
         tables = (
             options.forward_s[row] + options.backward_s[row],
@@ -176,7 +176,7 @@ class _StageLine:
 
     @classmethod
     def of(
-        cls, stage: Stage, sums: _Sums, index: int, count: int, micro_batches: int, chunk: int, chunks: int
+        cls, stage: SplitStage, sums: _Sums, index: int, count: int, micro_batches: int, chunk: int, chunks: int
     ) -> _StageLine:
         """A chunk may use its even part of the stage's memory."""
         ahead = count - index

@@ -1,4 +1,4 @@
-"""Equal stages of routes on one island: how many layers they hold within a pace and their memory.
+"""Equal stages of stage sequences on one island: how many layers they hold within a pace and their memory.
 
 Stage i of S keeps S - i micro-batches in flight under 1F1B and (2 (S - 1 - i) + (v - 1) S + 1) / v under interleaved
 1F1B.
@@ -18,7 +18,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageRun:
-    """The stages of all routes on one island, one row per route and one place per strategy."""
+    """The stages of all stage sequences on one island, one row per stage sequence and one place per strategy."""
 
     layer_s: Float[np.ndarray, "routes places"]
     first_s: Float[np.ndarray, "routes places"]
@@ -31,7 +31,7 @@ class StageRun:
     chunks: Float[np.ndarray, "routes one"]
 
     def take(self, index: Int[np.ndarray, "taken"]) -> StageRun:
-        """Of some routes."""
+        """Of some stage sequences."""
         return StageRun(*(getattr(self, f.name)[index] for f in fields(self)))
 
     @classmethod
@@ -49,7 +49,7 @@ class StageRun:
         first: bool,
         last: bool,
     ) -> StageRun:
-        """The stages of these routes.
+        """The stages of these stage sequences.
 
         Args:
             front: of the island.

@@ -1,12 +1,12 @@
 """Pipelines through islands: how many stages on each, under which strategies, so that the slowest stage is as quick as
 it can be.
 
-    a route      islands in an order, s_g equal stages of d_g devices on each, which may be less than the island has,
-                 one strategy per island, a wave, v chunks per stage
-    its pace     the least tau for which the layers that all stages can hold within tau and their memory suffice
-    its step     (m + (S - 1) / v) tau
+    a stage sequence   islands in an order, s_g equal stages of d_g devices on each, which may be less than the island
+                       has, one strategy per island, a wave, v chunks per stage
+    its pace           the least tau for which the layers that all stages can hold within tau and their memory suffice
+    its step           (m + (S - 1) / v) tau
 
-All routes through the same islands are bisected together.
+All stage sequences through the same islands are bisected together.
 Restrictions made for speed: a pipeline enters an island once, and all its stages there are equal but for their layers.
 """
 
@@ -23,11 +23,11 @@ from meshwright.planning.compose.sources.native.stage_runs import StageRun
 from meshwright.shapes import Bool, Float, Int
 
 HALVINGS = 4
-"""Of the interval of the pace of every route: 2% of it."""
+"""Of the interval of the pace of every stage sequence: 2% of it."""
 MORE_HALVINGS = 7
 """Of the best ones: 2e-4 of it."""
 USUAL = 1.3
-"""Times its bound that the pace of most routes stays below."""
+"""Times its bound that the pace of most stage sequences stays below."""
 FARTHEST = 64.0
 MOST_TUPLES = 20_000
 """Combinations of stage counts that are bounded at once; with more islands, counts are thinned to powers of two."""
@@ -36,12 +36,12 @@ MOST_CHUNKS = 4
 MOST_STAGES = 64
 """Of a pipeline on one island."""
 SLOTS = (4, 10, 24)
-"""Stages on one island up to which routes share a table."""
+"""Stages on one island up to which stage sequences share a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Routes:
-    """One row per route through the same islands in the same order."""
+class StageSequences:
+    """One row per stage sequence through the same islands in the same order."""
 
     block: Int[np.ndarray, "routes"]
     """Which of the uses of the islands it is."""
@@ -60,14 +60,14 @@ class Routes:
     def __len__(self) -> int:
         return len(self.wave)
 
-    def take(self, index: Int[np.ndarray, "taken"]) -> Routes:
+    def take(self, index: Int[np.ndarray, "taken"]) -> StageSequences:
         """Some of them."""
-        return Routes(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+        return StageSequences(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Picks:
-    """Routes whose pace is worth searching, by number; the bound they were picked by knows no order of islands."""
+class SequencePicks:
+    """Stage sequences whose pace is worth searching, by number; their bound knows no order of islands."""
 
     block: Int[np.ndarray, "picks"]
     """Which of the uses of the islands it is."""
@@ -81,15 +81,15 @@ class Picks:
     least_s: Float[np.ndarray, "picks"]
     """Bound of the pace: all stages full, no memory limit."""
     bounded: int
-    """Routes that were bounded, before the least bounds were taken."""
+    """Stage sequences that were bounded, before the least bounds were taken."""
 
     def __len__(self) -> int:
         return len(self.wave)
 
-    def take(self, index: Int[np.ndarray, "taken"], order: Sequence[int] | None = None) -> Picks:
+    def take(self, index: Int[np.ndarray, "taken"], order: Sequence[int] | None = None) -> SequencePicks:
         """Some of them, through the islands in this order."""
         along = slice(None) if order is None else list(order)
-        return Picks(
+        return SequencePicks(
             block=self.block[index],
             size=self.size[index][:, along],
             stages=self.stages[index][:, along],
@@ -101,10 +101,10 @@ class Picks:
         )
 
 
-def joined(picks: Sequence[Picks]) -> Picks:
+def joined_picks(picks: Sequence[SequencePicks]) -> SequencePicks:
     """Picks of several uses of the same islands, numbered in this order."""
     names = ("size", "stages", "wave", "chunks", "micro_batches", "least_s")
-    return Picks(
+    return SequencePicks(
         block=np.repeat(np.arange(len(picks)), [len(one) for one in picks]),
         bounded=sum(one.bounded for one in picks),
         **{name: np.concatenate([getattr(one, name) for one in picks]) for name in names},
@@ -121,8 +121,8 @@ def promising(
     chunk_counts: Sequence[int] = (1,),
     bisected: int,
     most_tuples: int = MOST_TUPLES,
-) -> Picks | None:
-    """The routes with the least bounds, whatever the order of the islands.
+) -> SequencePicks | None:
+    """The stage sequences with the least bounds, whatever the order of the islands.
 
     Args:
         fronts: of the islands.
@@ -135,14 +135,14 @@ def promising(
         most_tuples: combinations of stage counts that are bounded.
 
     Returns:
-        The routes; None where none can hold the model.
+        The stage sequences; None where none can hold the model.
     """
     size, stages = _stage_counts(fronts, devices, layers, stage_counts, most_tuples)
     if not len(size):
         return None
     with np.errstate(divide="ignore"):
         each = [1.0 / front.quickest_s[size[:, g]] for g, front in enumerate(fronts)]
-    rate = sum(stages[:, g, None] * own for g, own in enumerate(each))  # layers per second, routes x waves
+    rate = sum(stages[:, g, None] * own for g, own in enumerate(each))  # layers per second, stage sequences x waves
     most = sum(stages[:, g, None] * front.most_layers[size[:, g]] for g, front in enumerate(fronts))
     usable = np.all([own > 0 for own in each], axis=0) & (most >= layers)
     total = stages.sum(axis=1)
@@ -159,7 +159,7 @@ def promising(
     if not picked.shape[1]:
         return None
     which, wave, chunk = picked
-    return Picks(
+    return SequencePicks(
         block=np.zeros(len(which), dtype=np.int64),
         size=size[which],
         stages=stages[which],
@@ -206,19 +206,19 @@ def _stage_counts(
 
 
 def paced(
-    fronts: Sequence[StageFront], picks: Picks, *, layers: float, refined: int, halvings: int = MORE_HALVINGS
-) -> tuple[Routes, Int[np.ndarray, "routes"]]:
-    """The pace of every route, and the strategies that reach it.
+    fronts: Sequence[StageFront], picks: SequencePicks, *, layers: float, refined: int, halvings: int = MORE_HALVINGS
+) -> tuple[StageSequences, Int[np.ndarray, "routes"]]:
+    """The pace of every stage sequence, and the strategies that reach it.
 
     Args:
         fronts: of the islands, in the order of the pipeline.
-        picks: routes through them in that order.
+        picks: stage sequences through them in that order.
         layers: of the model.
-        refined: routes of each use, with chunks and without, whose pace is searched to the end.
+        refined: stage sequences of each use, with chunks and without, whose pace is searched to the end.
         halvings: of what is left of the interval of their pace.
 
     Returns:
-        Routes that can hold the model, the quickest first, and which of the picks they are.
+        Stage sequences that can hold the model, the quickest first, and which of the picks they are.
     """
     most = picks.stages.max(axis=1)
     edges = (0, *SLOTS, MOST_STAGES)
@@ -227,21 +227,21 @@ def paced(
         for low, high in pairwise(edges)
         if len(index := np.flatnonzero((most > low) & (most <= high)))
     ]
-    names = [f.name for f in fields(Routes)]
-    whole = Routes(**{name: np.concatenate([getattr(one, name) for one, _ in found]) for name in names})
+    names = [f.name for f in fields(StageSequences)]
+    whole = StageSequences(**{name: np.concatenate([getattr(one, name) for one, _ in found]) for name in names})
     order = np.argsort(whole.step_s, kind="stable")
     return whole.take(order), np.concatenate([which for _, which in found])[order]
 
 
 def _paced(
     fronts: Sequence[StageFront],
-    picks: Picks,
+    picks: SequencePicks,
     which: Int[np.ndarray, "picks"],
     layers: float,
     refined: int,
     halvings: int,
-) -> tuple[Routes, Int[np.ndarray, "routes"]]:
-    """Likewise for routes of about as many stages."""
+) -> tuple[StageSequences, Int[np.ndarray, "routes"]]:
+    """Likewise for stage sequences of about as many stages."""
     blocks = _blocks(fronts, picks)
     steps = picks.micro_batches + (picks.stages.sum(axis=1) - 1) / picks.chunks
     rate = sum(picks.stages[:, g] / block.layer_s.min(axis=1) for g, block in enumerate(blocks))
@@ -260,7 +260,7 @@ def _paced(
     picks, blocks, low, high = picks.take(kept), [block.take(kept) for block in blocks], low[kept], high[kept]
     low, high = _halved(blocks, low, high, layers, halvings)
     place = [block.held(high).argmax(axis=1) for block in blocks]
-    routes = Routes(
+    stage_sequences = StageSequences(
         block=picks.block,
         stages=picks.stages,
         devices=np.stack([front.sizes[picks.size[:, g]] for g, front in enumerate(fronts)], axis=1),
@@ -270,10 +270,10 @@ def _paced(
         chunks=picks.chunks,
         step_s=high * steps[kept],
     )
-    return routes, which[kept]
+    return stage_sequences, which[kept]
 
 
-def _first_of_each(step_s: Float[np.ndarray, "picks"], picks: Picks, most: int) -> Int[np.ndarray, "kept"]:
+def _first_of_each(step_s: Float[np.ndarray, "picks"], picks: SequencePicks, most: int) -> Int[np.ndarray, "kept"]:
     """The quickest picks of each use of the islands, with chunks and without; none that cannot hold the model."""
     group = 2 * picks.block + (picks.chunks > 1)
     order = np.lexsort((step_s, group))
@@ -285,7 +285,7 @@ def _first_of_each(step_s: Float[np.ndarray, "picks"], picks: Picks, most: int) 
 def _enough(
     blocks: Sequence[StageRun], pace_s: Float[np.ndarray, "routes"], layers: float
 ) -> Bool[np.ndarray, "routes"]:
-    """Whether the stages of each route hold all layers within its pace."""
+    """Whether the stages of each stage sequence hold all layers within its pace."""
     return np.asarray(sum(block.held(pace_s).max(axis=1) for block in blocks) >= layers)
 
 
@@ -303,7 +303,7 @@ def _halved(
     return low, high
 
 
-def _blocks(fronts: Sequence[StageFront], picks: Picks) -> list[StageRun]:
+def _blocks(fronts: Sequence[StageFront], picks: SequencePicks) -> list[StageRun]:
     """The stages on each island, in the order of the pipeline."""
     stages = picks.stages
     before = stages.cumsum(axis=1) - stages

@@ -1,13 +1,13 @@
 """Whole plans composed of what any parallelizers answer for slices: pipelines through islands, side by side.
 
-    questions   every slice that the pipelines may need, each once            `questions`
-    pipelines   for every order of every set of islands, the undominated ones  `slice_pipelines`
-    blends      islands spread over pipelines, micro-batches shared so that all end together   `blends`
+    questions       every slice that the pipelines may need, each once            `questions`
+    pipelines       for every order of every set of islands, the undominated ones  `slice_pipelines`
+    pipeline sets   islands spread over pipelines, micro-batches shared so that all end together   `pipeline_sets`
 
-Restrictions, so that few questions are asked (`Effort` says how many): layers are cut at a grid first, and one by one
-around the best blends; islands are spread over pipelines whole or, where they are few, by halves; stages of an island
-are equal but for their layers where it has many devices; a slice has between half and twice the layers of its devices'
-share of the peak; a pipeline enters an island once.
+Restrictions, so that few questions are asked (`SliceEffort` says how many): layers are cut at a grid first, and one by
+one around the best pipeline sets; islands are spread over pipelines whole or, where they are few, by halves; stages of
+an island are equal but for their layers where it has many devices; a slice has between half and twice the layers of its
+devices' share of the peak; a pipeline enters an island once.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from meshwright.specs.workload import Workload
 ALL_ORDERS = 4
 """Islands of a pipeline up to which all their orders are tried; of more, that of their memory."""
 KEPT_OF = {1: 64, 2: 8, 3: 4, 4: 3}
-"""Pipelines through the same islands that are blended, by the number of pipelines in the blend; two of more."""
+"""Pipelines through the same islands that are blended, by the number of pipelines in the pipeline set; two of more."""
 SliceSet = PipelineSet[SlicePipeline]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
+class SliceEffort:
     """How much is asked; more takes longer and never finds worse."""
 
     waves: int = 6
     """Sequences of a micro-batch that are tried: divisors of the batch, evenly spread."""
     lengths: int = 12
-    """Parts into which the layers are cut before the best blends are refined."""
+    """Parts into which the layers are cut before the best pipeline sets are refined."""
     refined: int = 3
-    """Blends whose layers are then moved one by one."""
+    """Pipeline sets whose layers are then moved one by one."""
     stages: int = 8
     """Of a pipeline on one island."""
     sizes: int = 6
@@ -66,12 +66,12 @@ class Effort:
     kept_of: tuple[tuple[int, int], ...] = tuple(KEPT_OF.items())
 
     @property
-    def of_equal(self) -> Effort:
+    def of_equal(self) -> SliceEffort:
         """Where all devices are equal: so are stages, but for their layers."""
         return replace(self, lengths=8, uneven_devices=0)
 
     @property
-    def of_slow(self) -> Effort:
+    def of_slow(self) -> SliceEffort:
         """For parallelizers that take seconds for a slice."""
         return replace(self, waves=2, lengths=4, refined=0, stages=4, sizes=4, uneven_devices=0, parts=0)
 
@@ -81,7 +81,7 @@ class SliceComposer:
     """Composes pipelines of what parallelizers answer; every question is asked once."""
 
     questions: Questions
-    effort: Effort
+    effort: SliceEffort
     waves: tuple[int, ...] = ()
     """Instead of those that the effort spreads."""
     _pipelines: dict[object, list[SlicePipeline]] = field(default_factory=dict)
@@ -109,11 +109,11 @@ class SliceComposer:
         """
         key = tuple(sorted(parts))
         if key not in self._sets:
-            found = [blend for blocks in self._spread(key) for blend in self._of_blocks(blocks)]
-            found.sort(key=lambda blend: blend.step_s)
-            refined = [again for blend in found[: self.effort.refined] for again in self._refined(blend)]
+            found = [one_set for blocks in self._spread(key) for one_set in self._of_blocks(blocks)]
+            found.sort(key=lambda one_set: one_set.step_s)
+            refined = [again for one_set in found[: self.effort.refined] for again in self._refined(one_set)]
             self.counts["pipeline sets"] += len(found) + len(refined)
-            self._sets[key] = _distinct(sorted([*refined, *found], key=lambda blend: blend.step_s))
+            self._sets[key] = _distinct(sorted([*refined, *found], key=lambda one_set: one_set.step_s))
         return self._sets[key][:most]
 
     def _spread(self, every: tuple[IslandPart, ...]) -> Iterator[Sequence[tuple[IslandPart, ...]]]:
@@ -176,14 +176,14 @@ class SliceComposer:
         self.counts["pipelines"] += len(found)
         return sorted(found, key=lambda one: one.step_s(self.questions.workload.global_batch / one.wave))
 
-    def _refined(self, blend: SliceSet) -> Iterator[SliceSet]:
-        """The blend with the layers of its pipelines cut anywhere near where the grid has cut them."""
+    def _refined(self, one_set: SliceSet) -> Iterator[SliceSet]:
+        """The pipeline set with the layers of its pipelines cut anywhere near where the grid has cut them."""
         layers = self.questions.model.num_layers
         reach = -(-layers // self.effort.lengths) - 1
         if reach < 1:
             return
         choices = []
-        for member in blend.members:
+        for member in one_set.members:
             stages, wave = member.pipeline.stages, member.pipeline.wave
             order = [
                 IslandPart(group, sum(stage.devices for stage in same))
@@ -197,7 +197,7 @@ class SliceComposer:
                 near=self.effort.near,
                 most_stages=len(stages),
             )
-            pipelines = self._quickest(allowed, [order], [wave])[: 16 if len(blend.members) == 1 else 4]
+            pipelines = self._quickest(allowed, [order], [wave])[: 16 if len(one_set.members) == 1 else 4]
             choices.append([replace(member, pipeline=one, devices=one.devices) for one in pipelines])
         yield from (made for chosen in itertools.product(*choices) if (made := self._blend(chosen)) is not None)
 
@@ -234,7 +234,7 @@ def slice_composer(
     *,
     space: Space | None = None,
     micro_batches: Sequence[int] = (),
-    effort: Effort | None = None,
+    effort: SliceEffort | None = None,
     time_limit_s: float = TIME_LIMIT_S,
 ) -> SliceComposer:
     """A composer over any parallelizers, guarded so that none of them can spoil the search.
@@ -250,7 +250,7 @@ def slice_composer(
         time_limit_s: of one question.
     """
     guarded = [Guarded(inner=one, time_limit_s=time_limit_s) for one in parallelizers]
-    usual = Effort().of_equal if cluster.homogeneous else Effort()
+    usual = SliceEffort().of_equal if cluster.homogeneous else SliceEffort()
     usual = usual.of_slow if any(one.slow for one in guarded) else usual
     questions = Questions(
         model=model,
@@ -271,13 +271,13 @@ def _orders(parts: Sequence[IslandPart], cluster: ClusterSpec) -> list[tuple[Isl
     return [tuple(sorted(parts, key=lambda part: -cluster.groups[part.group].device.memory_bytes))]
 
 
-def _distinct(blends: Sequence[SliceSet]) -> list[SliceSet]:
-    """One blend of each outline: slices, devices and strategies of all stages, and shares."""
+def _distinct(sets: Sequence[SliceSet]) -> list[SliceSet]:
+    """One pipeline set of each outline: slices, devices and strategies of all stages, and shares."""
     seen: dict[object, SliceSet] = {}
-    for blend in blends:
+    for one_set in sets:
         outline = tuple(
             (share, p.wave, tuple((s.group, s.first, s.plan.devices, s.plan.strategies, s.plan.runs) for s in p.stages))
-            for p, share in zip(blend.pipelines, blend.shares, strict=True)
+            for p, share in zip(one_set.pipelines, one_set.shares, strict=True)
         )
-        seen.setdefault(outline, blend)
+        seen.setdefault(outline, one_set)
     return list(seen.values())

@@ -1,4 +1,4 @@
-"""A blend of pipelines of partial plans as the one plan, on numbered devices."""
+"""A pipeline set of pipelines of partial plans as the one plan, on numbered devices."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, StrategyRun, W
 from meshwright.specs.strategy import LayerStrategy
 
 
-def sliced_plan(blend: PipelineSet[SlicePipeline], cluster: ClusterSpec) -> ExecutionPlan:
-    """The plan of a blend with whole micro-batches.
+def sliced_plan(one_set: PipelineSet[SlicePipeline], cluster: ClusterSpec) -> ExecutionPlan:
+    """The plan of a pipeline set with whole micro-batches.
 
     Devices of each group are handed out from its last on, in the order in which stages were put in front of each other,
     so that no stage breaks a node.
 
     Args:
-        blend: pipelines and their micro-batches.
+        one_set: pipelines and their micro-batches.
         cluster: whose groups the islands are.
     """
     free = dict(enumerate(accumulate(group.devices for group in cluster.groups)))
     strategies: dict[LayerStrategy, int] = {}
     pipelines = tuple(
         _pipeline(pipeline, round(share), free, strategies)
-        for pipeline, share in zip(blend.pipelines, blend.shares, strict=True)
+        for pipeline, share in zip(one_set.pipelines, one_set.shares, strict=True)
     )
     return ExecutionPlan(strategies=tuple(strategies), pipelines=pipelines)
 

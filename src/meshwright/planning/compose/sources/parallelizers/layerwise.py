@@ -17,7 +17,7 @@ import numpy as np
 
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.hardware import Hardware, hardware_of
-from meshwright.planning.compose.sources.parallelizers.questions import kind_of
+from meshwright.planning.compose.sources.parallelizers.questions import island_kind
 from meshwright.search.layer_programs import LayerOptions, StagePrograms, around_bytes
 from meshwright.search.layerwise import layer_options, room_bytes
 from meshwright.specs.cluster import Island
@@ -70,7 +70,7 @@ class Layerwise:
         if self._asked != (part.model, workload):
             self._asked = part.model, workload
             self._programs.clear()
-        key = (kind_of(island.group), island.devices, micro_batch)
+        key = (island_kind(island.group), island.devices, micro_batch)
         if key not in self._programs:
             micro_batches = max(1, workload.global_batch // micro_batch)
             options = layer_options(part.model, hardware, workload, island.devices, micro_batch, micro_batches)

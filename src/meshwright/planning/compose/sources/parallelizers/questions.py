@@ -24,7 +24,7 @@ from meshwright.specs.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class PartialAnswer:
     """A partial plan and whose it is."""
 
     parallelizer: str
@@ -55,7 +55,7 @@ class Questions:
     counts: Counter[str] = field(default_factory=Counter)
     """Questions and answers, and what was known or dropped, by rule."""
     _layers: tuple[LayerSpec, ...] = ()
-    _known: dict[object, list[Answer]] = field(default_factory=dict)
+    _known: dict[object, list[PartialAnswer]] = field(default_factory=dict)
     _said: dict[object, dict[int, list[PartialPlan]]] = field(default_factory=dict)
     """Of each parallelizer to each question, by devices."""
 
@@ -74,7 +74,7 @@ class Questions:
             _known={},
         )
 
-    def answers(self, first: int, behind: int, group: int, devices: int, micro_batch: int) -> list[Answer]:
+    def answers(self, first: int, behind: int, group: int, devices: int, micro_batch: int) -> list[PartialAnswer]:
         """What is worth considering for some layers on some devices.
 
         Args:
@@ -85,19 +85,19 @@ class Questions:
             micro_batch: sequences over all data ranks.
         """
         part, spec = self.slice_of(first, behind), self.cluster.groups[group]
-        slice_key = (part.layers, part.embedding, part.head, kind_of(spec), micro_batch)
+        slice_key = (part.layers, part.embedding, part.head, island_kind(spec), micro_batch)
         key = (*slice_key, devices)
         if key in self._known:
             self.counts["questions: asked before of an equal slice or island"] += 1
             return self._known[key]
         found = [
-            Answer(parallelizer=one.name, plan=plan, weight=self.weights.get(one.name, 1.0))
+            PartialAnswer(parallelizer=one.name, plan=plan, weight=self.weights.get(one.name, 1.0))
             for one in self.parallelizers
             for plan in self._ask(one, part, spec, devices, slice_key)
             if self._allowed(plan)
         ]
         if self.prune:
-            kept = undominated(found)
+            kept = undominated_answers(found)
             self.counts["partial plans: dominated in devices, time and memory"] += len(found) - len(kept)
             found = kept
         self._known[key] = found
@@ -142,12 +142,12 @@ class Questions:
         return self._said[key].get(devices, [])
 
 
-def kind_of(group: NodeGroup) -> object:
+def island_kind(group: NodeGroup) -> object:
     """What equal islands share, whatever they are called."""
     return (group.device, group.devices_per_node, group.domains)
 
 
-def undominated(answers: Sequence[Answer]) -> list[Answer]:
+def undominated_answers(answers: Sequence[PartialAnswer]) -> list[PartialAnswer]:
     """Answers that no other beats in devices, time, synchronisation, state and activations, the quickest first.
 
     Args:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.links import hop_s, link_between
-from meshwright.planning.compose.sources.parallelizers.questions import Answer, Questions
+from meshwright.planning.compose.sources.parallelizers.questions import PartialAnswer, Questions
 from meshwright.specs.cluster import NodeGroup
 from meshwright.specs.seam import PartialPlan
 
@@ -135,7 +135,7 @@ class SlicePipelines:
     allowed: Allowed
     prune: bool = True
     """Drop beginnings that cannot become the best; False keeps them all, for proofs on small cases."""
-    _known: dict[tuple[int, ...], list[Answer]] = field(default_factory=dict)
+    _known: dict[tuple[int, ...], list[PartialAnswer]] = field(default_factory=dict)
 
     @property
     def counts(self) -> Counter[str]:
@@ -258,7 +258,7 @@ class SlicePipelines:
             else:
                 self.counts["slices: far from their devices' share of the peak"] += 1
 
-    def _fitting(self, first: int, end: int, group: int, size: int, wave: int, stages: int) -> list[Answer]:
+    def _fitting(self, first: int, end: int, group: int, size: int, wave: int, stages: int) -> list[PartialAnswer]:
         """Answers that fit with so many micro-batches in flight, none of which another beats in time."""
         kept = min(stages, max(1, self.questions.workload.global_batch // wave))
         key = (first, end, group, size, wave, kept)
@@ -270,9 +270,9 @@ class SlicePipelines:
             self._known[key] = self._quickest(fitting) if self.prune else fitting
         return self._known[key]
 
-    def _quickest(self, fitting: Sequence[Answer]) -> list[Answer]:
+    def _quickest(self, fitting: Sequence[PartialAnswer]) -> list[PartialAnswer]:
         """Answers of each number of devices that none beats in seconds of a micro-batch and of synchronisation."""
-        found: list[Answer] = []
+        found: list[PartialAnswer] = []
         for answer in sorted(fitting, key=lambda a: (a.busy_s, a.plan.sync_s)):
             if all(answer.plan.sync_s < a.plan.sync_s or answer.plan.devices != a.plan.devices for a in found):
                 found.append(answer)

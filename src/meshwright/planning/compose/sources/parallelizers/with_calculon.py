@@ -69,7 +69,7 @@ class Calculon:
         if not len(rows):
             return []
         costs = _costs(answer, columns, part, system, workload, micro_batch).take(rows)
-        kept = costs.undominated()
+        kept = costs.undominated_answers()
         return [_partial(costs, int(i), columns, int(rows[i]), part, micro_batch) for i in kept]
 
 
@@ -87,7 +87,7 @@ class _Costs:
     def take(self, rows: Int[np.ndarray, "taken"]) -> _Costs:
         return _Costs(**{name: getattr(self, name)[rows] for name in self.__slots__})
 
-    def undominated(self) -> list[int]:
+    def undominated_answers(self) -> list[int]:
         """Rows that no other beats in devices, pace, what happens once a step, state and activations."""
         table = np.column_stack(
             [self.devices, self.forward_s + self.backward_s, self.sync_s, self.state_bytes, self.activation_bytes]

@@ -18,7 +18,7 @@ from itertools import product
 
 import numpy as np
 
-from meshwright.planning.compose.sources.profiles.columns import Columns
+from meshwright.planning.compose.sources.profiles.columns import ShapeColumns
 from meshwright.planning.compose.sources.profiles.costs import ELEMENT_BYTES, ProfileCosts
 from meshwright.planning.compose.sources.profiles.pruning import Prices
 from meshwright.shapes import Float, Int
@@ -61,7 +61,7 @@ class Grown:
 
 
 def grow(
-    columns: Columns,
+    columns: ShapeColumns,
     costs: ProfileCosts,
     prices: Prices,
     counts: Int[np.ndarray, "devices"],
@@ -102,7 +102,7 @@ def grow(
     return sorted(promised_s, key=lambda one: promised_s[one])
 
 
-def _grown(columns: Columns, counts: Int[np.ndarray, "devices"], start: Sequence[tuple[int, int]]) -> Grown:
+def _grown(columns: ShapeColumns, counts: Int[np.ndarray, "devices"], start: Sequence[tuple[int, int]]) -> Grown:
     """One composition."""
     rows, numbers = np.array(start).T
     return Grown(
@@ -182,7 +182,7 @@ class _Promise:
         return grown.take(np.unique(np.concatenate([np.argpartition(one, width)[:width] for one in estimates])))
 
 
-def _singles(columns: Columns, counts: Int[np.ndarray, "devices"], shares: int) -> Grown:
+def _singles(columns: ShapeColumns, counts: Int[np.ndarray, "devices"], shares: int) -> Grown:
     """Every shape by itself, in several counts."""
     most = np.where(columns.used > 0, counts // np.maximum(columns.used, 1), np.iinfo(np.int64).max).min(axis=1)
     number = np.ceil(most[:, None] * (np.arange(1, shares + 1) / shares)).astype(np.int64)
@@ -202,7 +202,7 @@ def _singles(columns: Columns, counts: Int[np.ndarray, "devices"], shares: int) 
     )
 
 
-def _extended(state: Grown, columns: Columns, promise: _Promise, width: int) -> Grown:
+def _extended(state: Grown, columns: ShapeColumns, promise: _Promise, width: int) -> Grown:
     """The best compositions with one more part, in as many pipelines as the free devices hold."""
     best: Grown | None = None
     for start in range(0, len(state), BLOCK):

@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 
-from meshwright.planning.compose.sources.profiles.columns import Columns
+from meshwright.planning.compose.sources.profiles.columns import ShapeColumns
 from meshwright.planning.compose.sources.profiles.costs import BUCKET_BYTES, ELEMENT_BYTES, ProfileCosts
 from meshwright.planning.compose.sources.profiles.packing import packed
 from meshwright.shapes import Float, Int
@@ -70,7 +70,7 @@ def _cheapest(costs: ProfileCosts) -> tuple[Float[np.ndarray, "kinds layers"], I
 
 
 def shapes_bound_s(
-    columns: Columns, costs: ProfileCosts, counts: Int[np.ndarray, "devices"], global_batch: int
+    columns: ShapeColumns, costs: ProfileCosts, counts: Int[np.ndarray, "devices"], global_batch: int
 ) -> float:
     """Seconds of a step below which no composition of some shapes comes, transfers and gradients included.
 
@@ -112,6 +112,6 @@ def _least_ring_s(costs: ProfileCosts, payload_bytes: float, ranks: int) -> floa
     times = [
         sum(number * costs.transfer_s(size / ranks, (a, 1), (b, 1)) for number, size in sizes if number and size)
         for a, b in product(names, names)
-        if costs.joined(a, b)
+        if costs.joined_columns(a, b)
     ]
     return 2 * (ranks - 1) * min(times, default=0.0)

@@ -23,7 +23,7 @@ _STEPS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Columns:
+class ShapeColumns:
     """One row per pipeline shape."""
 
     sequences_per_s: Float[np.ndarray, "rows"]
@@ -43,9 +43,9 @@ class Columns:
     def __len__(self) -> int:
         return len(self.micro_batch)
 
-    def take(self, rows: Int[np.ndarray, "taken"] | Bool[np.ndarray, "rows"]) -> Columns:
+    def take(self, rows: Int[np.ndarray, "taken"] | Bool[np.ndarray, "rows"]) -> ShapeColumns:
         """Some of the rows."""
-        return Columns(**{name: getattr(self, name)[rows] for name in self.__slots__})
+        return ShapeColumns(**{name: getattr(self, name)[rows] for name in self.__slots__})
 
     def shape(self, row: int, kinds: StageKinds) -> PipelineShape:
         """The pipeline of a row."""
@@ -57,7 +57,7 @@ class Columns:
         return PipelineShape(int(self.micro_batch[row]), tuple(stages))
 
 
-def joined(parts: list[Columns]) -> Columns:
+def joined_columns(parts: list[ShapeColumns]) -> ShapeColumns:
     """Rows of all parts, places padded to the longest."""
     places = max(part.stages.shape[1] for part in parts)
 
@@ -66,8 +66,8 @@ def joined(parts: list[Columns]) -> Columns:
         wide = [np.pad(t, ((0, 0), (0, places - t.shape[1])), constant_values=fill) for t in tables]
         return np.concatenate(wide)
 
-    rest = [name for name in Columns.__slots__ if name not in ("stages", "layers")]
-    return Columns(
+    rest = [name for name in ShapeColumns.__slots__ if name not in ("stages", "layers")]
+    return ShapeColumns(
         stages=padded("stages", -1),
         layers=padded("layers", 0),
         **{name: np.concatenate([getattr(part, name) for part in parts]) for name in rest},
@@ -80,7 +80,7 @@ def split_columns(
     prices: StageCosts,
     table: Int[np.ndarray, "sequences stages"],
     most_parameters: float,
-) -> Columns | None:
+) -> ShapeColumns | None:
     """The best split of each sequence; None where none is possible.
 
     Args:
@@ -113,7 +113,7 @@ def split_columns(
     whole = layers.astype(np.int64)
     whole[:, 0] += 1
     whole[:, -1] += 1
-    return Columns(
+    return ShapeColumns(
         sequences_per_s=prices.micro_batch / slowest_s,
         lost_sequences=prices.micro_batch * (stage_s.sum(axis=1) / slowest_s - 1),
         parameters=parameters.max(axis=1),

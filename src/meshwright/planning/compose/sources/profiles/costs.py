@@ -125,7 +125,7 @@ class ProfileCosts:
             raise KeyError(route)
         return fit
 
-    def joined(self, source: str, target: str) -> bool:
+    def joined_columns(self, source: str, target: str) -> bool:
         """Whether the network profile has a link between single devices of two kinds."""
         try:
             self.transfer_s(BUCKET_BYTES, (source, 1), (target, 1))

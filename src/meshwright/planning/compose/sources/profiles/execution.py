@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from meshwright.planning.compose.sources.profiles.pipeline_set import Composition, PipelineShape, StageShape
+from meshwright.planning.compose.sources.profiles.pipeline_set import PipelineShape, ShapeSet, StageShape
 from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, StrategyRun, Worker
 from meshwright.specs.strategy import DataParallel, LayerStrategy, Tensor1D
 
@@ -13,7 +13,7 @@ PROFILED = 0
 
 
 def execution_plan(
-    composition: Composition, shares: Sequence[Sequence[tuple[int, ...]]], first_device: Mapping[str, int]
+    composition: ShapeSet, shares: Sequence[Sequence[tuple[int, ...]]], first_device: Mapping[str, int]
 ) -> ExecutionPlan:
     """The plan of a composition.
 

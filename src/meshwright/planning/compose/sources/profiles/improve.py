@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from meshwright.planning.compose.sources.profiles.pipeline_set import Composition, Part, PipelineShape
-from meshwright.planning.compose.sources.profiles.set_price import CompositionPricer
+from meshwright.planning.compose.sources.profiles.pipeline_set import EqualPipelines, PipelineShape, ShapeSet
+from meshwright.planning.compose.sources.profiles.set_price import SetPricer
 
 LEAST_GAIN = 3e-4
 """Share of the step that a change must save: below it, changes add part after part for nothing."""
@@ -16,9 +16,7 @@ MOST_PRICED = 3000
 """Candidates priced for one composition."""
 
 
-def best_improved(
-    pricer: CompositionPricer, compositions: Iterable[Composition], shapes: Sequence[PipelineShape]
-) -> Composition:
+def best_improved(pricer: SetPricer, compositions: Iterable[ShapeSet], shapes: Sequence[PipelineShape]) -> ShapeSet:
     """The quickest of all that some compositions become.
 
     Args:
@@ -26,26 +24,26 @@ def best_improved(
         compositions: that can run, the quickest first.
         shapes: that may replace pipelines or use free devices.
     """
-    best: Composition | None = None
+    best: ShapeSet | None = None
     best_s = math.inf
-    seen: set[Composition] = set()
+    seen: set[ShapeSet] = set()
     for one in compositions:
         priced = pricer.price(one)
         if priced is None or (best is not None and priced.step_time_s > CLOSE * best_s):
             continue
-        changed, step_s = improved(pricer, one, shapes, seen)
+        changed, step_s = improved_set(pricer, one, shapes, seen)
         if step_s < best_s or best is None:
             best, best_s = changed, step_s
     assert best is not None
     return best
 
 
-def improved(
-    pricer: CompositionPricer,
-    composition: Composition,
+def improved_set(
+    pricer: SetPricer,
+    composition: ShapeSet,
     shapes: Sequence[PipelineShape],
-    seen: set[Composition] | None = None,
-) -> tuple[Composition, float]:
+    seen: set[ShapeSet] | None = None,
+) -> tuple[ShapeSet, float]:
     """The composition after all changes that help, and its time.
 
     Args:
@@ -71,30 +69,30 @@ def improved(
     return composition, best_s
 
 
-def merged(parts: Iterable[Part]) -> Composition:
+def merged(parts: Iterable[EqualPipelines]) -> ShapeSet:
     """A composition of some parts; equal shapes are one part."""
     counts: dict[PipelineShape, int] = {}
     for part in parts:
         counts[part.shape] = counts.get(part.shape, 0) + part.pipelines
-    return Composition(tuple(Part(shape, count) for shape, count in counts.items() if count > 0))
+    return ShapeSet(tuple(EqualPipelines(shape, count) for shape, count in counts.items() if count > 0))
 
 
-def _neighbours(
-    pricer: CompositionPricer, composition: Composition, shapes: Sequence[PipelineShape]
-) -> Iterator[Composition]:
+def _neighbours(pricer: SetPricer, composition: ShapeSet, shapes: Sequence[PipelineShape]) -> Iterator[ShapeSet]:
     for index, part in enumerate(composition.parts):
         others = [*composition.parts[:index], *composition.parts[index + 1 :]]
         for shape in similar(part.shape):
             if pricer.pace(shape) is not None:
                 for count in sorted({part.pipelines, part.pipelines // 2, 1} - {0}):
-                    yield merged([*others, Part(shape, count), Part(part.shape, part.pipelines - count)])
+                    yield merged(
+                        [*others, EqualPipelines(shape, count), EqualPipelines(part.shape, part.pipelines - count)]
+                    )
         for shape in shapes:
             for given_up in sorted({0, 1, 2, part.pipelines}):
                 if given_up <= part.pipelines:
-                    left = Part(part.shape, part.pipelines - given_up)
+                    left = EqualPipelines(part.shape, part.pipelines - given_up)
                     added = _most(pricer, merged([*others, left]), shape)
                     if added > 0:
-                        yield merged([*others, left, Part(shape, added)])
+                        yield merged([*others, left, EqualPipelines(shape, added)])
 
 
 def similar(shape: PipelineShape) -> Iterator[PipelineShape]:
@@ -110,7 +108,7 @@ def similar(shape: PipelineShape) -> Iterator[PipelineShape]:
             yield PipelineShape(micro_batch, shape.stages)
 
 
-def _most(pricer: CompositionPricer, composition: Composition, shape: PipelineShape) -> int:
+def _most(pricer: SetPricer, composition: ShapeSet, shape: PipelineShape) -> int:
     """Pipelines of a shape that the free devices hold."""
     pace = pricer.pace(shape)
     paces = [one for part in composition.parts if (one := pricer.pace(part.shape)) is not None]

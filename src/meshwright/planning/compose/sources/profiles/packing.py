@@ -20,7 +20,7 @@ _MOST_STEPS = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Packing:
+class ShapePacking:
     """The best fractions; at most as many as there are kinds of device."""
 
     rows: Int[np.ndarray, "basic"]
@@ -33,7 +33,7 @@ def packed(
     values: Float[np.ndarray, "rows"],
     used: Int[np.ndarray, "rows devices"],
     counts: Int[np.ndarray, "devices"],
-) -> Packing:
+) -> ShapePacking:
     """The best packing of columns.
 
     Args:
@@ -48,7 +48,7 @@ def packed(
     worth = np.zeros(kinds)
     amounts = counts.astype(float)
     if not len(values):
-        return Packing(rows=basis[:0], amounts=amounts[:0], worth=worth)
+        return ShapePacking(rows=basis[:0], amounts=amounts[:0], worth=worth)
     least = _ROUNDING * max(float(values.max()), 0.0)
     for _ in range(_MOST_STEPS):
         inverse = np.linalg.inv(matrix)
@@ -71,4 +71,4 @@ def packed(
         basis[leaving] = entering
         matrix[:, leaving] = column
     real = (basis >= 0) & (amounts > _ROUNDING)
-    return Packing(rows=basis[real], amounts=amounts[real], worth=np.maximum(worth, 0.0))
+    return ShapePacking(rows=basis[real], amounts=amounts[real], worth=np.maximum(worth, 0.0))

@@ -37,17 +37,17 @@ class PipelineShape(NamedTuple):
         return sum(stage.devices for stage in self.stages if stage.device == device)
 
 
-class Part(NamedTuple):
+class EqualPipelines(NamedTuple):
     """Equal pipelines of a composition."""
 
     shape: PipelineShape
     pipelines: int
 
 
-class Composition(NamedTuple):
+class ShapeSet(NamedTuple):
     """All pipelines of a job."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[EqualPipelines, ...]
 
     def devices(self, device: str) -> int:
         """Devices of a kind in use."""

@@ -2,7 +2,7 @@
 
     T = max over pipelines of (fill + sum over micro-batches of the slowest stage)  +  max update  +  sync
 
-`CompositionPricer` finds the same time for the shares that it hands out; this prices those that a plan states.
+`SetPricer` finds the same time for the shares that it hands out; this prices those that a plan states.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from meshwright.planning.compose.sources.profiles.costs import STATE_BYTES, Prof
 from meshwright.planning.compose.sources.profiles.gradient_rings import Held, slowest_sync_s
 from meshwright.planning.compose.sources.profiles.job import costs_of, pipeline_shapes
 from meshwright.planning.compose.sources.profiles.pipeline_pace import PipelinePace, PipelinePacer
-from meshwright.planning.compose.sources.profiles.pipeline_set import Composition, Part, PipelineShape
+from meshwright.planning.compose.sources.profiles.pipeline_set import EqualPipelines, PipelineShape, ShapeSet
 from meshwright.planning.compose.sources.profiles.traffic import composition_traffic
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.measured import MeasuredJob
@@ -149,7 +149,7 @@ def price_pipelines(pipelines: Sequence[PacedPipeline], costs: ProfileCosts, clu
     }
     capacity = {group.name: group.device.memory_bytes for group in cluster.groups}
     stages = tuple(stage for number, one in enumerate(pipelines) for stage in _stages(number, one, costs, capacity))
-    composition = Composition(tuple(Part(one.shape, 1) for one in pipelines))
+    composition = ShapeSet(tuple(EqualPipelines(one.shape, 1) for one in pipelines))
     traffic = composition_traffic(costs, composition, [[one.sizes] for one in pipelines], cluster)
     time_s = last.end_s + update_s + sync_s
     hour = price_per_hour(cluster, stages)

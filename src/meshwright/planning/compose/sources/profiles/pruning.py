@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.planning.compose.sources.profiles.columns import Columns
+from meshwright.planning.compose.sources.profiles.columns import ShapeColumns
 from meshwright.planning.compose.sources.profiles.costs import ELEMENT_BYTES
 from meshwright.shapes import Bool, Float, Int
 from meshwright.units import GIGA
@@ -31,7 +31,7 @@ class Prices:
         return used @ self.worth
 
 
-def undominated(columns: Columns) -> Bool[np.ndarray, "rows"]:
+def undominated_shapes(columns: ShapeColumns) -> Bool[np.ndarray, "rows"]:
     """Rows that no other row of the same devices and smallest tensor degree beats.
 
     What counts: the rate, filling, the parameters of the fullest stage, and the micro-batch, since whole micro-batches
@@ -56,7 +56,7 @@ def undominated(columns: Columns) -> Bool[np.ndarray, "rows"]:
     return keep
 
 
-def device_prices(columns: Columns, counts: Int[np.ndarray, "devices"]) -> Prices:
+def device_prices(columns: ShapeColumns, counts: Int[np.ndarray, "devices"]) -> Prices:
     """Prices under which all devices together are worth as little as possible.
 
         min sum_k count_k w_k  over  w >= 0  with  sum_k used_ik w_k >= rate_i  for every shape i
@@ -93,7 +93,7 @@ def device_prices(columns: Columns, counts: Int[np.ndarray, "devices"]) -> Price
 
 
 def least_times(
-    columns: Columns,
+    columns: ShapeColumns,
     prices: Prices,
     counts: Int[np.ndarray, "devices"],
     global_batch: int,

@@ -12,13 +12,13 @@ import numpy as np
 
 from meshwright.planning.compose.sources.profiles.beam import grow, ring_gb_s
 from meshwright.planning.compose.sources.profiles.bounds import shapes_bound_s
-from meshwright.planning.compose.sources.profiles.columns import Columns, joined, split_columns
+from meshwright.planning.compose.sources.profiles.columns import ShapeColumns, joined_columns, split_columns
 from meshwright.planning.compose.sources.profiles.costs import ELEMENT_BYTES, ProfileCosts
 from meshwright.planning.compose.sources.profiles.improve import best_improved, merged
-from meshwright.planning.compose.sources.profiles.pipeline_set import Composition, Part, PipelineShape
-from meshwright.planning.compose.sources.profiles.pruning import Prices, device_prices, least_times, undominated
+from meshwright.planning.compose.sources.profiles.pipeline_set import EqualPipelines, ShapeSet
+from meshwright.planning.compose.sources.profiles.pruning import Prices, device_prices, least_times, undominated_shapes
 from meshwright.planning.compose.sources.profiles.seeds import seeds
-from meshwright.planning.compose.sources.profiles.set_price import CompositionPricer, CompositionTime
+from meshwright.planning.compose.sources.profiles.set_price import SetPricer, SetTime
 from meshwright.planning.compose.sources.profiles.stage_kinds import StageKinds, stage_costs, stage_kinds
 from meshwright.planning.compose.sources.profiles.stage_sequences import sequences
 from meshwright.shapes import Float, Int
@@ -35,7 +35,7 @@ ALIKE = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
+class ShapeEffort:
     """How far to look; more takes longer and never finds worse."""
 
     most_stages: int = 8
@@ -50,23 +50,23 @@ class Effort:
     improved: int = 16
 
     @property
-    def in_part(self) -> Effort:
+    def in_part(self) -> ShapeEffort:
         """Where a part of the cluster is only compared with."""
         return replace(self, shapes=self.shapes // 2, width=self.width // 3, starts=8, priced=150, improved=4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Composed:
+class ComposedShapes:
     """The best composition and how it was found."""
 
-    composition: Composition
-    time: CompositionTime
+    composition: ShapeSet
+    time: SetTime
     columns: int
     pruned: dict[str, int]
     priced: int
 
 
-def compose(costs: ProfileCosts, global_batch: int, effort: Effort = Effort()) -> Composed | None:
+def compose(costs: ProfileCosts, global_batch: int, effort: ShapeEffort = ShapeEffort()) -> ComposedShapes | None:
     """The best composition found; None where none fits.
 
     Args:
@@ -74,20 +74,20 @@ def compose(costs: ProfileCosts, global_batch: int, effort: Effort = Effort()) -
         global_batch: sequences per step.
         effort: how far to look.
     """
-    return Composer(costs, global_batch, effort).best()
+    return ShapeComposer(costs, global_batch, effort).best()
 
 
-class Composer:
+class ShapeComposer:
     """Finds the best compositions of one job, on all kinds of device or on some; shapes are made and priced once."""
 
-    def __init__(self, costs: ProfileCosts, global_batch: int, effort: Effort = Effort()) -> None:
+    def __init__(self, costs: ProfileCosts, global_batch: int, effort: ShapeEffort = ShapeEffort()) -> None:
         self.costs = costs
         self.effort = effort
-        self.pricer = CompositionPricer(costs, global_batch)
+        self.pricer = SetPricer(costs, global_batch)
         self._counts = np.array([kind.count for kind in costs.kinds.values()])
         self._kinds = stage_kinds(costs, effort.most_replicas)
         self._every = _columns(costs, self._kinds, self._counts, effort)
-        self._kept = undominated(self._every) if self._every else None
+        self._kept = undominated_shapes(self._every) if self._every else None
 
     def bound_s(self) -> float:
         """Seconds below which no composition of these shapes comes; infinite where nothing fits."""
@@ -96,7 +96,7 @@ class Composer:
         columns = self._every.take(np.flatnonzero(self._kept))
         return shapes_bound_s(columns, self.costs, self._counts, self.pricer.global_batch)
 
-    def best(self, counts: Mapping[str, int] | None = None) -> Composed | None:
+    def best(self, counts: Mapping[str, int] | None = None) -> ComposedShapes | None:
         """The best composition found; None where none fits.
 
         Args:
@@ -140,16 +140,18 @@ class Composer:
             shares=effort.shares,
         )[: effort.priced * max(1, int(np.count_nonzero(limits)) - FEW_KINDS)]
         shapes = {row: columns.shape(row, self._kinds) for rows in candidates for row, _ in rows}
-        compositions = [alone[0], *(merged(Part(shapes[row], n) for row, n in rows) for rows in candidates)]
+        compositions = [alone[0], *(merged(EqualPipelines(shapes[row], n) for row, n in rows) for rows in candidates)]
         ranked = _quickest(pricer, compositions, USEFUL)
         useful = list({part.shape: None for one in ranked for part in one.parts})
         best = best_improved(pricer, ranked[: effort.improved], useful)
         time = pricer.price(best)
         assert time is not None
-        return Composed(composition=best, time=time, columns=int(inside.sum()), pruned=pruned, priced=len(compositions))
+        return ComposedShapes(
+            composition=best, time=time, columns=int(inside.sum()), pruned=pruned, priced=len(compositions)
+        )
 
 
-def _quickest(pricer: CompositionPricer, compositions: list[Composition], number: int) -> list[Composition]:
+def _quickest(pricer: SetPricer, compositions: list[ShapeSet], number: int) -> list[ShapeSet]:
     """The compositions that take least, the quickest first."""
     best: list[tuple[float, int]] = []
     for index, one in enumerate(compositions):
@@ -161,8 +163,8 @@ def _quickest(pricer: CompositionPricer, compositions: list[Composition], number
 
 
 def _columns(
-    costs: ProfileCosts, kinds: StageKinds, counts: Int[np.ndarray, "devices"], effort: Effort
-) -> Columns | None:
+    costs: ProfileCosts, kinds: StageKinds, counts: Int[np.ndarray, "devices"], effort: ShapeEffort
+) -> ShapeColumns | None:
     """All shapes: each sequence at each micro-batch under each limit of parameters per stage."""
     tables = sequences(kinds, counts, min(effort.most_stages, costs.num_layers))
     profiled = {b for s in kinds.shapes for b in costs.profile.micro_batches(costs.kinds[s.device].device, s.tp)}
@@ -179,11 +181,11 @@ def _columns(
             parts.append(part)
             # A tighter limit changes only the splits that exceed it.
             table = part.stages[part.parameters > limits[limits < limit].max(initial=0.0)]
-    return joined(parts) if parts else None
+    return joined_columns(parts) if parts else None
 
 
 def _promising(
-    columns: Columns,
+    columns: ShapeColumns,
     least_s: Float[np.ndarray, "rows"],
     prices: Prices,
     counts: Int[np.ndarray, "devices"],
@@ -213,25 +215,22 @@ def _varied(used: Int[np.ndarray, "rows devices"], order: Int[np.ndarray, "rows"
     return np.array(taken, dtype=np.int64)
 
 
-def _most_pipelines(columns: Columns, counts: Int[np.ndarray, "devices"]) -> Int[np.ndarray, "rows"]:
+def _most_pipelines(columns: ShapeColumns, counts: Int[np.ndarray, "devices"]) -> Int[np.ndarray, "rows"]:
     """Equal pipelines the cluster holds."""
     fits = np.where(columns.used > 0, counts // np.maximum(columns.used, 1), np.iinfo(np.int64).max)
     return fits.min(axis=1)
 
 
 def _best_alone(
-    columns: Columns, kinds: StageKinds, counts: Int[np.ndarray, "devices"], pricer: CompositionPricer
-) -> tuple[Composition, float] | None:
+    columns: ShapeColumns, kinds: StageKinds, counts: Int[np.ndarray, "devices"], pricer: SetPricer
+) -> tuple[ShapeSet, float] | None:
     """The quickest composition of equal pipelines among the most promising."""
     number = _most_pipelines(columns, counts)
     order = np.argsort(-number * columns.sequences_per_s, kind="stable")[:ALONE]
-    best: tuple[Composition, float] | None = None
+    best: tuple[ShapeSet, float] | None = None
     for row in order:
-        composition = Composition((Part(columns.shape(int(row), kinds), int(number[row])),))
+        composition = ShapeSet((EqualPipelines(columns.shape(int(row), kinds), int(number[row])),))
         time = pricer.price(composition)
         if time is not None and (best is None or time.step_time_s < best[1]):
             best = composition, time.step_time_s
     return best
-
-
-__all__ = ["Composed", "Composer", "Effort", "PipelineShape", "compose"]

@@ -15,7 +15,7 @@ from itertools import product
 
 import numpy as np
 
-from meshwright.planning.compose.sources.profiles.columns import Columns
+from meshwright.planning.compose.sources.profiles.columns import ShapeColumns
 from meshwright.planning.compose.sources.profiles.costs import ProfileCosts
 from meshwright.planning.compose.sources.profiles.packing import packed
 from meshwright.shapes import Float, Int
@@ -26,7 +26,7 @@ _SMALLEST_RING = 2
 
 
 def seeds(
-    columns: Columns, costs: ProfileCosts, counts: Int[np.ndarray, "devices"], global_batch: int, most: int
+    columns: ShapeColumns, costs: ProfileCosts, counts: Int[np.ndarray, "devices"], global_batch: int, most: int
 ) -> list[list[tuple[int, int]]]:
     """(row, pipelines) of each start, the most promising first.
 
@@ -52,7 +52,7 @@ def seeds(
 
 
 def _fractions(
-    columns: Columns,
+    columns: ShapeColumns,
     costs: ProfileCosts,
     counts: Int[np.ndarray, "devices"],
     global_batch: int,

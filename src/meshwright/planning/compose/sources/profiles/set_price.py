@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from meshwright.planning.compose.sources.profiles.costs import ProfileCosts
 from meshwright.planning.compose.sources.profiles.gradient_rings import Held, slowest_sync_s
 from meshwright.planning.compose.sources.profiles.pipeline_pace import PipelinePace, PipelinePacer
-from meshwright.planning.compose.sources.profiles.pipeline_set import Composition, Part, PipelineShape
+from meshwright.planning.compose.sources.profiles.pipeline_set import EqualPipelines, PipelineShape, ShapeSet
 from meshwright.planning.compose.sources.profiles.rests import Rests
 
 _LEAST_STEP = 1e-12
@@ -24,7 +24,7 @@ _LEAST_STEP = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompositionTime:
+class SetTime:
     """Seconds of one step and its parts; the parts sum to it."""
 
     pipeline_s: float
@@ -39,7 +39,7 @@ class CompositionTime:
         return self.pipeline_s + self.update_s + self.sync_s
 
 
-class CompositionPricer:
+class SetPricer:
     """Prices compositions of one job; every shape once."""
 
     def __init__(self, costs: ProfileCosts, global_batch: int) -> None:
@@ -48,9 +48,9 @@ class CompositionPricer:
         self.counts = tuple(kind.count for kind in costs.kinds.values())
         self._pacer = PipelinePacer(costs)
 
-    def limited(self, counts: Sequence[int]) -> CompositionPricer:
+    def limited(self, counts: Sequence[int]) -> SetPricer:
         """A pricer of the same job on fewer devices of each kind."""
-        other = CompositionPricer(self.costs, self.global_batch)
+        other = SetPricer(self.costs, self.global_batch)
         other.counts, other._pacer = tuple(counts), self._pacer
         return other
 
@@ -62,7 +62,7 @@ class CompositionPricer:
         """What a pipeline that can run trains by a time."""
         return self._pacer.rests(shape)
 
-    def price(self, composition: Composition, below_s: float = math.inf) -> CompositionTime | None:
+    def price(self, composition: ShapeSet, below_s: float = math.inf) -> SetTime | None:
         """The step; None where a pipeline cannot run, devices do not suffice or it takes too long.
 
         Args:
@@ -82,14 +82,14 @@ class CompositionPricer:
         if pipeline_s >= below_s:
             return None
         held = [Held(part.pipelines, pace.cuts, part.shape.stages) for part, pace in zip(parts, paces, strict=True)]
-        return CompositionTime(
+        return SetTime(
             pipeline_s=pipeline_s,
             update_s=max(pace.update_s for pace in paces),
             sync_s=slowest_sync_s(self.costs, held),
             sequences=tuple(sequences),
         )
 
-    def free(self, parts: tuple[Part, ...], paces: list[PipelinePace]) -> list[int]:
+    def free(self, parts: tuple[EqualPipelines, ...], paces: list[PipelinePace]) -> list[int]:
         """Devices of each kind that some pipelines leave; below zero where they want more than there are.
 
         Args:
@@ -102,7 +102,7 @@ class CompositionPricer:
                 left[kind] -= part.pipelines * used
         return left
 
-    def _last_end(self, parts: tuple[Part, ...], tables: list[Rests]) -> tuple[float, list[int]]:
+    def _last_end(self, parts: tuple[EqualPipelines, ...], tables: list[Rests]) -> tuple[float, list[int]]:
         """The earliest time by which all pipelines together have done the batch, and what each has done."""
         numbers = [part.pipelines for part in parts]
         # If micro-batches could be cut anywhere, and only those that fill in time took part: below the end, from

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from meshwright.planning.compose.sources.profiles.pipeline_set import Composition
-from meshwright.planning.compose.sources.profiles.set_price import CompositionPricer, CompositionTime
+from meshwright.planning.compose.sources.profiles.pipeline_set import ShapeSet
+from meshwright.planning.compose.sources.profiles.set_price import SetPricer, SetTime
 
 
-def shares(composition: Composition, time: CompositionTime, pricer: CompositionPricer) -> list[list[tuple[int, ...]]]:
+def shares(composition: ShapeSet, time: SetTime, pricer: SetPricer) -> list[list[tuple[int, ...]]]:
     """Micro-batches of each pipeline of each part, by their sequences.
 
     Args:

@@ -14,14 +14,14 @@ from itertools import pairwise
 from meshwright.estimate.result import LinkTraffic
 from meshwright.estimate.traffic import ring_edges
 from meshwright.planning.compose.sources.profiles.costs import ELEMENT_BYTES, ProfileCosts
-from meshwright.planning.compose.sources.profiles.pipeline_set import Composition
+from meshwright.planning.compose.sources.profiles.pipeline_set import ShapeSet
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.units import GIGA
 
 
 def composition_traffic(
     costs: ProfileCosts,
-    composition: Composition,
+    composition: ShapeSet,
     shares: Sequence[Sequence[tuple[int, ...]]],
     cluster: ClusterSpec,
 ) -> tuple[LinkTraffic, ...]:
