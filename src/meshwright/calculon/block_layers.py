@@ -97,16 +97,7 @@ def _attention(build: Builder, app: Application, *, overlap: bool, attention: in
             build.dropout("AttnBlock_Multihead_DropOut", scores, recomputed=core, keeps_input=~core)
         build.batch_matmul("AttnBlock_Multihead_Attn", batch, s, s, k, recomputed=full, keeps_output=True)
 
-    if overlap:
-        build.overlapped_linear(
-            "AttnBlock_MLP_RS", tokens, heads, h, gather_first=False, recomputed=full, comm_redone=full
-        )
-    else:
-        build.linear("AttnBlock_MLP", tokens, heads / t, h, recomputed=full)
-        build.tensor_comm("AttnBlock_G", whole, gather_first=False, comm_redone=full, keeps_input=False)
-    if not llama:
-        build.dropout("AttnBlock_DropOut", stream, recomputed=full)
-    build.residual("AttnBlock_Residual", stream, recomputed=full)
+    _back(build, app, "AttnBlock", "MLP", heads, overlap=overlap)
 
 
 def _mlp(build: Builder, app: Application, *, overlap: bool) -> None:
@@ -133,16 +124,23 @@ def _mlp(build: Builder, app: Application, *, overlap: bool) -> None:
         build.swiglu("MlpBlock_SwiGLU", activated, recomputed=full)
     else:
         build.gelu("MlpBlock_GeLU", activated, recomputed=full)
+    _back(build, app, "MlpBlock", "Mlp2", wide, overlap=overlap)
+
+
+def _back(build: Builder, app: Application, block: str, name: str, wide: float, *, overlap: bool) -> None:
+    """From `wide` elements of a token, over all ranks, back to the residual stream."""
+    tokens, whole, stream = _residual_stream(app, build.keys)
+    full = build.keys.recompute == FULL
     if overlap:
         build.overlapped_linear(
-            "MlpBlock_Mlp2_RS", tokens, wide, h, gather_first=False, recomputed=full, comm_redone=full
+            f"{block}_{name}_RS", tokens, wide, app.hidden, gather_first=False, recomputed=full, comm_redone=full
         )
     else:
-        build.linear("MlpBlock_Mlp2", tokens, wide / t, h, recomputed=full)
-        build.tensor_comm("MlpBlock_G", whole, gather_first=False, comm_redone=full, keeps_input=False)
-    if not llama:
-        build.dropout("MlpBlock_DropOut", stream, recomputed=full)
-    build.residual("MlpBlock_Residual", stream, recomputed=full)
+        build.linear(f"{block}_{name}", tokens, wide / build.keys.tensor_par, app.hidden, recomputed=full)
+        build.tensor_comm(f"{block}_G", whole, gather_first=False, comm_redone=full, keeps_input=False)
+    if app.structure_type != "llama":
+        build.dropout(f"{block}_DropOut", stream, recomputed=full)
+    build.residual(f"{block}_Residual", stream, recomputed=full)
 
 
 def split_collectives(keys: BlockKeys, *, edge: bool) -> Flag:

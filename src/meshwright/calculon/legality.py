@@ -26,7 +26,7 @@ from meshwright.shapes import Bool, Int
 Broken = Bool[np.ndarray, "rows"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Rule:
     """One rule an execution must keep."""
 
@@ -35,10 +35,10 @@ class Rule:
     text: str
     """The rule as a sentence."""
     fix: str
-    survivable: bool = False
-    """Calculon's searches survive breaking it; otherwise it is an assertion, which ends them (B12)."""
     broken: Callable[[Application, System, ExecutionColumns], Broken]
     """Which rows break it; rows that break an earlier rule may answer anything."""
+    survivable: bool = False
+    """Calculon's searches survive breaking it; otherwise it is an assertion, which ends them (B12)."""
 
 
 def blocks_per_stage(app: Application, columns: ExecutionColumns) -> Int[np.ndarray, "rows"]:
@@ -47,41 +47,32 @@ def blocks_per_stage(app: Application, columns: ExecutionColumns) -> Int[np.ndar
 
 
 def _choice(key: str) -> Rule:
-    return Rule(
-        field=key,
-        text=f"it is one of {', '.join(CHOICES[key])}",
-        fix="choose one of them",
-        broken=lambda app, system, columns: getattr(columns, key) < 0,
-    )
+    text = f"it is one of {', '.join(CHOICES[key])}"
+    return Rule(key, text, "choose one of them", lambda app, system, columns: getattr(columns, key) < 0)
 
 
 def _positive(key: str) -> Rule:
-    return Rule(
-        field=key,
-        text="it is 1 or more",
-        fix="give a count of 1 or more",
-        broken=lambda app, system, columns: getattr(columns, key) < 1,
-    )
+    fix = "give a count of 1 or more"
+    return Rule(key, "it is 1 or more", fix, lambda app, system, columns: getattr(columns, key) < 1)
 
 
 def _network(key: str) -> Rule:
-    return Rule(
-        field=key,
-        text="it is the position of one of the system's networks, counted from 0",
-        fix="name a network that the system has",
-        broken=lambda app, system, columns: (
-            (getattr(columns, key) >= len(system.networks)) | (getattr(columns, key) < 0)
-        ),
-    )
+    def unknown(app: Application, system: System, columns: ExecutionColumns) -> Broken:
+        return (getattr(columns, key) >= len(system.networks)) | (getattr(columns, key) < 0)
+
+    text = "it is the position of one of the system's networks, counted from 0"
+    return Rule(key, text, "name a network that the system has", unknown)
 
 
-def _divides(size: str, key: str = "tensor_par") -> Rule:
-    return Rule(
-        field=key,
-        text=f"it divides the application's {size}",
-        fix=f"choose a divisor of {size}",
-        broken=lambda app, system, columns: getattr(app, size) % getattr(columns, key) != 0,
-    )
+def _divides(size: str) -> Rule:
+    def uneven(app: Application, system: System, columns: ExecutionColumns) -> Broken:
+        return getattr(app, size) % columns.tensor_par != 0
+
+    return Rule("tensor_par", f"it divides the application's {size}", f"choose a divisor of {size}", uneven)
+
+
+def _never(app: Application, system: System, columns: ExecutionColumns) -> Broken:
+    return np.zeros(columns.rows, dtype=np.bool_)
 
 
 def _group(tier: int, columns: ExecutionColumns) -> Int[np.ndarray, "rows"]:
@@ -144,161 +135,156 @@ _FIRST = (
 
 _LATER = (
     Rule(
-        field="num_procs, tensor_par, pipeline_par, data_par",
-        text="num_procs = tensor_par x pipeline_par x data_par",
-        fix="change one of them so that the product holds",
-        broken=lambda app, system, c: c.num_procs != c.tensor_par * c.pipeline_par * c.data_par,
+        "num_procs, tensor_par, pipeline_par, data_par",
+        "num_procs = tensor_par x pipeline_par x data_par",
+        "change one of them so that the product holds",
+        lambda app, system, c: c.num_procs != c.tensor_par * c.pipeline_par * c.data_par,
     ),
     Rule(
-        field="data_par",
-        text="it divides batch_size",
-        fix="choose a divisor of batch_size",
-        broken=lambda app, system, c: c.batch_size % c.data_par != 0,
+        "data_par",
+        "it divides batch_size",
+        "choose a divisor of batch_size",
+        lambda app, system, c: c.batch_size % c.data_par != 0,
     ),
     Rule(
-        field="microbatch_size",
-        text="it divides batch_size / data_par",
-        fix="choose a divisor of batch_size / data_par",
-        broken=lambda app, system, c: c.batch_size // c.data_par % c.microbatch_size != 0,
+        "microbatch_size",
+        "it divides batch_size / data_par",
+        "choose a divisor of batch_size / data_par",
+        lambda app, system, c: c.batch_size // c.data_par % c.microbatch_size != 0,
     ),
     Rule(
-        field="activation_recompute",
-        text="inference recomputes nothing",
-        fix='set it to "none", or training to true',
-        broken=lambda app, system, c: ~c.training & (c.activation_recompute != NONE),
+        "activation_recompute",
+        "inference recomputes nothing",
+        'set it to "none", or training to true',
+        lambda app, system, c: ~c.training & (c.activation_recompute != NONE),
     ),
     Rule(
-        field="pipeline_interleaving",
-        text="one pipeline stage is not interleaved: pipeline_par 1 needs pipeline_interleaving 1",
-        fix="set it to 1",
-        broken=lambda app, system, c: (c.pipeline_par == 1) & (c.pipeline_interleaving > 1),
+        "pipeline_interleaving",
+        "one pipeline stage is not interleaved: pipeline_par 1 needs pipeline_interleaving 1",
+        "set it to 1",
+        lambda app, system, c: (c.pipeline_par == 1) & (c.pipeline_interleaving > 1),
     ),
     Rule(
-        field="optimizer_sharding",
-        text="it needs data_par > 1",
-        fix="set it to false",
-        broken=lambda app, system, c: c.optimizer_sharding & (c.data_par == 1),
+        "optimizer_sharding",
+        "it needs data_par > 1",
+        "set it to false",
+        lambda app, system, c: c.optimizer_sharding & (c.data_par == 1),
     ),
     Rule(
-        field="tensor_par_overlap",
-        text="overlap needs tensor_par > 1",
-        fix='set it to "none"',
-        broken=lambda app, system, c: (c.tensor_par_overlap != NO_OVERLAP) & (c.tensor_par == 1),
+        "tensor_par_overlap",
+        "overlap needs tensor_par > 1",
+        'set it to "none"',
+        lambda app, system, c: (c.tensor_par_overlap != NO_OVERLAP) & (c.tensor_par == 1),
     ),
     Rule(
-        field="seq_par_ag_redo",
-        text="only rs_ag traffic redoes its all-gather",
-        fix="set it to false, or tensor_par_comm_type to rs_ag",
-        broken=lambda app, system, c: c.seq_par_ag_redo & (c.tensor_par_comm_type != RS_AG),
+        "seq_par_ag_redo",
+        "only rs_ag traffic redoes its all-gather",
+        "set it to false, or tensor_par_comm_type to rs_ag",
+        lambda app, system, c: c.seq_par_ag_redo & (c.tensor_par_comm_type != RS_AG),
     ),
     Rule(
-        field="seq_par_ag_redo",
-        text="full recompute already redoes the all-gather",
-        fix="set it to false",
-        broken=lambda app, system, c: c.seq_par_ag_redo & (c.activation_recompute == FULL),
+        "seq_par_ag_redo",
+        "full recompute already redoes the all-gather",
+        "set it to false",
+        lambda app, system, c: c.seq_par_ag_redo & (c.activation_recompute == FULL),
     ),
     Rule(
-        field="data_par_overlap",
-        text="it needs training",
-        fix="set it to false",
-        broken=lambda app, system, c: c.data_par_overlap & ~c.training,
+        "data_par_overlap",
+        "it needs training",
+        "set it to false",
+        lambda app, system, c: c.data_par_overlap & ~c.training,
     ),
     Rule(
-        field="data_par_overlap",
-        text="it needs data_par > 1",
-        fix="set it to false",
-        broken=lambda app, system, c: c.data_par_overlap & (c.data_par == 1),
+        "data_par_overlap",
+        "it needs data_par > 1",
+        "set it to false",
+        lambda app, system, c: c.data_par_overlap & (c.data_par == 1),
     ),
     Rule(
-        field="optimizer_offload",
-        text="it needs training",
-        fix="set it to false",
-        broken=lambda app, system, c: c.optimizer_offload & ~c.training,
+        "optimizer_offload",
+        "it needs training",
+        "set it to false",
+        lambda app, system, c: c.optimizer_offload & ~c.training,
     ),
     Rule(
-        field="pipeline_interleaving",
-        text="it is at most the blocks of a stage, ceil(num_blocks / pipeline_par)",
-        fix="choose a divisor of the blocks of a stage",
+        "pipeline_interleaving",
+        "it is at most the blocks of a stage, ceil(num_blocks / pipeline_par)",
+        "choose a divisor of the blocks of a stage",
+        lambda app, system, c: c.pipeline_interleaving > blocks_per_stage(app, c),
         survivable=True,
-        broken=lambda app, system, c: c.pipeline_interleaving > blocks_per_stage(app, c),
     ),
     Rule(
-        field="pipeline_interleaving",
-        text="it divides the blocks of a stage, ceil(num_blocks / pipeline_par)",
-        fix="choose a divisor of the blocks of a stage",
+        "pipeline_interleaving",
+        "it divides the blocks of a stage, ceil(num_blocks / pipeline_par)",
+        "choose a divisor of the blocks of a stage",
+        lambda app, system, c: blocks_per_stage(app, c) % c.pipeline_interleaving != 0,
         survivable=True,
-        broken=lambda app, system, c: blocks_per_stage(app, c) % c.pipeline_interleaving != 0,
     ),
     Rule(
-        field="weight_offload, activations_offload, optimizer_offload",
-        text="offload needs more than 2 blocks per stage",
-        fix="offload nothing, or use fewer pipeline stages",
-        survivable=True,
-        broken=lambda app, system, c: (
+        "weight_offload, activations_offload, optimizer_offload",
+        "offload needs more than 2 blocks per stage",
+        "offload nothing, or use fewer pipeline stages",
+        lambda app, system, c: (
             (c.weight_offload | c.activations_offload | c.optimizer_offload) & (blocks_per_stage(app, c) <= 2)
         ),
+        survivable=True,
     ),
     Rule(
-        field="tensor_par_net, pipeline_par_net, data_par_net",
-        text="the degrees mapped on a network multiply to at most its size",
-        fix="map a degree on a larger network",
+        "tensor_par_net, pipeline_par_net, data_par_net",
+        "the degrees mapped on a network multiply to at most its size",
+        "map a degree on a larger network",
+        _too_wide,
         survivable=True,
-        broken=_too_wide,
     ),
     Rule(
-        field="tensor_par_net, pipeline_par_net, data_par_net",
-        text="the degrees mapped on a network that must be filled multiply to a divisor of its size",
-        fix="map other degrees on it",
+        "tensor_par_net, pipeline_par_net, data_par_net",
+        "the degrees mapped on a network that must be filled multiply to a divisor of its size",
+        "map other degrees on it",
+        _not_filled,
         survivable=True,
-        broken=_not_filled,
     ),
     _divides("hidden"),
     _divides("feedforward"),
     _divides("attn_heads"),
     Rule(
-        field="tensor_par",
-        text="with reduce-scatter and all-gather it divides microbatch_size x seq_size",
-        fix='choose a divisor, or tensor_par_comm_type "ar"',
-        broken=lambda app, system, c: (
-            (c.tensor_par_comm_type != AR) & (c.microbatch_size * app.seq_size % c.tensor_par != 0)
-        ),
+        "tensor_par",
+        "with reduce-scatter and all-gather it divides microbatch_size x seq_size",
+        'choose a divisor, or tensor_par_comm_type "ar"',
+        lambda app, system, c: (c.tensor_par_comm_type != AR) & (c.microbatch_size * app.seq_size % c.tensor_par != 0),
     ),
     Rule(
-        field="attention_type",
-        text="grouped needs the application's kv_heads",
-        fix="add kv_heads to the application",
-        broken=_kv_heads,
+        "attention_type",
+        "grouped needs the application's kv_heads",
+        "add kv_heads to the application",
+        _kv_heads,
     ),
     Rule(
-        field="tensor_par",
-        text="it divides the application's kv_heads or is a multiple of them",
-        fix="choose such a degree",
-        broken=_kv_split,
+        "tensor_par",
+        "it divides the application's kv_heads or is a multiple of them",
+        "choose such a degree",
+        _kv_split,
     ),
     Rule(
-        field="datatype",
-        text="the system's matrix and vector engines have it",
-        fix="choose a datatype of the system",
-        broken=_engine,
+        "datatype",
+        "the system's matrix and vector engines have it",
+        "choose a datatype of the system",
+        _engine,
     ),
 )
 
 
-def _memory(tier: int) -> Rule:
-    return Rule(
-        field=f"proc_mem_tier{tier}_cap_req",
-        text=f"a processor's need of memory tier {tier} is at most the system's capacity",
-        fix="use more model parallelism, more recompute or a smaller microbatch_size" if tier == 1 else "offload less",
-        survivable=True,
-        broken=lambda app, system, columns: np.zeros(columns.rows, dtype=np.bool_),
-    )
+def _memory(tier: int, fix: str) -> Rule:
+    text = f"a processor's need of memory tier {tier} is at most the system's capacity"
+    return Rule(f"proc_mem_tier{tier}_cap_req", text, fix, _never, survivable=True)
 
 
-_ACCEPTED = Rule(
-    field="", text="accepted", fix="", broken=lambda app, system, columns: np.zeros(columns.rows, dtype=np.bool_)
+RULES: tuple[Rule, ...] = (
+    Rule("", "accepted", "", _never),
+    *_FIRST,
+    *_LATER,
+    _memory(1, "use more model parallelism, more recompute or a smaller microbatch_size"),
+    _memory(2, "offload less"),
 )
-
-RULES: tuple[Rule, ...] = (_ACCEPTED, *_FIRST, *_LATER, _memory(1), _memory(2))
 """By code of a rejection; 0 is none."""
 
 LATER = 1 + len(_FIRST)
