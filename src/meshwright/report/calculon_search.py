@@ -9,9 +9,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from meshwright.report.plan_tables import heading
+from meshwright.report.parts import columns, heading
 from meshwright.units import gib, of_capacity, percent, seconds, significant
 
+LAYOUT = "tp.pp.v.dp.mbs"
 FRONT_SHOWN = 12
 """Points of a front that are printed; all are in the JSON."""
 TIMES = (
@@ -115,11 +116,8 @@ def settings(execution: Mapping[str, Any]) -> list[str]:
 
 def execution_table(rows: Sequence[Mapping[str, Any]], capacity: Mapping[str, float]) -> Table:
     """One row an execution."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("#", "samples/s", "batch", "tier 1", *(["tier 2"] if capacity["tier2_bytes"] else [])):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("tp.pp.v.dp.mbs", no_wrap=True)
-    table.add_column("how", overflow="fold")
+    tiers = ("tier 1", "tier 2") if capacity["tier2_bytes"] else ("tier 1",)
+    table = columns("#", "samples/s", "batch", *tiers, LAYOUT, "how", left=(LAYOUT,), fold=("how",))
     for place, row in enumerate(rows, 1):
         stats, execution = row["stats"], row["execution"]
         cells = [str(place), significant(stats["sample_rate"], 4), seconds(stats["total_time"])]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from meshwright.report.parts import columns
 from meshwright.units import seconds, significant
 
 SHOWN = 60
@@ -32,12 +32,9 @@ def render_sweep(document: Mapping[str, Any]) -> RenderableType:
         notes.append(f"{_designs(timing['resumed_designs'])} found there already")
     if timing["redone_blocks"]:
         notes.append(f"{timing['redone_blocks']:,} blocks done again: their workers were lost")
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name, justify in (("app", "left"), ("system", "left"), ("procs", "right"), ("batch", "right")):
-        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    for name in ("samples/s", "per processor", "space", "front"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("best tp.pp.v.dp.mbs, or why not", overflow="fold")
+    best = "best tp.pp.v.dp.mbs, or why not"
+    numbers = ("procs", "batch", "samples/s", "per processor", "space", "front")
+    table = columns("app", "system", *numbers, best, left=("app", "system"), fold=(best,))
     for design in designs[:SHOWN]:
         table.add_row(*_cells(design))
     more = [Text(f"... and {len(designs) - SHOWN:,} more designs in the file")] if len(designs) > SHOWN else []

@@ -9,7 +9,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from meshwright.report.bars import memory_legend
-from meshwright.report.plan_tables import StageBars, breakdown, bullet, fullest, heading, warning
+from meshwright.report.parts import bullet, heading, warning
+from meshwright.report.plan_tables import StageBars, breakdown, fullest
 from meshwright.units import seconds
 
 

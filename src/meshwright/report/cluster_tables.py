@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from meshwright.report.library_tables import plain_row
+from meshwright.report.parts import columns, plain_row
 from meshwright.units import GIGA, gib, significant
 
 
@@ -31,7 +31,7 @@ def cluster_card(card: Mapping[str, Any]) -> RenderableType:
         parts += [Text(), _granularities(card["granularities"])]
     lines = [*card["notes"], *(f"{one['name']}: {one['value']} ({one['basis']})" for one in card["assumptions"])]
     if lines:
-        parts += [Text(), Text("taken for granted", style="bold"), *(Text(f"  {line}") for line in lines)]
+        parts += [Text(), Text("assumed", style="bold"), *(Text(f"  {line}") for line in lines)]
     return Group(*parts)
 
 
@@ -96,9 +96,6 @@ def _domains(domains: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _table(*headings: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        right = heading in ("nodes", "per node", "GB/s", "devices", "islands", "apart", "USD per GB")
-        table.add_column(heading, overflow="fold", justify="right" if right else "left")
-    return table
+def _table(*names: str) -> Table:
+    numbers = ("nodes", "per node", "GB/s", "devices", "islands", "apart", "USD per GB")
+    return columns(*names, fold=[name for name in names if name not in numbers])

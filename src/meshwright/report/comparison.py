@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from meshwright.report.parts import bullet, columns, heading
 from meshwright.report.picture import Picture
-from meshwright.report.plan_tables import bullet, heading
 from meshwright.report.timeline_text import TimelineText
 from meshwright.units import gib, percent, seconds
 
@@ -53,14 +53,14 @@ def render_timelines(pictures: Sequence[Picture]) -> RenderableType:
 
 
 def _settings(settings: Sequence[Mapping[str, str]]) -> Table:
-    table = _table("", "1", "2")
+    table = columns("  ", "1", "2", left=("  ",))
     for setting in settings:
         table.add_row(setting["name"], setting["first"], setting["second"])
     return table
 
 
 def _numbers(differences: Sequence[Mapping[str, Any]], totals: Sequence[float], show: Any) -> Table:
-    table = _table("", "1", "2", "change")
+    table = columns("  ", "1", "2", "change", left=("  ",))
     for difference in differences:
         if difference["first"] or difference["second"]:
             change = difference["change"]
@@ -80,11 +80,3 @@ def _signed(change: float, scale: float, show: Any) -> str:
     if abs(change) < 5e-6 * max(scale, 1e-300):
         return ""
     return f"{'+' if change > 0 else '-'}{show(abs(change))}"
-
-
-def _table(*headings: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column(f"  {headings[0]}", no_wrap=True)
-    for name in headings[1:]:
-        table.add_column(name, justify="right", overflow="fold")
-    return table

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from meshwright.report.library_tables import plain_row
+from meshwright.report.parts import facts_table, plain_row
 
 
 def doctor_table(report: Mapping[str, Any]) -> RenderableType:
@@ -18,9 +18,7 @@ def doctor_table(report: Mapping[str, Any]) -> RenderableType:
     Args:
         report: a `meshwright.doctor/1`.
     """
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="bold", no_wrap=True)
-    facts.add_column(overflow="fold")
+    facts = facts_table()
     plain_row(facts, "meshwright", report["version"])
     plain_row(facts, "python", f"{report['python']} on {report['platform']}")
     plain_row(facts, "core", _versions(report["core"], "missing"))

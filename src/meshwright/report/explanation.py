@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from meshwright.report.plan_tables import bullet, heading
+from meshwright.report.parts import bullet, heading
 
 STYLES = {"fits": "green", "tight": "yellow", "no": "red", "not legal": "dim"}
 MARKS = {"fits": "+", "tight": "~", "no": "x", "not legal": "-"}

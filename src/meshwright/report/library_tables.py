@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from meshwright.report.parts import columns, facts_table, plain_row
 from meshwright.units import GIB, GIGA, TERA, count, significant
 
 
@@ -18,10 +18,18 @@ def model_list(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     Args:
         rows: entries of `meshwright.models/1`.
     """
-    table = _table("model", "family")
-    for heading in ("parameters", "active", "layers", "hidden", "max length"):
-        table.add_column(heading, justify="right")
-    table.add_column("other names", overflow="fold")
+    table = columns(
+        "model",
+        "family",
+        "parameters",
+        "active",
+        "layers",
+        "hidden",
+        "max length",
+        "other names",
+        left=("model", "family"),
+        fold=("other names",),
+    )
     broken = []
     for row in rows:
         if "error" in row:
@@ -48,7 +56,7 @@ def model_card(card: Mapping[str, Any]) -> RenderableType:
     Args:
         card: a `meshwright.model/1`.
     """
-    facts = _facts()
+    facts = facts_table()
     plain_row(facts, "model", f"{card['name']} ({card['family']})")
     plain_row(facts, "parameters", f"{card['parameters']:,} ({count(card['parameters'])})")
     if card["active_parameters"] != card["parameters"]:
@@ -78,10 +86,19 @@ def gpu_list(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     Args:
         rows: entries of `meshwright.gpus/1`.
     """
-    table = _table("device", "vendor")
-    for heading in ("year", "16-bit TFLOP/s", "memory GiB", "GB/s", "per node", "price/h"):
-        table.add_column(heading, justify="right")
-    table.add_column("other names", overflow="fold")
+    table = columns(
+        "device",
+        "vendor",
+        "year",
+        "16-bit TFLOP/s",
+        "memory GiB",
+        "GB/s",
+        "per node",
+        "price/h",
+        "other names",
+        left=("device", "vendor"),
+        fold=("other names",),
+    )
     for row in rows:
         price = row["price_per_device_hour"]
         plain_row(
@@ -106,7 +123,7 @@ def gpu_card(card: Mapping[str, Any]) -> RenderableType:
     Args:
         card: a `meshwright.gpu/1`.
     """
-    facts = _facts()
+    facts = facts_table()
     facts.add_column(style="dim", overflow="fold")
     sources = card["provenance"]
 
@@ -154,7 +171,7 @@ def gpu_added(added: Mapping[str, Any]) -> RenderableType:
     written = Text(f"{added['gpu']['name']}: written to {added['path']}")
     if not added["findings"]:
         return written
-    table = _table("", "field", "what", "suggestion")
+    table = columns("", "field", "what", "suggestion", left=("", "field"), fold=("what", "suggestion"))
     for finding in added["findings"]:
         plain_row(table, finding["level"], finding["field"], finding["message"], finding["suggestion"])
     return Group(written, Text(), table)
@@ -176,29 +193,3 @@ def _layer(kind: Mapping[str, Any]) -> str:
 def _peak_16(peaks: Mapping[str, float]) -> str:
     peak = peaks.get("bf16") or peaks.get("fp16")
     return significant(peak / TERA, 4) if peak else ""
-
-
-def _table(*headings: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        table.add_column(heading, no_wrap=True) if heading in headings[:2] else table.add_column(
-            heading, overflow="fold"
-        )
-    return table
-
-
-def _facts() -> Table:
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="bold", no_wrap=True)
-    facts.add_column(overflow="fold")
-    return facts
-
-
-def plain_row(table: Table, *cells: str | Text) -> None:
-    """Add a row whose text is taken as it is, brackets included.
-
-    Args:
-        table: to add to.
-        cells: one a column.
-    """
-    table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))

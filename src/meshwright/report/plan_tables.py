@@ -12,6 +12,7 @@ from rich.text import Text
 
 from meshwright.report.bars import ShareBars, memory_bar, memory_legend
 from meshwright.report.cluster_map import cluster_map
+from meshwright.report.parts import bullet, heading, warning
 from meshwright.units import GIB, of_capacity, percent, percents, rounded, seconds, significant
 
 RATES = {"tokens_per_s_per_device": rounded, "mfu": percent}
@@ -256,33 +257,3 @@ def front_lines(front: Sequence[Mapping[str, Any]]) -> list[str]:
 def assumption_lines(assumptions: Sequence[Mapping[str, str]]) -> list[RenderableType]:
     """Every default that shaped the answer."""
     return [bullet(f"{a['name']}: {a['value']} [{a['basis']}]") for a in assumptions]
-
-
-def heading(text: str) -> Text:
-    """A heading with an empty line before it."""
-    return Text(f"\n{text}", style="bold")
-
-
-class Hanging:
-    """A paragraph whose lines all start under the first word, without spaces at their ends."""
-
-    def __init__(self, text: str | Text, lead: Text | str = "  ", hang: int = 2) -> None:
-        self.text = text if isinstance(text, Text) else Text(text)
-        self.lead = lead if isinstance(lead, Text) else Text(lead)
-        self.hang = hang
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        body = self.text.wrap(console, max(10, options.max_width - self.hang), overflow="fold")
-        for number, line in enumerate(body):
-            line.rstrip()
-            yield Text.assemble(self.lead if number == 0 else " " * self.hang, line, no_wrap=True, overflow="ignore")
-
-
-def bullet(text: str | Text) -> Hanging:
-    """An indented paragraph."""
-    return Hanging(text)
-
-
-def warning(text: str) -> Hanging:
-    """A paragraph that must be seen."""
-    return Hanging(text, Text("! ", style="bold yellow"))

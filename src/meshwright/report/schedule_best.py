@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from meshwright.report.library_tables import plain_row
+from meshwright.report.parts import columns, facts_table, plain_row
 from meshwright.report.picture import schedule_picture
 from meshwright.report.timeline_text import TimelineText
 from meshwright.schedules import Timeline
@@ -23,18 +22,13 @@ def best_schedule_page(run: Mapping[str, Any], timeline: Timeline) -> Renderable
         run: a `meshwright.best-schedule/1`.
         timeline: the winner, to draw.
     """
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="bold", no_wrap=True)
-    facts.add_column(overflow="fold")
+    facts = facts_table()
     plain_row(facts, "best", run["verdict"])
     if run["rule"]:
         plain_row(facts, "found by", run["rule"])
     bubbles = f"{run['bubble_makespan']:.1%} of the makespan idle, {run['bubble_span']:.1%} of the longest span"
     plain_row(facts, "bubble", bubbles)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("looked at", "v", "time s", "bound s"):
-        table.add_column(heading, no_wrap=True, justify="left" if heading == "looked at" else "right")
-    table.add_column("why not", overflow="fold")
+    table = columns("candidate", "v", "time s", "bound s", "why not", left=("candidate",), fold=("why not",))
     rows = sorted(run["candidates"], key=lambda seen: seen["makespan_s"] or float("inf"))
     for seen in rows:
         plain_row(

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from meshwright.report.plan_tables import bullet, heading
+from meshwright.report.parts import bullet, columns, heading
 from meshwright.units import gib, seconds
 
 FITS = {"yes": "yes", "tight": "tight", "no": "no"}
@@ -21,13 +20,8 @@ def render_schedules(document: Mapping[str, Any]) -> RenderableType:
     Args:
         document: the comparison as data.
     """
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("  schedule", no_wrap=True)
-    for name in ("step", "bubble", "share", "memory"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("fits", "semantics"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("plan", overflow="fold")
+    names = ("  schedule", "step", "bubble", "share", "memory", "fits", "semantics", "plan")
+    table = columns(*names, left=("  schedule", "fits", "semantics"), fold=("plan",))
     refused = []
     for plan in document["schedules"]:
         own = plan["schedule"] == document["schedule"]

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from meshwright.report.library_tables import plain_row
+from meshwright.report.parts import columns, facts_table, plain_row
 from meshwright.report.picture import schedule_picture
 from meshwright.report.timeline_text import TimelineText
 from meshwright.schedules import Timeline
@@ -23,9 +22,7 @@ def schedule_page(run: Mapping[str, Any], timeline: Timeline) -> RenderableType:
         run: a `meshwright.schedule/1`.
         timeline: the same, to draw.
     """
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="bold", no_wrap=True)
-    facts.add_column(overflow="fold")
+    facts = facts_table()
     plain_row(facts, "schedule", f"{run['name']}, p {run['p']}, m {run['m']}, v {run['v']}")
     plain_row(facts, "time", f"{significant(run['makespan_s'], 6)} s")
     bubbles = f"{run['bubble_makespan']:.1%} of the makespan idle, {run['bubble_span']:.1%} of the longest span"
@@ -46,11 +43,8 @@ def stack_page(runs: Sequence[Mapping[str, Any]], timelines: Sequence[Timeline])
         runs: entries of a `meshwright.schedule-stack/1`.
         timelines: the same, to draw.
     """
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("schedule", no_wrap=True)
-    for heading in ("v", "time", "idle of makespan", "idle of span", "activations", "weight copies"):
-        table.add_column(heading, justify="right", overflow="fold")
-    table.add_column("gradient", overflow="fold")
+    names = ("schedule", "v", "time", "idle of makespan", "idle of span", "activations", "weight copies", "gradient")
+    table = columns(*names, left=("schedule",), fold=("gradient",))
     for run in runs:
         workers = run["workers"]
         plain_row(
@@ -74,10 +68,9 @@ def schedule_list(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     Args:
         rows: entries of `meshwright.schedules/1`.
     """
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("schedule", no_wrap=True)
-    for heading in ("what", "other names", "source"):
-        table.add_column(heading, overflow="fold")
+    table = columns(
+        "schedule", "what", "other names", "source", left=("schedule",), fold=("what", "other names", "source")
+    )
     for row in rows:
         plain_row(table, row["name"], row["title"], ", ".join(row["aliases"]), row["source"])
     return table

@@ -9,7 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from meshwright.report.plan_tables import heading, render_plan_set
+from meshwright.report.parts import columns, heading
+from meshwright.report.plan_tables import render_plan_set
 from meshwright.units import percent, seconds, significant
 
 
@@ -33,15 +34,11 @@ def curve_table(curve: list[Mapping[str, Any]], chosen: int) -> Table:
     """One row a number of devices."""
     with_run = any(point["days"] is not None for point in curve)
     with_price = any(point["price"] is not None for point in curve)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    columns = ["devices", "step", "MFU", *(["days"] if with_run else []), *(["price"] if with_price else [])]
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("meets", no_wrap=True)
-    table.add_column("plan", overflow="fold")
+    names = ["devices", "step", "MFU", *(["days"] if with_run else []), *(["price"] if with_price else [])]
+    table = columns(*names, "meets", "plan", left=("meets",), fold=("plan",))
     for point in curve:
         if point["step_time_s"] is None:
-            cells = ["-"] * (len(columns) - 1)
+            cells = ["-"] * (len(names) - 1)
         else:
             cells = [seconds(point["step_time_s"]), percent(point["mfu"])]
             cells += [significant(point["days"])] if with_run else []

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from meshwright.report.calculon_search import execution_line
-from meshwright.report.plan_tables import heading
+from meshwright.report.parts import heading
 from meshwright.units import significant
 
 LEFT, MIDDLE, RIGHT = 190, 560, 170

@@ -9,8 +9,8 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
+from meshwright.report.parts import columns, heading
 from meshwright.report.picture import Picture
-from meshwright.report.plan_tables import heading
 from meshwright.report.timeline_text import TimelineText
 from meshwright.units import of_capacity, percent, seconds
 
@@ -51,10 +51,8 @@ class _Drawn:
 
 
 def _shares(document: Mapping[str, Any]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("  stage", overflow="fold")
-    for name in ("busy", "idle", "data-parallel", "optimizer", "peak memory"):
-        table.add_column(name, justify="right", no_wrap=True)
+    names = ("  stage", "busy", "idle", "data-parallel", "optimizer", "peak memory")
+    table = columns(*names, fold=("  stage",))
     for stage in document["stages"]:
         parts = [seconds(stage[f"{name}_s"]) for name in ("busy", "idle", "data_parallel", "optimizer")]
         memory = of_capacity(stage["peak_memory_bytes"], stage["capacity_bytes"])

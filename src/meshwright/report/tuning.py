@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from meshwright.report.plan_tables import bullet, heading
+from meshwright.report.parts import bullet, columns, heading
 from meshwright.units import seconds, significant
 
 SHOWN = 5
@@ -46,10 +46,7 @@ def render_comparison(document: Mapping[str, Any]) -> RenderableType:
         f"{document['space']}: {document['size']:,} points, {document['budget']} trials each; "
         f"exact search: {seconds(optimum['value'])} in {seconds(search_s)}"
     )
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("tuner", no_wrap=True)
-    for name in ("regret", "best", "at 10", "at 30", "ok", "time", "per trial"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = columns("tuner", "regret", "best", "at 10", "at 30", "ok", "time", "per trial", left=("tuner",))
     table.add_row("exact search", "0%", seconds(optimum["value"]), "", "", "", seconds(search_s), "")
     for label, studies in grouped(document).items():
         table.add_row(label, *_comparison_cells(studies, optimum["value"]))
@@ -128,10 +125,7 @@ def _facts(document: Mapping[str, Any]) -> list[str]:
 
 
 def _trial_table(rows: Sequence[Mapping[str, Any]], optimum: Mapping[str, Any] | None) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("trial", "value", *(["regret"] if optimum else [])):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("point", overflow="fold")
+    table = columns("trial", "value", *(["regret"] if optimum else []), "point", fold=("point",))
     good = sorted((row for row in rows if row["status"] == "ok"), key=lambda row: (row["value"], row["trial"]))
     seen: set[str] = set()
     for row in good:
