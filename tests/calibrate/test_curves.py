@@ -36,45 +36,39 @@ def timings(
     def slower() -> float:
         return float(np.exp(noise * draw.standard_normal()))
 
+    def roof(reached: float) -> compute.Roof:
+        return compute.Roof(peak_flop_per_s=PEAK, max_fraction=reached, memory_bytes_per_s=bandwidth, launch_s=LAUNCH_S)
+
     def product(size: int, k: int) -> TimedProduct:
         seconds = compute.gemm_s(
             size,
             size,
             k,
-            peak_flop_per_s=PEAK,
-            max_fraction=fraction,
-            tile_m=BASE.tile_m,
-            tile_n=BASE.tile_n,
-            units=UNITS,
-            k_half=k_half,
+            roof=roof(fraction),
+            tiles=compute.Tiles(m=BASE.tile_m, n=BASE.tile_n, units=UNITS, k_half=k_half),
             input_bytes=2,
-            weight_bytes=2,
             output_bytes=2,
-            memory_bytes_per_s=bandwidth,
-            launch_s=LAUNCH_S,
         )
         return TimedProduct(dtype="bf16", m=size, n=size, k=k, seconds=float(seconds) * slower())
 
     def attention(seq_len: int, *, backward: bool) -> TimedAttention:
         seconds = compute.flash_attention_s(
-            pairs=compute.score_pairs(seq_len, seq_len),
-            query_len=seq_len,
-            key_len=seq_len,
-            batch=1,
-            heads=32,
-            kv_heads=32,
-            qk_dim=128,
-            v_dim=128,
+            compute.Attention(
+                pairs=compute.score_pairs(seq_len, seq_len),
+                query_len=seq_len,
+                key_len=seq_len,
+                batch=1,
+                heads=32,
+                kv_heads=32,
+                qk_dim=128,
+                v_dim=128,
+            ),
             backward=backward,
-            peak_flop_per_s=PEAK,
-            max_fraction=flash * (0.8 if backward else 1.0),
-            dim_half=BASE.flash_dim_half,
-            keys_half=keys_half,
-            tile_query=BASE.flash_tile,
-            units=UNITS,
+            roof=roof(flash * (0.8 if backward else 1.0)),
+            blocks=compute.Blocks(
+                queries=BASE.flash_tile, units=UNITS, dim_half=BASE.flash_dim_half, keys_half=keys_half
+            ),
             element_bytes=2,
-            memory_bytes_per_s=bandwidth,
-            launch_s=LAUNCH_S,
         )
         return TimedAttention(
             dtype="bf16", batch=1, heads=32, head_dim=128, seq_len=seq_len, backward=backward,

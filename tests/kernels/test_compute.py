@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,6 @@ GEMM: dict[str, Any] = {
     "units": 100,
     "k_half": 64,
     "input_bytes": 2,
-    "weight_bytes": 2,
     "output_bytes": 2,
     "memory_bytes_per_s": MEMORY,
     "launch_s": 3e-6,
@@ -54,13 +54,28 @@ MATERIALISED: dict[str, Any] = {
 }
 
 
+def roof(**given: Any) -> compute.Roof:
+    return compute.Roof(**{field.name: given[field.name] for field in fields(compute.Roof)})
+
+
+def gemm_s(m: Any, n: Any, k: Any, *, groups: Any = 1, **given: Any) -> Any:
+    tiles = {"m": given["tile_m"], "n": given["tile_n"], **{name: given[name] for name in ("units", "k_half")}}
+    tiles |= {"wave_loss": given["wave_loss"]} if "wave_loss" in given else {}
+    sizes = {name: given[name] for name in ("input_bytes", "output_bytes")}
+    return compute.gemm_s(m, n, k, groups=groups, roof=roof(**given), tiles=compute.Tiles(**tiles), **sizes)
+
+
+def attention(**given: Any) -> compute.Attention:
+    return compute.Attention(**{field.name: given[field.name] for field in fields(compute.Attention)})
+
+
 # Matrix products -----------------------------------------------------------------------------------------------------
 
 
 def test_gemm_of_whole_waves() -> None:
     # 80 by 20 tiles are 16 waves of 100.
     m, n, k = 80 * 128, 20 * 256, 4096
-    assert compute.gemm_s(m, n, k, **GEMM) == pytest.approx(2 * m * n * (k + 64) / 80e12 + 3e-6)
+    assert gemm_s(m, n, k, **GEMM) == pytest.approx(2 * m * n * (k + 64) / 80e12 + 3e-6)
 
 
 @pytest.mark.parametrize(
@@ -77,21 +92,21 @@ def test_gemm_of_whole_waves() -> None:
     ],
 )
 def test_gemm_pays_for_waves(tiles: int, paid: int) -> None:
-    time_s = compute.gemm_s(128, 256 * tiles, 2**20, **GEMM | {"memory_bytes_per_s": 1e30})
+    time_s = gemm_s(128, 256 * tiles, 2**20, **GEMM | {"memory_bytes_per_s": 1e30})
     assert time_s - 3e-6 == pytest.approx(paid * 2 * 128 * 256 * (2**20 + 64) / 80e12)
 
 
 def test_thin_gemm_reads_its_weights() -> None:
     fast = GEMM | {"peak_flop_per_s": 10 * PEAK}
-    assert compute.gemm_s(1, 8192, 8192, **fast) == pytest.approx(2 * (8192**2 + 2 * 8192) / MEMORY + 3e-6)
+    assert gemm_s(1, 8192, 8192, **fast) == pytest.approx(2 * (8192**2 + 2 * 8192) / MEMORY + 3e-6)
 
 
 def test_experts_in_one_launch() -> None:
-    apart_s = 8 * (compute.gemm_s(1280, 2560, 4096, **GEMM) - 3e-6)
-    together_s = compute.gemm_s(1280, 2560, 4096, groups=8, **GEMM) - 3e-6
+    apart_s = 8 * (gemm_s(1280, 2560, 4096, **GEMM) - 3e-6)
+    together_s = gemm_s(1280, 2560, 4096, groups=8, **GEMM) - 3e-6
     assert together_s == pytest.approx(apart_s)  # 100 tiles each: no tail to share
-    apart_s = 8 * (compute.gemm_s(128, 2560, 4096, **GEMM) - 3e-6)
-    assert compute.gemm_s(128, 2560, 4096, groups=8, **GEMM) - 3e-6 < apart_s
+    apart_s = 8 * (gemm_s(128, 2560, 4096, **GEMM) - 3e-6)
+    assert gemm_s(128, 2560, 4096, groups=8, **GEMM) - 3e-6 < apart_s
 
 
 widths = st.integers(1, 40_000)
@@ -101,20 +116,20 @@ widths = st.integers(1, 40_000)
 def test_gemm_never_falls_with_size_nor_rises_with_speed(
     m: int, n: int, k: int, groups: int, more: int, factor: float
 ) -> None:
-    time_s = compute.gemm_s(m, n, k, groups=groups, **GEMM)
-    assert compute.gemm_s(m + more, n, k, groups=groups, **GEMM) >= time_s
-    assert compute.gemm_s(m, n + more, k, groups=groups, **GEMM) >= time_s
-    assert compute.gemm_s(m, n, k + more, groups=groups, **GEMM) >= time_s
-    assert compute.gemm_s(m, n, k, groups=groups + more, **GEMM) >= time_s
-    assert compute.gemm_s(m, n, k, groups=groups, **GEMM | {"peak_flop_per_s": PEAK * factor}) <= time_s
-    assert compute.gemm_s(m, n, k, groups=groups, **GEMM | {"memory_bytes_per_s": MEMORY * factor}) <= time_s
+    time_s = gemm_s(m, n, k, groups=groups, **GEMM)
+    assert gemm_s(m + more, n, k, groups=groups, **GEMM) >= time_s
+    assert gemm_s(m, n + more, k, groups=groups, **GEMM) >= time_s
+    assert gemm_s(m, n, k + more, groups=groups, **GEMM) >= time_s
+    assert gemm_s(m, n, k, groups=groups + more, **GEMM) >= time_s
+    assert gemm_s(m, n, k, groups=groups, **GEMM | {"peak_flop_per_s": PEAK * factor}) <= time_s
+    assert gemm_s(m, n, k, groups=groups, **GEMM | {"memory_bytes_per_s": MEMORY * factor}) <= time_s
     assert time_s >= max(2 * groups * m * n * k / 80e12, 2 * groups * k * n / MEMORY)
 
 
 @given(st.lists(st.tuples(widths, widths, widths), min_size=1, max_size=6))
 def test_gemm_rows_are_single_rows(shapes: list[tuple[int, int, int]]) -> None:
     m, n, k = np.array(shapes).T
-    assert compute.gemm_s(m, n, k, **GEMM).tolist() == [compute.gemm_s(*shape, **GEMM) for shape in shapes]
+    assert gemm_s(m, n, k, **GEMM).tolist() == [gemm_s(*shape, **GEMM) for shape in shapes]
 
 
 # Score pairs ---------------------------------------------------------------------------------------------------------
@@ -155,7 +170,14 @@ def test_shares_of_a_context_parallel_group_sum_to_the_whole(cp: int, chunk: int
 def flash_s(query_len: Any, *, causal: bool = True, backward: bool = False, **changes: Any) -> Any:
     pairs = compute.score_pairs(query_len, query_len, causal=causal)
     options = PLAIN_ATTENTION | changes
-    return compute.flash_attention_s(pairs=pairs, query_len=query_len, key_len=query_len, backward=backward, **options)
+    cut = {name: options[name] for name in ("units", "dim_half", "keys_half")}
+    return compute.flash_attention_s(
+        attention(pairs=pairs, query_len=query_len, key_len=query_len, **options),
+        backward=backward,
+        roof=roof(**options),
+        blocks=compute.Blocks(queries=options["tile_query"], **cut),
+        element_bytes=options["element_bytes"],
+    )
 
 
 def test_flash_work_is_two_products_forward_and_five_backward() -> None:
@@ -215,13 +237,23 @@ def test_materialised_attention_reads_its_scores() -> None:
     scores = 2 * 16 * 4096**2
     products_s = scores * 4 * 128 / 50e12
     sweep_s = scores * 2 / MEMORY
-    options = MATERIALISED | {"query_len": 4096, "key_len": 4096}
-    forward_s = compute.materialised_attention_s(backward=False, softmax_passes=2, **options)
-    backward_s = compute.materialised_attention_s(backward=True, softmax_passes=3, **options)
+    options = MATERIALISED | {"query_len": 4096, "key_len": 4096, "pairs": 4096**2, "kv_heads": 16}
+
+    def time_s(passes: float, *, backward: bool = False, **changes: Any) -> Any:
+        given = options | changes
+        return compute.materialised_attention_s(
+            attention(**given),
+            backward=backward,
+            roof=roof(**given),
+            softmax_passes=passes,
+            score_bytes=given["score_bytes"],
+        )
+
+    forward_s, backward_s = time_s(2), time_s(3, backward=True)
     assert products_s > 2 * sweep_s
     assert forward_s == pytest.approx(products_s + 2 * sweep_s + 1e-6)
     assert backward_s == pytest.approx(2 * products_s + 3 * sweep_s + 1e-6)
-    narrow_s = compute.materialised_attention_s(backward=False, softmax_passes=2, **options | {"v_dim": 1, "qk_dim": 1})
+    narrow_s = time_s(2, v_dim=1, qk_dim=1)
     assert narrow_s == pytest.approx(4 * sweep_s + 1e-6)
 
 
@@ -262,7 +294,7 @@ def test_published_attention_rates(seq_len: int, head_dim: int, tflop_per_s: flo
 def test_a_library_that_splits_no_tile_pays_whole_waves() -> None:
     """101 tiles on 100 units: two waves, or what a quarter or none of a wave costs."""
     shape = {"m": 128, "n": 256 * 101, "k": 4096}
-    wave = compute.gemm_s(**{**shape, "n": 256 * 100}, **{**GEMM, "launch_s": 0.0})
+    wave = gemm_s(**{**shape, "n": 256 * 100}, **{**GEMM, "launch_s": 0.0})
     for loss, waves in ((1.0, 2.0), (0.25, 1.26), (0.0, 1.01)):
-        taken = compute.gemm_s(**shape, **{**GEMM, "launch_s": 0.0, "wave_loss": loss})
+        taken = gemm_s(**shape, **{**GEMM, "launch_s": 0.0, "wave_loss": loss})
         assert taken == pytest.approx(wave * waves)

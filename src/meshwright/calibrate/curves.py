@@ -8,7 +8,7 @@ with predicted the kernels that price plans, so that what is measured here is wh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -138,10 +138,11 @@ def fit_curves(timings: Timings, base: KernelEfficiency, units: int, nominal: di
             )
         )
     bandwidth, stream_curve = _streams(timings)
+    roof = compute.Roof(peak_flop_per_s=1.0, max_fraction=1.0, memory_bytes_per_s=bandwidth, launch_s=timings.launch_s)
     rates, halves, curves = {}, {}, [stream_curve]
     for dtype in dtypes:
         points = [point for point in timings.products if point.dtype == dtype]
-        rate, k_half, curve = _products(points, base, units, bandwidth, timings.launch_s)
+        rate, k_half, curve = _products(points, base, units, roof)
         rates[dtype], halves[dtype] = rate, k_half
         curves.append(curve)
     peaks = {dtype: max(nominal.get(dtype, 0.0), rate) for dtype, rate in rates.items()}
@@ -149,7 +150,9 @@ def fit_curves(timings: Timings, base: KernelEfficiency, units: int, nominal: di
     flash = []
     for backward in (False, True):
         timed = [point for point in timings.attention if point.backward == backward]
-        fraction, keys_half, curve = _attention(timed, base, units, peaks, bandwidth, timings.launch_s)
+        fraction, keys_half, curve = _attention(
+            timed, base, units, replace(roof, peak_flop_per_s=peaks[timed[0].dtype])
+        )
         flash.append((fraction, keys_half))
         curves.append(curve)
     link = _link(timings.reductions)
@@ -186,7 +189,7 @@ def _streams(timings: Timings) -> tuple[float, Curve]:
 
 
 def _products(
-    points: Sequence[TimedProduct], base: KernelEfficiency, units: int, bandwidth: float, launch_s: float
+    points: Sequence[TimedProduct], base: KernelEfficiency, units: int, roof: compute.Roof
 ) -> tuple[float, float, Curve]:
     """Rate of endless products and the length at which half of it is reached."""
     m, n, k = (np.array([getattr(point, name) for point in points], dtype=float) for name in "mnk")
@@ -199,17 +202,10 @@ def _products(
                 m,
                 n,
                 k,
-                peak_flop_per_s=np.exp(x[0]),
-                max_fraction=1.0,
-                tile_m=base.tile_m,
-                tile_n=base.tile_n,
-                units=units,
-                k_half=np.exp(x[1]),
+                roof=replace(roof, peak_flop_per_s=np.exp(x[0])),
+                tiles=compute.Tiles(m=base.tile_m, n=base.tile_n, units=units, k_half=np.exp(x[1])),
                 input_bytes=element,
-                weight_bytes=element,
                 output_bytes=element,
-                memory_bytes_per_s=bandwidth,
-                launch_s=launch_s,
             )
         )
 
@@ -221,12 +217,7 @@ def _products(
 
 
 def _attention(
-    points: Sequence[TimedAttention],
-    base: KernelEfficiency,
-    units: int,
-    peaks: dict[str, float],
-    bandwidth: float,
-    launch_s: float,
+    points: Sequence[TimedAttention], base: KernelEfficiency, units: int, roof: compute.Roof
 ) -> tuple[float, float, Curve]:
     """Fraction of the peak for long sequences, and keys per query at which half of it is reached."""
     seq = np.array([point.seq_len for point in points], dtype=float)
@@ -235,28 +226,27 @@ def _attention(
     )
     measured = np.array([point.seconds for point in points])
     dtype, backward = points[0].dtype, points[0].backward
+    shape = compute.Attention(
+        pairs=compute.score_pairs(seq, seq),
+        query_len=seq,
+        key_len=seq,
+        batch=batch,
+        heads=heads,
+        kv_heads=heads,
+        qk_dim=width,
+        v_dim=width,
+    )
 
     def predicted(x: Float[np.ndarray, "2"]) -> Float[np.ndarray, "points"]:
         return np.asarray(
             compute.flash_attention_s(
-                pairs=compute.score_pairs(seq, seq),
-                query_len=seq,
-                key_len=seq,
-                batch=batch,
-                heads=heads,
-                kv_heads=heads,
-                qk_dim=width,
-                v_dim=width,
+                shape,
                 backward=backward,
-                peak_flop_per_s=peaks[dtype],
-                max_fraction=np.exp(x[0]),
-                dim_half=base.flash_dim_half,
-                keys_half=np.exp(x[1]),
-                tile_query=base.flash_tile,
-                units=units,
+                roof=replace(roof, max_fraction=np.exp(x[0])),
+                blocks=compute.Blocks(
+                    queries=base.flash_tile, units=units, dim_half=base.flash_dim_half, keys_half=np.exp(x[1])
+                ),
                 element_bytes=ELEMENT_BYTES[dtype],
-                memory_bytes_per_s=bandwidth,
-                launch_s=launch_s,
             )
         )
 

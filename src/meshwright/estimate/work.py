@@ -206,20 +206,27 @@ class _Pricing:
             np.asarray(n, dtype=float),
             np.asarray(k, dtype=float),
             groups=np.asarray(groups, dtype=float),
-            peak_flop_per_s=peak,
-            max_fraction=fraction,
-            tile_m=efficiency.tile_m,
-            tile_n=efficiency.tile_n,
-            units=hardware.units,
-            wave_loss=hardware.software.wave_loss,
-            k_half=efficiency.k_half,
+            roof=self._roof(peak, fraction),
+            tiles=compute.Tiles(
+                m=efficiency.tile_m,
+                n=efficiency.tile_n,
+                units=hardware.units,
+                k_half=efficiency.k_half,
+                wave_loss=hardware.software.wave_loss,
+            ),
             input_bytes=element,
-            weight_bytes=element,
             output_bytes=output_bytes,
-            memory_bytes_per_s=hardware.achieved_memory_bytes_per_s,
-            launch_s=efficiency.launch_s,
         )
         return seconds + self.zero
+
+    def _roof(self, peak_flop_per_s: float, fraction: float, kernels: int = 1) -> compute.Roof:
+        """Of the device for kernels at a fraction of a peak, so many of them one after the other."""
+        return compute.Roof(
+            peak_flop_per_s=peak_flop_per_s,
+            max_fraction=fraction,
+            memory_bytes_per_s=self.hardware.achieved_memory_bytes_per_s,
+            launch_s=kernels * self.hardware.efficiency.launch_s,
+        )
 
     def _cast(self, local: LocalGemm, module: ModuleSeconds) -> None:
         """Inputs of 8-bit products are scaled, converted and transposed: `cast_passes` over each, in 16 bits and 8."""
@@ -254,44 +261,41 @@ class _Pricing:
     def _core(self, op: CoreAttention, local: LocalAttention, *, backward: bool, materialised: bool) -> Rows:
         hardware, efficiency = self.hardware, self.hardware.efficiency
         qk_dim, v_dim = op.head_dim, op.value_dim
-        if materialised:
-            # Rows of heads that do not start on 16 bytes cannot be read by tensor cores.
-            aligned = qk_dim % ALIGNED == 0 and v_dim % ALIGNED == 0
-            return self.zero + compute.materialised_attention_s(
-                query_len=local.query_len,
-                key_len=local.key_len,
-                batch=local.batch,
-                heads=local.heads,
-                qk_dim=op.head_dim,
-                v_dim=op.value_dim,
-                backward=backward,
-                peak_flop_per_s=hardware.attention_flop_per_s if aligned else hardware.scalar_flop_per_s,
-                max_fraction=hardware.head_fraction,
-                softmax_passes=(5.5 if backward else 4.5) * hardware.software.vector_passes,
-                score_bytes=self.activation_bytes,
-                memory_bytes_per_s=hardware.achieved_memory_bytes_per_s,
-                launch_s=4 * efficiency.launch_s,
-            )
-        fraction = efficiency.flash_backward_fraction if backward else efficiency.flash_forward_fraction
-        return self.zero + compute.flash_attention_s(
+        if not materialised:
+            qk_dim, v_dim = (-(-dim // FLASH_PAD) * FLASH_PAD for dim in (qk_dim, v_dim))
+        shape = compute.Attention(
             pairs=local.pairs,
             query_len=local.query_len,
             key_len=local.key_len,
             batch=local.batch,
             heads=local.heads,
             kv_heads=local.kv_heads,
-            qk_dim=-(-qk_dim // FLASH_PAD) * FLASH_PAD,
-            v_dim=-(-v_dim // FLASH_PAD) * FLASH_PAD,
+            qk_dim=qk_dim,
+            v_dim=v_dim,
+        )
+        if materialised:
+            # Rows of heads that do not start on 16 bytes cannot be read by tensor cores.
+            aligned = qk_dim % ALIGNED == 0 and v_dim % ALIGNED == 0
+            peak = hardware.attention_flop_per_s if aligned else hardware.scalar_flop_per_s
+            return self.zero + compute.materialised_attention_s(
+                shape,
+                backward=backward,
+                roof=self._roof(peak, hardware.head_fraction, kernels=4),
+                softmax_passes=(5.5 if backward else 4.5) * hardware.software.vector_passes,
+                score_bytes=self.activation_bytes,
+            )
+        fraction = efficiency.flash_backward_fraction if backward else efficiency.flash_forward_fraction
+        return self.zero + compute.flash_attention_s(
+            shape,
             backward=backward,
-            peak_flop_per_s=hardware.attention_flop_per_s,
-            max_fraction=fraction * hardware.flash_share,
-            dim_half=efficiency.flash_dim_half,
-            keys_half=efficiency.flash_keys_half,
-            tile_query=efficiency.flash_tile,
-            units=hardware.units,
+            roof=self._roof(hardware.attention_flop_per_s, fraction * hardware.flash_share),
+            blocks=compute.Blocks(
+                queries=efficiency.flash_tile,
+                units=hardware.units,
+                dim_half=efficiency.flash_dim_half,
+                keys_half=efficiency.flash_keys_half,
+            ),
             element_bytes=self.activation_bytes,
-            memory_bytes_per_s=hardware.achieved_memory_bytes_per_s,
-            launch_s=efficiency.launch_s,
         )
 
     def vector(self, op: Vector, top_k: int, module: ModuleSeconds) -> None:
