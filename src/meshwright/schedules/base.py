@@ -430,9 +430,13 @@ def largest_vectors(vectors: Int[np.ndarray, "vectors chunks"]) -> Int[np.ndarra
     Args:
         vectors: counts.
     """
-    distinct = np.unique(vectors, axis=0)
-    covers = (distinct[None, :, :] >= distinct[:, None, :]).all(axis=-1)
-    kept = distinct[covers.sum(axis=1) == 1]
+    in_order = vectors[np.lexsort(vectors.T[::-1])]
+    kept = in_order[np.append(True, (in_order[1:] != in_order[:-1]).any(axis=1))]
+    totals = kept.sum(axis=1)
+    # Of distinct vectors with the same total none covers another.
+    if totals.min() < totals.max():
+        covers = (kept[None, :, :] >= kept[:, None, :]).all(axis=-1)
+        kept = kept[covers.sum(axis=1) == 1]
     kept.setflags(write=False)
     return kept
 

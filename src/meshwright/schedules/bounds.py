@@ -107,7 +107,10 @@ class Paths:
         """All paths, each once."""
         counts = np.stack(self.counts).swapaxes(-1, -2)
         flat = np.concatenate([counts.reshape(len(counts), -1), np.asarray(self.turns)[:, None]], axis=1)
-        kept = np.sort(np.unique(flat, axis=0, return_index=True)[1])
+        first: dict[bytes, int] = {}
+        for number, path in enumerate(flat):
+            first.setdefault(path.tobytes(), number)
+        kept = np.array(list(first.values()))
         return PathBound(
             once=np.ascontiguousarray(counts[kept, 0]),
             each=np.ascontiguousarray(counts[kept, 1]),

@@ -8,7 +8,7 @@ import numpy as np
 
 from meshwright.errors import Problem
 from meshwright.schedules.alternating import alternating_table
-from meshwright.schedules.base import Schedule
+from meshwright.schedules.base import Schedule, largest_vectors
 from meshwright.schedules.bounds import PathBound, Paths
 from meshwright.schedules.parameters import whole
 from meshwright.schedules.table import ScheduleTable
@@ -102,6 +102,24 @@ class Interleaved(Schedule):
     def _in_flight_for(self, p: int, m: int, v: int) -> int:
         g = self.group or p
         return min(m, 3 * g + m % g)
+
+    def _in_flight(self, p: int, m: int, v: int) -> tuple[Int[np.ndarray, "vectors chunks"], ...]:
+        """Chunks of the first w + 1 + k forwards less those of the first k backwards, for w warm-up forwards and any k.
+
+        Backwards visit the chunks of the forwards in reverse, so both follow one count; whole groups repeat it.
+        """
+        chunks, _ = self._order(p, m, v)
+        forward = np.zeros((m * v + 1, v), np.int64)
+        np.cumsum(chunks[:, None] == np.arange(v), axis=0, out=forward[1:])
+        backward = forward[:, ::-1]
+        g = self.group or p
+        period = m * v if m % g else g * v
+        found = []
+        for warmup in self._warmup(p, m, v).tolist():
+            moments = max(1, min(m * v - warmup, period))
+            first = min(warmup + 1, m * v)
+            found.append(largest_vectors(forward[first : first + moments] - backward[:moments]))
+        return tuple(found)
 
     def _path_bound(self, p: int, m: int, v: int) -> PathBound:
         """All work of one worker, reached in one of three ways and left in one of three.

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from meshwright.schedules.base import live_vectors
 from meshwright.schedules.bounds import PathBound
 from meshwright.schedules.critical_paths import generic_path_bound
 from meshwright.schedules.interleaved import Interleaved
 from meshwright.schedules.lists import table_of_lists
 from meshwright.schedules.table import ScheduleTable
 from meshwright.schedules.zero_bubble import SPLIT, split_alternating
+from meshwright.shapes import Int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +68,9 @@ class InterleavedZeroBubble(Interleaved):
 
     def _in_flight_for(self, p: int, m: int, v: int) -> int:
         return m
+
+    def _in_flight(self, p: int, m: int, v: int) -> tuple[Int[np.ndarray, "vectors chunks"], ...]:
+        return live_vectors(self.table(p, m, v))
 
     def _path_bound(self, p: int, m: int, v: int) -> PathBound:
         return generic_path_bound(self.table(p, m, v))

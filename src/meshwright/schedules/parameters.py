@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cache
 from typing import Any, Literal
 
 from meshwright.errors import Problem
@@ -106,17 +107,22 @@ def _declared(parameter: Parameter) -> Any:
     return field(default=parameter.default, metadata={"parameter": parameter})
 
 
+@cache
+def _of_class(owner: type) -> tuple[Parameter, ...]:
+    return tuple(
+        replace(item.metadata["parameter"], name=item.name, schedules=(owner.name,))  # type: ignore[attr-defined]
+        for item in fields(owner)
+        if "parameter" in item.metadata
+    )
+
+
 def parameters_of(owner: Any) -> tuple[Parameter, ...]:
     """The settings that a schedule declares, in the order of its fields.
 
     Args:
         owner: a schedule or its class.
     """
-    return tuple(
-        replace(item.metadata["parameter"], name=item.name, schedules=(owner.name,))
-        for item in fields(owner)
-        if "parameter" in item.metadata
-    )
+    return _of_class(owner if isinstance(owner, type) else type(owner))
 
 
 def together(declared: Iterable[Parameter]) -> tuple[Parameter, ...]:
