@@ -15,9 +15,11 @@ from meshwright.calculon.model import price_for_search
 from meshwright.calculon.reading import read_application, read_system
 from meshwright.calculon.search import search, search_part
 from meshwright.calculon.space import ExecutionSpace
+from meshwright.search.certificate import Certificate
 from meshwright.search.incumbents import SearchedPart
 from meshwright.search.points import Points, Shield
 from tests.calculon.spaces import SMALL, WIDE, a100, brute, one_network, roofline, space_of
+from tests.search.engine_cases import EngineCases
 
 SPACES = {
     "optimal-execution": lambda: space_of(SMALL, a100(8.0), 16, 8, "optimal-execution"),
@@ -85,6 +87,19 @@ def test_the_best_is_the_best_whatever_the_system(
     part = search_part(space, Goal(top=5))
     assert part.best.number.tolist() == number[np.lexsort((number, sample_s))[:5]].tolist()
     assert part.counts.feasible == len(number)
+
+
+class TestExecutions(EngineCases):
+    def space(self) -> ExecutionSpace:
+        return SPACES["little memory"]()
+
+    def search(self, top: int) -> tuple[list[float], Certificate]:
+        found = search(self.space(), Goal(top=top))
+        return [1.0 / one.sample_rate for one in found.best], found.certificate
+
+    def everything(self) -> tuple[list[float], int]:
+        _, sample_s, *_ = brute(self.space())
+        return sample_s.tolist(), self.space().size
 
 
 def test_parts_of_a_space_merge_to_the_whole() -> None:

@@ -19,7 +19,7 @@ from meshwright.report.words.titles import shortened, title_of
 from meshwright.report.words.verdict import Verdict, run_sentence
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.front import FrontPlan
-from meshwright.search.result import Certificate
+from meshwright.search.result import PlanCertificate
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredModel, MeasuredWorkload
@@ -153,7 +153,7 @@ class PlanSet(Sequence[RankedPlan]):
     assumptions: tuple[Assumption, ...]
     verdict: Verdict
     plans: tuple[RankedPlan, ...]
-    certificate: Certificate | None = None
+    certificate: PlanCertificate | None = None
     """None where nothing was searched."""
     pareto: tuple[FrontPlan, ...] = ()
     """Plans no other beats in time and memory at once, to 10% slower than the best; empty unless asked for."""

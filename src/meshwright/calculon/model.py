@@ -183,17 +183,6 @@ def price_memory(
     return MemoryColumns(tier1_bytes=tier1, tier2_bytes=tier2)
 
 
-def price_time(prepared: Prepared, columns: ExecutionColumns, part: slice) -> Float[np.ndarray, "rows"]:
-    """Seconds per batch of rows whose blocks are priced already.
-
-    Args:
-        prepared: `rows.prepare` of all rows.
-        columns: the rows of the part, legal.
-        part: which of the prepared rows they are.
-    """
-    return batch(Rows(prepared, columns, part)).total_s
-
-
 def _broken(app: Application, system: System, columns: ExecutionColumns) -> Int[np.ndarray, "rows"]:
     """`reject` in parts."""
     reason = np.empty(columns.rows, dtype=np.int8)

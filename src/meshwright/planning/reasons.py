@@ -10,12 +10,12 @@ from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.compose.costing import SECONDS_PER_HOUR
 from meshwright.planning.objectives import OBJECTIVES, QUICKEST, Aim
 from meshwright.planning.reason import Reason
-from meshwright.search.result import Certificate
+from meshwright.search.result import PlanCertificate
 from meshwright.specs.cluster import ClusterSpec
 
 
 def plan_reasons(
-    job: PlannedJob, estimate: StepPrice, certificate: Certificate | None, objective: str = "time"
+    job: PlannedJob, estimate: StepPrice, certificate: PlanCertificate | None, objective: str = "time"
 ) -> Iterator[Reason]:
     """Where the time goes, where the memory peaks, what was proved.
 
@@ -44,7 +44,7 @@ def plan_reasons(
         yield Reason.of("recompute per layer")
 
 
-def search_reason(certificate: Certificate, objective: str = "time", step_time_s: float | None = None) -> Reason:
+def search_reason(certificate: PlanCertificate, objective: str = "time", step_time_s: float | None = None) -> Reason:
     """What the search proves of the best plan.
 
     Args:

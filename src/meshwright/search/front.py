@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from meshwright.search.points import thinned
 from meshwright.search.result import FoundPlan, SearchResult
 from meshwright.search.search import search
 from meshwright.search.space import Space
@@ -73,23 +74,10 @@ def device_front(
         if not plans:
             break
         found.append(_priced(plans[0], part))
-    return undominated(found)
+    return tuple(thinned(sorted(found, key=lambda plan: plan.wishes), lambda plan: plan.wishes, FRONT_STEP))
 
 
 def _priced(plan: FoundPlan, cluster: ClusterSpec) -> FrontPlan:
     seconds = plan.estimate.step_time_s * plan.plan.devices
     price = cluster.groups[0].price_per_hour
     return FrontPlan(plan=plan, devices=plan.plan.devices, cost=seconds if price is None else seconds * price / 3600.0)
-
-
-def undominated(plans: list[FrontPlan]) -> tuple[FrontPlan, ...]:
-    """Plans that no other one equals or beats in every wish, within FRONT_STEP; quickest first."""
-    front: list[FrontPlan] = []
-    for plan in sorted(plans, key=lambda p: p.wishes):
-        covered = any(
-            all(mine >= theirs * (1.0 - FRONT_STEP) for mine, theirs in zip(plan.wishes, other.wishes, strict=True))
-            for other in front
-        )
-        if not covered:
-            front.append(plan)
-    return tuple(front)

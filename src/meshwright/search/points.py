@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,6 +16,9 @@ SHIELD_POINTS = 1024
 """Points of a front that bounds are compared with; more would cost more than they prune."""
 NEARBY = 1e-12
 """Relative difference that rounding can make; a bound must be beaten by more than this."""
+
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,3 +117,24 @@ class Shield:
         quicker = np.searchsorted(self.time_s, time_s * (1.0 - NEARBY), side="left")
         smaller = np.searchsorted(self.tier1_bytes, tier1_bytes, side="right")
         return self.least_tier2[quicker, smaller] <= tier2_bytes
+
+
+def thinned(items: Iterable[Item], wishes: Callable[[Item], tuple[float, ...]], step: float) -> list[Item]:
+    """Items that no kept one equals or beats in every wish, but for a share.
+
+    Args:
+        items: in the order in which they are kept.
+        wishes: of an item; less is better in each.
+        step: share of a wish by which an item must be better than another one to stand beside it.
+
+    Returns:
+        The items that are kept, in their order.
+    """
+    front: list[tuple[Item, tuple[float, ...]]] = []
+    for item in items:
+        own = wishes(item)
+        if not any(
+            all(mine >= theirs * (1.0 - step) for mine, theirs in zip(own, other, strict=True)) for _, other in front
+        ):
+            front.append((item, own))
+    return [item for item, _ in front]

@@ -9,8 +9,10 @@ import numpy as np
 from meshwright.estimate.pipeline import PricedItems, pipeline_columns, sync_layers
 from meshwright.estimate.step import Workers, run_pipeline, step_of
 from meshwright.search.block import Block, Candidates, Sharding
+from meshwright.search.engine import Columns
 from meshwright.search.geometry import Shape
-from meshwright.shapes import Float, Int
+from meshwright.search.points import thinned
+from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.row import PlanRow
 
 TOGETHER = 48
@@ -65,6 +67,10 @@ class Queue:
         if len(times) < self.top:
             return np.inf
         return max(times[self.top - 1], times[0] * self.slack) * (1.0 + EQUAL)
+
+    def hopeful(self, columns: Columns) -> Bool[np.ndarray, "rows"]:
+        """Rows of whose plans one may belong to the answer."""
+        return np.asarray(columns.bound_s <= self.threshold_s)
 
     def add(self, block: Block, found: Candidates) -> None:
         """Let candidates of a block wait."""
@@ -177,11 +183,7 @@ def _least(
 
 def pareto_front(plans: list[Simulated]) -> list[Simulated]:
     """Plans by time, each needing at least FRONT_STEP less memory than every quicker one."""
-    front: list[Simulated] = []
-    for plan in sorted(plans, key=_order):
-        if not front or plan.peak_bytes < front[-1].peak_bytes * (1.0 - FRONT_STEP):
-            front.append(plan)
-    return front
+    return thinned(sorted(plans, key=_order), lambda plan: (plan.time_s, plan.peak_bytes), FRONT_STEP)
 
 
 def _order(plan: Simulated) -> tuple[float, float, str]:

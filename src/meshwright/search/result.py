@@ -5,41 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshwright.estimate.result import StepEstimate
+from meshwright.search.certificate import Certificate
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Certificate:
-    """How many plans there were and why the others need not be looked at."""
+class PlanCertificate(Certificate):
+    """A certificate of plans, whose best ones are run through the event simulator."""
 
-    space: int
-    """Legal plans of the space."""
-    priced: int
-    """Plans whose time and memory were computed."""
-    feasible: int
-    """Priced plans that fit the device memory."""
-    simulated: int
-    """Plans run through the event simulator."""
-    pruned: tuple[tuple[str, int], ...]
-    """Plans skipped by rule; with `priced` they sum to `space`."""
-    optimal: bool
-    """No plan of the space is faster than the best one, in simulated time."""
     bound_step_time_s: float | None
     """No plan of the space is faster than this; None if none fits."""
-    search_s: float
 
     def to_dict(self) -> dict[str, object]:
         """The `search` entry of a plan set, timing apart."""
-        return {
-            "space": self.space,
-            "priced": self.priced,
-            "feasible": self.feasible,
-            "simulated": self.simulated,
-            "pruned": dict(self.pruned),
-            "optimal": self.optimal,
-            "bound_step_time_s": self.bound_step_time_s,
-        }
+        return {**Certificate.to_dict(self), "bound_step_time_s": self.bound_step_time_s}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +39,6 @@ class SearchResult:
     plans: tuple[FoundPlan, ...]
     pareto: tuple[FoundPlan, ...]
     """Plans no other plan beats in time and memory at once."""
-    certificate: Certificate
+    certificate: PlanCertificate
     relaxed: bool
     """Nothing left the usual reserve free, so plans with less than 8% headroom were admitted."""

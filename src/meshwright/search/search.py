@@ -1,4 +1,4 @@
-"""The one search: exhaustive over the space, pruned by bounds that cannot lose the best plan, decided by the simulator.
+"""The exact search of plans: the whole space, pruned by bounds that cannot lose the best plan, decided by simulation.
 
     rows     every legal (tp, cp, ep, etp, pp, dp, mbs, overlap), each with a lower bound over all its settings
     sketches shapes of schedules without a bound of their own, bounded by what holds for any order of tasks
@@ -11,9 +11,8 @@ A row, pair or plan is dropped only if its bound is above the time of plans alre
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -25,22 +24,29 @@ from meshwright.schedules import schedule_named
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.block import Block, PricedRows, shardings_for
 from meshwright.search.bound import row_bounds
+from meshwright.search.certificate import Counts
+from meshwright.search.engine import explore
 from meshwright.search.geometry import Shape, ShapeFactory
 from meshwright.search.grid import Grid, build_grid
 from meshwright.search.queue import Queue, Simulated
 from meshwright.search.recompute import refine_recompute
-from meshwright.search.result import Certificate, FoundPlan, SearchResult
+from meshwright.search.result import FoundPlan, PlanCertificate, SearchResult
 from meshwright.search.sketch import Sketch, sketches
 from meshwright.search.space import Space
+from meshwright.search.table import Table
 from meshwright.shapes import Float, Int
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
 
-FIRST_ROWS = 512
-"""Rows priced before anything is known, to find a first time to beat; twice as many each time after."""
-CHUNK_ROWS = 4096
-"""Most rows priced together: their tables fit the cache, and a better time to beat is used soon."""
+SIZES = (512, 2, 4096)
+"""Rows priced before anything is known, to find a first time to beat; twice as many each time after, until their
+tables would not fit the cache."""
+ROW_BEATEN = "row: time bound above the best"
+SHAPE_BEATEN = "shape: time bound above the best"
+ROW_TOO_LARGE = "row: states exceed memory"
+SIMULATED = "simulated"
+"""Effort of a certificate: plans run through the event simulator."""
 REFINED_GAIN = 0.005
 """A plan with recompute chosen per layer is worth showing if it is this much quicker."""
 FRONT_SLACK = 1.1
@@ -119,24 +125,22 @@ class _Search:
         self.queue = Queue(top, FRONT_SLACK if pareto else 1.0)
         self.limit_bytes = self.hardware.memory_bytes * (1.0 if space.tight else 1.0 - TIGHT_SHARE)
         self.shapes: dict[tuple[int, int], list[Shape]] = {}
-        self.priced = self.feasible = 0
-        self.pruned: Counter[str] = Counter()
+        self.counts = Counts()
 
     def run(self, started: float) -> SearchResult:
         """Search; `started` is when the clock of the certificate began."""
         grid = build_grid(self.model, self.workload, self.cluster.devices, self.space)
-        space_size = 0
         if grid.rows:
-            plans_of_row = self._plans_of_row(grid)
-            space_size = int(plans_of_row.sum())
+            plans = self._plans_of_row(grid)
+            self.counts.space = int(plans.sum())
             bounds = row_bounds(grid, self.model, self.hardware, self.workload, any_order=not self.in_order)
             hopeless = bounds.peak_bytes > self.limit_bytes
-            self.pruned["row: states exceed memory"] += int(plans_of_row[hopeless].sum())
-            order = np.flatnonzero(~hopeless & (plans_of_row > 0))
-            order = order[np.argsort(bounds.time_s[order], kind="stable")]
-            self._price_rows(grid, order, bounds.time_s[order], plans_of_row)
+            self.counts.pruned[ROW_TOO_LARGE] += int(plans[hopeless].sum())
+            row = np.flatnonzero(~hopeless & (plans > 0))
+            rows = _Rows(run=self, grid=grid, row=row, bound_s=bounds.time_s[row], plans=plans[row])
+            explore(rows, self.queue, self.counts)
         self.queue.simulate()
-        return self._result(space_size, started)
+        return self._result(started)
 
     def _plans_of_row(self, grid: Grid) -> Int[np.ndarray, "rows"]:
         """How many plans each row stands for: shapes of its (pp, m) times shardings of its (dp, cp)."""
@@ -144,26 +148,7 @@ class _Search:
         shardings = _per_pair(grid.dp, grid.cp, lambda dp, cp: len(shardings_for(dp, cp, self.space)))
         return shapes * shardings
 
-    def _price_rows(
-        self,
-        grid: Grid,
-        order: Int[np.ndarray, "hopeful"],
-        bound_s: Float[np.ndarray, "hopeful"],
-        plans_of_row: Int[np.ndarray, "rows"],
-    ) -> None:
-        """Price rows in the order of their bounds, a few first, until no row's bound is below the time to beat."""
-        position, size = 0, FIRST_ROWS
-        while position < len(order):
-            good = int(np.searchsorted(bound_s, self.queue.threshold_s, side="right"))
-            if position >= good:
-                break
-            picked = order[position : min(position + size, good)]
-            self._price(grid.take(picked))
-            position += len(picked)
-            size = min(2 * size, CHUNK_ROWS)
-        self.pruned["row: time bound above the best"] += int(plans_of_row[order[position:]].sum())
-
-    def _price(self, grid: Grid) -> None:
+    def price(self, grid: Grid) -> None:
         """Price rows, and simulate the best of them."""
         kept = []
         for rows in self.rows(grid):
@@ -200,7 +185,7 @@ class _Search:
         open_rows = np.flatnonzero((sketch.bound_s <= self.queue.threshold_s).any(axis=1))
         plans = sketch.plans
         if not len(open_rows):
-            self.pruned["shape: time bound above the best"] += plans
+            self.counts.pruned[SHAPE_BEATEN] += plans
             return
         self._price_block(Block(sketch.rows.take(open_rows), sketch.build(self.factory)), plans)
         self.queue.simulate(rounds=1)
@@ -210,23 +195,19 @@ class _Search:
         threshold_s = self.queue.threshold_s
         wanted = block.bounds_s() <= threshold_s
         found, priced, feasible = block.price(wanted, threshold_s)
-        self.priced += priced
-        self.feasible += feasible
-        self.pruned["shape: time bound above the best"] += plans - priced
+        self.counts.priced += priced
+        self.counts.feasible += feasible
+        self.counts.pruned[SHAPE_BEATEN] += plans - priced
         self.queue.add(block, found)
 
-    def _result(self, space_size: int, started: float) -> SearchResult:
+    def _result(self, started: float) -> SearchResult:
         plans = tuple(self._found(plan) for plan in self.queue.best())
         front = tuple(self._found(plan) for plan in self.queue.front) if self.queue.slack > 1.0 else ()
-        certificate = Certificate(
-            space=space_size,
-            priced=self.priced,
-            feasible=self.feasible,
-            simulated=self.queue.simulated,
-            pruned=tuple(sorted((rule, count) for rule, count in self.pruned.items() if count)),
-            optimal=bool(plans),
+        self.counts.effort[SIMULATED] = self.queue.simulated
+        proven = self.counts.certificate(optimal=bool(plans), started=started)
+        certificate = PlanCertificate(
+            **{field.name: getattr(proven, field.name) for field in fields(proven)},
             bound_step_time_s=plans[0].estimate.step_time_s if plans else None,
-            search_s=time.perf_counter() - started,
         )
         return SearchResult(plans=plans, pareto=front, certificate=certificate, relaxed=False)
 
@@ -234,6 +215,34 @@ class _Search:
         execution = expand(plan.row, self.model, self.workload.seq_len)
         estimate = estimate_plan(execution, self.model, self.cluster, self.workload)
         return FoundPlan(row=plan.row, plan=execution, estimate=estimate)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows(Table):
+    """Rows of the grid as columns of the engine."""
+
+    run: _Search
+    grid: Grid
+    """All rows."""
+    row: Int[np.ndarray, "rows"]
+    """Which of them."""
+    bound_s: Float[np.ndarray, "rows"]
+    plans: Int[np.ndarray, "rows"]
+    """How many each stands for."""
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """See `engine.Columns`."""
+        return SIZES
+
+    def beaten(self) -> tuple[str, Int[np.ndarray, "rows"]]:
+        """Plans are counted when their row is dropped."""
+        return ROW_BEATEN, self.plans
+
+    def refine(self) -> tuple[()]:
+        """Price the rows; what is found waits in the queue."""
+        self.run.price(self.grid.take(self.row))
+        return ()
 
 
 def price_all(
@@ -260,8 +269,8 @@ def price_all(
         if block is None:
             continue
         _, priced, _ = block.price(np.ones((block.grid.rows, len(block.shapes)), dtype=bool), np.inf)
-        run.priced += priced
-    return run.priced, time.perf_counter() - started
+        run.counts.priced += priced
+    return run.counts.priced, time.perf_counter() - started
 
 
 def _per_pair(

@@ -19,7 +19,9 @@ class Table:
     @property
     def rows(self) -> int:
         """Number of rows."""
-        return next(len(value) for value in self._values().values() if isinstance(value, np.ndarray))
+        # Only the first column is looked at: some columns are made when they are read.
+        values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+        return next(len(value) for value in values if isinstance(value, np.ndarray))
 
     def take(self: Own, index: Any) -> Own:
         """The rows of an index, a mask or a slice."""

@@ -14,7 +14,7 @@ from meshwright.planning.ties import time_difference
 from meshwright.planning.whole_run import WholeRun
 from meshwright.records import Record
 from meshwright.report.words.reasons import reason_text
-from meshwright.search.result import Certificate
+from meshwright.search.result import PlanCertificate
 from meshwright.specs.job import Job
 from meshwright.units import of_capacity, percent, rounded, scaled, seconds, significant
 
@@ -98,7 +98,7 @@ def peak_text(estimate: StepPrice) -> str:
 
 
 def reasons(
-    job: PlannedJob, estimate: StepPrice, certificate: Certificate | None, objective: str = "time"
+    job: PlannedJob, estimate: StepPrice, certificate: PlanCertificate | None, objective: str = "time"
 ) -> tuple[str, ...]:
     """Where the time goes, where the memory peaks, what was proved."""
     return tuple(map(reason_text, plan_reasons(job, estimate, certificate, objective)))
