@@ -48,7 +48,7 @@ class Builder:
     layers: list[Layer] = field(default_factory=list)
 
     def add(
-        self, name: str, sizes: Sizes, *, matrix: bool = False, comm: TensorComm | None = None, **flags: Flag | bool
+        self, name: str, sizes: Sizes, *, matrix: bool = False, comm: TensorComm | None = None, **flags: Any
     ) -> None:
         """Any layer."""
         shape, element = self.keys.tensor_par.shape, self.keys.element_bytes
@@ -78,7 +78,7 @@ class Builder:
             )
         )
 
-    def linear(self, name: str, m: Amount, n: Amount | float, q: Amount | float, **flags: Flag | bool) -> None:
+    def linear(self, name: str, m: Amount, n: Amount | float, q: Amount | float, **flags: Any) -> None:
         """Matrix product (m x n) (n x q) with weights n q; no bias."""
         flop = 2 * m * n * q
         weights = n * q + 0.0 * m
@@ -86,7 +86,7 @@ class Builder:
         self.add(name, sizes, matrix=True, **flags)
 
     def overlapped_linear(
-        self, name: str, m: Amount, n: Amount | float, q: Amount | float, *, gather_first: bool, **flags: Flag | bool
+        self, name: str, m: Amount, n: Amount | float, q: Amount | float, *, gather_first: bool, **flags: Any
     ) -> None:
         """Linear in tiles, one per tensor rank, each sent while the next one computes."""
         t = self.keys.tensor_par
@@ -105,7 +105,7 @@ class Builder:
         comm = TensorComm(gather_first=gather_first, size_bytes=size_bytes, overlapped=True)
         self.add(name, sizes, matrix=True, comm=comm, **flags)
 
-    def batch_matmul(self, name: str, batch: Amount, m: float, n: float, q: float, **flags: Flag | bool) -> None:
+    def batch_matmul(self, name: str, batch: Amount, m: float, n: float, q: float, **flags: Any) -> None:
         """Products of two activations; both gradients count as activation gradients."""
         flop = 2 * batch * m * n * q
         read, written = batch * (m * n + n * q), batch * m * q
@@ -113,7 +113,7 @@ class Builder:
         self.add(name, sizes, matrix=True, **flags)
 
     def flash_attention(
-        self, name: str, batch: Amount, seq: float, size: float, *, dropout: bool, **flags: Flag | bool
+        self, name: str, batch: Amount, seq: float, size: float, *, dropout: bool, **flags: Any
     ) -> None:
         """Attention in one kernel: the score matrix is never stored or moved, and the backward pass makes it again.
 
@@ -141,7 +141,7 @@ class Builder:
         self.add(f"{name}_Flash_SoftMax", Sizes(flop=(forward * scores, (forward + backward) * scores, 0.0)), **flags)
 
     def pointwise(
-        self, name: str, x: Amount, sizes: Sizes, *, moved: Amount | float | None = None, **flags: Flag | bool
+        self, name: str, x: Amount, sizes: Sizes, *, moved: Amount | float | None = None, **flags: Any
     ) -> None:
         """A layer that does little per element.
 
@@ -166,13 +166,13 @@ class Builder:
         )
         self.add(name, whole, **flags)
 
-    def norm(self, name: str, x: Amount, hidden: int, *, rms: bool, **flags: Flag | bool) -> None:
+    def norm(self, name: str, x: Amount, hidden: int, *, rms: bool, **flags: Any) -> None:
         """LayerNorm with scale and shift, or RMSNorm with scale only."""
         flop, weights = ((4, 9, 3), float(hidden)) if rms else ((9, 14, 7), float(2 * hidden))
         sizes = Sizes(flop=flop, inputs=1, outputs=1, kept=1, grad=1, weights=weights)
         self.pointwise(name, x, sizes, keeps_input=False, reused=True, **flags)
 
-    def dropout(self, name: str, x: Amount, **flags: Flag | bool) -> None:
+    def dropout(self, name: str, x: Amount, **flags: Any) -> None:
         """Dropout; keeps its mask only.
 
         B8: its gradient is counted at one byte per element, as the mask is.
@@ -185,12 +185,12 @@ class Builder:
         )  # fmt: skip
         self.pointwise(name, x, sizes, **flags)
 
-    def gelu(self, name: str, x: Amount, **flags: Flag | bool) -> None:
+    def gelu(self, name: str, x: Amount, **flags: Any) -> None:
         """GeLU. B9: fused it keeps nothing, but moves as much as alone."""
         kept = np.where(self.keys.fused, 0.0, 1.0)
         self.pointwise(name, x, Sizes(flop=(8, 13, 0), inputs=1, outputs=1, kept=kept, grad=kept), moved=2, **flags)
 
-    def swiglu(self, name: str, x: Amount, **flags: Flag | bool) -> None:
+    def swiglu(self, name: str, x: Amount, **flags: Any) -> None:
         """SwiGLU of gate and up, x elements each; fused it keeps the two, alone the gate's activation too."""
         fused, element = self.keys.fused, self.keys.element_bytes
         moved = np.where(fused, 3, 5)
@@ -200,25 +200,25 @@ class Builder:
         )  # fmt: skip
         self.pointwise(name, x, sizes, moved=moved, **flags)
 
-    def softmax(self, name: str, x: Amount, **flags: Flag | bool) -> None:
+    def softmax(self, name: str, x: Amount, **flags: Any) -> None:
         """Softmax; its backward pass moves as much as its forward pass."""
         self.pointwise(name, x, Sizes(flop=(5, 8, 0), inputs=1, outputs=1, kept=1, grad=1), moved=2, **flags)
 
-    def rotary(self, name: str, x: Amount, **flags: Flag | bool) -> None:
+    def rotary(self, name: str, x: Amount, **flags: Any) -> None:
         """Rotary embedding in place: three flop per element each way; keeps nothing."""
         self.pointwise(name, x, Sizes(flop=(3, 3, 0), inputs=1, outputs=1), moved=2, **flags)
 
-    def residual(self, name: str, x: Amount, **flags: Flag | bool) -> None:
+    def residual(self, name: str, x: Amount, **flags: Any) -> None:
         """Sum of two activations."""
         sizes = Sizes(flop=(1, 2, 0), inputs=2, outputs=1, kept=2, grad=1)
         self.pointwise(name, x, sizes, keeps_input=False, reused=True, **flags)
 
-    def fork(self, name: str, x: Amount, users: int, **flags: Flag | bool) -> None:
+    def fork(self, name: str, x: Amount, users: int, **flags: Any) -> None:
         """An activation with several readers: free forward, a sum of gradients backward."""
         summed = x * self.keys.element_bytes * (users + 1)
         self.pointwise(name, x, Sizes(flop=(0, users, 0), inputs=1, kept=1, fw_bytes=0.0, agrad_bytes=summed), **flags)
 
-    def tensor_comm(self, name: str, x: Amount, *, gather_first: bool, **flags: Flag | bool) -> None:
+    def tensor_comm(self, name: str, x: Amount, *, gather_first: bool, **flags: Any) -> None:
         """A collective on its own, nothing with one tensor rank; its reduction runs on the vector engine.
 
         Where sums are all-reduced, the other direction is the identity and moves nothing.
