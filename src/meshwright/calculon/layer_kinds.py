@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.calculon.inputs import RS_AG
-from meshwright.calculon.layers import Amount, BlockKeys, Flag, Layer, TensorComm
+from meshwright.calculon.layers import Amount, BlockKeys, Layer, TensorComm
 
 MASK_BYTES = 1
 """Bytes of a dropout mask's element."""
@@ -193,9 +193,9 @@ class Builder:
     def swiglu(self, name: str, x: Amount, **flags: Any) -> None:
         """SwiGLU of gate and up, x elements each; fused it keeps the two, alone the gate's activation too."""
         fused, element = self.keys.fused, self.keys.element_bytes
-        moved = np.where(fused, 3, 5)
+        moved = np.where(fused, 3.0, 5.0)
         sizes = Sizes(
-            flop=(6, 11, 0), inputs=2, outputs=1, kept=np.where(fused, 2, 3), grad=np.where(fused, 0.0, 2.0),
+            flop=(6, 11, 0), inputs=2, outputs=1, kept=np.where(fused, 2.0, 3.0), grad=np.where(fused, 0.0, 2.0),
             agrad_bytes=moved * x * element + 2 * x * element,
         )  # fmt: skip
         self.pointwise(name, x, sizes, moved=moved, **flags)
