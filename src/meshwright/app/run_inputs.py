@@ -94,26 +94,21 @@ def run_inputs(options: ExecutionFields) -> RunInputs:
         row = filed.row if filed else _parsed(options, notes)
     except MeshwrightError as error:
         _raise([*errors, error])
-    seq_len = options.seq_len or (filed.seq_len if filed else None)
-    if seq_len is None:
-        seq_len = SEQ_LEN if spec is None else min(SEQ_LEN, spec.max_seq_len)
-        if spec is not None:
-            notes.append(f"{seq_len} tokens a sample (--seq)")
+    seq_len = options.seq_len or (filed.seq_len if filed else _default_length(spec, notes))
     layers = options.layers or PERCEPTRON_LAYERS
-    if spec is not None or model == PERCEPTRON:
-        problems = _problems(row, spec, layers, seq_len)
-        errors += [InputError(problems, code="MW231")] if problems else []
+    known = spec is not None or model == PERCEPTRON
+    if problems := _problems(row, spec, layers, seq_len) if known else ():
+        errors.append(InputError(problems, code="MW231"))
     try:
         check_runs(row)
     except MeshwrightError as error:
         errors.append(error)
     _raise(errors)
-    parts = row.pp * row.vpp
     return RunInputs(
         name=str(model) if spec is None else spec.name,
         spec=spec,
         row=row,
-        stage_layers=tuple(_even(layers, parts) if spec is None else ModelLayout.of(spec, seq_len).split(parts)),
+        stage_layers=_stage_layers(spec, layers, row.pp * row.vpp, seq_len),
         seq_len=seq_len,
         devices=max(options.devices or 0, row.devices),
         dtype=options.dtype,
@@ -145,7 +140,7 @@ def _filed(options: ExecutionFields, notes: list[str]) -> _Filed:
 
 
 def _parsed(options: ExecutionFields, notes: list[str]) -> PlanRow:
-    """The one-line form; a batch that nobody gave keeps every stage at work."""
+    """The one-line form; a batch that is not given keeps every stage at work."""
     devices = options.devices
     row = parse_row(options.plan, devices=devices or DEVICES, global_batch=options.global_batch or 0,
                     schedules=known_names())  # fmt: skip
@@ -183,9 +178,20 @@ def _problems(row: PlanRow, spec: ModelSpec | None, layers: int, seq_len: int) -
     return tuple(problems)
 
 
-def _even(layers: int, parts: int) -> list[int]:
+def _default_length(spec: ModelSpec | None, notes: list[str]) -> int:
+    """Tokens of a sample unless stated; a perceptron has none."""
+    if spec is None:
+        return SEQ_LEN
+    notes.append(f"{min(SEQ_LEN, spec.max_seq_len)} tokens a sample (--seq)")
+    return min(SEQ_LEN, spec.max_seq_len)
+
+
+def _stage_layers(spec: ModelSpec | None, layers: int, parts: int, seq_len: int) -> tuple[int, ...]:
+    """Layers of each stage: by their work, or of a perceptron as even as can be."""
+    if spec is not None:
+        return tuple(ModelLayout.of(spec, seq_len).split(parts))
     whole, rest = divmod(layers, parts)
-    return [whole + (part < rest) for part in range(parts)]
+    return tuple(whole + (part < rest) for part in range(parts))
 
 
 def _raise(errors: list[MeshwrightError]) -> None:

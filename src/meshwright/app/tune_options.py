@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from meshwright.app.calculon_space import Check
@@ -57,41 +58,46 @@ def tune_options(study: StudyFields) -> TuneOptions:
         UnsupportedError: only unknown tuners, or tuners that are not installed.
     """
     check = Check()
-    storage, compare = study.storage, study.compare
-    chosen = [Chosen.of(part) for text in study.tuners for part in text.split(",") if part.strip()]
-    left_out: list[tuple[str, str]] = []
-    if not chosen and compare:
-        chosen = [Chosen.of(name) for name, tuner in TUNERS.items() if tuner.installed]
-        left_out = [
-            (name, f"not installed: pip install 'meshwright[{tuner.extra}]'")
-            for name, tuner in TUNERS.items()
-            if not tuner.installed
-        ]
-    chosen = chosen or [Chosen.of("random")]
+    chosen, left_out = _chosen(study)
     for one in chosen:
         check.attempt(lambda one=one: tuner_named(one.tuner, one.algorithm, one.scheduler))  # type: ignore[misc]
-    if len(chosen) > 1 and not compare:
-        check.problem(
-            f"{len(chosen)} tuners", "one study has one tuner", "compare them with --compare, or keep one", "--with"
-        )
-    if study.repeats > 1 and not compare:
-        check.problem(f"--repeats is {study.repeats}", "one study has one seed", "compare with --compare", "--repeats")
-    if compare and not study.optimum:
-        check.problem("--compare without the optimum", "regret is what it compares", "drop --no-optimum", "--compare")
-    if study.resume and storage is None:
-        fix = "name the file with --storage sqlite:///trials.db"
-        check.problem("--resume without --storage", "there is nothing to go on with", fix, "--resume")
-    if storage is not None:
-        check.attempt(lambda: storage_path(storage))
+    for conflict in _conflicts(study, len(chosen)):
+        check.problem(*conflict)
+    if study.storage is not None:
+        check.attempt(lambda: storage_path(study.storage or ""))
     check.done()
     return TuneOptions(
-        tuners=tuple(chosen),
+        tuners=chosen,
         trials=study.trials,
         seeds=tuple(range(study.seed, study.seed + study.repeats)),
-        storage=storage,
+        storage=study.storage,
         resume=study.resume,
         workers=study.workers,
-        compare=compare,
+        compare=study.compare,
         optimum=study.optimum,
-        left_out=tuple(left_out),
+        left_out=left_out,
     )
+
+
+def _chosen(study: StudyFields) -> tuple[tuple[Chosen, ...], tuple[tuple[str, str], ...]]:
+    """The tuners, and those that a comparison of all leaves out."""
+    named = tuple(Chosen.of(part) for text in study.tuners for part in text.split(",") if part.strip())
+    if named or not study.compare:
+        return named or (Chosen.of("random"),), ()
+    installed = tuple(Chosen.of(name) for name, tuner in TUNERS.items() if tuner.installed)
+    missing = {name: tuner.extra for name, tuner in TUNERS.items() if not tuner.installed}
+    left_out = tuple((name, f"not installed: pip install 'meshwright[{extra}]'") for name, extra in missing.items())
+    return installed or (Chosen.of("random"),), left_out
+
+
+def _conflicts(study: StudyFields, tuners: int) -> Iterator[tuple[str, str, str, str]]:
+    """What does not go together: what, why, fix and option."""
+    if tuners > 1 and not study.compare:
+        yield f"{tuners} tuners", "one study has one tuner", "compare them with --compare, or keep one", "--with"
+    if study.repeats > 1 and not study.compare:
+        yield f"--repeats is {study.repeats}", "one study has one seed", "compare with --compare", "--repeats"
+    if study.compare and not study.optimum:
+        yield "--compare without the optimum", "regret is what it compares", "drop --no-optimum", "--compare"
+    if study.resume and study.storage is None:
+        fix = "name the file with --storage sqlite:///trials.db"
+        yield "--resume without --storage", "there is nothing to go on with", fix, "--resume"

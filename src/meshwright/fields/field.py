@@ -18,7 +18,8 @@ class Field:
 
     name: str = ""
     """In Python; taken from the attribute it is declared as."""
-    help: str = ""
+    help: str | Callable[[], str] = ""
+    """One sentence; a function where a catalogue says it."""
     kind: Kind = Kind()
     default: Any = None
     usual: str = ""
@@ -64,7 +65,8 @@ class Field:
     @property
     def explained(self) -> str:
         """Help with the default."""
-        return f"{self.help}  [default: {self.usual}]" if self.usual else self.help
+        text = self.help if isinstance(self.help, str) else self.help()
+        return f"{text}  [default: {self.usual}]" if self.usual else text
 
 
 def ask(help_text: str, kind: Kind = Kind(), **how: Any) -> Any:

@@ -68,12 +68,7 @@ class JobFields:
 class AimFields:
     """What makes a plan better, and what it must keep to."""
 
-    objective: str | None = ask(
-        "time; memory: the least among plans at most 10% slower than the quickest; cost: the cheapest step on "
-        "any part of the cluster that is looked at.",
-        NAME,
-        usual="time",
-    )
+    objective: str | None = ask("What is minimised.", NAME, usual="time")
     max_step_time: float | None = ask(
         "Upper limit on step time: 40, 40s, 2min. Alone: the cheapest such step.", Duration()
     )

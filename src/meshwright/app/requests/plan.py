@@ -27,6 +27,13 @@ MEASURED = frozenset(
 ) | {"output", "top"}
 
 
+def _objectives() -> str:
+    """The catalogue of objectives, each with what it minimises."""
+    from meshwright.planning.objectives import OBJECTIVES
+
+    return "; ".join(f"{one.name}: {one.help}" for one in OBJECTIVES.values()) + "."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest(Request):
     """The best plans, with verdict, reasons, runner-up and certificate.
@@ -49,7 +56,7 @@ class PlanRequest(Request):
 
     job: JobFields = group(JobFields)
     top: int = ask("How many plans.", Whole(metavar="K", high=1000), default=5, usual="5")
-    aim: AimFields = group(AimFields)
+    aim: AimFields = group(AimFields, objective={"help": _objectives})
     space: SpaceFields = group(SpaceFields)
     target: str | None = ask("Only plans this framework runs, as `export --to` names it.", NAME)
     pareto: bool = ask("Also the front of time, memory, devices and cost; takes longer.", Flag())
@@ -99,6 +106,8 @@ class PlanRequest(Request):
             reading.problem("--lost or --added is missing", "the verb needs it", fix, "lost")
 
     def _of_profiles(self, reading: Reading) -> None:
+        from meshwright.planning.objectives import OBJECTIVES
+
         untold = ("tokens", "days", "max_price")
         why = "profiles do not tell how many tokens a sequence has"
         fix = "limit one step: --max-step-time or --max-price-per-step"
@@ -107,9 +116,10 @@ class PlanRequest(Request):
         unused = tuple(name for name in reading.fields if name not in MEASURED and name not in untold)
         reading.refuse(unused, "with --profiles", why)
         self._aimed(reading)
-        if self.aim.objective == "memory":
-            why = "measured plans are compared by their time or their cost"
-            reading.problem("--objective memory with --profiles", why, "--objective time")
+        objective = OBJECTIVES.get(self.aim.objective or "time")
+        if objective is not None and not objective.measured:
+            why = "plans of measured profiles cannot be ordered by it"
+            reading.problem(f"--objective {objective.name} with --profiles", why, "--objective time")
         if "model" not in self.given:
             reading.missing("model")
         if "global_batch" not in self.given:
