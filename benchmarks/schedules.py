@@ -13,10 +13,10 @@ from functools import cache
 from pathlib import Path
 
 from benchmarks import DOCS
-from meshwright.app.schedule import ScheduleRun, run_schedule
 from meshwright.report.picture import schedule_picture
 from meshwright.report.timeline_svg import timeline_svg
 from meshwright.schedules import SCHEDULES, Kind, Schedule
+from meshwright.schedules.equal_stages import ScheduleRun, run_schedule
 from meshwright.units import significant
 
 PAGE, FIGURES = "schedules.md", "schedules"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.schedule import run_schedule
 from meshwright.app.schedule_best import run_best_schedule
 from meshwright.errors import InputError
+from meshwright.schedules.equal_stages import run_schedule
 
 STAGES = """forward_s,input_s,weight_s,activation_bytes,capacity_bytes
 1.0,1.0,1.0,4e9,20e9
@@ -29,14 +29,14 @@ def test_a_file_of_stages(tmp_path: Path) -> None:
 
 
 def test_equal_stages_without_room_for_more_than_1f1b() -> None:
-    found = run_best_schedule(4, 8, 1, room=4, allow=["1f1b", "gpipe"], split=False).scheduled
+    found = run_best_schedule(4, 8, 1, room=4, allow=["1f1b", "gpipe"], split=False)
     assert found.name == "1f1b"
     assert found.makespan_s == 33
     assert found.peak_bytes.tolist() == [4, 3, 2, 1]
 
 
 def test_recomputation_is_part_of_the_backward() -> None:
-    found = run_best_schedule(2, 4, 1, recompute_s=1.0, allow=["1f1b"], split=False).scheduled
+    found = run_best_schedule(2, 4, 1, recompute_s=1.0, allow=["1f1b"], split=False)
     assert found.makespan_s == pytest.approx((4 + 2 - 1) * 4)
 
 

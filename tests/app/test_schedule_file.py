@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.schedule import run_schedule
 from meshwright.app.schedule_file import read_schedule_csv, write_schedule_csv
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.schedules import SCHEDULES
+from meshwright.schedules.equal_stages import run_schedule
 
 
 @pytest.mark.parametrize(("name", "v"), [("1f1b", 1), ("zb-h1", 1), ("interleaved", 2), ("zb-v", 2), ("dualpipev", 2)])

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from meshwright.app.schedule import ScheduleRun, list_schedules, run_schedule
 from meshwright.app.schedule_best import run_best_schedule
 from meshwright.app.schedule_file import read_schedule_csv, write_schedule_csv
-from meshwright.app.schedule_stack import run_schedules
 from meshwright.report.schedule_best import best_schedule_page
 from meshwright.report.schedule_drawing import schedule_list, schedule_page, stack_page
+from meshwright.schedules.equal_stages import ScheduleRun, list_schedules, run_schedule, run_schedules
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -64,9 +63,7 @@ def draw_schedule(request: ScheduleRequest) -> DrawnSchedules:
         InfeasibleError: no order fits the memory.
     """
     if request.listed:
-        return DrawnSchedules(
-            document=list_schedules().to_dict(), drawing=lambda found: schedule_list(found["schedules"])
-        )
+        return DrawnSchedules(document=list_schedules(), drawing=lambda found: schedule_list(found["schedules"]))
     if request.source is not None:
         seconds = {name: value for name, value in request.seconds.items() if name != "recompute_s"}
         return _one(read_schedule_csv(request.source, **seconds))
@@ -77,11 +74,11 @@ def draw_schedule(request: ScheduleRequest) -> DrawnSchedules:
     if len(request.name) == 1:
         return _one(run_schedule(request.name[0], p, m, request.v, parameters=own, **request.seconds))
     stack = run_schedules(request.name, p, m, request.v, parameters=own, **request.seconds)
-    timelines = [run.timeline for run in stack.runs]
+    runs = tuple((run.to_dict(), run.timeline) for run in stack)
     return DrawnSchedules(
-        document=stack.to_dict(),
-        drawing=lambda found: stack_page(found["schedules"], timelines),
-        runs=tuple((run.to_dict(), run.timeline) for run in stack.runs),
+        document={"schema": "meshwright.schedule-stack/1", "schedules": [document for document, _ in runs]},
+        drawing=lambda found: stack_page(found["schedules"], [timeline for _, timeline in runs]),
+        runs=runs,
     )
 
 

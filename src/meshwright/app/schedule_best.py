@@ -3,55 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
-from meshwright.app.schedule import MOST_TASKS
 from meshwright.errors import InputError, Problem
 from meshwright.formats.stage_times import StageTimes, read_stage_times
-from meshwright.schedules import Caps, Scheduled, Timeline, Times, best_schedule
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BestRun:
-    """What won, simulated, and all that was looked at."""
-
-    scheduled: Scheduled
-    m: int
-
-    def __repr__(self) -> str:
-        return f"BestRun({self.scheduled.verdict})"
-
-    @property
-    def timeline(self) -> Timeline:
-        """Of the winner."""
-        return self.scheduled.timeline
-
-    def to_dict(self) -> dict[str, object]:
-        """As data."""
-        found = self.scheduled
-        timeline, named = found.timeline, found.best_named
-        rows = zip(timeline.table.entries(), found.peak_bytes.tolist(), timeline.busy_s.tolist(), strict=True)
-        return {
-            "schema": "meshwright.best-schedule/1",
-            "name": found.name,
-            "p": timeline.table.p,
-            "m": self.m,
-            "v": found.v,
-            "rule": found.rule,
-            "verdict": found.verdict,
-            "makespan_s": timeline.makespan_s,
-            "bound_s": found.bound_s,
-            "gap": found.gap,
-            "best_named": None if named is None else named.name,
-            "gain": found.gain,
-            "bubble_makespan": timeline.bubble_makespan,
-            "bubble_span": timeline.bubble_span,
-            "candidates": [asdict(seen) for seen in found.candidates],
-            "workers": [{"order": order, "peak_bytes": peak, "busy_s": busy_s} for order, peak, busy_s in rows],
-        }
+from meshwright.schedules import Caps, Scheduled, Times, best_schedule
+from meshwright.schedules.equal_stages import MOST_TASKS
 
 
 def run_best_schedule(
@@ -68,7 +27,7 @@ def run_best_schedule(
     room: float | None = None,
     allow: Sequence[str] | None = None,
     split: bool = True,
-) -> BestRun:
+) -> Scheduled:
     """Choose, build and simulate the fastest order.
 
     Args:
@@ -122,8 +81,7 @@ def run_best_schedule(
         recompute_s=stages.recompute_s,
         transfer_s=transfer_s if stages.transfer_s is None else stages.transfer_s,
     )
-    found = best_schedule(times, m, caps, allow=allow, chunks=chunks, split=split)
-    return BestRun(scheduled=found, m=m)
+    return best_schedule(times, m, caps, allow=allow, chunks=chunks, split=split)
 
 
 def _caps(stages: StageTimes, room: float | None, problems: list[Problem]) -> Caps | None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
-from meshwright.app.schedule import ScheduleRun
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.formats.torch_csv import read_actions, write_actions
 from meshwright.formats.writing import write_file
-from meshwright.schedules import Kind, Schedule, ScheduleTable, simulate, with_communication
+from meshwright.schedules import Schedule, ScheduleTable, with_communication
+from meshwright.schedules.equal_stages import ScheduleRun, run_table
 from meshwright.schedules.torch_actions import from_actions, to_actions
 from meshwright.schedules.written import Written
 
@@ -70,19 +67,6 @@ def read_schedule_csv(
         InputError: every cell that is no action, or what is wrong with the order.
     """
     schedule = Written(given=from_actions(read_actions(path)))
-    table = schedule.given
-    p, m, v = table.p, table.micro_batches[0], table.v
-    times = schedule.equal_times(
-        p, v, forward_s=forward_s, backward_s=input_s + weight_s, weight_s=weight_s, transfer_s=transfer_s
-    )
-    # Gathering weights and reducing gradients depends on the data ranks, of which the file says nothing: free here.
-    free = {kind: np.zeros((p, v)) for kind in table.kinds & {Kind.UNSHARD, Kind.REDUCE}}
-    peaks = tuple(int(vectors.sum(axis=1).max()) for vectors in schedule.in_flight(p, m, v))
-    return ScheduleRun(
-        schedule=schedule,
-        p=p,
-        m=m,
-        v=v,
-        timeline=simulate(table, replace(times, others_s=free)),
-        peak_activations=peaks,
+    return run_table(
+        schedule, schedule.given, forward_s=forward_s, input_s=input_s, weight_s=weight_s, transfer_s=transfer_s
     )

@@ -6,7 +6,7 @@ Every named schedule that is legal and fits competes with list scheduling on eve
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -83,6 +83,29 @@ class Scheduled:
     def gap(self) -> float:
         """How far the time is above the bound of any order: makespan / bound - 1."""
         return max(0.0, self.makespan_s / self.bound_s - 1.0) if self.bound_s else 0.0
+
+    def to_dict(self) -> dict[str, object]:
+        """As data: `meshwright.best-schedule/1`."""
+        timeline, named = self.timeline, self.best_named
+        rows = zip(timeline.table.entries(), self.peak_bytes.tolist(), timeline.busy_s.tolist(), strict=True)
+        return {
+            "schema": "meshwright.best-schedule/1",
+            "name": self.name,
+            "p": self.table.p,
+            "m": sum(self.table.micro_batches) // self.table.segments,
+            "v": self.v,
+            "rule": self.rule,
+            "verdict": self.verdict,
+            "makespan_s": timeline.makespan_s,
+            "bound_s": self.bound_s,
+            "gap": self.gap,
+            "best_named": None if named is None else named.name,
+            "gain": self.gain,
+            "bubble_makespan": timeline.bubble_makespan,
+            "bubble_span": timeline.bubble_span,
+            "candidates": [asdict(seen) for seen in self.candidates],
+            "workers": [{"order": order, "peak_bytes": peak, "busy_s": busy_s} for order, peak, busy_s in rows],
+        }
 
     @property
     def verdict(self) -> str:

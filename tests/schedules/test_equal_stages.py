@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.app.schedule import run_schedule
-from meshwright.errors import InputError
+from meshwright.errors import InputError, UnsupportedError
 from meshwright.schedules import SCHEDULES
+from meshwright.schedules.equal_stages import run_schedule, run_schedules
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,22 @@ def test_every_schedule_runs_at_its_fewest_chunks(name: str) -> None:
     run = run_schedule(name, 4, 12)
     assert run.timeline.makespan_s > 0
     assert len(run.to_dict()["workers"]) == 4  # type: ignore[arg-type]
+
+
+def test_each_is_what_it_is_alone() -> None:
+    stack = run_schedules(["1f1b", "zb-h1", "hanayo"], 4, 8, weight_s=0.5, transfer_s=0.1)
+    alone = [run_schedule(name, 4, 8, weight_s=0.5, transfer_s=0.1) for name in ("1f1b", "zb-h1", "hanayo")]
+    assert [run.to_dict() for run in stack] == [run.to_dict() for run in alone]
+
+
+def test_settings_go_to_the_schedules_that_have_them() -> None:
+    stack = run_schedules(["1f1b", "hanayo"], 4, 8, parameters={"waves": 2})
+    assert [run.v for run in stack] == [1, 4]
+
+
+def test_all_problems_are_said_together() -> None:
+    with pytest.raises(InputError) as caught:
+        run_schedules(["zb-h2", "1f1b", "dualpipe"], 4, 3, parameters={"waves": 2})
+    assert [problem.field for problem in caught.value.problems] == ["m", "m", "waves"]
+    with pytest.raises(UnsupportedError, match="hanayoo"):
+        run_schedules(["hanayoo", "1f1b"], 4, 8)

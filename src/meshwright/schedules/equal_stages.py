@@ -1,30 +1,18 @@
-"""One pipeline schedule on its own: its order, its time with equal stages, what it keeps alive."""
+"""Named schedules with equal stages: their order, their time, what they keep alive."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
+import numpy as np
+
 from meshwright import schedules
-from meshwright.errors import InputError, Problem
-from meshwright.schedules import SCHEDULES, Kind, Schedule, Timeline, aliases, schedule_named, simulate
+from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError
+from meshwright.schedules import SCHEDULES, Kind, Schedule, ScheduleTable, Timeline, schedule_named, simulate
 
 MOST_TASKS = 300_000
 """Tasks of the largest schedule that is drawn: its list is printed whole."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleList:
-    """The schedules that exist."""
-
-    rows: tuple[dict[str, object], ...]
-
-    def __repr__(self) -> str:
-        return f"ScheduleList({', '.join(str(row['name']) for row in self.rows)})"
-
-    def to_dict(self) -> dict[str, object]:
-        """As data."""
-        return {"schema": "meshwright.schedules/1", "schedules": list(self.rows)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,23 +57,21 @@ class ScheduleRun:
         }
 
 
-def list_schedules() -> ScheduleList:
-    """All schedules by name."""
-    names = {name: sorted(alias for alias, meant in aliases().items() if meant == name) for name in SCHEDULES}
-    return ScheduleList(
-        rows=tuple(
-            {
-                "name": name,
-                "aliases": names[name],
-                "title": schedule.title,
-                "exact_semantics": schedule.exact_semantics,
-                "weight_copies": schedule.weight_copies,
-                "traffic": schedule.traffic,
-                "source": schedule.source,
-            }
-            for name, schedule in SCHEDULES.items()
-        )
-    )
+def list_schedules() -> dict[str, object]:
+    """All schedules by name, as data."""
+    rows = [
+        {
+            "name": name,
+            "aliases": sorted(schedule.aliases),
+            "title": schedule.title,
+            "exact_semantics": schedule.exact_semantics,
+            "weight_copies": schedule.weight_copies,
+            "traffic": schedule.traffic,
+            "source": schedule.source,
+        }
+        for name, schedule in SCHEDULES.items()
+    ]
+    return {"schema": "meshwright.schedules/1", "schedules": rows}
 
 
 def run_schedule(
@@ -133,19 +119,92 @@ def run_schedule(
         problems.append(Problem(what=f"{schedule.name}: {tasks}", why=rule, fix="fewer micro-batches", field="m"))
     if problems:
         raise InputError(problems, code="MW240")
-    table = schedule.table(p, m, v)
+    return run_table(
+        schedule,
+        schedule.table(p, m, v),
+        forward_s=forward_s,
+        input_s=input_s,
+        weight_s=weight_s,
+        recompute_s=recompute_s,
+        transfer_s=transfer_s,
+    )
+
+
+def run_table(schedule: Schedule, table: ScheduleTable, **seconds: float) -> ScheduleRun:
+    """Simulate an order with equal stages; what concerns the data ranks takes no time.
+
+    Args:
+        schedule: that the table is of.
+        table: the order.
+        seconds: durations, as `run_schedule` takes them.
+    """
+    p, v = table.p, table.v // schedule.chains
+    m = sum(table.micro_batches) // table.segments
+    recompute_s = seconds.get("recompute_s", 0.0)
+    weight_s = seconds["weight_s"]
     within = 0.0 if table.kinds & {Kind.R, Kind.X} else recompute_s
     times = schedule.equal_times(
         p,
         v,
-        forward_s=forward_s,
-        backward_s=input_s + weight_s + within,
-        transfer_s=transfer_s,
+        forward_s=seconds["forward_s"],
+        backward_s=seconds["input_s"] + weight_s + within,
+        transfer_s=seconds["transfer_s"],
         weight_s=weight_s,
         recompute_s=recompute_s,
     )
+    free = {kind: np.zeros((p, v)) for kind in table.kinds & {Kind.UNSHARD, Kind.REDUCE}}
+    times = replace(times, others_s=free) if free else times
     peaks = tuple(int(vectors.sum(axis=1).max()) for vectors in schedule.in_flight(p, m, v))
     return ScheduleRun(schedule=schedule, p=p, m=m, v=v, timeline=simulate(table, times), peak_activations=peaks)
+
+
+def run_schedules(
+    names: Sequence[str],
+    p: int,
+    m: int,
+    v: int | None = None,
+    *,
+    parameters: Mapping[str, int | bool | str] | None = None,
+    **seconds: float,
+) -> tuple[ScheduleRun, ...]:
+    """Simulate several schedules with the same times.
+
+    Args:
+        names: as `list_schedules` says.
+        p: workers.
+        m: micro-batches per step.
+        v: chunks per worker; the fewest that each schedule allows, if not given.
+        parameters: settings of the schedules; each takes those it has.
+        seconds: durations, as `run_schedule` takes them.
+
+    Raises:
+        UnsupportedError: an unknown name.
+        InputError: the constraints of any schedule are not met, or no schedule has such a parameter.
+    """
+    given = parameters or {}
+    runs: list[ScheduleRun] = []
+    errors: list[MeshwrightError] = []
+    owned: set[str] = set()
+    for name in names:
+        try:
+            own = {one.name: given[one.name] for one in schedule_named(name).parameters() if one.name in given}
+            owned.update(own)
+            runs.append(run_schedule(name, p, m, v, parameters=own, **seconds))
+        except (InputError, UnsupportedError) as error:
+            errors.append(error)
+    problems = [problem for error in errors for problem in error.problems]
+    unknown = [error for error in errors if isinstance(error, UnsupportedError)]
+    if not unknown:
+        problems += [
+            Problem(what=f"{key} is {value}", why=f"none of {', '.join(names)} has it", fix="leave it out", field=key)
+            for key, value in given.items()
+            if key not in owned
+        ]
+    if unknown and len(unknown) == len(errors):
+        raise UnsupportedError(problems, code=unknown[0].code)
+    if problems:
+        raise InputError(problems, code=next((e.code for e in errors if isinstance(e, InputError)), "MW240"))
+    return tuple(runs)
 
 
 def _with_parameters(schedule: Schedule, parameters: Mapping[str, int | bool | str]) -> Schedule:
