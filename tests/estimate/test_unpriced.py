@@ -236,7 +236,7 @@ def test_all_that_has_no_price_is_refused_together_with_reasons_and_remedies() -
         estimate_plan(plan, own.model, own.cluster, replace(own.workload, sequence_lengths=((4096, 1.0),)))
     assert caught.value.code == "MW406"
     assert {problem.field.rpartition("].")[2] for problem in caught.value.problems} == {
-        "tensor.kind",
+        "tensor.name",
         "expert.shadowed",
         "expert.dispatcher",
         "recompute.kind",

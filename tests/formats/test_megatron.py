@@ -33,7 +33,7 @@ from meshwright.specs.strategy import (
     Offload,
     Recompute,
     Tensor1D,
-    Tensor2D,
+    TensorNamed,
 )
 from meshwright.specs.workload import PRECISIONS
 from tests.formats.jobs import DENSE_LAYER, MOE_LAYER, cluster, job, model
@@ -234,7 +234,7 @@ def variant(**strategy: Any) -> Job:
 
 
 REFUSED: dict[str, tuple[Job, str]] = {
-    "2d": (variant(tensor=Tensor2D(q=2), data=DataParallel(replicate=2)), "tensor.kind"),
+    "2d": (variant(tensor=TensorNamed(name="2d", degree=4), data=DataParallel(replicate=2)), "tensor.name"),
     "no overlap": (
         variant(tensor=Tensor1D(degree=2, overlap="none"), data=DataParallel(replicate=4)),
         "tensor.overlap",

@@ -181,10 +181,10 @@ CHUNK = ["pipelines", 0, "workers", 0, "chunks", 0]
             "finite",
         ),
         (["workload", "optimizer"], "adan", "workload.optimizer", "adam"),
-        (["strategies", 0, "tensor"], {"kind": "4d"}, "strategies[0].tensor.kind", "1d, 2d"),
+        (["strategies", 0, "tensor"], {"kind": "4d"}, "strategies[0].tensor.kind", "1d, named"),
         (["strategies", 0, "data"], {"zero": 4}, "strategies[0].data.zero", "0, 1, 2, 3"),
         (["strategies", 0, "data"], {"zero": True}, "strategies[0].data.zero", "whole number"),
-        (["strategies", 0, "tensor"], {"degree": 2}, "strategies[0].tensor.kind", "1d, 2d"),
+        (["strategies", 0, "tensor"], {"degree": 2}, "strategies[0].tensor.kind", "1d, named"),
         (["strategies", 0, "tensor"], {"kind": "1d", "degre": 2}, "strategies[0].tensor.degre", "did you mean degree?"),
         (["strategies", 0, "tensor"], [], "strategies[0].tensor", "must be an object"),
         (

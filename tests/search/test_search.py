@@ -118,13 +118,11 @@ def test_no_plan_is_quicker_or_smaller_than_the_bounds_of_its_row(number: int) -
     grid = build_grid(small.model, small.workload, small.cluster.devices, Space())
     hardware = hardware_of(small.cluster.groups[0], small.workload)
     bounds = row_bounds(grid, small.model, hardware, small.workload)
-    names = ("tp", "overlap", "cp_a2a", "cp_p2p", "cp_ag", "ep", "etp", "pp", "dp", "mbs")
-    place = {tuple(int(getattr(grid, name)[i]) for name in names): i for i in range(grid.rows)}
+    names = ("tp", "overlap", "ep", "etp", "pp", "dp", "mbs")
+    place = {(*(int(getattr(grid, name)[i]) for name in names), grid.levels(i)): i for i in range(grid.rows)}
     for plan in everything(number):
-        row, level = plan.row, dict(plan.row.cp)
-        overlap = OVERLAPS.index(row.tp_overlap)
-        key = (row.tp, overlap, level.get("a2a", 1), level.get("p2p", 1), level.get("ag", 1))
-        index = place[(*key, row.ep, row.etp, row.pp, row.dp, row.mbs)]
+        row, overlap = plan.row, OVERLAPS.index(plan.row.tp_overlap)
+        index = place[row.tp, overlap, row.ep, row.etp, row.pp, row.dp, row.mbs, row.cp]
         assert bounds.time_s[index] <= plan.time_s * (1 + 1e-9)
         assert bounds.peak_bytes[index] <= plan.peak_bytes * (1 + 1e-9)
 

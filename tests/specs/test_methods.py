@@ -21,9 +21,7 @@ from meshwright.specs.strategy import (
     Offload,
     Recompute,
     Tensor1D,
-    Tensor2D,
-    Tensor2p5D,
-    Tensor3D,
+    TensorNamed,
     TensorPerOperator,
 )
 from meshwright.specs.workload import PRECISIONS
@@ -253,9 +251,9 @@ METHODS: dict[str, Callable[[], ExecutionPlan]] = {
     "ZeRO++": lambda: sharded(shard=16, zero=3, gather_dtype="int8", reduce_dtype="int4", secondary_shard=8),
     "Megatron 1D TP": lambda: tensor(Tensor1D(degree=8, sequence_parallel=False)),
     "Megatron SP": lambda: tensor(Tensor1D(degree=8)),
-    "Optimus 2D": lambda: tensor(Tensor2D(q=2)),
-    "Tesseract 2.5D": lambda: tensor(Tensor2p5D(q=2, depth=2)),
-    "3D TP": lambda: tensor(Tensor3D(q=2)),
+    "Optimus 2D": lambda: tensor(TensorNamed(name="2d", degree=4)),
+    "Tesseract 2.5D": lambda: tensor(TensorNamed(name="2.5d", degree=8, parameters=(("depth", 2),))),
+    "3D TP": lambda: tensor(TensorNamed(name="3d", degree=8)),
     "Ulysses": lambda: context(("a2a", 4, "contiguous")),
     "Ring attention": lambda: context(("p2p", 4, "contiguous")),
     "Megatron CP": lambda: context(("p2p", 4, "zigzag")),

@@ -20,7 +20,7 @@ from meshwright.specs.strategy import (
     Offload,
     Recompute,
     Tensor1D,
-    Tensor2D,
+    TensorNamed,
 )
 from tests.formats.jobs import job, model
 from tests.formats.rows import rows
@@ -143,7 +143,7 @@ def test_a_row_is_not_found_in_a_plan_that_needs_more(row: PlanRow, data: st.Dat
     changed = data.draw(
         st.sampled_from(
             [
-                {"tensor": Tensor2D(q=2), "data": DataParallel(replicate=1), "context": ()},
+                {"tensor": TensorNamed(name="2d", degree=4), "data": DataParallel(replicate=1), "context": ()},
                 {"recompute": Recompute(kind="selective", modules=("core_attn", "mlp"))},
                 {"offload": Offload(optimizer=0.5)},
                 {"expert": ExpertParallel(shadowed=1)},

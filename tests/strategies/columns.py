@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from meshwright.strategies import CONTEXTS
 from meshwright.strategies.base import OVERLAPS, StrategyColumns
 from meshwright.strategies.data import ShardingColumns
 
@@ -26,6 +27,7 @@ def columns(
     capacity: float = np.nan,
     chunks: int = 1,
     imbalance: float = 1.0,
+    tensor: str = "1d",
 ) -> StrategyColumns:
     """One row, or one for each degree of a list."""
     rows = max(len(x) if isinstance(x, list) else 1 for x in (tp, ep))
@@ -37,9 +39,8 @@ def columns(
         tp=whole(tp),
         sp=np.full(rows, sp),
         tp_overlap=whole(OVERLAPS.index(overlap)),  # type: ignore[arg-type]
-        cp_a2a=whole(a2a),
-        cp_p2p=whole(p2p),
-        cp_ag=whole(ag),
+        context=np.tile([[{"a2a": a2a, "p2p": p2p, "ag": ag}.get(kind, 1) for kind in CONTEXTS]], (rows, 1)),
+        tensor=tensor,
         ep=whole(ep),
         etp=whole(etp),
         mbs=whole(mbs),

@@ -11,8 +11,8 @@ from meshwright.library.models import spec
 from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import layer_work
 from meshwright.specs.operators import LayerWork, Linear, Vector
-from meshwright.strategies.base import Call
-from meshwright.strategies.tensor_1d import region_scale, shard_linear, vector_calls
+from meshwright.strategies.base import Call, region_scale
+from meshwright.strategies.tensor_1d import shard_linear, vector_calls
 from tests.strategies.columns import columns
 
 RECEIVED = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2, "all_to_all": 1}

@@ -25,7 +25,7 @@ from meshwright.estimate.site import Site, Sites
 from meshwright.kernels.collectives import LevelRates, all_gather_s, all_reduce_s, all_to_all_s, group_span
 from meshwright.schedules import Placement
 from meshwright.shapes import Float
-from meshwright.specs.strategy import LayerStrategy, Tensor1D
+from meshwright.specs.strategy import LayerStrategy
 from meshwright.strategies.base import local_units
 
 
@@ -43,9 +43,7 @@ class Side:
     @classmethod
     def of(cls, strategy: LayerStrategy, micro_batch: float) -> Side:
         """As the layers of a strategy leave and take them."""
-        tensor = strategy.tensor
-        sp = isinstance(tensor, Tensor1D) and tensor.sequence_parallel and tensor.degree > 1
-        return cls(strategy.tp, strategy.cp, strategy.dp, sp, micro_batch)
+        return cls(strategy.tp, strategy.cp, strategy.dp, strategy.tensor.shards_sequence, micro_batch)
 
     @property
     def devices(self) -> int:

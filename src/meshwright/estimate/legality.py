@@ -6,60 +6,47 @@ Each rule is a predicate over columns and, for the row that breaks it, the sente
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.errors import Problem
+from meshwright.errors import Problem, unknown_name
 from meshwright.estimate.stages import recompute_problem, refusal
 from meshwright.schedules import schedule_named
-from meshwright.shapes import Bool, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
-from meshwright.specs.strategy import LayerStrategy, Tensor1D
+from meshwright.specs.strategy import LayerStrategy
 from meshwright.specs.workload import batch_problem
-
-Degrees = dict[str, Int[np.ndarray, "rows"]]
-"""Columns tp, sp, cp, cp_a2a, pp, vpp, ep, etp, dp, mbs of equal length."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One constraint between degrees and a model."""
-
-    name: str
-    holds: Callable[[Degrees], Bool[np.ndarray, "rows"]]
-    why: str
-    fix: str
-    field: str
+from meshwright.strategies import CONTEXTS, TENSORS
+from meshwright.strategies.base import Degrees, Rule
 
 
-def model_rules(model: ModelSpec, seq_len: int) -> tuple[Rule, ...]:
+def model_rules(model: ModelSpec, seq_len: int, tensor: str = "1d") -> tuple[Rule, ...]:
     """The rules a model and sequence length set, in the order they are reported.
 
     Args:
         model: the model.
         seq_len: tokens of a sequence.
+        tensor: strategy of the tensor groups.
 
     Returns:
         Rules over columns of degrees.
     """
+    strategy = TENSORS[tensor]
     rules = []
     attentions = [layer.attention for layer in model.kinds()]
     for heads in dict.fromkeys(attention.heads for attention in attentions):
         rules += [
             Rule(
                 "heads",
-                lambda d, heads=heads: heads % d["tp"] == 0,  # type: ignore[misc]
+                lambda d, heads=heads: heads % strategy.head_ranks(d["tp"]) == 0,  # type: ignore[misc]
                 f"tp must divide the {heads} attention heads",
                 f"use a divisor of {heads}",
                 "tp",
             ),
             Rule(
                 "a2a heads",
-                lambda d, heads=heads: np.maximum(heads // d["tp"], 1) % d["cp_a2a"] == 0,  # type: ignore[misc]
+                lambda d, heads=heads: np.maximum(heads // strategy.head_ranks(d["tp"]), 1) % d["cp_heads"] == 0,  # type: ignore[misc]
                 f"the all-to-all level of cp must divide the {heads} heads / tp that a rank holds",
                 "lower the a2a degree or use p2p",
                 "cp",
@@ -70,7 +57,7 @@ def model_rules(model: ModelSpec, seq_len: int) -> tuple[Rule, ...]:
         rules.append(
             Rule(
                 "kv heads",
-                lambda d, kv=kv_heads: (kv % d["tp"] == 0) | (d["tp"] % kv == 0),  # type: ignore[misc]
+                lambda d, kv=kv_heads: (kv % (t := strategy.head_ranks(d["tp"])) == 0) | (t % kv == 0),  # type: ignore[misc]
                 f"tp must divide the {kv_heads} key-value heads or be a multiple of them",
                 f"use a divisor or a multiple of {kv_heads}",
                 "tp",
@@ -81,28 +68,17 @@ def model_rules(model: ModelSpec, seq_len: int) -> tuple[Rule, ...]:
         rules.append(
             Rule(
                 "ffn",
-                lambda d, width=width: width % d["tp"] == 0,  # type: ignore[misc]
+                lambda d, width=width: width % strategy.head_ranks(d["tp"]) == 0,  # type: ignore[misc]
                 f"tp must divide the feed-forward width {width}",
                 f"use a divisor of {width}",
                 "tp",
             )
         )
     rules += [
-        Rule(
-            "sequence",
-            lambda d: (
-                (d["sp"] == 0)
-                | (d["tp"] == 1)
-                | (seq_len % d["cp"] != 0)  # said by the rule of context
-                | (seq_len % (d["cp"] * d["tp"]) == 0)
-            ),
-            f"sequence parallelism cuts the {seq_len} tokens of a sequence into cp x tp equal parts",
-            "lower cp or tp, or pad the sequence",
-            "tp",
-        ),
+        *strategy.rules(model, seq_len),
         Rule(
             "zigzag",
-            lambda d: (d["cp"] == d["cp_a2a"]) | (seq_len % d["cp"] != 0) | (seq_len % (2 * d["cp"]) == 0),
+            lambda d: (d["cp"] == d["cp_heads"]) | (seq_len % d["cp"] != 0) | (seq_len % (2 * d["cp"]) == 0),
             f"the zigzag layout cuts the {seq_len} tokens of a sequence into 2 cp equal parts",
             "lower cp or pad the sequence",
             "cp",
@@ -178,14 +154,11 @@ def _expert_rules(model: ModelSpec) -> tuple[Rule, ...]:
 
 def row_degrees(row: PlanRow) -> Degrees:
     """One row as columns."""
-    a2a = 1
-    for kind, degree in row.cp:
-        a2a *= degree if kind == "a2a" else 1
     values = {
         "tp": row.tp,
         "sp": int(row.sp or row.tp == 1),
         "cp": row.cp_degree,
-        "cp_a2a": a2a,
+        "cp_heads": math.prod(degree for kind, degree in row.cp if _swaps_heads(kind)),
         "pp": row.pp,
         "vpp": row.vpp,
         "ep": row.ep,
@@ -194,6 +167,16 @@ def row_degrees(row: PlanRow) -> Degrees:
         "mbs": row.mbs,
     }
     return {name: np.array([value]) for name, value in values.items()}
+
+
+def _swaps_heads(kind: str) -> bool:
+    return kind in CONTEXTS and CONTEXTS[kind].swaps_heads
+
+
+def _unknown_kinds(row: PlanRow) -> list[Problem]:
+    """Names that no catalogue of strategies has."""
+    found = [] if row.tensor in TENSORS else [unknown_name("tensor strategy", row.tensor, TENSORS)]
+    return found + [unknown_name("kind of context", kind, CONTEXTS) for kind, _ in row.cp if kind not in CONTEXTS]
 
 
 def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int) -> tuple[Problem, ...]:
@@ -208,7 +191,9 @@ def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int) -> 
     Returns:
         Problems, none if the row is legal.
     """
-    problems: list[Problem] = []
+    problems = _unknown_kinds(row)
+    if problems:
+        return tuple(problems)
     if row.devices != devices:
         problems.append(
             Problem(
@@ -219,7 +204,7 @@ def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int) -> 
             )
         )
     degrees = row_degrees(row)
-    for rule in model_rules(model, seq_len):
+    for rule in model_rules(model, seq_len, row.tensor):
         if not bool(rule.holds(degrees)[0]):
             value = degrees[rule.field][0] if rule.field in degrees else ""
             problems.append(Problem(what=_what(rule, value), why=rule.why, fix=rule.fix, field=rule.field))
@@ -262,7 +247,6 @@ def plan_problems(plan: ExecutionPlan, model: ModelSpec, seq_len: int) -> tuple[
     Returns:
         Problems, none if the plan is legal.
     """
-    rules = model_rules(model, seq_len)
     problems: list[Problem] = []
     seen: set[int] = set()
     for number, pipeline in enumerate(plan.pipelines):
@@ -273,11 +257,11 @@ def plan_problems(plan: ExecutionPlan, model: ModelSpec, seq_len: int) -> tuple[
                 strategy = plan.strategies[index]
                 if sequences % strategy.dp:
                     problems.append(_uneven_share(here, strategy.dp, sequences))
-                if index in seen:
+                if index in seen or strategy.tensor.name not in TENSORS:
                     continue
                 seen.add(index)
                 degrees = _strategy_degrees(strategy, pipeline.micro_batch)
-                for rule in rules:
+                for rule in model_rules(model, seq_len, strategy.tensor.name):
                     if not bool(rule.holds(degrees)[0]):
                         value = degrees[rule.field][0] if rule.field in degrees else ""
                         what = here + _what(rule, value)
@@ -296,14 +280,11 @@ def _uneven_share(here: str, dp: int, sequences: int) -> Problem:
 
 def _strategy_degrees(strategy: LayerStrategy, micro_batch: int) -> Degrees:
     """One strategy as columns; what concerns whole pipelines is left at 1."""
-    tensor = strategy.tensor
-    whole = isinstance(tensor, Tensor1D) and not tensor.sequence_parallel and tensor.degree > 1
-    a2a = math.prod(level.degree for level in strategy.context if level.kind == "a2a")
     values = {
         "tp": strategy.tp,
-        "sp": int(not whole),
+        "sp": int(strategy.tensor.shards_sequence or strategy.tp == 1),
         "cp": strategy.cp,
-        "cp_a2a": a2a,
+        "cp_heads": math.prod(c.degree for c in strategy.context if _swaps_heads(c.kind)),
         "pp": 1,
         "vpp": 1,
         "ep": strategy.expert.ep,

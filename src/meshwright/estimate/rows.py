@@ -98,12 +98,12 @@ class Rows:
         return self._numbers[strategy]
 
     def price(self, wanted: Iterable[RowKey]) -> None:
-        """Price those that are not known, all of a view together."""
-        missing: dict[int, list[RowKey]] = {}
+        """Price those that are not known, all of a view and a tensor strategy together."""
+        missing: dict[tuple[int, str], list[RowKey]] = {}
         for key in dict.fromkeys(wanted):
             if key not in self._rows:
-                missing.setdefault(key[0], []).append(key)
-        for view, keys in missing.items():
+                missing.setdefault((key[0], self.strategies[key[1]].tensor.name), []).append(key)
+        for (view, _), keys in missing.items():
             self._price(view, keys)
 
     def costs(self, keys: Sequence[RowKey]) -> tuple[ItemCosts, LayerSync]:

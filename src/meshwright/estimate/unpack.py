@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,6 +11,7 @@ from meshwright.shapes import Float
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.strategy import LayerStrategy, Tensor1D
 from meshwright.specs.workload import Workload
+from meshwright.strategies import CONTEXTS
 from meshwright.strategies.base import OVERLAPS, StrategyColumns
 from meshwright.strategies.data import ShardingColumns
 
@@ -20,25 +22,20 @@ def strategy_columns(
     """Strategies as columns, one row each.
 
     Args:
-        strategies: of a plan.
+        strategies: of a plan, of one tensor strategy.
         micro_batch: sequences per micro-batch, of all or each; a fraction for a section of one.
         workload: sequence length and expert load.
 
     Returns:
         The columns.
     """
-    tensors = [strategy.tensor for strategy in strategies if isinstance(strategy.tensor, Tensor1D)]
-
-    def level(kind: str) -> list[int]:
-        return [int(np.prod([c.degree for c in s.context if c.kind == kind] or [1])) for s in strategies]
-
+    tensors = [strategy.tensor for strategy in strategies]
+    levels = [[math.prod(c.degree for c in s.context if c.kind == kind) for kind in CONTEXTS] for s in strategies]
     return StrategyColumns(
         tp=np.array([t.degree for t in tensors]),
-        sp=np.array([t.sequence_parallel and t.degree > 1 for t in tensors]),
-        tp_overlap=np.array([OVERLAPS.index(t.overlap) for t in tensors]),
-        cp_a2a=np.array(level("a2a")),
-        cp_p2p=np.array(level("p2p")),
-        cp_ag=np.array(level("ag")),
+        sp=np.array([t.shards_sequence for t in tensors]),
+        tp_overlap=np.array([OVERLAPS.index(t.overlap) if isinstance(t, Tensor1D) else 0 for t in tensors]),
+        context=np.array(levels).reshape(-1, len(CONTEXTS)),
         ep=np.array([s.expert.ep for s in strategies]),
         etp=np.array([s.expert.etp for s in strategies]),
         mbs=np.broadcast_to(np.asarray(micro_batch), (len(strategies),)),
@@ -50,6 +47,7 @@ def strategy_columns(
         offload_activations=np.array([s.offload.activations for s in strategies]),
         seq_len=workload.seq_len,
         imbalance=workload.expert_imbalance,
+        tensor=tensors[0].name,
         deduplicated=np.array([s.expert.dispatcher == "deduplicated" for s in strategies]),
     )
 

@@ -14,12 +14,12 @@ from meshwright.estimate.stages import strategies_of
 from meshwright.specs.plan import ExecutionPlan, Worker
 from meshwright.specs.strategy import LayerStrategy
 from meshwright.specs.workload import Workload
-from meshwright.strategies import TENSOR_STRATEGIES
+from meshwright.strategies import CONTEXTS, TENSORS
 
 
 @dataclass(frozen=True, slots=True)
 class Unpriced:
-    """A field of a record and the values of it that are priced."""
+    """A field of a record, where it has it, and the values of it that are priced."""
 
     field: str
     """Dotted path from the record."""
@@ -29,7 +29,8 @@ class Unpriced:
 
     def problem(self, record: object, where: str) -> Problem | None:
         """The refusal of a record that states another value, None of one that does not."""
-        value = attrgetter(self.field)(record)
+        parent, _, name = self.field.rpartition(".")
+        value = getattr(attrgetter(parent)(record) if parent else record, name, self.priced[0])
         if value in self.priced:
             return None
         path = f"{where}.{self.field}"
@@ -37,7 +38,7 @@ class Unpriced:
 
 
 OF_STRATEGY = (
-    Unpriced("tensor.kind", tuple(TENSOR_STRATEGIES), "no rule cuts operators this way", "use a 1d tensor strategy"),
+    Unpriced("tensor.parameters", ((),), "no tensor strategy of the catalogue has parameters", "leave them out"),
     Unpriced(
         "expert.dispatcher",
         ("alltoall", "deduplicated"),
@@ -141,7 +142,7 @@ def unpriced(plan: ExecutionPlan, workload: Workload) -> tuple[Problem, ...]:
         strategy, where = plan.strategies[index], f"strategies[{index}]"
         found += [entry.problem(strategy, where) for entry in OF_STRATEGY]
         found += _of_precision(strategy, workload, where)
-        found += _of_layout(strategy, where)
+        found += (*_of_tensor(strategy, where), *_of_layout(strategy, where))
     for number, pipeline in enumerate(plan.pipelines):
         for place, worker in enumerate(pipeline.workers):
             found += _of_order(worker, f"pipelines[{number}].workers[{place}]")
@@ -159,10 +160,24 @@ def _of_precision(strategy: LayerStrategy, workload: Workload, where: str) -> It
         )
 
 
+def _of_tensor(strategy: LayerStrategy, where: str) -> Iterator[Problem]:
+    """A tensor strategy that is not in the catalogue."""
+    if strategy.tensor.name not in TENSORS:
+        path, fix = f"{where}.tensor.name", f"use one of {', '.join(TENSORS)}"
+        why = "no rule cuts operators this way"
+        yield Problem(what=f"{path} is {strategy.tensor.name!r}", why=why, fix=fix, field=path)
+
+
 def _of_layout(strategy: LayerStrategy, where: str) -> Iterator[Problem]:
-    """Context ranks with shares of a sequence other than the zigzag halves; after an all-to-all no rank has a share."""
+    """Kinds that nobody knows, and ranks with shares of a sequence other than the zigzag halves.
+
+    After an exchange of heads for sequence no rank has a share.
+    """
     for number, level in enumerate(strategy.context):
-        if level.layout != "zigzag" and level.kind != "a2a" and level.degree > 1:
+        if level.kind not in CONTEXTS:
+            path, fix = f"{where}.context[{number}].kind", f"use one of {', '.join(CONTEXTS)}"
+            yield Problem(what=f"{path} is {level.kind!r}", why="no rule prices this kind", fix=fix, field=path)
+        elif level.layout != "zigzag" and not CONTEXTS[level.kind].swaps_heads and level.degree > 1:
             path = f"{where}.context[{number}].layout"
             why = "ranks are taken to share the attended pairs evenly, as the zigzag layout does"
             yield Problem(what=f"{path} is {level.layout!r}", why=why, fix="use zigzag", field=path)

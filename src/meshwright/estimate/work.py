@@ -12,11 +12,19 @@ import numpy as np
 from meshwright.estimate.hardware import Hardware
 from meshwright.kernels import collectives, compute
 from meshwright.kernels.overlap import exposed_s
-from meshwright.shapes import Float, Int
+from meshwright.shapes import Float
 from meshwright.specs.operators import CoreAttention, Exchange, LayerWork, Linear, Vector
 from meshwright.specs.workload import Precision, Workload
-from meshwright.strategies import context, expert, tensor_1d
-from meshwright.strategies.base import Call, LocalAttention, LocalGemm, StrategyColumns, local_units
+from meshwright.strategies import TENSORS, context, expert
+from meshwright.strategies.base import (
+    Call,
+    Group,
+    LocalAttention,
+    LocalGemm,
+    StrategyColumns,
+    local_units,
+    region_scale,
+)
 
 Rows = Float[np.ndarray, "rows"]
 
@@ -75,12 +83,9 @@ class Groups:
 
     def __init__(self, columns: StrategyColumns, hardware: Hardware) -> None:
         one = np.ones(columns.rows, dtype=np.int64)
-        inner = columns.tp * columns.cp_a2a
-        self._shapes: dict[str, tuple[Int[np.ndarray, "rows"], Int[np.ndarray, "rows"]]] = {
-            "tp": (one, columns.tp),
-            "cp_a2a": (columns.tp, columns.cp_a2a),
-            "cp_p2p": (inner, columns.cp_p2p),
-            "cp_ag": (inner, columns.cp_ag),
+        self._shapes: dict[str, Group] = {
+            **TENSORS[columns.tensor].groups(columns),
+            **context.context_groups(columns),
             "etp": (one, columns.etp),
             "ep": (columns.etp, columns.ep),
         }
@@ -129,6 +134,7 @@ class _Pricing:
         self.precision: Precision = workload.precision
         self.quantised = quantised
         self.groups = Groups(columns, hardware)
+        self.tensor = TENSORS[columns.tensor]
         self.activation_bytes = self.precision.bytes_of("activations")
         self.zero = np.zeros(columns.rows)
         self.forward, self.backward = self._module(), self._module()
@@ -147,7 +153,7 @@ class _Pricing:
             module = self.modules.setdefault(op.module, self._module())
             match op:
                 case Linear(experts=0):
-                    self.gemm(tensor_1d.shard_linear(op, self.columns, self.activation_bytes), module)
+                    self.gemm(self.tensor.linear(op, self.columns, self.activation_bytes), module)
                 case Linear():
                     self.gemm(expert.shard_experts(op, self.columns, work.top_k), module)
                 case CoreAttention():
@@ -256,7 +262,7 @@ class _Pricing:
             scores = local.batch * local.heads * local.query_len * local.key_len
             self.transient = np.maximum(self.transient, scores * self.activation_bytes)
         gathered = columns.mbs * local.kv_heads * local.key_len * (2 * (op.head_dim + op.value_dim))
-        self.transient = np.maximum(self.transient, gathered * self.activation_bytes * (columns.cp_ag > 1))
+        self.transient = np.maximum(self.transient, gathered * self.activation_bytes * context.gathered_keys(columns))
 
     def _core(self, op: CoreAttention, local: LocalAttention, *, backward: bool, materialised: bool) -> Rows:
         hardware, efficiency = self.hardware, self.hardware.efficiency
@@ -301,14 +307,14 @@ class _Pricing:
     def vector(self, op: Vector, top_k: int, module: ModuleSeconds) -> None:
         columns, hardware = self.columns, self.hardware
         size = 4.0 if op.fp32 else self.activation_bytes
-        scale = tensor_1d.region_scale(op.region, columns, top_k) * size
+        scale = region_scale(op.region, columns, top_k) * size
         launch = hardware.efficiency.launch_s
         bandwidth = hardware.achieved_memory_bytes_per_s
         passes = hardware.software.vector_passes
         forward = scale * (op.forward_elements * passes / bandwidth) + launch
         backward = scale * (op.backward_elements * passes / bandwidth) + launch
         self._add(module, forward, backward, self.zero, (op.kernels, op.kernels))
-        self.calls(tensor_1d.vector_calls(op, columns, self.activation_bytes), {}, module)
+        self.calls(self.tensor.vector_calls(op, columns, self.activation_bytes), {}, module)
         self.dense = self.dense + float(op.parameters)
         if op.table:
             rows, width = op.table

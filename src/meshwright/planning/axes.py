@@ -11,36 +11,28 @@ from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedE
 from meshwright.estimate.legality import model_rules, row_degrees
 from meshwright.estimate.stages import refusal
 from meshwright.schedules import DEFAULT_SCHEDULES, PLAN_SCHEDULES, SCHEDULES, schedule_named
+from meshwright.search.axes import AXES
 from meshwright.search.grid import divisors
 from meshwright.search.space import Space
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import SHARDINGS, PlanRow
+from meshwright.specs.row import PlanRow
 from meshwright.specs.workload import Workload
 
-COUNTED = ("tp", "cp", "pp", "vpp", "ep", "etp", "dp", "mbs")
-WORDS: dict[str, Sequence[str]] = {
-    "sharding": SHARDINGS,
-    "recompute": ("none", "sel", "block", "full"),
-    "tp_overlap": ("bulk", "ring"),
-    "schedule": PLAN_SCHEDULES,
-    "cp_kind": ("p2p", "a2a", "ag", "a2a+p2p"),
-}
-AXES = (*COUNTED, *WORDS)
-_OTHER_NAMES = {"rc": "recompute", "zero": "sharding", "overlap": "tp_overlap", "micro_batch": "mbs", "vp": "vpp"}
-_NEUTRAL: dict[str, object] = {
-    **dict.fromkeys(COUNTED, 1),
-    "sharding": "z0",
-    "recompute": "none",
-    "tp_overlap": "bulk",
-}
-"""What an axis is held to when it is forbidden as a whole."""
-_TOKENS: dict[str, tuple[str, str]] = {
-    **{name: ("sharding", name) for name in SHARDINGS},
-    **{f"rc-{name}": ("recompute", name) for name in WORDS["recompute"]},
-    "tpov": ("tp_overlap", "ring"),
-}
-"""Tokens of the one-line form that say one axis."""
+COUNTED = tuple(axis.name for axis in AXES.values() if axis.counted)
+_OTHER_NAMES = {other: axis.name for axis in AXES.values() for other in axis.other_names}
+
+
+def _tokens() -> dict[str, tuple[str, str]]:
+    """Tokens of the one-line form that state one axis, with its value."""
+    return {
+        token: (axis.name, word)
+        for axis in AXES.values()
+        if axis.token
+        for word in axis.values()
+        if (token := axis.token(word))
+    }
+
 
 
 def space_of(
@@ -81,7 +73,7 @@ def space_of(
     for entry in _entries(pin):
         axis, values = _read(entry, "pin", problems)
         if axis and not values:
-            fix = f"say {axis}={'8' if axis in COUNTED else WORDS[axis][-1]}"
+            fix = f"say {axis}={'8' if axis in COUNTED else AXES[axis].values()[-1]}"
             problems.append(Problem(what=f"pin {entry!r} has no value", why="a pin holds an axis to values", fix=fix))
         elif axis:
             hold(axis, values, f"pin {entry!r}")
@@ -91,16 +83,18 @@ def space_of(
             hold("schedule", names, f"schedule {_listed(names)}")
     for entry in _entries(forbid):
         axis, values = _read(entry, "forbid", problems)
-        if axis and not values and axis not in _NEUTRAL:
+        if axis and not values and AXES[axis].neutral is None:
             problems.append(
                 Problem(
-                    what=f"forbid {entry!r} has no value", why="a plan needs one", fix=f"say {axis}={WORDS[axis][-1]}"
+                    what=f"forbid {entry!r} has no value",
+                    why="a plan needs one",
+                    fix=f"say {axis}={AXES[axis].values()[-1]}",
                 )
             )
         elif axis:
             every = list(pins.get(axis, ())) if axis == "schedule" else []
             every = every or _every_value(axis, model, workload, devices)
-            kept = [v for v in every if v not in values] if values else [_NEUTRAL[axis]]
+            kept = [v for v in every if v not in values] if values else [AXES[axis].neutral]
             hold(axis, kept, f"forbid {entry!r}")
     if not problems:
         problems += _impossible(pins, model, workload, devices)
@@ -157,7 +151,11 @@ def _entries(said: str | Iterable[str]) -> list[str]:
         for part in (part.strip() for part in str(text).split(",")):
             axis = found[-1].partition("=")[0] if found and "=" in found[-1] else ""
             axis = _OTHER_NAMES.get(axis, axis)
-            value = part.isdigit() if axis in COUNTED else part in WORDS.get(axis, ()) or _schedule(axis, part)
+            value = (
+                part.isdigit()
+                if axis in COUNTED
+                else (axis in AXES and part in AXES[axis].values()) or _schedule(axis, part)
+            )
             if value:
                 found[-1] += f",{part}"
             elif part:
@@ -186,9 +184,8 @@ def _read(entry: str, verb: str, problems: list[Problem]) -> tuple[str, tuple[ob
 
 
 def _read_token(entry: str, verb: str, problems: list[Problem]) -> tuple[str, tuple[object, ...]]:
-    if entry in _TOKENS:
-        axis, word = _TOKENS[entry]
-        return axis, (word,)
+    if found := _tokens().get(entry):
+        return found[0], (found[1],)
     if _schedule("schedule", entry):
         return "schedule", (_value("schedule", entry),)
     match = re.fullmatch(r"([a-z]+)([0-9]{1,9})", entry)
@@ -205,7 +202,7 @@ def _value(axis: str, text: str) -> object | None:
     if axis == "schedule":
         return next(iter(_schedules(word, [])), None)
     word = f"z{word}" if axis == "sharding" and word.isdigit() else word
-    return word if word in WORDS[axis] else None
+    return word if word in AXES[axis].values() else None
 
 
 def _schedule(axis: str, text: str) -> bool:
@@ -214,7 +211,7 @@ def _schedule(axis: str, text: str) -> bool:
 
 
 def _unknown(entry: str, name: str, verb: str) -> Problem:
-    close = nearest(name, [*AXES, *_TOKENS, *PLAN_SCHEDULES])
+    close = nearest(name, [*AXES, *_tokens(), *PLAN_SCHEDULES])
     fix = f"did you mean {' or '.join(close)}?" if close else f"axes: {', '.join(AXES)}"
     return Problem(what=f"{verb} {entry[:60]!r}: unknown axis {name[:40]!r}", why="no plan has it", fix=fix, field=verb)
 
@@ -222,10 +219,10 @@ def _unknown(entry: str, name: str, verb: str) -> Problem:
 def _wrong_value(axis: str, text: str, verb: str) -> Problem:
     if axis in COUNTED:
         return Problem(what=f"{verb} {axis}={text[:40]}", why="degrees are whole numbers from 1 on", field=axis)
-    close = nearest(text, WORDS[axis])
+    close = nearest(text, AXES[axis].values())
     fix = f"did you mean {' or '.join(close)}?" if close else ""
     return Problem(
-        what=f"{verb} {axis}={text[:40]}", why=f"{axis} is one of {', '.join(WORDS[axis])}", fix=fix, field=axis
+        what=f"{verb} {axis}={text[:40]}", why=f"{axis} is one of {', '.join(AXES[axis].values())}", fix=fix, field=axis
     )
 
 
@@ -271,8 +268,8 @@ def _every_value(axis: str, model: ModelSpec, workload: Workload, devices: int) 
     """All values an axis could take in any plan, so that one can be taken out."""
     if axis == "schedule":
         return list(DEFAULT_SCHEDULES)
-    if axis in WORDS:
-        return list(WORDS[axis])
+    if not AXES[axis].counted:
+        return list(AXES[axis].values())
     if axis == "vpp":
         return list(range(1, model.num_layers + 1))
     return list(divisors(workload.global_batch if axis == "mbs" else devices))
@@ -283,8 +280,14 @@ def _impossible(
 ) -> list[Problem]:
     """Pins that no legal plan has whatever the other axes are."""
     problems: list[Problem] = []
+    tensors = pins.get("tensor", ("1d",))
+    if len(tensors) > 1:
+        why, fix = "a search goes through plans of one tensor strategy", "plan with each and compare the answers"
+        problems.append(Problem(what=f"tensor={_listed(tensors)}", why=why, fix=fix, field="tensor"))
     for axis in COUNTED:
-        found = [_alone(axis, int(str(value)), model, workload, devices) for value in pins.get(axis, ())]
+        found = [
+            _alone(axis, int(str(value)), str(tensors[0]), model, workload, devices) for value in pins.get(axis, ())
+        ]
         if found and all(found):
             problems += [problem for problem in found if problem][:2]
     least = {axis: min((int(str(v)) for v in pins.get(axis, ())), default=1) for axis in ("tp", "cp", "pp", "dp")}
@@ -306,7 +309,7 @@ def _all_held(pins: dict[str, tuple[object, ...]], product: int, devices: int) -
     return all(axis in pins for axis in ("tp", "cp", "pp", "dp")) and product != devices
 
 
-def _alone(axis: str, value: int, model: ModelSpec, workload: Workload, devices: int) -> Problem | None:
+def _alone(axis: str, value: int, tensor: str, model: ModelSpec, workload: Workload, devices: int) -> Problem | None:
     """Why no plan can have this value of an axis, or None."""
     if axis in ("tp", "cp", "pp", "dp") and devices % value:
         close = sorted(divisors(devices), key=lambda d: (abs(d - value), d))[:2]
@@ -317,9 +320,9 @@ def _alone(axis: str, value: int, model: ModelSpec, workload: Workload, devices:
         return Problem(what=f"{axis}={value}", why=why, fix=f"use a divisor of {workload.global_batch}", field=axis)
     if axis in ("dp", "mbs"):
         return None
-    row = PlanRow(cp=(("p2p", value),)) if axis == "cp" else replace(PlanRow(), **{axis: value})  # type: ignore[arg-type]
+    row = PlanRow(cp=(("p2p", value),)) if axis == "cp" else replace(PlanRow(mbs=value), **{axis: value})  # type: ignore[arg-type]
     degrees = row_degrees(row)
-    for rule in model_rules(model, workload.seq_len):
+    for rule in model_rules(model, workload.seq_len, tensor):
         # How experts fold over a stage's devices depends on the other degrees.
         if rule.name != "folding" and not bool(rule.holds(degrees)[0]):
             return Problem(what=f"{axis}={value}", why=rule.why, fix=rule.fix, field=axis)

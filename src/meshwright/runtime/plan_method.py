@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.schedules import schedule_named
 from meshwright.specs.row import PlanRow
+from meshwright.strategies import CONTEXTS, TENSORS
 
 if TYPE_CHECKING:
     from meshwright.compiler.grid import DeviceGrid
@@ -123,6 +124,17 @@ def _refused(row: PlanRow) -> Iterator[Problem]:
     if why:
         yield Problem(what=f"{row.schedule} does not run here", why=why, fix="1f1b, interleaved or zb-h1",
                       field="plan")  # fmt: skip
+    if not (row.tensor in TENSORS and TENSORS[row.tensor].runs):
+        able = [name for name, strategy in TENSORS.items() if strategy.runs]
+        yield _unsplit(f"tensor strategy {row.tensor}", able)
+    for kind, _ in row.cp:
+        if not (kind in CONTEXTS and CONTEXTS[kind].runs):
+            yield _unsplit(f"kind of context {kind}", [name for name, one in CONTEXTS.items() if one.runs])
     if row.offload:
         yield Problem(what=f"off-{row.offload} does not run here", why="states stay on their devices",
                       fix="leave it out", field="plan")  # fmt: skip
+
+
+def _unsplit(what: str, able: Sequence[str]) -> Problem:
+    why = "nothing splits a program this way"
+    return Problem(what=f"{what} does not run here", why=why, fix=f"use {' or '.join(able)}", field="plan")

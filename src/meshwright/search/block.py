@@ -199,11 +199,11 @@ class Block:
     def plan_row(self, row: int, shape: Shape, choice: Sharding) -> PlanRow:
         """One plan of the block as a row of degrees."""
         grid = self.grid
-        levels = (("a2a", grid.cp_a2a[row]), ("p2p", grid.cp_p2p[row]), ("ag", grid.cp_ag[row]))
         return PlanRow(
             tp=int(grid.tp[row]),
+            tensor=grid.tensor,
             tp_overlap=OVERLAPS[int(grid.overlap[row])],
-            cp=tuple((kind, int(degree)) for kind, degree in levels if degree > 1),
+            cp=grid.levels(row),
             pp=shape.p,
             vpp=shape.v,
             ep=int(grid.ep[row]),

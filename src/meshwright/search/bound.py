@@ -82,9 +82,7 @@ class Factored:
 
     def __init__(self, grid: Grid, hardware: Hardware, workload: Workload) -> None:
         self.grid, self.hardware, self.workload = grid, hardware, workload
-        self.dense_rows, self.dense_of = _distinct(
-            grid.tp, grid.cp_a2a, grid.cp_p2p, grid.cp_ag, grid.mbs, grid.overlap
-        )
+        self.dense_rows, self.dense_of = _distinct(grid.tp, *grid.context.T, grid.mbs, grid.overlap)
         self.expert_rows, self.expert_of = _distinct(grid.mbs * (1 << 20) // (grid.cp * grid.tp), grid.ep, grid.etp)
 
     def part(self, work: LayerWork, *, quantised: bool = True) -> PartCosts:

@@ -10,12 +10,15 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from meshwright.estimate.legality import Degrees, model_rules
+from meshwright.estimate.legality import model_rules
+from meshwright.search.axes import AXES
 from meshwright.search.space import Space
 from meshwright.shapes import Bool, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
-from meshwright.strategies.base import OVERLAPS, StrategyColumns
+from meshwright.strategies import CONTEXTS, TENSORS
+from meshwright.strategies.base import OVERLAPS, Degrees, Rule, StrategyColumns
+from meshwright.strategies.context import head_ranks
 
 Ints = Int[np.ndarray, "rows"]
 Folds = Int[np.ndarray, "folds"]
@@ -27,9 +30,8 @@ class Grid:
 
     tp: Ints
     overlap: Ints
-    cp_a2a: Ints
-    cp_p2p: Ints
-    cp_ag: Ints
+    context: Int[np.ndarray, "rows kinds"]
+    """Degree of each kind of `CONTEXTS`, innermost first."""
     ep: Ints
     etp: Ints
     pp: Ints
@@ -37,6 +39,8 @@ class Grid:
     mbs: Ints
     m: Ints
     """Micro-batches per step."""
+    tensor: str = "1d"
+    """Tensor strategy of all rows."""
 
     @property
     def rows(self) -> int:
@@ -46,11 +50,16 @@ class Grid:
     @property
     def cp(self) -> Ints:
         """Context degree over all levels."""
-        return self.cp_a2a * self.cp_p2p * self.cp_ag
+        return np.asarray(self.context.prod(axis=1))
+
+    def levels(self, row: int) -> tuple[tuple[str, int], ...]:
+        """Context levels of a row, as a plan states them."""
+        degrees = zip(CONTEXTS, self.context[row].tolist(), strict=True)
+        return tuple((kind, degree) for kind, degree in degrees if degree > 1)
 
     def take(self, index: Int[np.ndarray, "picked"] | Bool[np.ndarray, "rows"]) -> Grid:
         """The rows of this index or mask."""
-        return replace(self, **{f.name: getattr(self, f.name)[index] for f in fields(self)})
+        return replace(self, **{name: getattr(self, name)[index] for name in COLUMNS})
 
     def strategies(self, workload: Workload, sections: int = 1) -> StrategyColumns:
         """The rows as strategies; nothing offloaded, no token dropped.
@@ -64,9 +73,8 @@ class Grid:
             tp=self.tp,
             sp=self.tp > 1,
             tp_overlap=self.overlap,
-            cp_a2a=self.cp_a2a,
-            cp_p2p=self.cp_p2p,
-            cp_ag=self.cp_ag,
+            context=self.context,
+            tensor=self.tensor,
             ep=self.ep,
             etp=self.etp,
             mbs=self.mbs if sections == 1 else self.mbs / sections,
@@ -77,6 +85,10 @@ class Grid:
             seq_len=workload.seq_len,
             imbalance=workload.expert_imbalance,
         )
+
+
+COLUMNS = tuple(f.name for f in fields(Grid) if f.name != "tensor")
+"""Fields with one entry per row."""
 
 
 def divisors(number: int) -> list[int]:
@@ -97,29 +109,33 @@ def build_grid(model: ModelSpec, workload: Workload, devices: int, space: Space)
     Returns:
         The rows; none if no degrees are legal.
     """
-    wide = [tp for tp in divisors(devices) if _alone_legal(model, workload, tp=tp)]
+    tensor = str((space.pinned("tensor") or ("1d",))[0])
+    rules = model_rules(model, workload.seq_len, tensor)
+    wide = [tp for tp in divisors(devices) if _alone_legal(rules, tp=tp)]
+    # A search of another strategy is one of plans that have tensor groups.
+    wide = wide if tensor == "1d" else [tp for tp in wide if tp > 1]
     tps = _pinned(space, "tp", wide)
     experts = _expert_degrees(model, space)
     pieces: list[dict[str, Ints]] = []
     for tp in tps:
         for cp in _pinned(space, "cp", divisors(devices // tp)):
-            if devices % (tp * cp) or workload.seq_len % (cp * (tp if tp > 1 else 1)):
+            if devices % (tp * cp) or workload.seq_len % cp:
                 continue
-            levels = _context_levels(cp, space)
+            levels = context_levels(cp, space)
             for pp in _pinned(space, "pp", divisors(devices // (tp * cp))):
                 dp, rest = divmod(devices, tp * cp * pp)
                 if rest or pp > model.num_layers or workload.global_batch % dp:
                     continue
                 if not _allowed(space, "dp", dp):
                     continue
-                pieces.append(_mesh(tp, cp, pp, dp, levels, experts, workload, space))
+                pieces.append(_mesh((tp, cp, pp, dp), tensor, levels, experts, workload, space))
     if not pieces:
-        empty = np.zeros(0, dtype=np.int64)
-        return Grid(**{f.name: empty for f in fields(Grid)})
-    grid = Grid(**{f.name: np.concatenate([piece[f.name] for piece in pieces]) for f in fields(Grid)})
+        empty = dict.fromkeys(COLUMNS, np.zeros(0, dtype=np.int64))
+        return Grid(**empty | {"context": np.zeros((0, len(CONTEXTS)), dtype=np.int64)}, tensor=tensor)
+    grid = Grid(**{name: np.concatenate([piece[name] for piece in pieces]) for name in COLUMNS}, tensor=tensor)
     legal = np.ones(grid.rows, dtype=bool)
     degrees = grid_degrees(grid)
-    for rule in model_rules(model, workload.seq_len):
+    for rule in rules:
         legal &= rule.holds(degrees)
     return grid.take(legal)
 
@@ -130,7 +146,7 @@ def grid_degrees(grid: Grid) -> Degrees:
         "tp": grid.tp,
         "sp": np.ones_like(grid.tp),
         "cp": grid.cp,
-        "cp_a2a": grid.cp_a2a,
+        "cp_heads": head_ranks(grid.context),
         "pp": grid.pp,
         "vpp": np.ones_like(grid.tp),
         "ep": grid.ep,
@@ -150,20 +166,26 @@ def _allowed(space: Space, axis: str, value: object) -> bool:
     return pinned is None or value in pinned
 
 
-def _alone_legal(model: ModelSpec, workload: Workload, *, tp: int) -> bool:
-    """Whether a tensor degree can be legal with everything else at 1."""
+def _alone_legal(rules: tuple[Rule, ...], *, tp: int) -> bool:
+    """Whether a tensor degree can be legal with everything else at 1, and a micro-batch that it divides."""
     one = np.ones(1, dtype=np.int64)
-    degrees = dict.fromkeys(("sp", "cp", "cp_a2a", "pp", "vpp", "ep", "etp", "dp", "mbs"), one) | {"tp": tp * one}
-    return all(bool(rule.holds(degrees)[0]) for rule in model_rules(model, workload.seq_len))
+    degrees = dict.fromkeys(("sp", "cp", "cp_heads", "pp", "vpp", "ep", "etp", "dp"), one)
+    return all(bool(rule.holds(degrees | {"tp": tp * one, "mbs": tp * one})[0]) for rule in rules)
 
 
-def _context_levels(cp: int, space: Space) -> list[tuple[int, int, int]]:
-    """(a2a, p2p, ag) of every kind of a context degree."""
+def context_levels(cp: int, space: Space, *, hierarchical: bool = True) -> list[tuple[int, ...]]:
+    """Degrees by kind of `CONTEXTS` for every value of the axis cp_kind of a context degree, two levels if wanted."""
     if cp == 1:
-        return [(1, 1, 1)]
-    kinds = {"p2p": [(1, cp, 1)], "a2a": [(cp, 1, 1)], "ag": [(1, 1, cp)]}
-    kinds["a2a+p2p"] = [(inner, cp // inner, 1) for inner in divisors(cp)[1:-1]]
-    return [level for kind, levels in kinds.items() if _allowed(space, "cp_kind", kind) for level in levels]
+        return [(1,) * len(CONTEXTS)]
+    found = []
+    for kind in AXES["cp_kind"].values():
+        inner, _, outer = kind.partition("+")
+        if not _allowed(space, "cp_kind", kind) or (outer and not hierarchical):
+            continue
+        for degree in divisors(cp)[1:-1] if outer else [cp]:
+            levels = {inner: degree, outer: cp // degree}
+            found.append(tuple(levels.get(name, 1) for name in CONTEXTS))
+    return found
 
 
 def _expert_degrees(model: ModelSpec, space: Space) -> tuple[Folds, Folds]:
@@ -178,19 +200,18 @@ def _expert_degrees(model: ModelSpec, space: Space) -> tuple[Folds, Folds]:
 
 
 def _mesh(
-    tp: int,
-    cp: int,
-    pp: int,
-    dp: int,
-    levels: list[tuple[int, int, int]],
+    mesh: tuple[int, int, int, int],
+    tensor: str,
+    levels: list[tuple[int, ...]],
     experts: tuple[Folds, Folds],
     workload: Workload,
     space: Space,
 ) -> dict[str, Ints]:
     """All rows of one (tp, cp, pp, dp)."""
+    tp, cp, pp, dp = mesh
     local_batch = workload.global_batch // dp
     batches = np.array(_pinned(space, "mbs", divisors(local_batch)), dtype=np.int64)
-    overlaps = [OVERLAPS.index("bulk"), OVERLAPS.index("ring")] if tp > 1 else [OVERLAPS.index("bulk")]
+    overlaps = [OVERLAPS.index(word) for word in (TENSORS[tensor].overlaps if tp > 1 else ("bulk",))]
     if space.pinned("tp_overlap") is not None and tp > 1:
         overlaps = [code for code in overlaps if _allowed(space, "tp_overlap", OVERLAPS[code])]
     stage = tp * cp * dp
@@ -202,7 +223,6 @@ def _mesh(
             np.arange(len(levels)), batches, np.array(overlaps, dtype=np.int64), np.arange(len(ep)), indexing="ij"
         )
     )
-    kinds = np.array(levels, dtype=np.int64).reshape(-1, 3)[level]
     size = len(level)
 
     def full(value: int) -> Ints:
@@ -211,9 +231,7 @@ def _mesh(
     return {
         "tp": full(tp),
         "overlap": overlap,
-        "cp_a2a": kinds[:, 0],
-        "cp_p2p": kinds[:, 1],
-        "cp_ag": kinds[:, 2],
+        "context": np.array(levels, dtype=np.int64)[level],
         "ep": ep[fold_index],
         "etp": etp[fold_index],
         "pp": full(pp),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +15,9 @@ from meshwright.specs.strategy import (
     LayerStrategy,
     Offload,
     Recompute,
+    Tensor,
     Tensor1D,
+    TensorNamed,
     TensorOverlap,
 )
 
@@ -27,6 +30,8 @@ class PlanRow:
     """One homogeneous plan: every stage has these degrees; layers are spread evenly by weight."""
 
     tp: int = 1
+    tensor: str = "1d"
+    """Tensor strategy, by its name in the catalogue."""
     sp: bool = True
     tp_overlap: TensorOverlap = "bulk"
     cp: tuple[tuple[str, int], ...] = ()
@@ -82,7 +87,7 @@ class PlanRow:
         """The one-line form; defaults are left out, batch and data degree are always there."""
         tokens = []
         if self.tp > 1:
-            tokens.append(f"tp{self.tp}")
+            tokens.append(f"tp{self.tp}" if self.tensor == "1d" else f"tp{self.tp}-{self.tensor}")
             if not self.sp:
                 tokens.append("nosp")
         if self.cp_degree > 1:
@@ -118,9 +123,12 @@ class PlanRow:
             recompute = Recompute(kind="selective", modules=("core_attn",))
         else:
             recompute = Recompute(kind="full" if self.recompute == "full" else "none")
+        tensor: Tensor = Tensor1D(degree=self.tp, sequence_parallel=self.sp, overlap=self.tp_overlap)
+        if self.tensor != "1d" and self.tp > 1:
+            tensor = TensorNamed(name=self.tensor, degree=self.tp)
         return LayerStrategy(
-            tensor=Tensor1D(degree=self.tp, sequence_parallel=self.sp, overlap=self.tp_overlap),
-            context=tuple(ContextParallel(kind=kind, degree=degree) for kind, degree in self.cp),  # type: ignore[arg-type]
+            tensor=tensor,
+            context=tuple(ContextParallel(kind=kind, degree=degree) for kind, degree in self.cp),
             expert=ExpertParallel(ep=self.ep, etp=self.etp),
             data=self.data(),
             recompute=recompute,
@@ -163,7 +171,9 @@ def _format_cp(levels: tuple[tuple[str, int], ...]) -> str:
 
 
 _COUNTED = re.compile(r"^(tp|pp|vpp|ep|etp|dp|mbs|gbs)([0-9]{1,9})$")
-_CP = re.compile(r"^cp([0-9]{1,9})(?:-(p2p|a2a|ag|a2a([0-9]{1,9})xp2p([0-9]{1,9})))?$")
+_TENSOR = re.compile(r"^tp([0-9]{1,9})-([a-z0-9][a-z0-9.-]{0,30})$")
+_CP = re.compile(r"^cp([0-9]{1,9})(?:-([a-z0-9]{1,60}))?$")
+_LEVEL = re.compile(r"^([a-z0-9]*[a-z])([0-9]{1,9})$")
 _RECOMPUTE = re.compile(r"^rc-(none|sel|full|block([0-9]{1,9})|uni([0-9]{1,9}))$")
 _HSDP = re.compile(r"^hsdp([0-9]{1,9})$")
 _OFFLOAD = re.compile(r"^off-([wao]{1,3})$")
@@ -210,6 +220,9 @@ def parse_row(text: str, *, devices: int, global_batch: int, schedules: tuple[st
     for token in (part.strip() for part in text.strip().split(".")):
         if match := _COUNTED.match(token):
             put(match[1], int(match[2]), token)
+        elif match := _TENSOR.match(token):
+            put("tp", int(match[1]), token)
+            fields["tensor"] = match[2]
         elif match := _CP.match(token):
             put("cp", _parse_cp(match, text, problems), token)
         elif match := _RECOMPUTE.match(token):
@@ -255,17 +268,19 @@ def parse_row(text: str, *, devices: int, global_batch: int, schedules: tuple[st
 
 
 def _parse_cp(match: re.Match[str], text: str, problems: list[Problem]) -> tuple[tuple[str, int], ...]:
-    degree = int(match[1])
-    if not match[3]:
-        return ((match[2] or "p2p", degree),) if degree != 1 else ()
-    inner, outer = int(match[3]), int(match[4])
-    if inner * outer != degree:
+    degree, said = int(match[1]), match[2] or "p2p"
+    parts = [_LEVEL.match(part) for part in said.split("x")]
+    if len(parts) == 1:
+        return ((said, degree),) if degree != 1 else ()
+    levels = tuple((part[1], int(part[2])) for part in parts if part)
+    product = math.prod(level for _, level in levels)
+    if len(levels) < len(parts) or product != degree:
+        shown = " x ".join(f"{kind}{level}" for kind, level in levels)
         problems.append(
             Problem(
-                what=f"plan {text!r}: cp{degree} is not a2a{inner} x p2p{outer}",
-                why=f"{inner} x {outer} = {inner * outer}",
-                fix=f"write cp{inner * outer}-a2a{inner}xp2p{outer}",
+                what=f"plan {text!r}: cp{degree} is not {shown}",
+                why=f"{' x '.join(str(level) for _, level in levels)} = {product}",
+                fix=f"write cp{product}-{shown.replace(' ', '')}",
             )
         )
-    levels = (("a2a", inner), ("p2p", outer))
     return tuple(level for level in levels if level[1] > 1)

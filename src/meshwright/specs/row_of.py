@@ -38,7 +38,8 @@ def row_from(found: Homogeneous, *, gbs: int) -> PlanRow | None:
     strategy = plain(found.strategy)
     if found.pipeline.shapes or found.pipeline.schedule.orders:
         return None
-    if not isinstance(strategy.tensor, Tensor1D) or strategy.tensor.overlap == "none":
+    one = strategy.tensor if isinstance(strategy.tensor, Tensor1D) else Tensor1D()
+    if one.overlap == "none":
         return None
     recompute, count = _recompute_fields(strategy.recompute)
     if found.block:
@@ -46,9 +47,10 @@ def row_from(found: Homogeneous, *, gbs: int) -> PlanRow | None:
     letters = (("w", strategy.offload.weights), ("a", strategy.offload.activations), ("o", strategy.offload.optimizer))
     sharding, group = _sharding_fields(strategy.data, strategy.cp)
     row = PlanRow(
-        tp=strategy.tensor.degree,
-        sp=strategy.tensor.sequence_parallel,
-        tp_overlap=strategy.tensor.overlap,
+        tp=strategy.tp,
+        tensor=strategy.tensor.name,
+        sp=one.sequence_parallel,
+        tp_overlap=one.overlap,
         cp=tuple((level.kind, level.degree) for level in strategy.context),
         pp=found.pp,
         vpp=found.vpp,
@@ -65,8 +67,6 @@ def row_from(found: Homogeneous, *, gbs: int) -> PlanRow | None:
         offload="".join(letter for letter, share in letters if share == 1),
         dp_overlap=strategy.data.overlap,
     )
-    if len(row.cp) > 1 and tuple(kind for kind, _ in row.cp) != ("a2a", "p2p"):
-        return None
     return row if row.strategy(recomputed=False) == strategy else None
 
 
@@ -86,7 +86,7 @@ def _sharding_fields(data: DataParallel, cp: int) -> tuple[str, int]:
 
 def plain(strategy: LayerStrategy) -> LayerStrategy:
     """The strategy without settings that have no effect: those of a tensor degree of 1, context levels of 1."""
-    tensor = Tensor1D() if isinstance(strategy.tensor, Tensor1D) and strategy.tensor.degree == 1 else strategy.tensor
+    tensor = Tensor1D() if strategy.tp == 1 else strategy.tensor
     return replace(strategy, tensor=tensor, context=tuple(level for level in strategy.context if level.degree > 1))
 
 

@@ -16,7 +16,6 @@ from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.workload import Precision
 
 TensorOverlap = Literal["none", "bulk", "ring"]
-ContextKind = Literal["p2p", "a2a", "ag"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,45 +35,36 @@ class Tensor1D:
         check.whole("degree", self.degree)
         check.done()
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tensor2D:
-    """SUMMA on a q x q grid (Optimus)."""
-
-    kind: Literal["2d"] = "2d"
-    q: int
+    @property
+    def name(self) -> str:
+        """Of the strategy in the catalogue."""
+        return "1d"
 
     @property
-    def degree(self) -> int:
-        """Devices of one tensor group."""
-        return self.q**2
+    def shards_sequence(self) -> bool:
+        """Whether ranks of a group share the tokens of the residual stream."""
+        return self.sequence_parallel and self.degree > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tensor2p5D:
-    """SUMMA grids stacked `depth` deep with replicated weights (Tesseract)."""
+class TensorNamed:
+    """A tensor strategy of the catalogue (`strategies.TENSORS`), with its parameters."""
 
-    kind: Literal["2.5d"] = "2.5d"
-    q: int
-    depth: int
+    kind: Literal["named"] = "named"
+    name: str
+    degree: int
+    """Devices of one tensor group."""
+    parameters: tuple[tuple[str, int], ...] = ()
 
-    @property
-    def degree(self) -> int:
-        """Devices of one tensor group."""
-        return self.q**2 * self.depth
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tensor3D:
-    """A q x q x q cube (Colossal-AI, arXiv 2105.14450)."""
-
-    kind: Literal["3d"] = "3d"
-    q: int
+    def __post_init__(self) -> None:
+        check = Check(f"tensor {self.name}")
+        check.whole("degree", self.degree)
+        check.done()
 
     @property
-    def degree(self) -> int:
-        """Devices of one tensor group."""
-        return self.q**3
+    def shards_sequence(self) -> bool:
+        """Every rank of a group has tokens, or parts of them, of its own."""
+        return self.degree > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,16 +81,27 @@ class TensorPerOperator:
         """Devices of the logical mesh."""
         return math.prod(self.mesh)
 
+    @property
+    def name(self) -> str:
+        """Of the strategy."""
+        return self.kind
 
-Tensor = Tensor1D | Tensor2D | Tensor2p5D | Tensor3D | TensorPerOperator
+    @property
+    def shards_sequence(self) -> bool:
+        """As the table says, which is not read."""
+        return self.degree > 1
+
+
+Tensor = Tensor1D | TensorNamed | TensorPerOperator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextParallel:
     """One level of context parallelism, innermost first: `(a2a, 2), (p2p, 4)` is the hierarchical form."""
 
-    kind: ContextKind
-    """`p2p` ring of keys and values (zigzag), `a2a` heads for sequence (Ulysses), `ag` gathered keys and values."""
+    kind: str
+    """Name in the catalogue (`strategies.CONTEXTS`): `p2p` ring of keys and values (zigzag), `a2a` heads for sequence
+    (Ulysses), `ag` gathered keys and values."""
     degree: int
     layout: Literal["zigzag", "striped", "contiguous"] = "zigzag"
 

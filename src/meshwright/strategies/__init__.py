@@ -1,10 +1,59 @@
 """Who computes it: strategies cut a layer's operators into local work, collectives and bytes kept.
 
-The catalogue of tensor strategies that can be priced; a plan may name others (`specs.strategy`), which are refused by
-name until a file here teaches them.
+The catalogues: a strategy is one file of this folder and one line here. A plan may name others (`specs.strategy`),
+which are refused by name.
 """
 
 from __future__ import annotations
 
-TENSOR_STRATEGIES: dict[str, str] = {"1d": "meshwright.strategies.tensor_1d"}
-"""Tag of a tensor strategy and the module that cuts operators by it."""
+import re
+from typing import Any
+
+from meshwright.errors import InputError, Problem
+from meshwright.strategies.base import ContextStrategy, TensorStrategy
+from meshwright.strategies.gathered import Gathered
+from meshwright.strategies.ring import Ring
+from meshwright.strategies.tensor_1d import OneDimension
+from meshwright.strategies.tensor_2d import TwoDimensions
+from meshwright.strategies.ulysses import Ulysses
+
+TENSORS: dict[str, TensorStrategy] = {
+    strategy.name: strategy
+    for strategy in (
+        OneDimension(),
+        TwoDimensions(),
+    )
+}
+"""Tensor strategies by name; the first is what a plan has that names none."""
+
+CONTEXTS: dict[str, ContextStrategy] = {
+    strategy.name: strategy
+    for strategy in (
+        Ulysses(),
+        Ring(),
+        Gathered(),
+    )
+}
+"""Kinds of context parallelism by name, innermost level first."""
+
+
+def register(strategy: TensorStrategy | ContextStrategy) -> None:
+    """Add a strategy of one's own: plans, estimates, searches and the command line know it then.
+
+    Args:
+        strategy: with a name that no other one of its family has.
+
+    Raises:
+        InputError: the name is taken, or the one-line form of plans cannot hold it.
+    """
+    known: dict[str, Any] = TENSORS if isinstance(strategy, TensorStrategy) else CONTEXTS
+    name, problems = strategy.name, []
+    if name in known:
+        why, fix = "a strategy of that name exists", "choose another name"
+        problems.append(Problem(what=f"strategy {name}", why=why, fix=fix, field="strategy"))
+    if not re.fullmatch(r"[a-z0-9]*[a-z]", name) or "x" in name:
+        why, fix = "names have letters but x, and digits before a last letter", "choose another name"
+        problems.append(Problem(what=f"strategy {name!r}", why=why, fix=fix, field="strategy"))
+    if problems:
+        raise InputError(problems)
+    known[name] = strategy

@@ -1,17 +1,22 @@
 """What every strategy speaks: columns of degrees in, local operators and collectives out.
 
 A strategy rewrites an operator of the whole layer into what one device does (`LocalGemm`, `LocalAttention`) and the
-collectives around it (`Call`). It knows sizes, never seconds.
+collectives around it (`Call`). It knows sizes, never seconds. `TensorStrategy` and `ContextStrategy` are what a file
+of this folder implements; the catalogues in `__init__` list them.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from meshwright.shapes import Bool, Float, Int
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.operators import Linear, Region, Vector
 from meshwright.specs.strategy import TensorOverlap
 
 Column = Float[np.ndarray, "rows"] | Int[np.ndarray, "rows"] | float
@@ -33,10 +38,8 @@ class StrategyColumns:
     sp: Bool[np.ndarray, "rows"]
     tp_overlap: Int[np.ndarray, "rows"]
     """Index into OVERLAPS."""
-    cp_a2a: Int[np.ndarray, "rows"]
-    """Heads-for-sequence level, innermost."""
-    cp_p2p: Int[np.ndarray, "rows"]
-    cp_ag: Int[np.ndarray, "rows"]
+    context: Int[np.ndarray, "rows kinds"]
+    """Degree of each kind of `CONTEXTS`, innermost first."""
     ep: Int[np.ndarray, "rows"]
     etp: Int[np.ndarray, "rows"]
     mbs: Int[np.ndarray, "rows"] | Float[np.ndarray, "rows"]
@@ -50,6 +53,8 @@ class StrategyColumns:
     seq_len: int
     imbalance: float
     """Tokens of the fullest expert rank over the mean."""
+    tensor: str = "1d"
+    """Tensor strategy of all rows, by its name in `TENSORS`."""
     deduplicated: Bool[np.ndarray, "rows"] | None = None
     """Tokens enter a domain once however many of its experts they visit; None where no row does."""
 
@@ -61,7 +66,7 @@ class StrategyColumns:
     @property
     def cp(self) -> Int[np.ndarray, "rows"]:
         """Context degree over all levels."""
-        return self.cp_a2a * self.cp_p2p * self.cp_ag
+        return np.asarray(self.context.prod(axis=1))
 
     @property
     def tokens(self) -> Float[np.ndarray, "rows"]:
@@ -94,7 +99,7 @@ class StrategyColumns:
         columns = {
             f.name: value[index]
             for f in fields(self)
-            if f.name not in ("seq_len", "imbalance") and (value := getattr(self, f.name)) is not None
+            if f.name not in ("seq_len", "imbalance", "tensor") and (value := getattr(self, f.name)) is not None
         }
         return replace(self, **columns)
 
@@ -106,7 +111,8 @@ class Call:
     kind: Kind
     category: Category
     phase: Literal["forward", "backward"]
-    group: Literal["tp", "cp_a2a", "cp_p2p", "cp_ag", "ep", "etp"]
+    group: str
+    """Name of a communication group: `ep`, `etp`, one of the tensor strategy, or `cp_` and a kind of context."""
     payload_bytes: Column
     """S of kernels.collectives, per row."""
     copies: Column = 1.0
@@ -147,6 +153,87 @@ class LocalAttention:
     calls: tuple[Call, ...] = ()
 
 
+Degrees = Mapping[str, Int[np.ndarray, "rows"]]
+"""Columns tp, sp, cp, cp_heads, pp, vpp, ep, etp, dp, mbs of equal length. `cp_heads`: ranks among which the levels of
+context that exchange heads for sequence share heads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One constraint between degrees and a model."""
+
+    name: str
+    holds: Callable[[Degrees], Bool[np.ndarray, "rows"]]
+    why: str
+    fix: str
+    field: str
+
+
+Group = tuple[Int[np.ndarray, "rows"], Int[np.ndarray, "rows"]]
+"""Stride between the ranks of a communication group, and their number."""
+
+
+class TensorStrategy(ABC):
+    """A way to cut the operators of a layer over the ranks of a tensor group."""
+
+    name: ClassVar[str]
+    """In plans: `tp4-NAME`, and `--pin tensor=NAME`."""
+    summary: ClassVar[str]
+    """One line of help."""
+    overlaps: ClassVar[tuple[TensorOverlap, ...]] = ("bulk",)
+    """Values of the axis tp_overlap."""
+    runs: ClassVar[bool] = False
+    """Whether the compiler splits programs this way."""
+
+    @abstractmethod
+    def linear(self, op: Linear, columns: StrategyColumns, activation_bytes: float) -> LocalGemm:
+        """A dense linear operator on one rank, with its collectives; `activation_bytes` per element sent."""
+
+    @abstractmethod
+    def vector_calls(self, op: Vector, columns: StrategyColumns, activation_bytes: float) -> tuple[Call, ...]:
+        """The collectives of a memory-bound operator."""
+
+    @abstractmethod
+    def groups(self, columns: StrategyColumns) -> dict[str, Group]:
+        """The communication groups that its calls name."""
+
+    def head_ranks(self, tp: Int[np.ndarray, "rows"]) -> Int[np.ndarray, "rows"]:
+        """Ranks among which attention heads are shared; the others of a tensor group share sequences."""
+        return tp
+
+    def rules(self, model: ModelSpec, seq_len: int) -> tuple[Rule, ...]:
+        """What a model and a sequence length ask of the degrees beyond what holds for every strategy."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionBlock:
+    """Keys and values of one rank, of which context parallelism makes calls."""
+
+    tokens_bytes: Column
+    """Keys and values of the tokens that one rank of the level holds, of the heads it computes."""
+    heads_bytes: Column
+    """Queries, keys, values and outputs of the rank's own tokens, of all heads of its tensor rank."""
+
+
+class ContextStrategy(ABC):
+    """A way in which attention sees the whole of a sequence whose tokens are spread over ranks."""
+
+    name: ClassVar[str]
+    """In plans: `cp4-NAME`, and `--pin cp_kind=NAME`."""
+    summary: ClassVar[str]
+    swaps_heads: ClassVar[bool] = False
+    """Each rank computes whole sequences of fewer heads."""
+    gathers: ClassVar[bool] = False
+    """A rank holds the keys and values of all ranks at once."""
+    runs: ClassVar[bool] = False
+    """Whether the runtime has its attention."""
+
+    @abstractmethod
+    def calls(self, block: AttentionBlock, degree: Int[np.ndarray, "rows"]) -> tuple[Call, ...]:
+        """The collectives around core attention, forward and backward, of no bytes where `degree` is 1."""
+
+
 def local_units(units: int, degree: Int[np.ndarray, "rows"]) -> Float[np.ndarray, "rows"]:
     """Units such as heads on one of `degree` ranks: their share, at least one where more ranks than units share it."""
     return np.maximum(np.ceil(units / degree), 1.0)
@@ -163,3 +250,22 @@ def local_width(parts: tuple[tuple[int, int], ...], degree: Int[np.ndarray, "row
 def full_width(parts: tuple[tuple[int, int], ...]) -> float:
     """Width of the whole tensor."""
     return float(sum(units * width for units, width in parts))
+
+
+def region_scale(region: Region, columns: StrategyColumns, top_k: int) -> Float[np.ndarray, "rows"]:
+    """What multiplies a tensor's elements per token to give its elements on one rank.
+
+    Args:
+        region: how tensor parallelism cuts the tensor (see ops.op).
+        columns: strategies, one per row.
+        top_k: experts a token visits, for the expert regions.
+
+    Returns:
+        Tokens times the share of the width, per row.
+    """
+    if region == "sequence":
+        return columns.sequence_tokens
+    if region == "tensor":
+        return columns.tokens / columns.tp
+    received = columns.received(top_k)
+    return received if region == "expert-in" else received / columns.etp

@@ -1,20 +1,33 @@
-"""Context parallelism: every rank holds seq/cp of each sequence, attention must see it all.
+"""Core attention on one of tp x cp ranks: heads of its tensor rank, its share of the sequence by each context level.
 
-    p2p   keys and values go round a ring, hidden behind the block computed meanwhile; zigzag halves balance the mask
-    a2a   an all-to-all gives each rank the whole sequence of fewer heads (Ulysses)
-    ag    keys and values are gathered before attention, their gradients reduce-scattered
-    a2a inside, p2p outside is the hierarchical form (USP, Megatron `a2a+p2p`).
-
-Source: Liu et al. 2023 (arXiv 2310.01889); Jacobs et al. 2023 (arXiv 2309.14509); Fang and Zhao 2024 (arXiv
-2405.07719).
+Levels lie innermost first in the order of the catalogue: an exchange of heads inside a ring is the hierarchical form
+(USP, Megatron `a2a+p2p`). Source: Fang and Zhao 2024 (arXiv 2405.07719).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from meshwright.shapes import Int
 from meshwright.specs.operators import CoreAttention
-from meshwright.strategies.base import Call, LocalAttention, StrategyColumns, local_units
+from meshwright.strategies import CONTEXTS, TENSORS
+from meshwright.strategies.base import AttentionBlock, Call, Group, LocalAttention, StrategyColumns, local_units
+
+
+def head_ranks(context: Int[np.ndarray, "rows kinds"]) -> Int[np.ndarray, "rows"]:
+    """Ranks among which the levels that exchange heads for sequence share heads, of columns of degrees by kind."""
+    swaps = [number for number, kind in enumerate(CONTEXTS.values()) if kind.swaps_heads]
+    return np.asarray(context[:, swaps].prod(axis=1))
+
+
+def context_groups(columns: StrategyColumns) -> dict[str, Group]:
+    """The communication groups of every context level."""
+    stride, found = columns.tp, {}
+    for number, name in enumerate(CONTEXTS):
+        degree = columns.context[:, number]
+        found[f"cp_{name}"] = (stride, degree)
+        stride = stride * degree
+    return found
 
 
 def shard_attention(
@@ -30,63 +43,38 @@ def shard_attention(
         materialised: the kernel keeps the full square, so ranks share it by queries.
 
     Returns:
-        The local attention: heads / (tp a2a) heads, the pairs shared evenly by the sequence levels (the zigzag layout),
-        and its collectives. Ring: (C-1) sends of a block of keys and values forward, the same and their gradients
-        backward.
+        The local attention: heads / (head ranks) heads, the pairs shared evenly by the sequence levels (the zigzag
+        layout), and its collectives.
     """
-    heads = local_units(op.heads, columns.tp)
-    kv_heads = local_units(op.kv_heads, columns.tp)
-    sequence_ranks = columns.cp_p2p * columns.cp_ag
-    kv_width = kv_heads * (op.head_dim + op.value_dim)
-    query_width = heads * (op.head_dim + op.value_dim)
-
-    # Before the exchange a rank holds all its heads of seq/cp tokens; queries, keys and values leave, the output
-    # returns.
-    exchanged = columns.tokens * activation_bytes * (query_width + kv_width) * (columns.cp_a2a > 1)
-    calls = [
-        Call(kind="all_to_all", category="cp", phase="forward", group="cp_a2a", payload_bytes=exchanged),
-        Call(kind="all_to_all", category="cp", phase="backward", group="cp_a2a", payload_bytes=exchanged),
-    ]
-    local_kv = np.maximum(kv_heads / columns.cp_a2a, 1.0) * (op.head_dim + op.value_dim)
-    block = columns.tokens * columns.cp_a2a * local_kv * activation_bytes
-    ring_share = np.where(columns.cp_p2p > 1, (columns.cp_p2p - 1) / columns.cp_p2p, 0.0)
-    sent = block * (columns.cp_p2p > 1)
-    sends = (columns.cp_p2p - 1).astype(float)
-    calls += [
-        Call(
-            kind="send",
-            category="cp",
-            phase="forward",
-            group="cp_p2p",
-            payload_bytes=sent,
-            repeats=sends,
-            beside="forward",
-            beside_share=ring_share,
-        ),
-        Call(
-            kind="send",
-            category="cp",
-            phase="backward",
-            group="cp_p2p",
-            payload_bytes=2 * sent,
-            repeats=sends,
-            beside="input_gradient",
-            beside_share=ring_share,
-        ),
-    ]
-    gathered = block * columns.cp_ag * (columns.cp_ag > 1)
-    calls += [
-        Call(kind="all_gather", category="cp", phase="forward", group="cp_ag", payload_bytes=gathered),
-        Call(kind="reduce_scatter", category="cp", phase="backward", group="cp_ag", payload_bytes=gathered),
-    ]
+    sharing = TENSORS[columns.tensor].head_ranks(columns.tp)
+    batch_ranks = columns.tp / sharing
+    heads, kv_heads = local_units(op.heads, sharing), local_units(op.kv_heads, sharing)
+    exchanging = head_ranks(columns.context)
+    sequence_ranks = columns.cp / exchanging
+    width = op.head_dim + op.value_dim
+    # Before an exchange a rank holds all its heads of seq/cp tokens.
+    tokens = columns.tokens / batch_ranks
+    block = AttentionBlock(
+        tokens_bytes=tokens * exchanging * (np.maximum(kv_heads / exchanging, 1.0) * width) * activation_bytes,
+        heads_bytes=tokens * activation_bytes * (heads * width + kv_heads * width),
+    )
+    calls: tuple[Call, ...] = ()
+    for number, kind in enumerate(CONTEXTS.values()):
+        calls += kind.calls(block, columns.context[:, number])
     sequence = float(columns.seq_len)
     query_len = sequence / sequence_ranks
     return LocalAttention(
-        batch=columns.mbs.astype(float),
-        heads=np.maximum(heads / columns.cp_a2a, 1.0),
-        kv_heads=np.maximum(kv_heads / columns.cp_a2a, 1.0),
+        batch=columns.mbs / batch_ranks,
+        heads=np.maximum(heads / exchanging, 1.0),
+        kv_heads=np.maximum(kv_heads / exchanging, 1.0),
         query_len=query_len,
         key_len=np.full(columns.rows, sequence),
         pairs=query_len * sequence if materialised else pairs / sequence_ranks,
-        calls=tuple(calls),
+        calls=calls,
     )
+
+
+def gathered_keys(columns: StrategyColumns) -> Int[np.ndarray, "rows"]:
+    """Whether a rank holds the keys and values of all ranks of a level at once."""
+    gathers = [number for number, kind in enumerate(CONTEXTS.values()) if kind.gathers]
+    return np.asarray(columns.context[:, gathers].prod(axis=1) > 1)

@@ -10,8 +10,7 @@ from meshwright.shapes import Float
 from meshwright.specs.operators import Kept, LayerWork
 from meshwright.specs.strategy import Recompute
 from meshwright.specs.workload import Precision
-from meshwright.strategies.base import StrategyColumns
-from meshwright.strategies.tensor_1d import region_scale
+from meshwright.strategies.base import StrategyColumns, region_scale
 
 
 def kept_bytes(

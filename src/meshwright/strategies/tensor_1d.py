@@ -15,10 +15,60 @@ from typing import Literal
 import numpy as np
 
 from meshwright.shapes import Bool, Float
-from meshwright.specs.operators import Linear, Region, Vector
-from meshwright.strategies.base import Call, Kind, LocalGemm, Phase, StrategyColumns, full_width, local_width
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.operators import Linear, Vector
+from meshwright.strategies.base import (
+    Call,
+    Group,
+    Kind,
+    LocalGemm,
+    Phase,
+    Rule,
+    StrategyColumns,
+    TensorStrategy,
+    full_width,
+    local_width,
+)
 
 NONE, BULK, RING = 0, 1, 2
+
+
+class OneDimension(TensorStrategy):
+    """Matrices split by columns, then by rows."""
+
+    name = "1d"
+    summary = "column- then row-split matrices (Megatron-LM)"
+    overlaps = ("bulk", "ring")
+    runs = True
+
+    def linear(self, op: Linear, columns: StrategyColumns, activation_bytes: float) -> LocalGemm:
+        """As `shard_linear`."""
+        return shard_linear(op, columns, activation_bytes)
+
+    def vector_calls(self, op: Vector, columns: StrategyColumns, activation_bytes: float) -> tuple[Call, ...]:
+        """As `vector_calls`."""
+        return vector_calls(op, columns, activation_bytes)
+
+    def groups(self, columns: StrategyColumns) -> dict[str, Group]:
+        """Consecutive ranks."""
+        return {"tp": (np.ones(columns.rows, dtype=np.int64), columns.tp)}
+
+    def rules(self, model: ModelSpec, seq_len: int) -> tuple[Rule, ...]:
+        """Equal parts of a sequence for all ranks."""
+        return (
+            Rule(
+                "sequence",
+                lambda d: (
+                    (d["sp"] == 0)
+                    | (d["tp"] == 1)
+                    | (seq_len % d["cp"] != 0)  # said by the rule of context
+                    | (seq_len % (d["cp"] * d["tp"]) == 0)
+                ),
+                f"sequence parallelism cuts the {seq_len} tokens of a sequence into cp x tp equal parts",
+                "lower cp or tp, or pad the sequence",
+                "tp",
+            ),
+        )
 
 
 def shard_linear(op: Linear, columns: StrategyColumns, activation_bytes: float) -> LocalGemm:
@@ -125,22 +175,3 @@ def vector_calls(op: Vector, columns: StrategyColumns, activation_bytes: float) 
     Partial sums are reduced forward and the gradient gathered backward, as for a row split.
     """
     return _row_calls(op.reduce, columns, activation_bytes) if op.reduce else ()
-
-
-def region_scale(region: Region, columns: StrategyColumns, top_k: int) -> Float[np.ndarray, "rows"]:
-    """What multiplies a tensor's elements per token to give its elements on one rank.
-
-    Args:
-        region: how tensor parallelism cuts the tensor (see ops.op).
-        columns: strategies, one per row.
-        top_k: experts a token visits, for the expert regions.
-
-    Returns:
-        Tokens times the share of the width, per row.
-    """
-    if region == "sequence":
-        return columns.sequence_tokens
-    if region == "tensor":
-        return columns.tokens / columns.tp
-    received = columns.received(top_k)
-    return received if region == "expert-in" else received / columns.etp

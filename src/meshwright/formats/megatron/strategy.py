@@ -59,7 +59,7 @@ def _tensor_problems(strategy: LayerStrategy, model: ModelSpec) -> Iterator[Prob
     tensor = strategy.tensor
     if not isinstance(tensor, Tensor1D):
         yield strategy_refusal(
-            "tensor.kind", tensor.kind, "weights are split in one dimension only", f"use 1d({tensor.degree})"
+            "tensor.name", tensor.name, "weights are split in one dimension only", f"use 1d({tensor.degree})"
         )
         return
     if tensor.degree == 1:
@@ -75,11 +75,17 @@ def _tensor_problems(strategy: LayerStrategy, model: ModelSpec) -> Iterator[Prob
         yield strategy_refusal("tensor.sequence_parallel", False, why, "leave out nosp")
 
 
+COMM_TYPES = {"p2p": "p2p", "a2a": "a2a", "ag": "all_gather"}
+"""Kinds of context parallelism and their names here; Transformer Engine, which runs attention, has the underscore."""
+
+
 def _context_problems(strategy: LayerStrategy) -> Iterator[Problem]:
     kinds = tuple(level.kind for level in strategy.context)
     if len(kinds) > 1 and kinds != ("a2a", "p2p"):
         yield strategy_refusal("context", kinds, "the one combination is a2a inside, p2p around it", "use a2a x p2p")
     for level in strategy.context:
+        if level.kind not in COMM_TYPES:
+            yield strategy_refusal("context.kind", level.kind, f"it knows {', '.join(COMM_TYPES)}", "use p2p")
         if level.layout != "zigzag" and level.kind != "a2a":
             yield strategy_refusal("context.layout", level.layout, "sequences are cut in zigzag order", "use zigzag")
 
@@ -92,8 +98,7 @@ def _context_flags(strategy: LayerStrategy) -> Flags:
         sizes = " ".join(str(level.degree) for level in strategy.context)
         return [*flags, ("--cp-comm-type", "a2a+p2p"), ("--hierarchical-context-parallel-sizes", sizes)]
     kind = strategy.context[0].kind
-    # Transformer Engine, which runs the attention, spells it with the underscore.
-    return [*flags, ("--cp-comm-type", "all_gather" if kind == "ag" else kind)]
+    return [*flags, ("--cp-comm-type", COMM_TYPES.get(kind, kind))]
 
 
 def _expert_problems(strategy: LayerStrategy) -> Iterator[Problem]:

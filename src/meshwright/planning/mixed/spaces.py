@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from meshwright.errors import InputError
+from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 
@@ -17,6 +17,7 @@ def space_anywhere(cluster: ClusterSpec, space_for: Callable[[ClusterSpec], Spac
         space_for: the search space of a part of it.
 
     Raises:
+        UnsupportedError: a tensor strategy is pinned that mixed clusters are not planned with.
         InputError: neither the cluster nor any group allows what is pinned.
     """
     allowed: dict[str, dict[object, None]] = {}
@@ -34,6 +35,17 @@ def space_anywhere(cluster: ClusterSpec, space_for: Callable[[ClusterSpec], Spac
             allowed.setdefault(axis, {}).update(dict.fromkeys(values))
     if len(refused) > len(cluster.groups):
         raise refused[0]
+    other = [name for name in allowed.get("tensor", ()) if name != "1d"]
+    if other:
+        raise UnsupportedError(
+            Problem(
+                what=f"tensor={other[0]} on a cluster of several groups",
+                why="stages of unlike devices are composed with 1d tensor strategies",
+                fix="drop the pin, or plan one group",
+                field="tensor",
+            ),
+            code="MW406",
+        )
     return Space(pins=tuple((axis, tuple(values)) for axis, values in allowed.items()))
 
 

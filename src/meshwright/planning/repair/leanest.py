@@ -67,11 +67,11 @@ def leanest(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: S
     names = space.pinned("schedule")
     by_count = names is not None and not any(schedule.steady_alive for schedule in factory.schedules)
     for index in _one_a_shape(grid, order, by_count=by_count)[:LEANEST_ROWS]:
-        levels = (("a2a", grid.cp_a2a[index]), ("p2p", grid.cp_p2p[index]), ("ag", grid.cp_ag[index]))
         plain = PlanRow(
             tp=int(grid.tp[index]),
+            tensor=grid.tensor,
             tp_overlap="ring" if grid.overlap[index] else "bulk",
-            cp=tuple((kind, int(degree)) for kind, degree in levels if degree > 1),
+            cp=grid.levels(index),
             pp=int(grid.pp[index]),
             ep=int(grid.ep[index]),
             etp=int(grid.etp[index]),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from meshwright.search.block import shardings_for
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid
@@ -45,20 +47,23 @@ def quarter_layers(factory: ShapeFactory, pp: int, vpp: int) -> dict[int, int]:
     return found
 
 
-def kind_of(a2a: int, p2p: int, ag: int) -> str:
+def kind_of(levels: tuple[tuple[str, int], ...]) -> str:
     """One word for the levels of a context degree."""
-    if a2a > 1 and p2p > 1:
-        return f"a2a{a2a}+p2p"
-    return "a2a" if a2a > 1 else "ag" if ag > 1 else "p2p"
+    if len(levels) > 1:
+        (inner, degree), (outer, _) = levels
+        return f"{inner}{degree}+{outer}"
+    return levels[0][0] if levels else "p2p"
 
 
 def levels_of(kind: str, cp: int) -> tuple[tuple[str, int], ...]:
     """The word as levels, innermost first."""
+    inside, _, outer = kind.partition("+")
     if cp == 1:
         return ()
-    if "+" in kind:
-        inner = int(kind.removeprefix("a2a").removesuffix("+p2p"))
-        return (("a2a", inner), ("p2p", cp // inner))
+    if outer:
+        inner = inside.rstrip("0123456789")
+        degree = int(inside.removeprefix(inner))
+        return ((inner, degree), (outer, cp // degree))
     return ((kind, cp),)
 
 
@@ -146,12 +151,14 @@ def _legal_combinations(grid: Grid, factory: ShapeFactory, space: Space) -> dict
     for tp, cp, pp, ep, etp in {*zip(*(column.tolist() for column in columns), strict=True)}:
         put("ep", ep, tp=tp, cp=cp, pp=pp)
         put("etp", etp, tp=tp, cp=cp, pp=pp, ep=ep)
-    columns = [grid.tp, grid.overlap, grid.cp_a2a, grid.cp_p2p, grid.cp_ag]
-    for tp, overlap, a2a, p2p, ag in {*zip(*(column.tolist() for column in columns), strict=True)}:
+    columns = [grid.tp, grid.overlap, *grid.context.T]
+    _, first = np.unique(np.stack(columns), axis=1, return_index=True)
+    for place in first.tolist():
+        tp, overlap, levels = int(grid.tp[place]), int(grid.overlap[place]), grid.levels(place)
         if tp > 1:
             put("tp_overlap", OVERLAPS[overlap])
-        if a2a * p2p * ag > 1:
-            put("cp_kind", kind_of(a2a, p2p, ag), tp=tp, cp=a2a * p2p * ag)
+        if levels:
+            put("cp_kind", kind_of(levels), tp=tp, cp=int(grid.cp[place]))
     return found
 
 

@@ -26,6 +26,7 @@ from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow, default_schedule
 from meshwright.specs.workload import Workload
+from meshwright.strategies import CONTEXTS
 from meshwright.strategies.base import OVERLAPS
 from meshwright.units import gib
 
@@ -133,7 +134,7 @@ class PlanSpace:
         choice = shardings_for(int(grid.dp[0]), int(grid.cp[0]), self.space)[0]
         return {
             **{name: int(getattr(grid, name)[0]) for name in ("tp", "cp", "pp", "ep", "etp", "mbs")},
-            "cp_kind": kind_of(int(grid.cp_a2a.max()), int(grid.cp_p2p.max()), int(grid.cp_ag.max())),
+            "cp_kind": kind_of(grid.levels(int(grid.cp.argmax()))),
             "tp_overlap": OVERLAPS[int(grid.overlap.max())],
             "vpp": self._factory.pipelines(int(grid.pp[0]), int(grid.m[0]))[0][1],
             "schedule": schedule.token,
@@ -153,7 +154,7 @@ class PlanSpace:
         choice: Sharding = generator.choice(shardings_for(dp, cp, self.space))
         point: Point = {name: int(getattr(grid, name)[row]) for name in ("tp", "cp", "pp", "ep", "etp", "mbs")}
         point |= {
-            "cp_kind": kind_of(int(grid.cp_a2a[row]), int(grid.cp_p2p[row]), int(grid.cp_ag[row])),
+            "cp_kind": kind_of(grid.levels(row)),
             "tp_overlap": OVERLAPS[int(grid.overlap[row])],
             "vpp": vpp,
             "schedule": schedule,
@@ -180,6 +181,7 @@ class PlanSpace:
         quarters = quarter_layers(self._factory, pp, vpp) if recompute == "block" else {}
         return PlanRow(
             tp=tp,
+            tensor=self._rows[0].tensor,
             tp_overlap="ring" if tp > 1 and whole["tp_overlap"] == "ring" else "bulk",
             cp=levels_of(str(whole["cp_kind"]), cp),
             pp=pp,
@@ -223,10 +225,13 @@ class PlanSpace:
         values = {
             **{name: getattr(row, name) for name in ("tp", "ep", "etp", "pp", "dp", "mbs")},
             "overlap": OVERLAPS.index(row.tp_overlap),
-            **{f"cp_{kind}": level.get(kind, 1) for kind in ("a2a", "p2p", "ag")},
             "m": row.micro_batches,
         }
-        grid = Grid(**{name: np.array([value], dtype=np.int64) for name, value in values.items()})
+        grid = Grid(
+            **{name: np.array([value], dtype=np.int64) for name, value in values.items()},
+            context=np.array([[level.get(kind, 1) for kind in CONTEXTS]], dtype=np.int64),
+            tensor=row.tensor,
+        )
         return float(row_bounds(grid, self.model, self._hardware, self.workload).time_s[0])
 
     def optimum(self) -> Optimum | None:

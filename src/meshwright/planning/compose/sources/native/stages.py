@@ -21,12 +21,13 @@ from meshwright.estimate.memory import WorkerLoad, worker_bytes
 from meshwright.estimate.pipeline import Placed, boundary_columns, data_groups, sync_layers
 from meshwright.estimate.sync import DataNetwork, step_sync
 from meshwright.search.block import PLAIN_SHARDINGS, Sharding, sharding_columns
-from meshwright.search.grid import Grid, divisors, grid_degrees
+from meshwright.search.grid import COLUMNS, Grid, context_levels, divisors, grid_degrees
 from meshwright.search.space import Space
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
 from meshwright.specs.workload import Workload
+from meshwright.strategies import CONTEXTS
 from meshwright.strategies.base import OVERLAPS
 
 RECOMPUTES: tuple[tuple[str, float], ...] = (
@@ -93,13 +94,13 @@ class StageOptions:
     def plan_row(self, row: int, layers: int) -> PlanRow:
         """One row as a plan of a single stage of so many layers."""
         grid, choice = self.grid, self.shardings[int(self.choice[row])]
-        levels = (("a2a", grid.cp_a2a[row]), ("p2p", grid.cp_p2p[row]), ("ag", grid.cp_ag[row]))
         name, share = RECOMPUTES[int(self.recompute[row])]
         again = int(np.ceil(share * layers)) if name == "block" else 0
         return PlanRow(
             tp=int(grid.tp[row]),
+            tensor=grid.tensor,
             tp_overlap=OVERLAPS[int(grid.overlap[row])],
-            cp=tuple((kind, int(degree)) for kind, degree in levels if degree > 1),
+            cp=grid.levels(row),
             ep=int(grid.ep[row]),
             etp=int(grid.etp[row]),
             dp=int(grid.dp[row]),
@@ -196,7 +197,7 @@ def _grid(
                 dp = size // (tp * cp)
                 if not _pinned(space, "dp", [dp]):
                     continue
-                kinds = [(1, 1, 1)] if cp == 1 else _levels(cp, space)
+                kinds = context_levels(cp, space, hierarchical=False)
                 folds = [
                     (ep, etp)
                     for ep in _pinned(space, "ep", experts)
@@ -205,19 +206,17 @@ def _grid(
                 ]
                 overlaps = _overlaps(tp, space)
                 rows += [(size, tp, o, *kind, ep, etp, dp) for o in overlaps for kind in kinds for ep, etp in folds]
-    table = np.array(rows, dtype=np.int64).reshape(-1, 9)
+    table = np.array(rows, dtype=np.int64).reshape(-1, 6 + len(CONTEXTS))
     each = np.array(waves, dtype=np.int64)
     pick, number = (axis.ravel() for axis in np.meshgrid(np.arange(len(table)), np.arange(len(each)), indexing="ij"))
-    whole = (each[number] % table[pick, 8] == 0) & (each[number] // table[pick, 8] <= MOST_MICRO_BATCH)
+    whole = (each[number] % table[pick, -1] == 0) & (each[number] // table[pick, -1] <= MOST_MICRO_BATCH)
     pick, number = pick[whole], number[whole]
-    size, tp, overlap, a2a, p2p, ag, ep, etp, dp = table[pick].T
+    size, tp, overlap, *levels, ep, etp, dp = table[pick].T
     wave = each[number]
     grid = Grid(
         tp=tp,
         overlap=overlap,
-        cp_a2a=a2a,
-        cp_p2p=p2p,
-        cp_ag=ag,
+        context=np.stack(levels, axis=1),
         ep=ep,
         etp=etp,
         pp=np.ones_like(tp),
@@ -237,13 +236,6 @@ def _grid(
 def _experts(model: ModelSpec) -> list[int]:
     counts = [count for layer in model.kinds() if (count := layer.mlp.routed_experts)]
     return [ep for ep in divisors(counts[0]) if all(count % ep == 0 for count in counts)] if counts else [1]
-
-
-def _levels(cp: int, space: Space) -> list[tuple[int, int, int]]:
-    """(a2a, p2p, ag) of the plain kinds of a context degree."""
-    kinds = {"p2p": (1, cp, 1), "a2a": (cp, 1, 1), "ag": (1, 1, cp)}
-    wanted = space.pinned("cp_kind")
-    return [level for kind, level in kinds.items() if wanted is None or kind in wanted]
 
 
 def _overlaps(tp: int, space: Space) -> list[int]:
@@ -383,7 +375,7 @@ def _sharded(
 
 
 def _joined(pieces: Sequence[StageOptions], shardings: tuple[Sharding, ...]) -> StageOptions:
-    grid = Grid(**{f.name: np.concatenate([getattr(p.grid, f.name) for p in pieces]) for f in fields(Grid)})
+    grid = Grid(**{name: np.concatenate([getattr(p.grid, name) for p in pieces]) for name in COLUMNS}, tensor="1d")
     names = [f.name for f in fields(StageOptions) if f.name not in NO_COLUMNS]
     return StageOptions(
         grid=grid,

@@ -26,6 +26,7 @@ from meshwright.specs.cluster import Island, NodeGroup
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.seam import ModelSlice
 from meshwright.specs.workload import Workload
+from meshwright.strategies import CONTEXTS
 from meshwright.units import GIGA
 
 VARIABLE = "MESHWRIGHT_GALVATRON_PYTHON"
@@ -83,7 +84,8 @@ def _profile(part: ModelSlice, island: Island, workload: Workload) -> dict[str, 
     one = np.ones(1, dtype=np.int64)
     zero = np.zeros(1, dtype=np.int64)
     grid = Grid(
-        tp=one, overlap=zero, cp_a2a=one, cp_p2p=one, cp_ag=one, ep=one, etp=one, pp=one, dp=one, mbs=one,
+        tp=one, overlap=zero, context=np.ones((1, len(CONTEXTS)), dtype=np.int64),
+        ep=one, etp=one, pp=one, dp=one, mbs=one,
         m=one * workload.global_batch,
     )  # fmt: skip
     single = replace(workload, global_batch=1)

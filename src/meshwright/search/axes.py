@@ -1,0 +1,107 @@
+"""The axes of a homogeneous plan: what `--pin` and `--forbid` take, what a search goes through by default.
+
+One table for the grid, the options, the tuners and the documentation; words of strategies and schedules are those of
+their catalogues, read when they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from meshwright.schedules import PLAN_SCHEDULES
+from meshwright.specs.row import SHARDINGS
+from meshwright.strategies import CONTEXTS, TENSORS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One choice that plans differ in."""
+
+    name: str
+    default: str
+    """Values that a search goes through unless others are named, in words."""
+    words: Callable[[], Sequence[str]] | None = None
+    """Legal values; None for degrees and counts, which are whole numbers from 1 on."""
+    neutral: str | int | None = 1
+    """What the axis is fixed to when it is forbidden as a whole; None where a plan needs one to be named."""
+    other_names: tuple[str, ...] = ()
+    token: Callable[[str], str] | None = None
+    """The token of a word in the one-line form of a plan that states this axis alone; None where there is none."""
+
+    @property
+    def counted(self) -> bool:
+        """Whether its values are whole numbers."""
+        return self.words is None
+
+    def values(self) -> tuple[str, ...]:
+        """Legal words."""
+        return tuple(self.words()) if self.words else ()
+
+
+def _context_kinds() -> tuple[str, ...]:
+    """Each kind alone, and exchanges of heads inside a ring of what they leave."""
+    alone = sorted(CONTEXTS, key=lambda name: name != "p2p")
+    return (*alone, *(f"{name}+p2p" for name, kind in CONTEXTS.items() if kind.swaps_heads))
+
+
+AXES: dict[str, Axis] = {
+    axis.name: axis
+    for axis in (
+        Axis(name="tp", default="every degree that divides heads, feed-forward widths and (with cp) the sequence"),
+        Axis(name="cp", default="every degree that divides the sequence"),
+        Axis(name="pp", default="every divisor of the devices up to the layers"),
+        Axis(name="vpp", default="1, and every number of chunks that the schedule allows", other_names=("vp",)),
+        Axis(name="ep", default="every divisor of the experts; ep x etp folds over tp x cp x dp"),
+        Axis(name="etp", default="every divisor of the expert width"),
+        Axis(name="dp", default="what is left of the devices"),
+        Axis(
+            name="mbs",
+            default="every divisor of the sequences of a data-parallel rank",
+            other_names=("micro_batch",),
+        ),
+        Axis(
+            name="sharding",
+            default="z0, z1, z2, z3, fsdp, fsdp-keep, hsdp for every group size",
+            words=lambda: SHARDINGS,
+            neutral="z0",
+            other_names=("zero",),
+            token=str,
+        ),
+        Axis(
+            name="recompute",
+            default="none, selective (attention core), full, and block of 1/4, 1/2, 3/4 of the largest chunk",
+            words=lambda: ("none", "sel", "block", "full"),
+            neutral="none",
+            other_names=("rc",),
+            token=lambda word: f"rc-{word}",
+        ),
+        Axis(
+            name="tp_overlap",
+            default="bulk, ring",
+            words=lambda: ("bulk", "ring"),
+            neutral="bulk",
+            other_names=("overlap",),
+            token=lambda word: "tpov" if word == "ring" else "",
+        ),
+        Axis(
+            name="schedule",
+            default="1f1b, gpipe, interleaved; others where they are named",
+            words=lambda: PLAN_SCHEDULES,
+            neutral=None,
+        ),
+        Axis(
+            name="cp_kind",
+            default="p2p, a2a, ag, and a2a inside p2p for every split",
+            words=_context_kinds,
+            neutral=None,
+        ),
+        Axis(
+            name="tensor",
+            default="1d; another one where it is named, for plans with tensor groups",
+            words=lambda: tuple(TENSORS),
+            neutral="1d",
+        ),
+    )
+}
+"""By name, in the order in which they are listed."""
