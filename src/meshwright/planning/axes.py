@@ -34,7 +34,6 @@ def _tokens() -> dict[str, tuple[str, str]]:
     }
 
 
-
 def space_of(
     model: ModelSpec,
     workload: Workload,
