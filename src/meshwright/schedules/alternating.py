@@ -22,7 +22,7 @@ def alternating_table(
         micro_batches: of the step.
         warmup: forwards before the first pair, at most all.
         forward: chunk and micro-batch of the forwards in order, the same on every worker.
-        backward: likewise of the backwards.
+        backward: chunk and micro-batch of the backwards in order.
     """
     p, count = placement.p, len(forward[0])
     index = np.arange(count)

@@ -270,7 +270,7 @@ class Schedule(ABC):
 
         Args:
             forward_s: seconds per micro-batch, by worker and chunk.
-            backward_s: likewise, input and weight gradient together.
+            backward_s: seconds of input and weight gradient together, by worker and chunk.
             transfer_s: latency behind each virtual stage, as `Times` takes it.
             m: micro-batches per step.
             weight_s: seconds of the weight gradient, for schedules that split the backward.

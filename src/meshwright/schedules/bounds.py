@@ -49,7 +49,7 @@ class PathBound:
         Args:
             m: micro-batches.
             forward_s: seconds by worker and chunk.
-            backward_s: likewise.
+            backward_s: seconds of input and weight gradient together, by worker and chunk.
             transfer_s: latency behind each virtual stage, 0 where the next one is on the same worker.
             weight_s: weight gradients, part of `backward_s`; only critical paths of split backwards count them.
             recompute_s: recomputation; only critical paths count it.

@@ -48,7 +48,7 @@ class Kind(IntEnum):
     OFFLOAD_A = 14
     """Copies the activations of a micro-batch to another memory and frees them here."""
     RELOAD_A = 15
-    """Brings them back."""
+    """Copies the activations of a micro-batch back from there."""
     OFFLOAD_W = 16
     """Drops the weights from the device; what changed is copied to the host first."""
     RELOAD_W = 17

@@ -19,7 +19,7 @@ class Links:
     latency_s: Float[np.ndarray, "workers workers"]
     """From the worker of the row to that of the column."""
     bytes_per_s: Float[np.ndarray, "workers workers"]
-    """Bandwidth, likewise; infinite where messages only have a latency."""
+    """Bandwidth from the worker of the row to that of the column; infinite where messages only have a latency."""
 
     def times(
         self,

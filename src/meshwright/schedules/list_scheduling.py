@@ -53,13 +53,13 @@ class Desk:
     """One worker while its order is made: what it may run next."""
 
     stages: list[int]
-    """Its virtual stages."""
+    """Virtual stages of the worker."""
     all_forwards: int = 0
     """Of the step, on all its stages."""
     free_s: float = 0.0
     live_bytes: float = 0.0
     forwards: int = 0
-    """Run so far, on all its stages; `gradients` likewise."""
+    """Forwards run so far, on all its stages."""
     gradients: int = 0
     owed: deque[tuple[int, int]] = field(default_factory=deque)
     """Stage and micro-batch of the weight gradients that may run, in the order of their input gradients."""

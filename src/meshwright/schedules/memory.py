@@ -99,8 +99,8 @@ def memory_use(
 
     Args:
         table: the schedule.
-        start_s: of each task.
-        end_s: likewise.
+        start_s: start of each task.
+        end_s: end of each task.
         footprint: bytes that tasks keep and free.
         transfers: what goes between workers; asked for receive buffers only.
     """

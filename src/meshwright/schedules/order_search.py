@@ -15,7 +15,7 @@ from meshwright.schedules.table import Kind, ScheduleTable
 SCREENED_TASKS = 120_000
 """Tasks of shortened steps that a search may place, beside two rules of each work."""
 FULL_TASKS = 40_000
-"""Tasks of full steps likewise, beside the two best rules; as many again for the improvement of orders."""
+"""Tasks of full steps that are tried beside the two best rules; as many again for the improvement of orders."""
 IMPROVEMENTS = 4
 """Rounds of improvement at most."""
 IMPROVED = ", improved"

@@ -7,8 +7,8 @@ A number follows its setting's name, a flag is its name alone, a choice its valu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, Literal
 
@@ -169,17 +169,3 @@ def read_settings(schedule: Any, text: str) -> tuple[dict[str, Value], list[str]
         if not found:
             unknown.append(word)
     return said, unknown
-
-
-def undeclared_fields(schedule: Any) -> Mapping[str, object]:
-    """Fields of a schedule that no one-line name says, where they differ from their defaults.
-
-    Args:
-        schedule: any.
-    """
-    return {
-        item.name: getattr(schedule, item.name)
-        for item in fields(schedule)
-        if "parameter" not in item.metadata
-        and (item.default is MISSING or getattr(schedule, item.name) != item.default)
-    }

@@ -19,7 +19,7 @@ class StageRuns:
     number: Int[np.ndarray, " runs"]
     """How many runs the stage had before."""
     first: Int[np.ndarray, " runs"]
-    """First task."""
+    """First task of each run."""
     last: Int[np.ndarray, " runs"]
     ahead: Int[np.ndarray, " runs"]
     """Task before which something has to begin that is to be ready for the run, some compute tasks before it."""

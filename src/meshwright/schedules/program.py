@@ -81,7 +81,7 @@ class Program:
 
         Args:
             tasks_s: as in `ClassSeconds`.
-            edges_s: likewise.
+            edges_s: latencies of the edge classes, as in `ClassSeconds`.
         """
         return tasks_s[self.durations].sum(axis=1) + edges_s[self.edges]
 

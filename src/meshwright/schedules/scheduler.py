@@ -30,7 +30,7 @@ MARGIN = 1e-9
 IMPROVED_NAMED = 3
 """Named schedules, the fastest ones, whose orders are improved too."""
 PLAIN = frozenset({Kind.F, Kind.B})
-"""Kinds of tasks of an order that can be improved; `SPLIT` likewise."""
+"""Kinds of tasks of an order that can be improved; those of `SPLIT` are the other ones."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,7 @@ class Transfers:
     end_s: Float[np.ndarray, " transfers"]
     """When it has arrived."""
     gradient: Bool[np.ndarray, " transfers"]
-    """False for activations."""
+    """Whether the transfer carries a gradient; activations otherwise."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
