@@ -60,7 +60,10 @@ def shape(text: str) -> list[tuple[str, int, int]]:
         ("4xH100", [("H100", 1, 4)]),
         ("8x8xH100", [("H100", 8, 8)]),
         (" 8 x 8 X h100-sxm ", [("H100", 8, 8)]),
-        ("12xH100", [("H100", 2, 6)]),
+        ("12xH100", [("H100", 1, 8), ("H100-2", 1, 4)]),
+        ("100xH100", [("H100", 12, 8), ("H100-2", 1, 4)]),
+        ("63xH100", [("H100", 7, 8), ("H100-2", 1, 7)]),
+        ("2x6xH100", [("H100", 2, 6)]),
         ("13x1xH100", [("H100", 13, 1)]),
         ("64xGB200", [("GB200", 16, 4)]),
         ("32xA100-80,64xH100", [("A100-80", 4, 8), ("H100", 8, 8)]),
@@ -162,12 +165,18 @@ def test_too_many_devices_together() -> None:
 
 
 def test_defaults_are_told_with_their_basis() -> None:
-    told = {one.name: one for one in assumptions(resolve_gpus("12xA100-80,128xGB200"))}
+    told = {one.name: one for one in assumptions(resolve_gpus("2x6xA100-80,128xGB200"))}
     assert told["A100-80 nodes"].value == "2 of 6 (usual: 8)"
     assert told["A100-80 NVLink3"].basis == "datasheet"
     assert "300 GB/s" in told["A100-80 NVLink3"].value
     assert told["GB200 NVLink5 domain"].value == "64 of 72"
     assert told["link A100-80 - GB200"].basis == "assumed"
+
+
+def test_a_last_node_that_is_not_full_is_said() -> None:
+    (note,) = resolve_gpus("100xH100").notes
+    assert note == "100 H100 are 12 nodes of 8 and one of 4; say NODESxCOUNTxH100 for equal nodes"
+    assert not resolve_gpus("96xH100,4xA100-80").notes
 
 
 def test_groups_are_linked_at_the_slower_fabric() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -134,8 +134,7 @@ def parse_gpus(text: str, lookup: DeviceLookup) -> ClusterSpec:
     if len(text) > _MAX_TEXT or len(items) > MAX_GROUPS:
         wrong.add(f"--gpus lists {len(items)} groups or more", f"at most {MAX_GROUPS} groups can be planned")
         wrong.done()
-    parts = [_parse_item(item, lookup, wrong) for item in items]
-    shapes = [part for part in parts if part is not None]
+    shapes = [shape for item in items for shape in _parse_item(item, lookup, wrong)]
     total = sum(nodes * per_node for _, nodes, per_node in shapes)
     if total > MAX_DEVICES:
         wrong.add(
@@ -150,35 +149,38 @@ def parse_gpus(text: str, lookup: DeviceLookup) -> ClusterSpec:
         node_group(name=name, device=device, nodes=nodes, devices_per_node=per_node)
         for name, (device, nodes, per_node) in zip(names, shapes, strict=True)
     ]
-    return ClusterSpec(name=",".join(items), groups=tuple(groups), links=tuple(default_links(groups)))
+    return ClusterSpec(
+        name=",".join(items), groups=tuple(groups), links=tuple(default_links(groups)), notes=tuple(_uneven(shapes))
+    )
 
 
-def _parse_item(item: str, lookup: DeviceLookup, wrong: Refusals) -> tuple[DeviceSpec, int, int] | None:
+def _parse_item(item: str, lookup: DeviceLookup, wrong: Refusals) -> list[tuple[DeviceSpec, int, int]]:
+    """Device, nodes and devices of a node of an entry: one group, or full nodes and one that is not."""
     shown = item if len(item) <= 60 else f"{item[:57]}..."
     match = _ITEM.fullmatch(item)
     if match is None or re.match(r"[0-9]+\s*[xX×*]", match[3]):
         why = "each entry is [NODESx]COUNTxDEVICE" if item else "an entry is empty"
         wrong.add(f"--gpus entry {shown!r} is not understood", why)
-        return None
+        return []
     nodes_text, count_text, device_name = match.groups()
     nodes = _whole(nodes_text, "nodes", shown, wrong) if nodes_text is not None else None
     count = _whole(count_text, "devices", shown, wrong)
     device = wrong.device(device_name.strip(), lookup)
     if device is None or count is None or (nodes is None and nodes_text is not None):
-        return None
+        return []
     if nodes is not None:
-        return device, nodes, count
+        return [(device, nodes, count)]
     usual = (device.node or UNKNOWN_NODE).devices_per_node
-    per_node = count if count <= usual else largest_divisor(count, usual)
-    if per_node * 2 < min(usual, count):
-        below, above = count // usual * usual, -(-count // usual) * usual
-        wrong.add(
-            f"--gpus entry {shown!r}: {count} devices do not fill nodes of {usual} evenly",
-            f"a group is equal nodes; the largest equal ones here would hold {per_node}",
-            f"take {below} or {above} {device.name}, or say the nodes: {count}x1x{device.name}",
-        )
-        return None
-    return device, count // per_node, per_node
+    full, rest = divmod(count, usual)
+    return [shape for shape in ((device, full, usual), (device, 1, rest)) if shape[1] and shape[2]]
+
+
+def _uneven(shapes: Sequence[tuple[DeviceSpec, int, int]]) -> Iterator[str]:
+    """Entries that were read as full nodes and one that is not."""
+    for (device, full, usual), (other, last, rest) in itertools.pairwise(shapes):
+        if device is other and last == 1 and rest < usual == (device.node or UNKNOWN_NODE).devices_per_node:
+            said = f"{full} node{'s' if full > 1 else ''} of {usual} and one of {rest}"
+            yield f"{full * usual + rest} {device.name} are {said}; say NODESxCOUNTx{device.name} for equal nodes"
 
 
 def _whole(text: str, noun: str, item: str, wrong: Refusals) -> int | None:

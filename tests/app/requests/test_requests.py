@@ -1,0 +1,140 @@
+"""Every request: each field from a command line and from Python, and one error that names field, rule and remedy."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import re
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from typing import Any
+
+import pytest
+
+import meshwright as mw
+from meshwright.app.requests.check import CheckRequest
+from meshwright.app.requests.plan import PlanRequest
+from meshwright.app.requests.schedule import ScheduleRequest
+from meshwright.app.verbs import VERBS, docstring_of, python_verb, signature_of
+from meshwright.cli import answers, command, commands, main
+from meshwright.errors import InputError, MeshwrightError
+from meshwright.fields.field import Field
+from meshwright.fields.job import OutputFields
+from meshwright.fields.kinds import Choice, Count, Duration, Number, Numbers, OutputFile, Texts, Whole
+from meshwright.fields.request import fields_of
+
+MOST_LINES = 25
+CLOSED = (Whole, Number, Count, Duration, Numbers, Choice)
+"""Kinds that refuse a word."""
+
+
+def fields() -> Iterator[Any]:
+    for verb, entry in VERBS.items():
+        for one in fields_of(entry.request):
+            yield pytest.param(one, id=f"{verb} {one.spelled}")
+
+
+FIELDS = tuple(fields())
+
+
+def example(one: Field) -> tuple[Any, Any]:
+    """A text of the kind, and the Python value of the same meaning."""
+    if isinstance(one.kind, Numbers):
+        return "2,4", [2, 4]
+    if isinstance(one.kind, Texts):
+        return (["a=1", "b"], ["a=1", "b"]) if one.repeated else ("a,b", ["a,b"])
+    if isinstance(one.kind, Whole):
+        return "4", 4
+    if isinstance(one.kind, (Number, Count, Duration)):
+        return "2", 2
+    if isinstance(one.kind, Choice):
+        return one.kind.names[0], one.kind.names[0]
+    return "word", "word"
+
+
+@pytest.mark.parametrize("one", FIELDS)
+def test_a_field_reads_its_text_and_its_value_alike(one: Field) -> None:
+    if not one.flag:
+        text, value = example(one)
+        assert one.kind.read(one.spelled, text) == one.kind.read(one.name, value)
+
+
+@pytest.mark.parametrize("one", FIELDS)
+def test_a_bad_value_gives_one_error_that_names_field_rule_and_remedy(one: Field) -> None:
+    if not isinstance(one.kind, CLOSED) and not isinstance(one.kind, OutputFile):
+        return
+    with pytest.raises(MeshwrightError) as caught:
+        one.kind.read(one.spelled, "no/where/at all")
+    (problem,) = caught.value.problems
+    assert problem.why
+    assert problem.fix or isinstance(one.kind, Count)
+    assert one.spelled in problem.what or isinstance(one.kind, (Choice, OutputFile))
+
+
+@pytest.mark.parametrize("one", FIELDS)
+def test_help_is_a_sentence_and_a_default_is_said(one: Field) -> None:
+    assert one.explained.partition("  [default")[0].endswith((".", ")"))
+    assert one.flag or one.default in (None, ()) or one.usual or not one.cli
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_option_in_help_comes_from_the_request(verb: str) -> None:
+    shown = io.StringIO()
+    with redirect_stdout(shown):
+        assert main([*verb.split(), "--help"]) == 0
+    listed = {word.strip(",") for line in shown.getvalue().splitlines() for word in line.split()[:2]}
+    options = {word for word in listed if re.fullmatch(r"--[a-z-]+", word)}
+    asked = (*fields_of(VERBS[verb].request), *fields_of(OutputFields))
+    assert options - {"--help"} == {one.spelled for one in asked if one.cli and not one.argument}
+
+
+@pytest.mark.parametrize("module", [answers, command, commands])
+def test_no_body_of_a_command_is_long(module: Any) -> None:
+    for name, function in inspect.getmembers(module, inspect.isfunction):
+        if function.__module__ == module.__name__ and not name.startswith("_"):
+            assert len(inspect.getsource(function).splitlines()) <= MOST_LINES, name
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if " " not in verb and verb != "doctor"])
+def test_a_verb_in_python_says_what_it_takes(verb: str) -> None:
+    function = getattr(mw, verb)
+    request = VERBS[verb].request
+    assert inspect.signature(function) == signature_of(request)
+    assert set(request.positional) <= set(signature_of(request).parameters)
+    for name in signature_of(request).parameters:
+        assert f"    {name}: " in docstring_of(request)
+
+
+def test_all_problems_come_together_in_the_words_of_each_side() -> None:
+    wrong = {"model": "gpt2", "gpus": "8xH100", "seq_len": "x", "top": "0", "max_step_time": "soon", "days": "3"}
+    with pytest.raises(InputError) as typed:
+        PlanRequest.read(wrong, typed=True)
+    with pytest.raises(InputError) as called:
+        PlanRequest.read(wrong)
+    assert [problem.field for problem in typed.value.problems] == ["--seq", "--top", "--max-step-time", "--days"]
+    assert [problem.field for problem in called.value.problems] == ["seq_len", "top", "max_step_time", "days"]
+
+
+def test_what_is_not_given_takes_its_default_and_what_is_given_is_known() -> None:
+    request = PlanRequest.read({"model": "gpt2", "gpus": "8xH100", "pin": ["tp=2"], "pareto": False})
+    assert request.given == {"model", "gpus", "pin"}
+    assert (request.top, request.job.seq_len, request.space.pin) == (5, None, ("tp=2",))
+
+
+def test_fields_that_do_not_go_together_are_refused_each_once() -> None:
+    with pytest.raises(InputError) as caught:
+        PlanRequest.read({"profiles": "dir", "model": "m", "global_batch": 8, "pareto": True, "tokens": "1T"})
+    assert [problem.field for problem in caught.value.problems] == ["tokens", "pareto"]
+    with pytest.raises(InputError, match="both plan and source"):
+        CheckRequest.read({"model": "gpt2", "plan": "tp2", "source": "x.sh"})
+
+
+def test_settings_of_schedules_are_fields_and_only_those_given_arrive() -> None:
+    request = ScheduleRequest.read({"name": "hanayo", "p": "4", "m": 8, "waves": "2"})
+    assert request.parameters == {"waves": 2}
+    assert request.name == ("hanayo",)
+
+
+def test_a_python_verb_refuses_a_name_that_is_no_field() -> None:
+    with pytest.raises(TypeError, match="sequence_length"):
+        python_verb("plan")("gpt2", sequence_length=4)
