@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,25 +35,25 @@ class Twice(OneDimension):
         return super().linear(op, columns, 2 * activation_bytes)
 
 
-class Broadcasts(ContextStrategy):
-    """Every rank sends its keys and values to each other one."""
-
-    name = "bcast"
-    summary = "keys and values sent to every rank"
-
-    def calls(self, block: AttentionBlock, degree: np.ndarray) -> tuple[Call, ...]:
-        """C - 1 sends forward, as many of gradients backward."""
-        sent, sends = block.tokens_bytes * (degree > 1), (degree - 1).astype(float)
-        return tuple(
-            Call(kind="send", category="cp", phase=phase, group="cp_bcast", payload_bytes=sent, repeats=sends)
-            for phase in ("forward", "backward")
-        )
+def of_the_page() -> ContextStrategy:
+    """The strategy that docs/extending.md shows, as it stands there."""
+    page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
+    (code,) = re.findall(r"```python\n(class Broadcasts.*?)```", page, flags=re.DOTALL)
+    names: dict[str, Any] = {
+        "AttentionBlock": AttentionBlock,
+        "Call": Call,
+        "ContextStrategy": ContextStrategy,
+        "np": np,
+    }
+    exec(code, names)
+    found: ContextStrategy = names["Broadcasts"]()
+    return found
 
 
 @pytest.fixture(autouse=True)
 def _registered() -> Iterator[None]:
     register(Twice())
-    register(Broadcasts())
+    register(of_the_page())
     yield
     del TENSORS["twice"]
     del CONTEXTS["bcast"]

@@ -1,0 +1,34 @@
+"""One table of axes: options, grid and the page that explains the search say the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from meshwright.planning.axes import space_of
+from meshwright.search.axes import AXES
+from meshwright.specs import Workload
+from tests.estimate.cases import DENSE
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-the-model-works.md"
+WORKLOAD = Workload(seq_len=4096, global_batch=64)
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_the_page_says_what_a_search_goes_through(name: str) -> None:
+    assert f"| `{name}` | {AXES[name].default} |" in PAGE.read_text()
+
+
+@pytest.mark.parametrize(("name", "word"), [(axis.name, word) for axis in AXES.values() for word in axis.values()])
+def test_every_word_of_an_axis_can_be_pinned(name: str, word: str) -> None:
+    assert space_of(DENSE, WORKLOAD, 16, pin=f"{name}={word}").pinned(name) == (word,)
+
+
+@pytest.mark.parametrize("axis", AXES.values(), ids=list(AXES))
+def test_tokens_of_plans_pin_their_axis(axis: object) -> None:
+    assert axis is AXES[axis.name]  # type: ignore[attr-defined]
+    for word in AXES[axis.name].values():  # type: ignore[attr-defined]
+        token = axis.token(word) if axis.token else ""  # type: ignore[attr-defined]
+        if token:
+            assert space_of(DENSE, WORKLOAD, 16, pin=token).pins == ((axis.name, (word,)),)  # type: ignore[attr-defined]
