@@ -48,7 +48,7 @@ def printed(renderable: object) -> str:
 def test_models_are_listed_with_their_counts() -> None:
     rows = {row["name"]: row for row in list_models().rows}
     assert rows["llama-3-8b"]["parameters"] == 8_030_261_248
-    text = printed(library_tables.model_list(list(rows.values())))
+    text = printed(library_tables.model_list({"models": list(rows.values())}))
     assert "llama-3-8b" in text
     assert f"{len(rows)} models" in text
 

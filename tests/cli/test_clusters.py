@@ -18,7 +18,7 @@ CARD = {
 def test_a_cluster_is_shown_with_its_islands_and_what_was_assumed(run: Run) -> None:
     shown = run("clusters", "show", str(DATA / "nodes.csv"))
     assert shown.code == 0
-    for words in ("3 islands", "H100-2", "measured", "taken for granted", "differ by up to 5%"):
+    for words in ("3 islands", "H100-2", "measured", "assumed", "differ by up to 5%"):
         assert words in shown.out
 
 

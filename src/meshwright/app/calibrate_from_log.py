@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.calibrate.file import write_calibration
 from meshwright.calibrate.one_step import NOISE, Learned, StepOn, doubt_of, learn
@@ -25,7 +25,10 @@ from meshwright.specs.calibration import Z90, Calibration, MeasuredPlan
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
 from meshwright.specs.software import DEFAULT_SOFTWARE
-from meshwright.units import gib, seconds
+from meshwright.units import seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 SOFTWARE = {
     "megatron": "megatron-core",
@@ -71,24 +74,14 @@ class FromLog:
             },
         }
 
-    def lines(self) -> Iterator[str]:
-        """For people: what was measured, what moved, and what one step cannot say."""
-        learned = self.learned
-        off = learned.predicted_s / self.measured_s - 1
-        yield f"measured {seconds(self.measured_s)} (median of {self.steps_used} of {self.steps_read} steps)"
-        yield f"predicted {seconds(learned.predicted_s)} before ({off:+.1%}), {seconds(self.measured_s)} after"
-        shared = learned.moved_s / learned.predicted_s - 1
-        yield f"other plans of this machine and framework move by {shared:+.1%} where they depend on the same numbers"
-        before, after = (Z90 * deviation for deviation in (learned.deviation_before, learned.deviation_after))
-        yield f"their shared doubt narrows from ±{before:.0%} to ±{after:.0%}"
-        if self.measured_memory_bytes is not None:
-            gap = self.predicted_memory_bytes / self.measured_memory_bytes - 1
-            shown = f"{gib(self.measured_memory_bytes)} allocated, predicted {gib(self.predicted_memory_bytes)}"
-            yield f"memory: {shown} ({gap:+.1%}); nothing is moved by it"
-        else:
-            yield "memory: the log does not print it"
-        if learned.not_told_apart:
-            yield f"one step does not tell apart: {', '.join(learned.not_told_apart)}"
+    def __rich__(self) -> RenderableType:
+        from rich.text import Text
+
+        from meshwright.report.words.calibration import learned_lines
+
+        memory = self.predicted_memory_bytes, self.measured_memory_bytes
+        lines = learned_lines(self.learned, self.measured_s, (self.steps_used, self.steps_read), memory)
+        return Text("\n".join(lines))
 
 
 def calibrate_from_log(

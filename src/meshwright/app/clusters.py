@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from meshwright.app.answer import Answer
 from meshwright.formats.cluster import assumptions
 from meshwright.formats.cluster_file import cluster_from_table
 from meshwright.formats.clusters import ALIKE, read_description
@@ -22,8 +23,8 @@ MOST_GRANULARITIES = 12
 """Shown; a cluster of 64 groups has up to 64."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterCard:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ClusterCard(Answer):
     """Everything `clusters show` says."""
 
     description: Description

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 
+from meshwright.app.answer import Answer
 from meshwright.errors import MeshwrightError
 from meshwright.estimate.layout import expand
 from meshwright.estimate.price import estimate_plan
@@ -17,6 +18,7 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.library import devices as device_library
 from meshwright.library import models as model_library
 from meshwright.library.clusters import resolve_gpus
+from meshwright.records import plain
 from meshwright.schedules import SCHEDULES, simulate
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
@@ -37,8 +39,8 @@ class Finding:
     detail: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorReport:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class DoctorReport(Answer):
     """What is installed, what was checked, and the verdict."""
 
     version: str
@@ -73,7 +75,7 @@ class DoctorReport:
             "core": dict(self.core),
             "optional": dict(self.optional),
             "library": {"models": self.models, "devices": self.devices, "schedules": self.schedules},
-            "checks": [{"name": check.name, "ok": check.ok, "detail": check.detail} for check in self.checks],
+            "checks": plain(self.checks),
             "timing": {"self_check_s": self.self_check_s},
         }
 

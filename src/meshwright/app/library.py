@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from meshwright.app.answer import Answer
 from meshwright.formats.device_lint import LintFinding
 from meshwright.library import devices as device_library
 from meshwright.library import models as model_library
+from meshwright.records import fields_of
 from meshwright.specs.device import DeviceSpec, Provenance
 from meshwright.specs.model import ModelSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelList:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ModelList(Answer):
     """The models of the library, by name."""
 
     rows: tuple[dict[str, Any], ...]
@@ -28,8 +30,8 @@ class ModelList:
         return {"schema": "meshwright.models/1", "models": list(self.rows)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCard:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ModelCard(Answer):
     """One model with all that is known of it."""
 
     model: ModelSpec
@@ -57,8 +59,8 @@ class ModelCard:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelAdded:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ModelAdded(Answer):
     """A model put into the user's library."""
 
     card: ModelCard
@@ -69,8 +71,8 @@ class ModelAdded:
         return {"schema": "meshwright.model-added/1", "path": str(self.path), "model": self.card.model.describe()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceList:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class DeviceList(Answer):
     """The accelerators of the library."""
 
     devices: tuple[DeviceSpec, ...]
@@ -83,8 +85,8 @@ class DeviceList:
         return {"schema": "meshwright.gpus/1", "gpus": [device_summary(device) for device in self.devices]}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceCard:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class DeviceCard(Answer):
     """One accelerator with the source and basis of each number."""
 
     device: DeviceSpec
@@ -98,15 +100,15 @@ class DeviceCard:
         return {
             "schema": "meshwright.gpu/1",
             **device_summary(device),
-            "efficiency": _fields(efficiency),
-            "node": None if node is None else _fields(node, "provenance") | {"provenance": _sources(node.provenance)},
+            "efficiency": fields_of(efficiency),
+            "node": None if node is None else fields_of(node, "provenance") | {"provenance": _sources(node.provenance)},
             "provenance": _sources(device.provenance),
             "notes": device.notes,
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceAdded:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class DeviceAdded(Answer):
     """A device put into the user's library, and what the linter says of it."""
 
     device: DeviceSpec
@@ -115,7 +117,7 @@ class DeviceAdded:
 
     def to_dict(self) -> dict[str, object]:
         """As data."""
-        findings = [_fields(finding) for finding in self.findings]
+        findings = [fields_of(finding) for finding in self.findings]
         gpu = device_summary(self.device)
         return {"schema": "meshwright.gpu-added/1", "path": str(self.path), "findings": findings, "gpu": gpu}
 
@@ -209,9 +211,5 @@ def device_summary(device: DeviceSpec) -> dict[str, object]:
     }
 
 
-def _fields(record: Any, *without: str) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in record.__dataclass_fields__ if name not in without}
-
-
 def _sources(provenance: tuple[tuple[str, Provenance], ...]) -> dict[str, dict[str, Any]]:
-    return {name: _fields(source) for name, source in provenance}
+    return {name: fields_of(source) for name, source in provenance}

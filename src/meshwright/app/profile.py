@@ -16,9 +16,11 @@ from meshwright.formats.device_writing import device_text
 from meshwright.formats.writing import check_file, write_file
 from meshwright.library.devices import device, kernel_efficiency
 from meshwright.specs.device import Basis, DeviceSpec, NodeDefaults, Provenance
-from meshwright.units import GIGA, MICRO, TERA, gib, significant
+from meshwright.units import GIGA, MICRO, TERA
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from meshwright.runtime.timings import Machine
 
 SECONDS = 60.0
@@ -47,21 +49,6 @@ class Profile:
         """The device file."""
         return device_text(self.device)
 
-    def lines(self) -> list[str]:
-        """A line per curve, then what was not measured."""
-        machine = self.machine
-        many = "device" if machine.devices == 1 else "devices"
-        memory = gib(machine.memory_bytes)
-        found = [f"{machine.kind}: {machine.devices} {many}, {machine.units} units, {memory} each"]
-        for curve in self.curves.curves:
-            said = ", ".join(f"{significant(value)} {_UNITS.get(name, name)}" for name, value in curve.numbers)
-            found.append(f"{curve.name}: {said}; {curve.points} points, formula off by {curve.median_error:.0%}")
-        found.append(f"a launch takes {significant(self.curves.launch_s / MICRO)} µs")
-        source = f"the library's {self.base}" if self.base else "assumed"
-        links = "" if machine.devices > 1 else " links between devices,"
-        found.append(f"not measured:{links} links between nodes, 8-bit products, prices; {source}")
-        return found
-
     def to_dict(self) -> dict[str, Any]:
         """As data: `meshwright.profile/1`."""
         machine = self.machine
@@ -89,9 +76,12 @@ class Profile:
     def __repr__(self) -> str:
         return f"Profile({self.device.name}: {self.machine.kind})"
 
+    def __rich__(self) -> RenderableType:
+        from rich.text import Text
 
-_UNITS = {"gb_s": "GB/s", "tflops": "TFLOP/s", "latency_us": "µs a hop", "k_half": "at half of it with k",
-          "fraction": "of the peak", "keys_half": "keys at half of it"}  # fmt: skip
+        from meshwright.report.words.profile import profile_lines
+
+        return Text("\n".join(profile_lines(self.to_dict())))
 
 
 def profile(

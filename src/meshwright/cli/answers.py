@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from meshwright.cli.output import Output, print_error, write
-from meshwright.fields.request import loaded
 from meshwright.records import as_json
 
 if TYPE_CHECKING:
@@ -22,25 +21,6 @@ def shown(out: Output, request: Any, answer: Any) -> int | None:
     """The answer's own text or JSON."""
     out.show(answer.to_dict(), lambda _: answer)
     return None
-
-
-def rendered(place: str, part: str = "") -> Callable[[Output, Any, Any], None]:
-    """JSON, or text that a function of `report` makes of it.
-
-    Args:
-        place: `module:function` in `report`.
-        part: of the document that the function takes; the whole by default.
-    """
-
-    def show(out: Output, request: Any, answer: Any) -> None:
-        out.show(answer.to_dict(), lambda document: loaded(f"report.{place}")(document[part] if part else document))
-
-    return show
-
-
-def lines(out: Output, request: Any, answer: Any) -> None:
-    """JSON, or the answer's lines."""
-    out.show(answer.to_dict(), lambda _: "\n".join(answer.lines()))
 
 
 def plans(out: Output, request: Any, answer: Any) -> None:
@@ -131,7 +111,7 @@ def predictions(out: Output, request: Any, use: Callable[..., Any]) -> int | Non
 def calibrated(out: Output, request: Any, answer: Any) -> None:
     """Numbers fitted to runs, or moved by one log."""
     if request.from_log is not None:
-        lines(out, request, answer)
+        shown(out, request, answer)
         if request.output is not None:
             out.note(f"written to {request.output}; --calibration {request.output} predicts with it")
         return
@@ -148,7 +128,7 @@ def calibrated(out: Output, request: Any, answer: Any) -> None:
 
 def profiled(out: Output, request: Any, answer: Any) -> None:
     """A device's numbers, and how to use them."""
-    lines(out, request, answer)
+    shown(out, request, answer)
     if request.output is not None:
         use = f"`meshwright gpus add {request.output}` puts {answer.device.name} into your library"
         out.note(f"written to {request.output}; {use}")
@@ -178,23 +158,12 @@ def cluster(out: Output, request: Any, answer: Any) -> None:
     if request.toml and not out.as_json:
         write(answer.to_toml())
         return
-    from meshwright.report.cluster_tables import cluster_card
-
-    out.show(answer.to_dict() | ({"toml": answer.to_toml()} if request.toml else {}), cluster_card)
-
-
-def model_added(out: Output, request: Any, answer: Any) -> None:
-    """Where a model was written."""
-    from meshwright.units import count
-
-    model = answer.card.model
-    text = f"{model.name}: {count(model.parameters)} parameters, written to {answer.path}"
-    out.show(answer.to_dict(), lambda _: text)
+    out.show(answer.to_dict() | ({"toml": answer.to_toml()} if request.toml else {}), lambda _: answer)
 
 
 def examined(out: Output, request: Any, answer: Any) -> int:
     """What is installed; exit 1 where planning does not work."""
-    rendered("doctor_table:doctor_table")(out, request, answer)
+    shown(out, request, answer)
     return 0 if answer.ok else 1
 
 

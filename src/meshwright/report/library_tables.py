@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -12,12 +12,13 @@ from meshwright.report.parts import columns, facts_table, plain_row
 from meshwright.units import GIB, GIGA, TERA, count, significant
 
 
-def model_list(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+def model_list(document: Mapping[str, Any]) -> RenderableType:
     """The `models list` table.
 
     Args:
-        rows: entries of `meshwright.models/1`.
+        document: a `meshwright.models/1`.
     """
+    rows = document["models"]
     table = columns(
         "model",
         "family",
@@ -80,12 +81,23 @@ def model_card(card: Mapping[str, Any]) -> RenderableType:
     return facts
 
 
-def gpu_list(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+def model_added(added: Mapping[str, Any]) -> RenderableType:
+    """Where a model was written.
+
+    Args:
+        added: a `meshwright.model-added/1`.
+    """
+    model = added["model"]
+    return Text(f"{model['name']}: {count(model['parameters'])} parameters, written to {added['path']}")
+
+
+def gpu_list(document: Mapping[str, Any]) -> RenderableType:
     """The `gpus list` table.
 
     Args:
-        rows: entries of `meshwright.gpus/1`.
+        document: a `meshwright.gpus/1`.
     """
+    rows = document["gpus"]
     table = columns(
         "device",
         "vendor",
