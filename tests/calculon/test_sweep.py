@@ -13,21 +13,25 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.calculon_search import calculon_search
-from meshwright.app.calculon_sweep import CalculonSweep, calculon_sweep
+from meshwright.app.calculon_sweep import CalculonSweep
+from meshwright.app.verbs import VERBS, python_verb
 from meshwright.calculon.answer import Goal
 from meshwright.calculon.sweep import designs_of, parts_of
 from meshwright.calculon.sweep_file import read_sweep
 from meshwright.errors import InputError, StoppedError
 from tests.calculon.spaces import SMALL, WIDE, a100, space_of
 
+calculon_search, calculon_sweep = python_verb("calculon search"), python_verb("calculon sweep")
 QUESTION: dict[str, Any] = {
     "apps": [SMALL, WIDE], "systems": [a100(8.0)], "procs": [8, 16], "batches": [8], "pin": "tensor_par=2,4",
 }  # fmt: skip
 
 
-def swept(path: Path, **options: Any) -> CalculonSweep:
-    return calculon_sweep(**{**QUESTION, "output": path, "top": 5, **options})
+def swept(path: Path, told: Any = None, **options: Any) -> CalculonSweep:
+    verb = VERBS["calculon sweep"]
+    found = verb.answer(verb.request.read({**QUESTION, "output": str(path), "top": 5, **options}), told=told)
+    assert isinstance(found, CalculonSweep)
+    return found
 
 
 def test_rows_are_the_best_and_the_front_of_each_design(tmp_path: Path) -> None:
@@ -141,7 +145,7 @@ def test_a_file_that_cannot_be_gone_on_with_is_refused_and_kept(tmp_path: Path, 
 def test_all_problems_of_a_sweep_are_told_together(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         calculon_sweep(
-            ["gpt4"], ["a100_80"], procs=[0], batches=[2**40], output=tmp_path / "no" / "s.parquet", space="ful",
+            ["gpt4"], ["a100_80"], procs=[0], batches=[2**40], output=str(tmp_path / "no" / "s.parquet"), space="ful",
             dtype="float17", pin=["tensor=3", "tensor_par=x"],
         )  # fmt: skip
     text = caught.value.render()

@@ -7,13 +7,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from meshwright.app.calculon_whatif import CalculonWhatIf, calculon_what_if
+from meshwright.app.calculon_whatif import CalculonWhatIf
+from meshwright.app.verbs import python_verb
 from meshwright.calculon.answer import Goal
 from meshwright.calculon.search import search
 from meshwright.calculon.whatif import system_numbers
 from meshwright.errors import InfeasibleError, InputError
 from tests.calculon.spaces import SMALL, a100, space_of
 
+calculon_what_if = python_verb("calculon what-if")
 SYSTEM = a100(8.0, 64.0)
 PINS = {"tensor_par": (2,), "pipeline_par": (4,)}
 PIN = ["tensor_par=2", "pipeline_par=4"]

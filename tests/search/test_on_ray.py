@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.calculon_search import calculon_search
+from meshwright.app.verbs import python_verb
 from meshwright.calculon.answer import Goal
 from meshwright.calculon.axes import full
 from meshwright.calculon.reading import read_application, read_system
@@ -29,6 +29,7 @@ from meshwright.search.tasks import run_here
 from tests.ray_cluster import SETTINGS, Node, below, kill, two_nodes
 
 pytest.importorskip("ray")
+calculon_search = python_verb("calculon search")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from meshwright.app.answer import Answer
-from meshwright.app.calculon_space import (
-    MOST_BATCH,
-    MOST_PROCESSORS,
-    Check,
-    Source,
-    choose_space,
-    inputs_of,
-    read_apps,
-    read_systems,
-)
+from meshwright.app.calculon_space import MOST_BEST, Check, inputs_of, read_space
+from meshwright.app.requests.calculon import CalculonSearchRequest
 from meshwright.calculon.answer import BOUND, TIER1, TIER2, ExecutionAnswer, Goal, Priced
-from meshwright.calculon.inputs import Application, System
 from meshwright.calculon.search import search
 from meshwright.calculon.space import ExecutionSpace
 from meshwright.calculon.sweep import TASK_EXECUTIONS, Design, Found, sweep, why_nothing
 from meshwright.errors import InfeasibleError, Problem
 from meshwright.search.on_cores import run_on_cores
 from meshwright.search.tasks import Runner
-
-if TYPE_CHECKING:
-    pass
 
 SCHEMA = "meshwright.calculon-search/1"
 LARGE = 1 << 27
@@ -49,7 +36,7 @@ class CalculonSearch(Answer):
         space = self.space
         return {
             "schema": SCHEMA,
-            "inputs": inputs_of(space.app, space.system, space.num_procs, space.batch, space.axes),
+            "inputs": inputs_of(space),
             "capacity": {"tier1_bytes": self.capacities_bytes[0], "tier2_bytes": self.capacities_bytes[1]},
             "search": self.result.certificate.to_dict(),
             "best": [priced_dict(one) for one in self.result.best],
@@ -79,38 +66,11 @@ def objectives(priced: Priced, num_procs: int) -> dict[str, float | int | None]:
     }
 
 
-def calculon_search(
-    app: Source | Application,
-    system: Source | System,
-    *,
-    procs: int,
-    batch: int,
-    dtype: str | None = None,
-    space: str = "optimal-execution",
-    tp_overlap: bool = True,
-    dp_overlap: bool = True,
-    top: int = 10,
-    pin: str | Iterable[str] = (),
-    stop_microbatch: bool = False,
-    fixed: bool = False,
-    ray: str | None = None,
-) -> CalculonSearch:
+def calculon_search(request: CalculonSearchRequest) -> CalculonSearch:
     """The best executions of an application on a system, over a whole space, with the proof.
 
     Args:
-        app: a library name, a path or the content of Calculon's application file.
-        system: the same of its system file.
-        procs: processors.
-        batch: largest batch; a data degree that does not divide it takes the next lower multiple.
-        dtype: float8, float16, bfloat16 or float32; float16 by default, all of the system's in the full space.
-        space: `optimal-execution` (Calculon's own) or `full`.
-        tp_overlap: tensor-parallel overlap is an axis.
-        dp_overlap: data-parallel overlap is an axis.
-        top: how many executions.
-        pin: keys held to values: `tensor_par=8`, `activation_recompute=none,attn_only`.
-        stop_microbatch: leave out micro-batches larger than one with which nothing fits (Calculon's `-m`).
-        fixed: with the model's known errors corrected.
-        ray: address of a Ray cluster that searches, `auto` or `local`; this process by default.
+        request: application, system and space, and how it is searched.
 
     Returns:
         The best executions, the front, and the certificate.
@@ -120,32 +80,26 @@ def calculon_search(
         UnsupportedError: an unknown name, or Ray missing.
         InfeasibleError: the space is empty, or nothing in it fits; says what excludes it.
     """
+    options = request.search
     check = Check()
-    apps, systems = read_apps(check, [app]), read_systems(check, [system])
-    check.whole("--procs", procs, MOST_PROCESSORS)
-    check.whole("--batch", batch, MOST_BATCH)
-    check.whole("--top", top, 100_000)
-    choice = choose_space(
-        check, systems, space=space, dtype=dtype, tp_overlap=tp_overlap, dp_overlap=dp_overlap, pin=pin
-    )
-    check.done()
-    held = systems[0]
-    asked = ExecutionSpace(apps[0], held, procs, batch, choice.axes(held))
-    asked.require_executions()
+    check.whole("--top", options.top, MOST_BEST)
+    space, _ = read_space(request.space, check)
+    space.require_executions()
     nodes = None
-    goal = Goal(top=top, stop_microbatch=stop_microbatch, fixed=fixed)
-    if ray is not None:
-        result, nodes = _on_cluster(asked, goal, ray)
-    elif asked.size > LARGE:
-        result = _in_parts(asked, goal, run_on_cores, TASK_EXECUTIONS)
+    goal = Goal(top=options.top, stop_microbatch=options.stop_microbatch, fixed=request.space.options.fixed)
+    if options.ray is not None:
+        result, nodes = _on_cluster(space, goal, options.ray)
+    elif space.size > LARGE:
+        result = _in_parts(space, goal, run_on_cores, TASK_EXECUTIONS)
     else:
-        result = search(asked, goal)
+        result = search(space, goal)
     if not result.best:
-        raise nothing_fits(asked, result)
+        raise nothing_fits(space, result)
+    system = space.system
     return CalculonSearch(
-        space=asked,
+        space=space,
         result=result,
-        capacities_bytes=(held.mem1.capacity_bytes, held.mem2.capacity_bytes),
+        capacities_bytes=(system.mem1.capacity_bytes, system.mem2.capacity_bytes),
         nodes=nodes,
     )
 

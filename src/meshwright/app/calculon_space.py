@@ -6,20 +6,24 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.calculon.axes import DEGREE_KEYS, PRESETS, SETTING_KEYS, Axes, Value
 from meshwright.calculon.inputs import CHOICES, Application, System
 from meshwright.calculon.reading import read_application, read_system
+from meshwright.calculon.space import ExecutionSpace
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, nearest
+
+if TYPE_CHECKING:
+    from meshwright.app.requests.calculon import CalculonSpace, SpaceOptions
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
 
 MOST_PROCESSORS = 2**31 - 1
 MOST_BATCH = 2**20
 """Every batch size up to it is looked at in the full space."""
+MOST_BEST = 100_000
 USUAL_DATATYPE = "float16"
-USUAL_SPACE = "optimal-execution"
 SHORT_NAMES = {
     "tp": "tensor_par", "pp": "pipeline_par", "dp": "data_par", "mbs": "microbatch_size", "gbs": "batch_size",
     "vpp": "pipeline_interleaving", "dtype": "datatype", "recompute": "activation_recompute",
@@ -31,21 +35,18 @@ SHORT_NAMES = {
 class SpaceChoice:
     """Which space, for any system."""
 
-    name: str
-    dtype: str | None
-    """None is float16 where the system has it, or all datatypes in the full space."""
-    tp_overlap: bool
-    dp_overlap: bool
+    options: SpaceOptions
     pins: tuple[tuple[str, tuple[Value, ...]], ...]
 
     def axes(self, system: System) -> Axes:
-        """The axes on a system."""
-        options: dict[str, Any] = {"tp_overlap": self.tp_overlap, "dp_overlap": self.dp_overlap}
-        if self.name == "full":
-            options["datatypes"] = (self.dtype,) if self.dtype else None
+        """The axes on a system; float16 where no datatype is given and the system has it, or all in the full space."""
+        dtype = self.options.dtype
+        given: dict[str, Any] = {"tp_overlap": self.options.tp_overlap, "dp_overlap": self.options.dp_overlap}
+        if self.options.space == "full":
+            given["datatypes"] = (dtype,) if dtype else None
         else:
-            options["datatype"] = self.dtype or usual_datatype(system)
-        axes: Axes = PRESETS[self.name](system, **options)
+            given["datatype"] = dtype or usual_datatype(system)
+        axes: Axes = PRESETS[self.options.space](system, **given)
         for key, values in self.pins:
             axes = axes.pin(key, values)
         return axes
@@ -113,20 +114,13 @@ def read_systems(check: Check, sources: Iterable[Source | System]) -> list[Syste
     return [system for source in sources if (system := check.attempt(partial(read_system, source))) is not None]
 
 
-def check_inputs(
-    apps: Iterable[Source],
-    systems: Iterable[Source],
-    *,
-    space: str | None = None,
-    dtype: str | None = None,
-    pin: str | Iterable[str] = (),
-) -> None:
+def check_inputs(apps: Iterable[Source], systems: Iterable[Source], options: SpaceOptions) -> None:
     """Raise what is wrong with inputs and space, for callers that know already that something else is.
 
     Args:
         apps: applications: names, paths or content.
         systems: systems: names, paths or content.
-        space, dtype, pin: as `choose_space` takes them; the usual space by default.
+        options: the space.
 
     Raises:
         InputError: anything but unknown names is wrong.
@@ -134,23 +128,32 @@ def check_inputs(
     """
     check = Check()
     read_apps(check, apps)
-    held = read_systems(check, systems)
-    name = USUAL_SPACE if space is None else space
-    choose_space(check, held, space=name, dtype=dtype, tp_overlap=True, dp_overlap=True, pin=pin)
+    choose_space(check, read_systems(check, systems), options)
     check.done()
 
 
-def choose_space(
-    check: Check,
-    systems: Iterable[System],
-    *,
-    space: str,
-    dtype: str | None,
-    tp_overlap: bool,
-    dp_overlap: bool,
-    pin: str | Iterable[str],
-) -> SpaceChoice:
+def read_space(asked: CalculonSpace, check: Check) -> tuple[ExecutionSpace, SpaceChoice]:
+    """The space of one design, and its choice for other systems.
+
+    Args:
+        asked: application, system, processors, batch and space.
+        check: what is wrong with other inputs.
+
+    Raises:
+        InputError: malformed input, all problems together.
+        UnsupportedError: an unknown name.
+    """
+    apps, systems = read_apps(check, [asked.app]), read_systems(check, [asked.system])
+    check.whole("--procs", asked.procs, MOST_PROCESSORS)
+    check.whole("--batch", asked.batch, MOST_BATCH)
+    choice = choose_space(check, systems, asked.options)
+    check.done()
+    return ExecutionSpace(apps[0], systems[0], asked.procs, asked.batch, choice.axes(systems[0])), choice
+
+
+def choose_space(check: Check, systems: Iterable[System], options: SpaceOptions) -> SpaceChoice:
     """The space that is asked for; problems are noted."""
+    space, dtype = options.space, options.dtype
     held = list(systems)
     if space not in PRESETS:
         close = nearest(space, PRESETS)
@@ -169,8 +172,8 @@ def choose_space(
         elif dtype in CHOICES["datatype"] and dtype not in known:
             fix = f"choose {' or '.join(known)}"
             check.problem(f"{name} has no {dtype}", "its matrix and vector engines need it", fix, "--dtype")
-    pins = read_pins(check, [pin] if isinstance(pin, str) else pin, held)
-    return SpaceChoice(name=space, dtype=dtype, tp_overlap=tp_overlap, dp_overlap=dp_overlap, pins=pins)
+    pins = read_pins(check, options.pin, held)
+    return SpaceChoice(options=options, pins=pins)
 
 
 def read_pins(check: Check, texts: Iterable[str], systems: list[System]) -> tuple[tuple[str, tuple[Value, ...]], ...]:
@@ -220,13 +223,14 @@ def _pin_value(check: Check, key: str, word: str, systems: list[System]) -> Valu
     return None
 
 
-def inputs_of(app: Application, system: System, num_procs: int, batch: int, axes: Axes) -> dict[str, Any]:
+def inputs_of(space: ExecutionSpace) -> dict[str, Any]:
     """What was asked, as data."""
+    axes = space.axes
     return {
-        "app": app.name,
-        "system": system.name,
-        "num_procs": num_procs,
-        "batch": batch,
+        "app": space.app.name,
+        "system": space.system.name,
+        "num_procs": space.num_procs,
+        "batch": space.batch,
         "space": {
             "name": axes.name,
             "constraints": list(axes.constraints()),

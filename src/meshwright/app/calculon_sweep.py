@@ -6,27 +6,27 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from meshwright.app.answer import Answer
 from meshwright.app.calculon_space import (
     MOST_BATCH,
+    MOST_BEST,
     MOST_PROCESSORS,
     Check,
-    Source,
     choose_space,
     read_apps,
     read_systems,
 )
+from meshwright.app.requests.calculon import CalculonSweepRequest
 from meshwright.calculon.answer import Goal, Priced
 from meshwright.calculon.executions import ExecutionColumns
-from meshwright.calculon.inputs import Application, System
 from meshwright.calculon.sweep import (
     TASK_EXECUTIONS,
     Design,
@@ -40,9 +40,6 @@ from meshwright.calculon.sweep_file import SweepFile
 from meshwright.errors import InputError, Problem, StoppedError
 from meshwright.formats.writing import check_file
 from meshwright.search.on_cores import run_on_cores
-
-if TYPE_CHECKING:
-    pass
 
 SCHEMA = "meshwright.calculon-sweep/1"
 MOST_DESIGNS = 1_000_000
@@ -103,43 +100,13 @@ class CalculonSweep(Answer):
         return f"CalculonSweep({len(self.designs):,} designs in {self.path})"
 
 
-def calculon_sweep(
-    apps: Iterable[Source | Application],
-    systems: Iterable[Source | System],
-    *,
-    procs: Iterable[int],
-    batches: Iterable[int],
-    output: str | Path,
-    dtype: str | None = None,
-    space: str = "optimal-execution",
-    tp_overlap: bool = True,
-    dp_overlap: bool = True,
-    top: int = 10,
-    pin: str | Iterable[str] = (),
-    stop_microbatch: bool = False,
-    every: bool = False,
-    resume: bool = False,
-    force: bool = False,
-    fixed: bool = False,
-    ray: str | None = None,
-    told: Told | None = None,
-) -> CalculonSweep:
+def calculon_sweep(request: CalculonSweepRequest, *, told: Told | None = None) -> CalculonSweep:
     """Search every combination, and stream the front and the best of each into a Parquet file.
 
     The file is valid whenever this ends, complete or stopped; `resume` goes on with what it lacks.
 
     Args:
-        apps: applications: names, paths or content.
-        systems: systems: names, paths or content.
-        procs: numbers of processors.
-        batches: largest batches.
-        output: the file.
-        dtype, space, tp_overlap, dp_overlap, pin, stop_microbatch, fixed: as `calculon_search` takes them.
-        top: how many of the best of each design are kept, besides its front.
-        every: keep all accepted executions.
-        resume: go on with the file that is there.
-        force: write over it.
-        ray: address of a Ray cluster, `auto` or `local`.
+        request: applications, systems, processors, batches and spaces, and the file.
         told: called as designs end.
 
     Returns:
@@ -150,30 +117,30 @@ def calculon_sweep(
         UnsupportedError: an unknown name, or pyarrow or Ray missing.
         StoppedError: interrupted; the file holds the complete designs.
     """
-    check = Check()
-    read, held = read_apps(check, apps), read_systems(check, systems)
-    counts, sizes = list(dict.fromkeys(procs)), list(dict.fromkeys(batches))
+    check, options = Check(), request.search
+    apps, systems = read_apps(check, request.apps), read_systems(check, request.systems)
+    counts, sizes = list(dict.fromkeys(request.procs)), list(dict.fromkeys(request.batches))
     for count in counts:
         check.whole("--procs", count, MOST_PROCESSORS)
     for size in sizes:
         check.whole("--batch", size, MOST_BATCH)
-    for name, values in (("APPS", read), ("SYSTEMS", held), ("--procs", counts), ("--batch", sizes)):
+    for name, values in (("APPS", apps), ("SYSTEMS", systems), ("--procs", counts), ("--batch", sizes)):
         if not values and not check.errors:
             check.problem(f"{name} is empty", "a sweep needs at least one", "give a comma list", name)
-    check.whole("--top", top, 100_000)
-    choice = choose_space(check, held, space=space, dtype=dtype, tp_overlap=tp_overlap, dp_overlap=dp_overlap, pin=pin)
-    path = Path(output)
-    check.attempt(lambda: _check_output(path, resume=resume, force=force))
+    check.whole("--top", options.top, MOST_BEST)
+    choice = choose_space(check, systems, request.options)
+    path = Path(request.output)
+    check.attempt(lambda: _check_output(path, resume=request.resume, force=request.force))
     check.done()
-    designs = designs_of(read, held, counts, sizes, choice.axes)
+    designs = designs_of(apps, systems, counts, sizes, choice.axes)
     if len(designs) > MOST_DESIGNS:
         check.problem(
             f"{len(designs):,} designs", f"a file holds at most {MOST_DESIGNS:,}", "sweep into several files", "designs"
         )
         check.done()
-    goal = Goal(top=top, stop_microbatch=stop_microbatch, fixed=fixed)
-    file = SweepFile(path=path, fingerprint=fingerprint(designs, goal, every=every))
-    return _run(designs, goal, file, every=every, resume=resume and path.exists(), ray=ray, told=told)
+    goal = Goal(top=options.top, stop_microbatch=options.stop_microbatch, fixed=request.options.fixed)
+    file = SweepFile(path=path, fingerprint=fingerprint(designs, goal, every=request.every))
+    return _run(designs, goal, file, request, told=told)
 
 
 def _check_output(path: Path, *, resume: bool, force: bool) -> None:
@@ -188,12 +155,11 @@ def _run(
     designs: list[Design],
     goal: Goal,
     file: SweepFile,
+    request: CalculonSweepRequest,
     *,
-    every: bool,
-    resume: bool,
-    ray: str | None,
     told: Told | None,
 ) -> CalculonSweep:
+    ray, resume = request.search.ray, request.resume and file.path.exists()
     started = time.perf_counter()
     runner: Any = None
     with contextlib.ExitStack() as stack:
@@ -217,7 +183,7 @@ def _run(
             with contextlib.closing(found):  # type: ignore[type-var]
                 for one in found:
                     executions += one.result.certificate.space if one.result else 0
-                    _write(file, one, every=every, fixed=goal.fixed)
+                    _write(file, one, every=request.every, fixed=goal.fixed)
                     if told is not None:
                         elapsed_s = time.perf_counter() - started
                         told(

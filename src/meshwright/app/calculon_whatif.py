@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from meshwright.app.answer import Answer
 from meshwright.app.calculon_search import nothing_fits
-from meshwright.app.calculon_space import (
-    MOST_BATCH,
-    MOST_PROCESSORS,
-    Check,
-    Source,
-    choose_space,
-    inputs_of,
-    read_apps,
-    read_systems,
-)
-from meshwright.calculon.inputs import Application, System
+from meshwright.app.calculon_space import Check, inputs_of, read_space
+from meshwright.app.requests.calculon import CalculonWhatIfRequest
 from meshwright.calculon.space import ExecutionSpace
 from meshwright.calculon.whatif import WhatIf, what_if
-
-if TYPE_CHECKING:
-    pass
 
 SCHEMA = "meshwright.calculon-what-if/1"
 
@@ -43,7 +31,7 @@ class CalculonWhatIf(Answer):
         return {
             "schema": SCHEMA,
             "inputs": {
-                **inputs_of(space.app, space.system, space.num_procs, space.batch, space.axes),
+                **inputs_of(space),
                 "factors": list(self.factors),
             },
             "base": {
@@ -85,25 +73,12 @@ class CalculonWhatIf(Answer):
 
 
 def calculon_what_if(
-    app: Source | Application,
-    system: Source | System,
-    *,
-    procs: int,
-    batch: int,
-    dtype: str | None = None,
-    space: str = "optimal-execution",
-    tp_overlap: bool = True,
-    dp_overlap: bool = True,
-    pin: str | Iterable[str] = (),
-    factors: Iterable[float] = (0.5, 2.0),
-    fixed: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    request: CalculonWhatIfRequest, *, progress: Callable[[int, int], None] | None = None
 ) -> CalculonWhatIf:
     """How the best sample rate changes with each number of the system, searched anew for every change.
 
     Args:
-        app, system, procs, batch, dtype, space, tp_overlap, dp_overlap, pin, fixed: as `calculon_search` takes them.
-        factors: each number is multiplied by each of these.
+        request: application, system and space; each number is multiplied by each of its factors.
         progress: called with the searches done and the searches in all.
 
     Returns:
@@ -115,24 +90,17 @@ def calculon_what_if(
         InfeasibleError: the space is empty, or nothing in it fits.
     """
     check = Check()
-    apps, systems = read_apps(check, [app]), read_systems(check, [system])
-    check.whole("--procs", procs, MOST_PROCESSORS)
-    check.whole("--batch", batch, MOST_BATCH)
-    held = tuple(dict.fromkeys(factors))
-    for factor in held:
+    factors = tuple(dict.fromkeys(request.factors))
+    for factor in factors:
         if not 1e-6 <= factor <= 1e6 or factor == 1:
             why = "a factor is a number above 0 that changes something"
             check.problem(f"--factors holds {factor:g}", why, "for example --factors 0.5,2", "--factors")
-    if not held:
+    if not factors:
         check.problem(
             "--factors is empty", "there is something to change by", "for example --factors 0.5,2", "--factors"
         )
-    choice = choose_space(
-        check, systems, space=space, dtype=dtype, tp_overlap=tp_overlap, dp_overlap=dp_overlap, pin=pin
-    )
-    check.done()
-    asked = ExecutionSpace(apps[0], systems[0], procs, batch, choice.axes(systems[0]))
-    answer = what_if(asked, choice.axes, factors=held, fixed=fixed, progress=progress)
+    space, choice = read_space(request.space, check)
+    answer = what_if(space, choice.axes, factors=factors, fixed=request.space.options.fixed, progress=progress)
     if not answer.base.best:
-        raise nothing_fits(asked, answer.base)
-    return CalculonWhatIf(space=asked, factors=held, answer=answer)
+        raise nothing_fits(space, answer.base)
+    return CalculonWhatIf(space=space, factors=factors, answer=answer)

@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from meshwright.app.calculon_space import (
-    MOST_BATCH,
-    MOST_PROCESSORS,
-    Check,
-    choose_space,
-    read_apps,
-    read_systems,
-)
+from meshwright.app.calculon_space import Check, read_space
 from meshwright.app.requests.tune import CalculonTuneRequest, TuneRequest
 from meshwright.app.tune_answer import Judged, TuneAnswer
 from meshwright.app.tune_options import Chosen, TuneOptions, tune_options
-from meshwright.calculon.space import ExecutionSpace
 from meshwright.calculon.tuning import CalculonSpace
 from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem
 from meshwright.planning.axes import space_of
@@ -83,24 +75,10 @@ def calculon_tune(request: CalculonTuneRequest, *, on_trial: OnTrial | None = No
         UnsupportedError: an unknown name, or a tuner that is not installed.
         InfeasibleError: the space is empty, or nothing in it fits.
     """
-    options, design, space = tune_options(request.study), request.space, request.space.options
-    check = Check()
-    apps, systems = read_apps(check, [design.app]), read_systems(check, [design.system])
-    check.whole("--procs", design.procs, MOST_PROCESSORS)
-    check.whole("--batch", design.batch, MOST_BATCH)
-    choice = choose_space(
-        check,
-        systems,
-        space=space.space,
-        dtype=space.dtype,
-        tp_overlap=space.tp_overlap,
-        dp_overlap=space.dp_overlap,
-        pin=space.pin,
-    )
-    check.done()
-    asked = ExecutionSpace(apps[0], systems[0], design.procs, design.batch, choice.axes(systems[0]))
+    options = tune_options(request.study)
+    asked, _ = read_space(request.space, Check())
     asked.require_executions()
-    tuned = CalculonSpace(space=asked, fixed=space.fixed)
+    tuned = CalculonSpace(space=asked, fixed=request.space.options.fixed)
     best = tuned.optimum() if options.optimum else None
     if options.optimum and best is None:
         what = f"none of the {asked.size:,} executions of {tuned.name} fits"

@@ -39,8 +39,8 @@ class SpaceOptions:
         """Where something is wrong already: what is wrong with the inputs and the space comes with it."""
         from meshwright.app.calculon_space import check_inputs
 
-        named = [[one for one in found if one] for found in (apps, systems)]
-        reading.also(lambda: check_inputs(*named, space=self.space, dtype=self.dtype, pin=self.pin))
+        named_apps, named_systems = ([one for one in found if one] for found in (apps, systems))
+        reading.also(lambda: check_inputs(named_apps, named_systems, self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
