@@ -149,7 +149,7 @@ def test_all_problems_of_a_sweep_are_told_together(tmp_path: Path) -> None:
             dtype="float17", pin=["tensor=3", "tensor_par=x"],
         )  # fmt: skip
     text = caught.value.render()
-    for word in ("gpt4", "a100_80", "--procs", "--batch", "ful", "float17", "'tensor'", "tensor_par=x", "no folder"):
+    for word in ("gpt4", "a100_80", "procs is 0", "batch", "ful", "float17", "'tensor'", "tensor_par=x", "no folder"):
         assert word in text
 
 

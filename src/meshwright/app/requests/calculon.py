@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from meshwright.fields.field import ask, group
@@ -156,8 +157,12 @@ class CalculonSweepRequest(Request):
     force: bool = ask("Write over the file that is there.", Flag())
 
     def rules(self, reading: Reading) -> None:
-        """What is wrong with the space comes with what is wrong elsewhere."""
+        """What is wrong with the space and the file comes with what is wrong elsewhere."""
+        from meshwright.formats.writing import check_file
+
         self.options.check(reading, self.apps, self.systems)
+        if self.output:
+            reading.also(lambda: check_file(Path(self.output)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
