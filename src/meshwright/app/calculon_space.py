@@ -6,16 +6,13 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from meshwright.calculon.axes import DEGREE_KEYS, PRESETS, SETTING_KEYS, Axes, Value
 from meshwright.calculon.inputs import CHOICES, Application, System
 from meshwright.calculon.reading import read_application, read_system
 from meshwright.calculon.space import ExecutionSpace
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, nearest
-
-if TYPE_CHECKING:
-    from meshwright.app.requests.calculon import CalculonSpace, SpaceOptions
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
 
@@ -29,6 +26,54 @@ SHORT_NAMES = {
     "vpp": "pipeline_interleaving", "dtype": "datatype", "recompute": "activation_recompute",
 }  # fmt: skip
 """Other names of keys."""
+
+
+class SpaceOptions(Protocol):
+    """What a request says of a space; see `requests.calculon`."""
+
+    @property
+    def dtype(self) -> str | None:
+        """Of all executions; float16, or all in the full space, where none is given."""
+
+    @property
+    def space(self) -> str:
+        """One of PRESETS."""
+
+    @property
+    def tp_overlap(self) -> bool:
+        """Whether overlap of tensor-parallel traffic is an axis."""
+
+    @property
+    def dp_overlap(self) -> bool:
+        """Whether overlap of data-parallel traffic is an axis."""
+
+    @property
+    def pin(self) -> tuple[str, ...]:
+        """Keys with their values: `tensor_par=4,8`."""
+
+
+class DesignOptions(Protocol):
+    """What a request says of one design."""
+
+    @property
+    def app(self) -> Any:
+        """A library name, a path, the content of a file, or an application."""
+
+    @property
+    def system(self) -> Any:
+        """Of a system, the same."""
+
+    @property
+    def procs(self) -> int:
+        """Processors."""
+
+    @property
+    def batch(self) -> int:
+        """The largest batch."""
+
+    @property
+    def options(self) -> SpaceOptions:
+        """The space."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +177,7 @@ def check_inputs(apps: Iterable[Source], systems: Iterable[Source], options: Spa
     check.done()
 
 
-def read_space(asked: CalculonSpace, check: Check) -> tuple[ExecutionSpace, SpaceChoice]:
+def read_space(asked: DesignOptions, check: Check) -> tuple[ExecutionSpace, SpaceChoice]:
     """The space of one design, and its choice for other systems.
 
     Args:
