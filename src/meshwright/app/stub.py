@@ -54,9 +54,10 @@ from meshwright.specs.workload import Workload
 
 def stub() -> str:
     """The text of `__init__.pyi`."""
-    homes = {**meshwright._HOMES, **meshwright._WITH_JAX}
+    package = vars(meshwright)
+    homes = {**package["_HOMES"], **package["_WITH_JAX"]}
     others = "\n".join(f"from meshwright.{home} import {name} as {name}" for name, home in sorted(homes.items()))
-    verbs = "\n".join(_signature(verb) for verb in meshwright._VERBS)
+    verbs = "\n".join(_signature(verb) for verb in package["_VERBS"])
     return f"# Written by meshwright.app.stub.\n{NAMES}{others}\n\n__version__: str\n\n{verbs}\n"
 
 
