@@ -26,6 +26,18 @@ def test_all_verbs_are_there_where_none_is_called(words: list[str]) -> None:
     assert called(words) == list(VERBS)
 
 
+def test_help_of_a_verb_loads_no_numbers() -> None:
+    verbs = [verb for verb in VERBS if verb != "schedule"]  # whose options are those of the schedules themselves
+    code = (
+        "import contextlib, io, sys; from meshwright.cli import main\n"
+        f"for verb in {verbs}:\n"
+        "    with contextlib.redirect_stdout(io.StringIO()):\n"
+        "        assert main([*verb.split(), '--help']) == 0\n"
+        "    assert 'numpy' not in sys.modules, verb"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_lists_of_words_and_switches_arrive(run: Run) -> None:
     words = ["calculon", "search", "gpt3-175B", "a100_80g", "--procs", "64", "--batch", "64", "--json", "--top", "1"]
     ran = run(*words, "--pin", "tensor_par=8", "--pin", "pipeline_par=8", "--no-tp-overlap", "--no-dp-overlap")

@@ -12,14 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from meshwright.errors import InfeasibleError, InputError, Problem, unknown_name
 from meshwright.fields.job import AimFields
-from meshwright.planning.compose.costing import Offer, Planned
 from meshwright.planning.objectives.base import Objective
 from meshwright.planning.objectives.table import OBJECTIVES
-from meshwright.specs.workload import Workload
 from meshwright.units import DAY_S, seconds, significant, usd
+
+if TYPE_CHECKING:
+    from meshwright.planning.compose.costing import Offer, Planned
+    from meshwright.specs.workload import Workload
 
 _ROUNDING = 1e-9
 """Relative: a plan at its own step's limit keeps to it."""

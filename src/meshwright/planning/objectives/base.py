@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from meshwright.estimate.result import StepPrice
-from meshwright.planning.compose.costing import Offer
-from meshwright.planning.reason import Reason
+if TYPE_CHECKING:  # help lists the objectives, and shall not load what prices plans
+    from meshwright.estimate.result import StepPrice
+    from meshwright.planning.compose.costing import Offer
+    from meshwright.planning.reason import Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from meshwright.estimate.result import StepEstimate, StepPrice
+from typing import TYPE_CHECKING
+
 from meshwright.planning.objectives.base import Objective
-from meshwright.planning.reason import Reason
-from meshwright.planning.ties import differing_parts
+
+if TYPE_CHECKING:
+    from meshwright.estimate.result import StepPrice
+    from meshwright.planning.reason import Reason
 
 
 def _cost_difference(best: StepPrice, other: StepPrice) -> Reason:
     """By what share a step of another plan costs more: its price where known, else its device-seconds."""
+    from meshwright.estimate.result import StepEstimate
+    from meshwright.planning.reason import Reason
+    from meshwright.planning.ties import differing_parts
+
     prices = [one.price_per_step if isinstance(one, StepEstimate) else None for one in (best, other)]
     spent = [sum(stage.devices for stage in one.stages) * one.step_time_s for one in (best, other)]
     paid = all(prices)
