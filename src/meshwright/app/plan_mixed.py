@@ -5,42 +5,30 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
-from meshwright.app.plan_set import PlanSet, RankedPlan
+from meshwright.app.mixed_answer import Asked, mixed_answer
+from meshwright.app.plan_set import PlanSet
 from meshwright.app.requests.plan import PlanRequest
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, unknown_name
-from meshwright.estimate.result import StepEstimate
 from meshwright.formats.cluster import Assumption
 from meshwright.formats.profiles import read_profiles
 from meshwright.planning.axes import space_of, target_rule
 from meshwright.planning.compose.sources.profiles.cluster import measured_cluster
-from meshwright.planning.exporters import EXPORTERS
 from meshwright.planning.job_inputs import JobInputs
-from meshwright.planning.mixed.mixing import Mixing, idle_devices, mixing_of
 from meshwright.planning.mixed.native import NativeSource
 from meshwright.planning.mixed.parallelizers import SliceSource, claimed_s
 from meshwright.planning.mixed.profiles import ProfileSource, priced_cluster
 from meshwright.planning.mixed.search import MixedPlans, mixed_plans
 from meshwright.planning.mixed.slices import Composition, planned_slices
-from meshwright.planning.mixed.source import PricedPlan, StageSource
 from meshwright.planning.mixed.spaces import space_anywhere
 from meshwright.planning.objectives import QUICKEST, Aim, aim_of
 from meshwright.planning.one_kind import find_plans, restricted
 from meshwright.planning.plan_shape import title
-from meshwright.planning.reason import Reason
-from meshwright.planning.reasons import plan_reasons, price_reasons
-from meshwright.planning.whole_run import whole_run
-from meshwright.report.words.mixed import composition_lines, idle_lines, mixing_lines, search_lines, worth
-from meshwright.report.words.reasons import reason_text
 from meshwright.report.words.titles import title_of
-from meshwright.report.words.verdict import RunnerUp, Verdict, sentence
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
-from meshwright.specs.measured import MeasuredModel, MeasuredWorkload
-from meshwright.specs.model import ModelSpec
+from meshwright.specs.measured import MeasuredWorkload
 from meshwright.specs.seam import Parallelizer
-from meshwright.specs.workload import Workload
-from meshwright.units import seconds, usd
 
 OWN_COMPOSED = 4
 """Pipeline sets of our own search that plans of parallelizers are compared with."""
@@ -116,16 +104,8 @@ def plan_mixed(
         source = NativeSource(inputs, space_for)
     found = mixed_plans(source, aim, refuses)
     composition = _composition(source, found, top, _own_search(inputs)) if isinstance(source, SliceSource) else None
-    return _answer(
-        source,
-        found,
-        top,
-        aim,
-        model=spec,
-        workload=workload,
-        assumptions=(*inputs.assumptions, *notes),
-        composition=composition,
-    )
+    asked = Asked(model=spec, workload=workload, assumptions=(*inputs.assumptions, *notes), top=top, aim=aim)
+    return mixed_answer(asked, source, found, composition)
 
 
 def plan_measured(request: PlanRequest) -> PlanSet:
@@ -159,78 +139,17 @@ def plan_measured(request: PlanRequest) -> PlanSet:
     job = found.candidates[0].job
     assert not isinstance(job, Job)
     points = len(source.costs.profile.interpolated)
-    return _answer(
-        source,
-        found,
-        top,
-        aim,
+    of = Asked(
         model=job.profile,
         workload=MeasuredWorkload(global_batch=global_batch),
         assumptions=(
             Assumption(name="layer times", value=f"profiles of {folder.source}", basis="measured"),
             Assumption(name="interpolated points", value=str(points), basis="extrapolated"),
         ),
-    )
-
-
-def _answer(
-    source: StageSource,
-    found: MixedPlans,
-    top: int,
-    aim: Aim,
-    *,
-    model: ModelSpec | MeasuredModel,
-    workload: Workload | MeasuredWorkload,
-    assumptions: tuple[Assumption, ...],
-    composition: Composition | None = None,
-) -> PlanSet:
-    """The plan set of what was found, whatever the source of its costs."""
-    best, rented = found.candidates[0], aim.rents
-    plans = tuple(
-        RankedPlan(rank=rank, job=one.job, row=one.row, estimate=one.estimate)
-        for rank, one in enumerate(found.candidates[: max(top, 2)], start=1)
-    )
-    searched = source.searched()
-    mixing: Mixing | None = None
-    if not source.cluster.homogeneous:
-        mixing = mixing_of(
-            found,
-            best,
-            doubts=tuple(source.doubts(best)),
-            frameworks=tuple(_frameworks(best)),
-            searched=searched,
-            rented=rented,
-        )
-    idle = idle_lines(idle_devices(source.cluster, best.estimate, rented=rented))
-    tight = ("no plan leaves 8% of the memory free; these leave less",) if best.estimate.fits != "yes" else ()
-    reasons = [
-        Reason.of("identity", text=plans[0].identities()[0]),
-        *plan_reasons(best.job, best.estimate, None),
-        *price_reasons(best.job, best.estimate, aim),
-    ]
-    why = [*map(reason_text, reasons), *_cheaper_than(found, rented)]
-    why += composition_lines(composition) if composition else ()
-    why += mixing_lines(mixing, held=composition is None) if mixing else search_lines(searched, best.step_time_s)
-    run = whole_run(best.job, best.estimate)
-    return PlanSet(
-        model=model,
-        cluster=source.cluster,
-        workload=workload,
-        assumptions=assumptions,
-        verdict=Verdict(
-            text=" ".join([sentence(best.job, best.estimate), *([worth(mixing)] if mixing else [])]),
-            why=tuple(why),
-            runner_up=_runner_up(plans, aim),
-            reasons=tuple(reasons),
-        ),
-        plans=plans[:top],
+        top=top,
         aim=aim,
-        warnings=(*(tight if composition else ()), *idle),
-        run=run,
-        mixing=mixing,
-        searched=searched,
-        composition=composition,
     )
+    return mixed_answer(of, source, found)
 
 
 def _pins(space: Space) -> Iterator[Assumption]:
@@ -238,36 +157,6 @@ def _pins(space: Space) -> Iterator[Assumption]:
     for axis, values in space.pins:
         if len(values) <= 8:
             yield Assumption(name=f"only {axis}", value=", ".join(map(str, values)), basis="assumed")
-
-
-def _cheaper_than(found: MixedPlans, rented: bool) -> Iterator[str]:
-    """What the quickest plan would cost, where a cheaper one was chosen."""
-    price, dearest = found.candidates[0].estimate.price_per_step, found.quickest.estimate.price_per_step
-    if rented and price is not None and dearest is not None and price < dearest * (1 - 1e-9):
-        yield f"the quickest plan takes {seconds(found.quickest.step_time_s)} for {usd(dearest)}"
-
-
-def _runner_up(plans: Sequence[RankedPlan], aim: Aim) -> RunnerUp | None:
-    if len(plans) < 2:
-        return None
-    best, other = plans[0], plans[1]
-    return RunnerUp(
-        name=other.name,
-        title=other.title,
-        step_time_s=other.estimate.step_time_s,
-        loses_because=reason_text(aim.by.difference(best.estimate, other.estimate)),
-    )
-
-
-def _frameworks(one: PricedPlan) -> Iterator[tuple[str, str]]:
-    """Frameworks, and why each cannot run the plan; plans of measured layers are for none."""
-    if not isinstance(one.job, Job) or not isinstance(one.estimate, StepEstimate):
-        return
-    for name, exporter in EXPORTERS.items():
-        # That devices are numbered otherwise follows from any unlike stage, and says the least.
-        reasons = [problem.why or problem.what for problem in exporter.refused(one.job)]
-        plain = [reason for reason in reasons if "numbered" not in reason]
-        yield name, (plain or reasons or [""])[0]
 
 
 def _composition(source: SliceSource, found: MixedPlans, top: int, own: tuple[str, float] | None) -> Composition:

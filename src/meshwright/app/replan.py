@@ -7,16 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from meshwright.app.mixed_answer import Asked, mixed_answer
 from meshwright.app.plan import plan
-from meshwright.app.plan_again import plans_again
 from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.app.requests.plan import PlanRequest
 from meshwright.fields.job import SpaceFields
 from meshwright.formats.plan_json import read_job
 from meshwright.planning.changed_cluster import ChangedCluster, changed_cluster
 from meshwright.planning.compose.moved_state import MovedState, moved_state
-from meshwright.planning.job_inputs import job_fields
+from meshwright.planning.job_inputs import job_fields, job_inputs
+from meshwright.planning.mixed.again import plans_again
 from meshwright.planning.reason import idle_reason
+from meshwright.planning.usable_islands import usable_islands
 from meshwright.report.words.reasons import reason_text
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
@@ -140,11 +142,11 @@ def replan(
     if change.stranded:
         notes.append(f"{change.stranded} devices are idle: their nodes lost others, and a group has equal nodes")
     pins = tuple(pin) or (_degrees(job) if change.cluster.homogeneous else ())
-    answer = plans_again(job, change.cluster, top=top, pin=pins, forbid=forbid)
+    answer = _again(job, change.cluster, top, pins, forbid)
     if answer is None and pins and not tuple(pin):
         notes.append(f"no plan keeps {', '.join(pins)}: all degrees were searched")
         pins = ()
-        answer = plans_again(job, change.cluster, top=top, pin=pins, forbid=forbid)
+        answer = _again(job, change.cluster, top, pins, forbid)
     if answer is None:
         # Once more, for its error that says what binds.
         answer = _planned(job, change.cluster, top, pins, forbid)
@@ -173,6 +175,19 @@ def _degrees(job: Job) -> tuple[str, ...]:
         "ep": {strategy.expert.ep for strategy in job.plan.strategies},
     }
     return tuple(f"{axis}={','.join(map(str, sorted(used[axis])))}" for axis in KEPT_AXES)
+
+
+def _again(job: Job, cluster: ClusterSpec, top: int, pins: Iterable[str], forbid: Iterable[str]) -> PlanSet | None:
+    """The quickest plans on the later cluster; None where none fits."""
+    inputs, left_out = job_inputs(replace(job_fields(job.model, cluster, job.workload), tokens=None)), tuple[str, ...]()
+    if not cluster.homogeneous:
+        inputs, left_out = usable_islands(inputs, None)
+    source, found = plans_again(inputs, job, top=top, pin=pins, forbid=forbid)
+    if found is None:
+        return None
+    asked = Asked(model=inputs.model, workload=inputs.workload, assumptions=inputs.assumptions, top=top, brief=True)
+    answer = mixed_answer(asked, source, found)
+    return replace(answer, warnings=(*left_out, *answer.warnings))
 
 
 def _planned(job: Job, cluster: ClusterSpec, top: int, pins: Iterable[str], forbid: Iterable[str]) -> PlanSet:
