@@ -289,6 +289,13 @@ def _impossible(
         ]
         if found and all(found):
             problems += [problem for problem in found if problem][:2]
+    if tensors[0] != "1d" and not problems:
+        wide = [tp for tp in divisors(devices) if tp > 1 and tp in pins.get("tp", (tp,))]
+        found = [_alone("tp", tp, str(tensors[0]), model, workload, devices) for tp in wide]
+        if all(found):
+            reasons = "; ".join(list(dict.fromkeys(problem.why for problem in found if problem))[:2])
+            what, why = f"tensor={tensors[0]}", reasons or f"no tensor degree divides {devices} devices"
+            problems.append(Problem(what=what, why=why, fix="use tensor=1d", field="tensor"))
     least = {axis: min((int(str(v)) for v in pins.get(axis, ())), default=1) for axis in ("tp", "cp", "pp", "dp")}
     product = math.prod(least.values())
     if not problems:
