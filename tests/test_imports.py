@@ -13,6 +13,10 @@ import pytest
 import meshwright
 
 ROOT = Path(__file__).parents[1]
+MOST_OF_A_PLAN = 180
+"""Modules of ours: the start of a command is as long as what it imports."""
+NOT_OF_ONE_KIND = ("meshwright.planning.mixed", "meshwright.formats.megatron")
+NOT_TO_RUN = ("meshwright.planning.compose.", "meshwright.planning.mixed", "meshwright.search.")
 HEAVY = {"jax", "torch", "ray", "scipy", "pandas"}
 
 SHIPPED = sorted(
@@ -46,6 +50,34 @@ def test_import_loads_no_accelerator_stack() -> None:
     loaded = modules_after("import meshwright")
     assert "meshwright" in loaded
     assert not loaded & HEAVY
+
+
+def own_modules_after(*words: str) -> set[str]:
+    """Our modules that the command line loads for a command."""
+    code = (
+        "import contextlib, io, json, sys\n"
+        "from meshwright.cli.entry import main\n"
+        f"with contextlib.redirect_stdout(io.StringIO()):\n    assert main({list(words)!r}) == 0\n"
+        "print(json.dumps([name for name in sys.modules if name.split('.')[0] == 'meshwright']))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return set(json.loads(result.stdout.splitlines()[-1]))
+
+
+def test_a_plan_of_one_kind_of_device_loads_what_it_needs() -> None:
+    loaded = own_modules_after("plan", "llama-3.1-70b", "--gpus", "64xH100")
+
+    assert len(loaded) <= MOST_OF_A_PLAN
+    assert not [
+        name for name in loaded if name.startswith(("meshwright.planning.mixed", "meshwright.formats.megatron"))
+    ]
+
+
+def test_a_run_loads_neither_search_nor_the_mixed_planner() -> None:
+    loaded = own_modules_after(*["run", "mlp-tiny", "--steps", "1", "--devices", "2", "--plan", "dp2"])
+
+    assert not [name for name in loaded if name.startswith(NOT_TO_RUN)]
 
 
 def test_no_module_but_those_that_run_steps_loads_an_accelerator_stack() -> None:

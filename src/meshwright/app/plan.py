@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.app.requests.plan import PlanRequest
@@ -16,16 +17,16 @@ from meshwright.planning.one_kind import Found, find_best, restricted
 from meshwright.planning.rank_map import rank_map
 from meshwright.planning.reason import Reason
 from meshwright.planning.reasons import plan_reasons, price_reasons
-from meshwright.planning.repair.no_plan import no_plan
 from meshwright.planning.reserve import reserve_reason
 from meshwright.planning.unequal import with_unequal
-from meshwright.planning.usable_islands import usable_islands
 from meshwright.planning.whole_run import whole_run
 from meshwright.report.words.reasons import reason_text
 from meshwright.report.words.verdict import RunnerUp, run_sentence, sentence, verdict_of
-from meshwright.search.front import FrontPlan, device_front
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
+
+if TYPE_CHECKING:
+    from meshwright.search.front import FrontPlan
 
 
 def plan(request: PlanRequest) -> PlanSet:
@@ -60,10 +61,16 @@ def plan(request: PlanRequest) -> PlanSet:
     if aim == QUICKEST and refuses is None and not pareto:
         found = with_unequal(inputs, found, space_for, top=max(top, 2))
     if not found.result.plans:
+        from meshwright.planning.repair.no_plan import no_plan
+
         raise no_plan(spec, inputs.cluster, workload, space_for, found)
     if calibration_of(workload.calibration).run is not None and aim.by.exact:
         found = _measured_again(found)
-    front = device_front(spec, found.cluster, workload, space_for, found.result) if pareto else ()
+    front: tuple[FrontPlan, ...] = ()
+    if pareto:
+        from meshwright.search.front import device_front
+
+        front = device_front(spec, found.cluster, workload, space_for, found.result)
     notes = _space_notes(space, target, aim)
     answer = plan_set(inputs, found, top=top, aim=aim, notes=notes, front=front, space=space)
     return replace(answer, warnings=(*left_out, *answer.warnings))

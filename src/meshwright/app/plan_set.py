@@ -18,8 +18,11 @@ from meshwright.planning.whole_run import WholeRun
 from meshwright.report.words.titles import shortened, title_of
 from meshwright.report.words.verdict import Verdict, run_sentence
 from meshwright.schedules.plan_rows import row_of
-from meshwright.search.front import FrontPlan
+<<<<<<< HEAD
 from meshwright.search.result import PlanCertificate
+=======
+from meshwright.search.result import Certificate
+>>>>>>> a8d8fdb (Load for a plan and for a run only what they need)
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredModel, MeasuredWorkload
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from meshwright.planning.mixed.mixing import Mixing
     from meshwright.planning.mixed.slices import Composition
     from meshwright.planning.mixed.source import SearchRecord
+    from meshwright.search.front import FrontPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

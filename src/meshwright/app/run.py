@@ -122,12 +122,16 @@ def run(
     from meshwright.runtime.devices import claim_devices, jax_precision
 
     available = claim_devices(inputs.devices)
-    from meshwright.app.elastic import training_on
     from meshwright.runtime.profile import seconds_by_kind
     from meshwright.runtime.timings import this_machine
     from meshwright.runtime.train import Steps, train
     from meshwright.runtime.training_run import predict_step
 
+    plan_again = None
+    if request.elastic:
+        from meshwright.app.elastic import training_on  # with search and composer
+
+        plan_again = partial(training_on, machine=this_machine())
     done: list[StepDone] = []
     recoveries: list[Recovery] = []
 
@@ -143,7 +147,7 @@ def run(
     with jax_precision(inputs.dtype):
         training = inputs.training(options)
         asked = Steps(count=request.steps, folder=None if checkpoint is None else Path(checkpoint), every=request.every,
-                      plan_again=partial(training_on, machine=this_machine()) if request.elastic else None)  # fmt: skip
+                      plan_again=plan_again)  # fmt: skip
         try:
             now = train(training, available, asked, on_step=stepped, on_recovery=recovered)
         except KeyboardInterrupt:

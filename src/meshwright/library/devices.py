@@ -16,6 +16,7 @@ import tomllib
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
 from meshwright.formats.device_file import (
@@ -25,12 +26,14 @@ from meshwright.formats.device_file import (
     efficiency_record,
     read_device_file,
 )
-from meshwright.formats.device_lint import LintFinding, lint_device
 from meshwright.library.calibration import LIBRARY_VARIABLE
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.device import Basis, DeviceSpec, KernelEfficiency
 from meshwright.units import GIB, GIGA, MICRO, TERA
+
+if TYPE_CHECKING:
+    from meshwright.formats.device_lint import LintFinding
 
 _DATA = Path(__file__).parent / "data"
 _MAKERS = re.compile(r"\b(nvidia|amd|instinct|geforce|tesla|google|cloud|intel|habana|huawei|aws|amazon|gpu)\b")
@@ -154,6 +157,8 @@ def lint_device_file(path: str | Path) -> tuple[DeviceSpec, tuple[LintFinding, .
         InputError: the file or its keys cannot be used.
         UnsupportedError: an unknown generation.
     """
+    from meshwright.formats.device_lint import LintFinding, lint_device
+
     record = read_device_file(path)
     spec = device_spec(record, kernel_efficiency)
     findings = lint_device(record, devices())

@@ -17,7 +17,6 @@ from typing import IO
 
 from meshwright.errors import InputError, Problem, UnsupportedError, nearest
 from meshwright.formats.huggingface import read_config
-from meshwright.formats.writing import write_file
 from meshwright.specs.model import ModelSpec
 
 __all__ = ["LIBRARY_VARIABLE", "add_model", "aliases", "list_models", "names", "resolve", "spec"]
@@ -144,6 +143,8 @@ def add_model(
         raise _input(f"model {called!r} is in the library already", str(target), "choose another name or replace it")
     entry = {"source": f"added from {os.path.abspath(origin)}", "config": content}
     body = content if _is_entry(content) else entry
+    from meshwright.formats.writing import write_file
+
     write_file(target, json.dumps(body, indent=2) + "\n", make_folder=True)
     return target
 

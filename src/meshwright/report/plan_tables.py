@@ -11,8 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from meshwright.report.bars import ShareBars, memory_bar, memory_legend
-from meshwright.report.cluster_map import cluster_map
+<<<<<<< HEAD
 from meshwright.report.parts import bullet, heading, warning
+=======
+>>>>>>> a8d8fdb (Load for a plan and for a run only what they need)
 from meshwright.units import GIB, of_capacity, percent, percents, rounded, seconds, significant
 
 RATES = {"tokens_per_s_per_device": rounded, "mfu": percent}
@@ -44,6 +46,8 @@ def render_plan_set(document: Mapping[str, Any]) -> RenderableType:
         )
     parts += [warning(text) for text in document["warnings"]]
     if document.get("mixing"):
+        from meshwright.report.cluster_map import cluster_map
+
         parts += [heading("Cluster"), *cluster_map(document["inputs"]["cluster"]["groups"], document["mixing"]["map"])]
     parts += [Text(), PlanTable(document["plans"]), *tie_lines(document["tie"])]
     parts += plan_body(best)

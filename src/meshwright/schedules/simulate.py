@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.errors import InputError, Problem
-from meshwright.schedules.communication import with_communication
 from meshwright.schedules.events import Events, solve
 from meshwright.schedules.kinds import LANE, Kind, Lane
 from meshwright.schedules.placement import Placement
@@ -129,7 +128,11 @@ def events_of(table: ScheduleTable, times: Times, *, overlap: bool = True) -> Ev
     known = table.__dict__.setdefault("_events", {})
     key = spelt_out, serial
     if key not in known:
-        known[key] = Events(table=with_communication(table) if spelt_out else table, serial=serial)
+        if spelt_out:
+            from meshwright.schedules.communication import with_communication  # most tables leave transfers to times
+
+            table = with_communication(table)
+        known[key] = Events(table=table, serial=serial)
     events: Events = known[key]
     return events
 

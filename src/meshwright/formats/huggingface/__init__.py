@@ -8,68 +8,53 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib import import_module
 
 from meshwright.errors import InputError, Problem, UnsupportedError, nearest
-from meshwright.formats.huggingface.deepseek import read_deepseek_v2, read_deepseek_v3
-from meshwright.formats.huggingface.dense import (
-    read_gemma,
-    read_gemma2,
-    read_gemma3,
-    read_llama,
-    read_mistral,
-    read_phi3,
-    read_qwen2,
-    read_qwen3,
-)
 from meshwright.formats.huggingface.fields import Fields, show
-from meshwright.formats.huggingface.gpt import (
-    read_bloom,
-    read_falcon,
-    read_gpt,
-    read_gpt2,
-    read_gpt_neox,
-    read_opt,
-    read_phi,
-)
-from meshwright.formats.huggingface.moe import (
-    read_gpt_oss,
-    read_llama4,
-    read_mixtral,
-    read_phimoe,
-    read_qwen2_moe,
-    read_qwen3_moe,
-)
 from meshwright.specs.model import ModelSpec
 
 __all__ = ["FAMILIES", "read_config"]
 
+
+def _late(place: str) -> Callable[[Fields], ModelSpec]:
+    """The reader `file.function`, imported when a config of its family is read."""
+    file, function = place.split(".")
+
+    def read(fields: Fields) -> ModelSpec:
+        found: ModelSpec = getattr(import_module(f"{__name__}.{file}"), function)(fields)
+        return found
+
+    return read
+
+
 FAMILIES: dict[str, Callable[[Fields], ModelSpec]] = {
-    "bloom": read_bloom,
-    "deepseek_v2": read_deepseek_v2,
-    "deepseek_v3": read_deepseek_v3,
-    "falcon": read_falcon,
-    "gemma": read_gemma,
-    "gemma2": read_gemma2,
-    "gemma3": read_gemma3,
-    "gemma3_text": read_gemma3,
-    "gpt": read_gpt,
-    "gpt2": read_gpt2,
-    "gpt_neox": read_gpt_neox,
-    "gpt_oss": read_gpt_oss,
-    "kimi_k2": read_deepseek_v3,
-    "llama": read_llama,
-    "llama4": read_llama4,
-    "llama4_text": read_llama4,
-    "mistral": read_mistral,
-    "mixtral": read_mixtral,
-    "opt": read_opt,
-    "phi": read_phi,
-    "phi3": read_phi3,
-    "phimoe": read_phimoe,
-    "qwen2": read_qwen2,
-    "qwen2_moe": read_qwen2_moe,
-    "qwen3": read_qwen3,
-    "qwen3_moe": read_qwen3_moe,
+    "bloom": _late("gpt.read_bloom"),
+    "deepseek_v2": _late("deepseek.read_deepseek_v2"),
+    "deepseek_v3": _late("deepseek.read_deepseek_v3"),
+    "falcon": _late("gpt.read_falcon"),
+    "gemma": _late("dense.read_gemma"),
+    "gemma2": _late("dense.read_gemma2"),
+    "gemma3": _late("dense.read_gemma3"),
+    "gemma3_text": _late("dense.read_gemma3"),
+    "gpt": _late("gpt.read_gpt"),
+    "gpt2": _late("gpt.read_gpt2"),
+    "gpt_neox": _late("gpt.read_gpt_neox"),
+    "gpt_oss": _late("moe.read_gpt_oss"),
+    "kimi_k2": _late("deepseek.read_deepseek_v3"),
+    "llama": _late("dense.read_llama"),
+    "llama4": _late("moe.read_llama4"),
+    "llama4_text": _late("moe.read_llama4"),
+    "mistral": _late("dense.read_mistral"),
+    "mixtral": _late("moe.read_mixtral"),
+    "opt": _late("gpt.read_opt"),
+    "phi": _late("gpt.read_phi"),
+    "phi3": _late("dense.read_phi3"),
+    "phimoe": _late("moe.read_phimoe"),
+    "qwen2": _late("dense.read_qwen2"),
+    "qwen2_moe": _late("moe.read_qwen2_moe"),
+    "qwen3": _late("dense.read_qwen3"),
+    "qwen3_moe": _late("moe.read_qwen3_moe"),
 }
 """`model_type` to reader; one line and one function teach a new family."""
 
