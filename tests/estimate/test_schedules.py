@@ -10,10 +10,9 @@ import pytest
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.layout import expand
 from meshwright.estimate.legality import row_problems
-from meshwright.estimate.live import live
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
-from meshwright.estimate.run import weight_versions
+from meshwright.estimate.run import live, weight_versions
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import spec
 from meshwright.schedules import PLAN_SCHEDULES, SCHEDULES, Kind

@@ -41,6 +41,8 @@ def plan(request: PlanRequest) -> PlanSet:
     aim = aim_of(request.aim).of_run(inputs.workload)
     top, limits, target, pareto = request.top, request.space.keywords(), request.target, request.pareto
     if not inputs.cluster.homogeneous:
+        from meshwright.planning.usable_islands import usable_islands
+
         inputs, left_out = usable_islands(inputs, request.tolerance)
     if request.parallelizer or not inputs.cluster.homogeneous:
         from meshwright.app.plan_mixed import check_mixed, plan_mixed

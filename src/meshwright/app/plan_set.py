@@ -18,11 +18,7 @@ from meshwright.planning.whole_run import WholeRun
 from meshwright.report.words.titles import shortened, title_of
 from meshwright.report.words.verdict import Verdict, run_sentence
 from meshwright.schedules.plan_rows import row_of
-<<<<<<< HEAD
 from meshwright.search.result import PlanCertificate
-=======
-from meshwright.search.result import Certificate
->>>>>>> a8d8fdb (Load for a plan and for a run only what they need)
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredModel, MeasuredWorkload

@@ -137,19 +137,3 @@ def _mean(views: Sequence[tuple[_Ring, float]], site: Site, pipelines: int, site
         ),
         wider=np.array([wider]),
     )
-
-
-def joined(parts: Sequence[Partners]) -> Partners:
-    """Workers of one group, side by side as columns of one row."""
-    between = [part.between for part in parts]
-    return Partners(
-        members=tuple(np.concatenate(level)[None, :] for level in zip(*(part.members for part in parts), strict=True)),
-        pipelines=parts[0].pipelines,
-        between=LevelRates(
-            bandwidth_bytes_per_s=np.concatenate([np.asarray(link.bandwidth_bytes_per_s) for link in between])[None, :],
-            efficiency=1.0,
-            latency_s=np.concatenate([np.asarray(link.latency_s) for link in between])[None, :],
-            base_latency_s=between[0].base_latency_s,
-        ),
-        wider=np.concatenate([part.wider for part in parts])[None, :],
-    )

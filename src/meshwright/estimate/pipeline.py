@@ -8,8 +8,7 @@ import numpy as np
 
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.items import ItemCosts
-from meshwright.estimate.live import live
-from meshwright.estimate.run import PipelineColumns
+from meshwright.estimate.run import PipelineColumns, live
 from meshwright.estimate.sync import DataGroups, DataNetwork, LayerSync, layer_sync
 from meshwright.kernels.collectives import all_reduce_s, group_span, point_to_point_s
 from meshwright.schedules import Kind, Placement, Schedule

@@ -11,11 +11,10 @@ from meshwright.estimate.layout import token_flop
 from meshwright.estimate.memory import MEMORY_KINDS
 from meshwright.estimate.pricer import PlanPricer, RunPlan, micro_batch_of, strategy_of_worker
 from meshwright.estimate.ranges import step_range
-from meshwright.estimate.result import BASIS_ORDER, StageEstimate, StepEstimate
+from meshwright.estimate.result import BASIS_ORDER, LinkTraffic, StageEstimate, StepEstimate
 from meshwright.estimate.site import Site, Sites
 from meshwright.estimate.stages import recompute_problem, schedule_problems, strategies_of
 from meshwright.estimate.step import StepColumns, fits
-from meshwright.estimate.traffic import link_traffic
 from meshwright.estimate.unpack import strategy_columns as strategy_columns
 from meshwright.estimate.unpriced import unpriced
 from meshwright.library.calibration import calibration
@@ -236,7 +235,11 @@ def _result(plan: ExecutionPlan, run: RunPlan, pricer: PlanPricer) -> StepEstima
     verdicts = [fits(stage.peak_memory_bytes, stage.capacity_bytes) for stage in stages]
     prices = [None if (p := site.hardware.price_per_hour) is None else p * site.devices for site in flat]
     stated = [price for price in prices if price is not None]
-    traffic = link_traffic(plan, run.stages, model, pricer.cluster, workload)
+    traffic: tuple[LinkTraffic, ...] = ()
+    if len({site.number for site in flat}) > 1:
+        from meshwright.estimate.traffic import link_traffic
+
+        traffic = link_traffic(plan, run.stages, model, pricer.cluster, workload)
     traffic_price = sum(link.price_per_step for link in traffic)
     return StepEstimate(
         step_time_s=time_s,

@@ -18,7 +18,6 @@ from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.holdings import Holding, beside, holding, layouts, only, updates_of
 from meshwright.estimate.hops import Hops, Links, Side, with_hops
 from meshwright.estimate.layout import ModelLayout
-from meshwright.estimate.partners import holders, partners_of, weights_of
 from meshwright.estimate.pipeline import BoundaryColumns, PricedItems, StageCounts, pipeline_columns
 from meshwright.estimate.rows import RowKey, Rows
 from meshwright.estimate.run import PipelineColumns
@@ -74,7 +73,6 @@ class PlanPricer:
         self.sites = Sites(cluster, workload, hardware)
         self.rows = Rows(model, workload, self.sites)
         self.links = Links(self.rows)
-        self._weights = weights_of(self.layout)
         self._sharding: dict[int, ShardingColumns] = {}
         self._pipelines: dict[object, RunPipeline] = {}
         self._partners: dict[object, list[Partners]] = {}
@@ -107,10 +105,12 @@ class PlanPricer:
 
     def _rings(self, plan: ExecutionPlan, stages: tuple[tuple[Site, ...], ...]) -> list[Partners]:
         """Who sums gradients with whom, or the same as for a plan with as many layers in the same places."""
+        from meshwright.estimate.partners import holders, partners_of, weights_of  # most plans have one pipeline
+
         held = [holders(pipeline, self.model.num_layers) for pipeline in plan.pipelines]
         key = (stages, b"".join(place.tobytes() for place in held))
         if key not in self._partners:
-            self._partners[key] = partners_of(stages, held, self._weights, self.sites)
+            self._partners[key] = partners_of(stages, held, weights_of(self.layout), self.sites)
         return self._partners[key]
 
     def _pipeline(

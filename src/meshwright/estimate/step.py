@@ -18,9 +18,8 @@ import numpy as np
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.holdings import Holding, Updates, all_updates, beside, picked, whole_holding
 from meshwright.estimate.memory import MEMORY_KINDS, TIGHT_SHARE, WorkerBytes, WorkerLoad, always_bytes, worker_bytes
-from meshwright.estimate.partners import joined
 from meshwright.estimate.run import PipelineColumns, activations, busy_s, run_s, weight_versions
-from meshwright.estimate.sync import DataNetwork, Partners, StepSync, step_sync
+from meshwright.estimate.sync import DataNetwork, Partners, StepSync, joined, step_sync
 from meshwright.kernels.collectives import all_reduce_s
 from meshwright.shapes import Float, Int
 from meshwright.specs.workload import Workload

@@ -23,7 +23,6 @@ from typing import Any
 
 from meshwright.errors import InputError, Problem
 from meshwright.formats.files import read_table, read_text
-from meshwright.formats.writing import write_file
 from meshwright.specs.device import DeviceSpec, KernelEfficiency, NodeDefaults, Provenance
 from meshwright.units import GIB, GIGA, MICRO, TERA
 
@@ -233,6 +232,8 @@ def copy_device_file(path: str | Path, folder: Path, name: str, *, replace_exist
             ),
             code="MW213",
         )
+    from meshwright.formats.writing import write_file
+
     write_file(target, text, make_folder=True)
     for other in present:
         if other != target:

@@ -11,10 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from meshwright.report.bars import ShareBars, memory_bar, memory_legend
-<<<<<<< HEAD
 from meshwright.report.parts import bullet, heading, warning
-=======
->>>>>>> a8d8fdb (Load for a plan and for a run only what they need)
 from meshwright.units import GIB, of_capacity, percent, percents, rounded, seconds, significant
 
 RATES = {"tokens_per_s_per_device": rounded, "mfu": percent}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.parameters import Parameter, read_settings, together
-from meshwright.schedules.simulate import Jitter, Timeline, Times, makespans, simulate
+from meshwright.schedules.simulate import Jitter, Times, makespans, simulate
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from meshwright.schedules.memory import Footprint
     from meshwright.schedules.scheduler import Scheduled
     from meshwright.schedules.stage_shares import Caps
+    from meshwright.schedules.timeline import Timeline
     from meshwright.schedules.ways import Candidate
 
 _LATER = {
@@ -35,6 +36,7 @@ _LATER = {
     "Links": "links",
     "PathBound": "bounds",
     "Scheduled": "scheduler",
+    "Timeline": "timeline",
     "best_schedule": "best",
     "with_communication": "communication",
 }

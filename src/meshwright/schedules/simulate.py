@@ -10,6 +10,7 @@ long, right before the consumer, from the start of the SEND at the earliest.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,9 +21,11 @@ from meshwright.schedules.placement import Placement
 from meshwright.schedules.program import Program, compile_events
 from meshwright.schedules.run import rows_together, run
 from meshwright.schedules.table import ScheduleTable
-from meshwright.schedules.timeline import Timeline, timeline_of
 from meshwright.schedules.times import Times, class_seconds, edge_latency_s
 from meshwright.shapes import Float
+
+if TYPE_CHECKING:
+    from meshwright.schedules.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +74,8 @@ def simulate(table: ScheduleTable, times: Times, *, overlap: bool = True, jitter
         own = ~np.isin(LANE[events.table.kind], (Lane.SEND, Lane.RECEIVE))
         factor = np.ones(events.table.tasks)
         factor[own] = jitter.factor(int(own.sum()))
+    from meshwright.schedules.timeline import timeline_of  # only what is shown or traced
+
     return timeline_of(table, solve(events, seconds, most if times.by_micro_batch else 1, factor))
 
 
@@ -137,4 +142,4 @@ def events_of(table: ScheduleTable, times: Times, *, overlap: bool = True) -> Ev
     return events
 
 
-__all__ = ["Jitter", "Timeline", "Times", "edge_latency_s", "makespans", "simulate", "worker_ends"]
+__all__ = ["Jitter", "Times", "edge_latency_s", "makespans", "simulate", "worker_ends"]

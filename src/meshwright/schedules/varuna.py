@@ -9,8 +9,9 @@ import numpy as np
 
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.lists import Task, table_of_lists
-from meshwright.schedules.simulate import Timeline, Times, simulate
+from meshwright.schedules.simulate import Times, simulate
 from meshwright.schedules.table import Kind, ScheduleTable
+from meshwright.schedules.timeline import Timeline
 
 BACKWARD_SLOTS = 2
 """Slots of a backward in the order's own clock; forward and recomputation take one."""

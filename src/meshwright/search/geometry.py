@@ -14,9 +14,8 @@ import numpy as np
 
 from meshwright.estimate.items import FULL, NONE, SELECTIVE, Item, items_of
 from meshwright.estimate.layout import ModelLayout
-from meshwright.estimate.live import Live, live
 from meshwright.estimate.pipeline import StageCounts, computed_counts, ends_apart, needs_bare
-from meshwright.estimate.run import sync_rounds, weight_versions
+from meshwright.estimate.run import Live, live, sync_rounds, weight_versions
 from meshwright.estimate.stages import recompute_problem
 from meshwright.schedules import DEFAULT_SCHEDULES, SCHEDULES, Placement, Schedule, schedule_named
 from meshwright.search.paths import critical_lengths, longest_of, order_free_lengths
