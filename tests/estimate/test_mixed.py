@@ -18,8 +18,8 @@ from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import MEMORY_KINDS
 from meshwright.estimate.price import check_plan, estimate_of, estimate_plan, model_flop_per_token
 from meshwright.estimate.pricer import PlanPricer
+from meshwright.estimate.rows import strategy_columns
 from meshwright.estimate.timeline import step_timeline
-from meshwright.estimate.unpack import strategy_columns
 from meshwright.library.clusters import resolve_gpus
 from meshwright.schedules import PLAN_SCHEDULES, SCHEDULES
 from meshwright.specs import (

@@ -11,7 +11,7 @@ from meshwright import plan
 from meshwright.app.requests.plan import PlanRequest
 from meshwright.errors import InfeasibleError, InputError
 from meshwright.fields.job import AimFields
-from meshwright.planning.compose.costing import Offer
+from meshwright.planning.costing import Offer
 from meshwright.planning.objectives import Aim, admitted, aim_of
 from meshwright.specs.workload import Workload
 

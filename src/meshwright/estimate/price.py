@@ -12,10 +12,10 @@ from meshwright.estimate.memory import MEMORY_KINDS
 from meshwright.estimate.pricer import PlanPricer, RunPlan, micro_batch_of, strategy_of_worker
 from meshwright.estimate.ranges import step_range
 from meshwright.estimate.result import BASIS_ORDER, LinkTraffic, StageEstimate, StepEstimate
+from meshwright.estimate.rows import strategy_columns as strategy_columns
 from meshwright.estimate.site import Site, Sites
 from meshwright.estimate.stages import recompute_problem, schedule_problems, strategies_of
 from meshwright.estimate.step import StepColumns, fits
-from meshwright.estimate.unpack import strategy_columns as strategy_columns
 from meshwright.estimate.unpriced import unpriced
 from meshwright.library.calibration import calibration
 from meshwright.ops.layers import layer_work

@@ -19,13 +19,12 @@ from meshwright.estimate.holdings import Holding, beside, holding, layouts, only
 from meshwright.estimate.hops import Hops, Links, Side, with_hops
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.pipeline import BoundaryColumns, PricedItems, StageCounts, pipeline_columns
-from meshwright.estimate.rows import RowKey, Rows
+from meshwright.estimate.rows import RowKey, Rows, sharding_columns
 from meshwright.estimate.run import PipelineColumns
 from meshwright.estimate.site import Site, Sites
 from meshwright.estimate.stages import StageRows, computed, edge_strategy, stage_counts
 from meshwright.estimate.step import RunPipeline, StepColumns, Workers, run_pipeline, step_of
 from meshwright.estimate.sync import DataGroups, Partners
-from meshwright.estimate.unpack import sharding_columns
 from meshwright.schedules import Schedule
 from meshwright.schedules.plan_rows import schedule_of
 from meshwright.specs.cluster import ClusterSpec

@@ -9,7 +9,7 @@ from functools import partial
 
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.layout import expand
-from meshwright.planning.compose.costing import SECONDS_PER_HOUR, Offer
+from meshwright.planning.costing import SECONDS_PER_HOUR, Offer
 from meshwright.planning.objectives import Aim, admitted, require_prices
 from meshwright.planning.reason import Reason, idle_reason
 from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named

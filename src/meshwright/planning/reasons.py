@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from meshwright.estimate.result import LinkTraffic, StepPrice
 from meshwright.formats.plan_json import PlannedJob
-from meshwright.planning.compose.costing import SECONDS_PER_HOUR
+from meshwright.planning.costing import SECONDS_PER_HOUR
 from meshwright.planning.objectives import OBJECTIVES, QUICKEST, Aim
 from meshwright.planning.reason import Reason
 from meshwright.search.result import PlanCertificate

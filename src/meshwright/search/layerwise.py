@@ -23,8 +23,8 @@ from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import COMMUNICATOR_BYTES, TIGHT_SHARE
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
+from meshwright.estimate.rows import sharding_columns, strategy_columns
 from meshwright.estimate.sync import DataGroups, DataNetwork, layer_sync
-from meshwright.estimate.unpack import sharding_columns, strategy_columns
 from meshwright.search.layer_programs import LayerOptions, StagePrograms
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import LayerSpec, ModelSpec

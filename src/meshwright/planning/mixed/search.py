@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from math import inf
 
 from meshwright.errors import Problem
-from meshwright.planning.compose.costing import Counts, Offer, rented
 from meshwright.planning.compose.island_part import IslandPart
+from meshwright.planning.costing import Counts, Offer, rented
 from meshwright.planning.mixed.source import PricedPlan, StageSource
 from meshwright.planning.objectives import QUICKEST, Aim, admitted, require_prices
 from meshwright.planning.one_kind import CLEARLY_FASTER

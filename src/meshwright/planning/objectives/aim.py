@@ -21,7 +21,7 @@ from meshwright.planning.objectives.table import OBJECTIVES
 from meshwright.units import DAY_S, seconds, significant, usd
 
 if TYPE_CHECKING:
-    from meshwright.planning.compose.costing import Offer, Planned
+    from meshwright.planning.costing import Offer, Planned
     from meshwright.specs.workload import Workload
 
 _ROUNDING = 1e-9

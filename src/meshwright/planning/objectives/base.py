@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # help lists the objectives, and shall not load what prices plans
     from meshwright.estimate.result import StepPrice
-    from meshwright.planning.compose.costing import Offer
+    from meshwright.planning.costing import Offer
     from meshwright.planning.reason import Reason
 
 

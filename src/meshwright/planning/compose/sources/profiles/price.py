@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from meshwright.errors import InputError, Problem
 from meshwright.estimate.memory import MEMORY_KINDS, TIGHT_SHARE
 from meshwright.estimate.result import StageEstimate, StepPrice
-from meshwright.planning.compose.costing import SECONDS_PER_HOUR
 from meshwright.planning.compose.sources.profiles.costs import STATE_BYTES, ProfileCosts
 from meshwright.planning.compose.sources.profiles.gradient_rings import Held, slowest_sync_s
 from meshwright.planning.compose.sources.profiles.job import costs_of, pipeline_shapes
 from meshwright.planning.compose.sources.profiles.pipeline_pace import PipelinePace, PipelinePacer
 from meshwright.planning.compose.sources.profiles.pipeline_set import EqualPipelines, PipelineShape, ShapeSet
 from meshwright.planning.compose.sources.profiles.traffic import composition_traffic
+from meshwright.planning.costing import SECONDS_PER_HOUR
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.measured import MeasuredJob
 

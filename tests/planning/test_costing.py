@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from meshwright.planning.compose.costing import SECONDS_PER_HOUR, Counts, Offer, rented
 from meshwright.planning.compose.sources.profiles.search import ComposedShapes, ShapeComposer, ShapeEffort
+from meshwright.planning.costing import SECONDS_PER_HOUR, Counts, Offer, rented
 from meshwright.planning.objectives import Aim
 from tests.planning.compose.sources.profiles.test_search import tiny_costs
 
