@@ -1,0 +1,42 @@
+"""Numbers as text: one rule for a quantity, and shares that sum to the whole."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwright.units import GIB, of_capacity, percent, percents, rounded, scaled, slower, usd
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=3), st.floats(1e-6, 1e6), min_size=1, max_size=11))
+def test_shares_of_a_whole_sum_to_100(parts: dict[str, float]) -> None:
+    shares = percents(parts)
+    assert sum(round(10 * float(share.removesuffix("%"))) for share in shares.values()) == 1000
+    assert list(shares) == sorted(shares, key=lambda name: -parts[name])
+
+
+def test_the_largest_remainder_takes_what_is_missing() -> None:
+    assert percents({"a": 1.0, "b": 1.0, "c": 1.0}) == {"a": "33.4%", "b": "33.3%", "c": "33.3%"}
+    assert percents({"a": 0.0}) == {}
+    assert percents({"a": 1.0, "b": 1e-9}) == {"a": "100.0%"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (rounded(1187.0), "1,190"),
+        (rounded(52.34), "52.3"),
+        (scaled(15e12), "15T"),
+        (percent(0.8851), "89%"),
+        (percent(0.0461), "4.6%"),
+        (percent(0.0001), "under 0.1%"),
+        (of_capacity(65.5 * GIB, 79.1 * GIB), "65.5 of 79.1 GiB"),
+        (usd(0.054), "0.054 USD"),
+        (usd(1203.7), "1,204 USD"),
+        (slower(0.21), "21% slower"),
+        (slower(-0.032), "3.2% faster"),
+    ],
+)
+def test_a_quantity_is_written_in_one_way(text: str, expected: str) -> None:
+    assert text == expected
