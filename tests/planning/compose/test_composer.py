@@ -14,7 +14,7 @@ from meshwright.fields.job import JobFields
 from meshwright.planning.compose.composer import Composer
 from meshwright.planning.compose.execution_plan import native_plan
 from meshwright.planning.compose.island_part import IslandPart
-from meshwright.planning.compose.pipeline_sets import Member, blended, whole
+from meshwright.planning.compose.pipeline_sets import blended, whole
 from meshwright.planning.compose.sources.native.split import SplitPipeline, SplitStage, group_of, split_pipeline
 from meshwright.planning.job_inputs import JobInputs, job_inputs
 from meshwright.planning.mixed.native import NativeSource
@@ -97,14 +97,15 @@ def test_the_best_pipeline_is_the_best_of_all(gpus: str, batch: int) -> None:
     assert found[0].step_s(batch / found[0].wave) == pytest.approx(best_s, rel=2e-3)
 
 
-def test_blends_are_the_best_of_all_partitions_and_shares() -> None:
+def test_pipeline_sets_are_the_best_of_all_partitions_and_shares() -> None:
     inputs = asked("2xH100,2xA100-80", 24, 32)
     composer = Composer(inputs.model, inputs.cluster, inputs.workload, SMALL)
     parts = [IslandPart(number, group.devices) for number, group in enumerate(inputs.cluster.groups)]
     pairs = itertools.product(*([composer.pipelines([part])[:4] for part in parts]))
     for pair in pairs:
-        members = [Member(one, frozenset([n]), 2) for n, one in enumerate(pair)]
-        made = whole(blended(members, 24, 0.0), 24)
+        assert [one.islands for one in pair] == [{0}, {1}]
+        assert [one.devices for one in pair] == [2, 2]
+        made = whole(blended(pair, 24, 0.0), 24)
         counts = [
             (first, (24 - first * pair[0].wave) // pair[1].wave)
             for first in range(1, 25)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from meshwright.planning.compose.divided import AROUND, Divided
 from meshwright.planning.compose.island_part import IslandPart
-from meshwright.planning.compose.pipeline_sets import Member, PipelineSet, blended, gradient_sum_s, partitions, whole
+from meshwright.planning.compose.pipeline_sets import PipelineSet, blended, gradient_sum_s, partitions, whole
 from meshwright.planning.compose.sources.native.islands import NativeIslands
 from meshwright.planning.compose.sources.native.pipelines import THOROUGH, NativePipelines, SequenceEffort
 from meshwright.planning.compose.sources.native.split import SplitPipeline
@@ -106,7 +106,7 @@ class Composer:
         return sorted((self._synchronised(one_set) for one_set in able[:SETS]), key=lambda one_set: one_set.step_s)
 
     def _of_blocks(self, blocks: Sequence[tuple[IslandPart, ...]]) -> Iterator[PipelineSet[SplitPipeline]]:
-        return self._products([(block, self.pipelines(block)) for block in blocks])
+        return self._products([self.pipelines(block) for block in blocks])
 
     def _divided(self, parts: tuple[IslandPart, ...], best_s: float) -> list[PipelineSet[SplitPipeline]]:
         """Islands divided between pipelines, where that may be about as quick as the best set of whole ones."""
@@ -116,23 +116,15 @@ class Composer:
             rate = sum(self.islands.rate(part) for part in parts)
             best_s = SLOW * self.islands.usual_layers * self.workload.global_batch / rate if rate else 0.0
         search = Divided(self.through, parts, AROUND * best_s)
-        return [one_set for division in search.divisions() for one_set in self._products(division)]
+        return [one_set for division in search.divisions() for one_set in self._products([own for _, own in division])]
 
-    def _products(
-        self, blocks: Sequence[tuple[tuple[IslandPart, ...], list[SplitPipeline]]]
-    ) -> Iterator[PipelineSet[SplitPipeline]]:
-        kept = KEPT_OF.get(len(blocks), 1)
-        choices = [
-            [
-                Member(pipeline, frozenset(part.group for part in block), sum(part.devices for part in block))
-                for pipeline in pipelines[:kept]
-            ]
-            for block, pipelines in blocks
-        ]
-        for chosen in itertools.product(*choices):
+    def _products(self, choices: Sequence[Sequence[SplitPipeline]]) -> Iterator[PipelineSet[SplitPipeline]]:
+        """Every choice of one of the first few pipelines through each block."""
+        kept = KEPT_OF.get(len(choices), 1)
+        for chosen in itertools.product(*(own[:kept] for own in choices)):
             yield blended(chosen, self.workload.global_batch, 0.0)
 
     def _synchronised(self, one_set: PipelineSet[SplitPipeline]) -> PipelineSet[SplitPipeline]:
         gradient_bytes = self.model.parameters * self.workload.precision.bytes_of("reduce")
-        sync_s = gradient_sum_s(one_set.members, gradient_bytes, lambda a, b: self.islands.link(a, b)[0])
+        sync_s = gradient_sum_s(one_set.pipelines, gradient_bytes, lambda a, b: self.islands.link(a, b)[0])
         return replace(one_set, step_s=one_set.step_s + sync_s)

@@ -21,6 +21,16 @@ class Paced(Protocol):
     """A pipeline as far as others beside it care."""
 
     @property
+    def islands(self) -> frozenset[int]:
+        """Groups of the cluster that its stages stand on."""
+        ...
+
+    @property
+    def devices(self) -> int:
+        """Of all its stages."""
+        ...
+
+    @property
     def wave(self) -> int:
         """Sequences of a micro-batch over all data ranks."""
         ...
@@ -54,21 +64,11 @@ Piece = TypeVar("Piece")
 AnyPaced = TypeVar("AnyPaced", bound=Paced)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Member(Generic[AnyPaced]):
-    """A pipeline and the islands it runs through."""
-
-    pipeline: AnyPaced
-    islands: frozenset[int]
-    devices: int
-    """Of all its stages."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PipelineSet(Generic[AnyPaced]):
     """Pipelines in data parallel."""
 
-    members: tuple[Member[AnyPaced], ...]
+    pipelines: tuple[AnyPaced, ...]
     shares: tuple[float, ...]
     """Micro-batches of each; whole numbers once `whole` made them so."""
     step_s: float
@@ -76,37 +76,32 @@ class PipelineSet(Generic[AnyPaced]):
     @property
     def islands(self) -> frozenset[int]:
         """Of all its pipelines."""
-        return frozenset().union(*(member.islands for member in self.members))
-
-    @property
-    def pipelines(self) -> tuple[AnyPaced, ...]:
-        """Without their islands."""
-        return tuple(member.pipeline for member in self.members)
+        return frozenset().union(*(pipeline.islands for pipeline in self.pipelines))
 
 
-def blended(members: Sequence[Member[AnyPaced]], global_batch: int, sync_s: float) -> PipelineSet[AnyPaced]:
+def blended(pipelines: Sequence[AnyPaced], global_batch: int, sync_s: float) -> PipelineSet[AnyPaced]:
     """A pipeline set with exact shares, fractions of micro-batches allowed.
 
     Args:
-        members: pipelines on different devices.
+        pipelines: on different devices.
         global_batch: sequences per step.
         sync_s: what summing gradients between them takes.
     """
-    rates = [m.pipeline.wave / m.pipeline.period_s for m in members]
-    before = [m.pipeline.fill_s + m.pipeline.sync_s - m.pipeline.period_s for m in members]
+    rates = [m.wave / m.period_s for m in pipelines]
+    before = [m.fill_s + m.sync_s - m.period_s for m in pipelines]
     end_s = (global_batch + sum(r * b for r, b in zip(rates, before, strict=True))) / sum(rates)
-    shares = tuple((end_s - b) / m.pipeline.period_s for m, b in zip(members, before, strict=True))
-    if any(share < m.pipeline.least_micro_batches for share, m in zip(shares, members, strict=True)):
+    shares = tuple((end_s - b) / m.period_s for m, b in zip(pipelines, before, strict=True))
+    if any(share < m.least_micro_batches for share, m in zip(shares, pipelines, strict=True)):
         # A pipeline too slow to start, or to fill its chunks: another pipeline set is better.
-        return PipelineSet(members=tuple(members), shares=shares, step_s=math.inf)
-    return PipelineSet(members=tuple(members), shares=shares, step_s=end_s + sync_s)
+        return PipelineSet(pipelines=tuple(pipelines), shares=shares, step_s=math.inf)
+    return PipelineSet(pipelines=tuple(pipelines), shares=shares, step_s=end_s + sync_s)
 
 
 def whole(one_set: PipelineSet[AnyPaced], global_batch: int) -> PipelineSet[AnyPaced] | None:
     """The set with whole micro-batches, as many sequences as the batch; None where their sizes do not allow it."""
-    exact_s = max(m.pipeline.step_s(share) for m, share in zip(one_set.members, one_set.shares, strict=True))
+    exact_s = max(m.step_s(share) for m, share in zip(one_set.pipelines, one_set.shares, strict=True))
     sync_s = one_set.step_s - exact_s
-    order = sorted(range(len(one_set.members)), key=lambda i: -one_set.members[i].pipeline.wave)
+    order = sorted(range(len(one_set.pipelines)), key=lambda i: -one_set.pipelines[i].wave)
     last = order[-1]
     best: tuple[float, list[int]] | None = None
     near = [
@@ -116,37 +111,37 @@ def whole(one_set: PipelineSet[AnyPaced], global_batch: int) -> PipelineSet[AnyP
         counts = [0] * len(order)
         for place, number in zip(order[:-1], chosen, strict=True):
             counts[place] = number
-        left = global_batch - sum(n * m.pipeline.wave for n, m in zip(counts, one_set.members, strict=True))
-        counts[last], rest = divmod(left, one_set.members[last].pipeline.wave)
-        least = [m.pipeline.least_micro_batches for m in one_set.members]
+        left = global_batch - sum(n * m.wave for n, m in zip(counts, one_set.pipelines, strict=True))
+        counts[last], rest = divmod(left, one_set.pipelines[last].wave)
+        least = [m.least_micro_batches for m in one_set.pipelines]
         if rest or any(n < fewest for n, fewest in zip(counts, least, strict=True)):
             continue
-        step_s = max(m.pipeline.step_s(n) for n, m in zip(counts, one_set.members, strict=True))
+        step_s = max(m.step_s(n) for n, m in zip(counts, one_set.pipelines, strict=True))
         if best is None or step_s < best[0]:
             best = step_s, counts
     if best is None:
         return None
-    return PipelineSet(members=one_set.members, shares=tuple(best[1]), step_s=best[0] + sync_s)
+    return PipelineSet(pipelines=one_set.pipelines, shares=tuple(best[1]), step_s=best[0] + sync_s)
 
 
 def gradient_sum_s(
-    members: Sequence[Member[AnyPaced]], gradient_bytes: float, bandwidth: Callable[[int, int], float]
+    pipelines: Sequence[AnyPaced], gradient_bytes: float, bandwidth: Callable[[int, int], float]
 ) -> float:
     """Gradients summed between pipelines, all devices of the smaller ones taking part, over the slowest link.
 
         2 (D - 1) / D x bytes / bandwidth
 
     Args:
-        members: pipelines on different devices.
+        pipelines: on different devices.
         gradient_bytes: of the whole model.
         bandwidth: bytes per second and device between two islands.
     """
-    if len(members) < 2:
+    if len(pipelines) < 2:
         return 0.0
-    count = len(members)
+    count = len(pipelines)
     slowest = min(
         bandwidth(a, b) * min(one.devices, other.devices)
-        for one, other in itertools.combinations(members, 2)
+        for one, other in itertools.combinations(pipelines, 2)
         for a in one.islands
         for b in other.islands
     )

@@ -244,7 +244,7 @@ def _price_per_step(one: PipelineSet[SplitPipeline], source: NativeSource) -> fl
         paid += sent * sum(_price_per_byte(cluster, here, there) for here, there in pairwise(order) if here != there)
     # Gradients go around the groups that hold a layer.
     count = len(one.islands)
-    if len(one.members) > 1 and count > 1:
+    if len(one.pipelines) > 1 and count > 1:
         dearest = max(_price_per_byte(cluster, here, there) for here, there in combinations(one.islands, 2))
         gradient_bytes = source.model.parameters * workload.precision.bytes_of("reduce")
         paid += 2 * (count - 1) / count * gradient_bytes * dearest

@@ -115,12 +115,12 @@ def brute_force_s(composer: SliceComposer, waves: tuple[int, ...]) -> float:
                 for one in every_pipeline(composer, block, wave):
                     paces[one.wave, one.fill_s, one.period_s, one.sync_s] = one
             fronts = [p for key, p in paces.items() if not any(beats(other, key) for other in paces)]
-            found.append([composer._member(pipeline, block) for pipeline in fronts])
-        for members in itertools.product(*found):
-            sync_s = gradient_sum_s(members, gradient_bytes, lambda a, b: link_between(questions.cluster, a, b)[0])
-            for counts in itertools.product(*(range(1, batch // m.pipeline.wave + 1) for m in members)):
-                if sum(n * m.pipeline.wave for n, m in zip(counts, members, strict=True)) == batch:
-                    step_s = max(m.pipeline.step_s(n) for n, m in zip(counts, members, strict=True))
+            found.append(fronts)
+        for chosen in itertools.product(*found):
+            sync_s = gradient_sum_s(chosen, gradient_bytes, lambda a, b: link_between(questions.cluster, a, b)[0])
+            for counts in itertools.product(*(range(1, batch // one.wave + 1) for one in chosen)):
+                if sum(n * one.wave for n, one in zip(counts, chosen, strict=True)) == batch:
+                    step_s = max(one.step_s(n) for n, one in zip(counts, chosen, strict=True))
                     least = min(least, step_s + sync_s)
     return least
 
@@ -132,7 +132,7 @@ def beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 @pytest.mark.parametrize(
     ("gpus", "layers", "waves"), [("4xH100", 4, (4, 8)), ("2xH100,2xH200", 4, (4, 8)), ("2xV100-32,2xH100", 5, (8,))]
 )
-def test_the_best_blend_is_that_of_brute_force(gpus: str, layers: int, waves: tuple[int, ...]) -> None:
+def test_the_best_pipeline_set_is_that_of_brute_force(gpus: str, layers: int, waves: tuple[int, ...]) -> None:
     found, _ = best(Plain(), gpus=gpus, layers=layers, waves=waves, effort=WIDE)
     assert found is not None
     everything = composer_of(Plain(), gpus=gpus, layers=layers, waves=waves, effort=replace(WIDE, prune=False))
@@ -209,8 +209,10 @@ def test_several_pipelines_share_the_batch_and_hold_every_layer_once() -> None:
 def test_halves_of_an_island_may_stand_in_pipelines_of_their_own() -> None:
     composer = composer_of(Plain(), gpus="16xH100,8xA100-80", effort=replace(SliceEffort(), waves=3), waves=(8,))
     found = composer.sets(whole(composer, range(2)), 10_000)
-    halved = [one_set for one_set in found if sum(0 in member.islands for member in one_set.members) == 2]
-    assert any(len({tuple(s.devices for s in m.pipeline.stages) for m in one_set.members}) > 1 for one_set in halved)
+    halved = [one_set for one_set in found if sum(0 in pipeline.islands for pipeline in one_set.pipelines) == 2]
+    assert any(
+        len({tuple(s.devices for s in pipeline.stages) for pipeline in one_set.pipelines}) > 1 for one_set in halved
+    )
     for one_set in halved[:20]:
         plan = sliced_plan(one_set, composer.questions.cluster)
         check_plan(plan, composer.questions.model, composer.questions.cluster, composer.questions.workload)

@@ -55,6 +55,16 @@ class SplitPipeline:
     """The longest that any stage takes after its last backward."""
 
     @property
+    def islands(self) -> frozenset[int]:
+        """That its stages stand on."""
+        return frozenset(stage.island for stage in self.stages)
+
+    @property
+    def devices(self) -> int:
+        """Of all stages."""
+        return sum(stage.devices for stage in self.stages)
+
+    @property
     def least_micro_batches(self) -> int:
         """Of a step: one, or one for each stage where chunks pass in groups of them."""
         return 1 if self.chunks == 1 else len(self.stages)

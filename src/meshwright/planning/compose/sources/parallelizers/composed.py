@@ -21,7 +21,7 @@ import numpy as np
 
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.links import link_between
-from meshwright.planning.compose.pipeline_sets import Member, PipelineSet, blended, gradient_sum_s, partitions, whole
+from meshwright.planning.compose.pipeline_sets import PipelineSet, blended, gradient_sum_s, partitions, whole
 from meshwright.planning.compose.sources.parallelizers.guard import TIME_LIMIT_S, Guarded
 from meshwright.planning.compose.sources.parallelizers.questions import Questions
 from meshwright.planning.compose.sources.parallelizers.slice_pipelines import (
@@ -137,19 +137,16 @@ class SliceComposer:
     def _of_blocks(self, blocks: Sequence[tuple[IslandPart, ...]]) -> list[SliceSet]:
         """One pipeline through each block, whole micro-batches shared so that all end together."""
         kept = dict(self.effort.kept_of).get(len(blocks), 2)
-        choices = [[self._member(pipeline, block) for pipeline in self.pipelines(block)[:kept]] for block in blocks]
+        choices = [self.pipelines(block)[:kept] for block in blocks]
         return [made for chosen in itertools.product(*choices) if (made := self._blend(chosen)) is not None]
 
-    def _member(self, pipeline: SlicePipeline, block: Sequence[IslandPart]) -> Member[SlicePipeline]:
-        return Member(pipeline, frozenset(part.group for part in block), pipeline.devices)
-
-    def _blend(self, members: Sequence[Member[SlicePipeline]]) -> SliceSet | None:
+    def _blend(self, pipelines: Sequence[SlicePipeline]) -> SliceSet | None:
         questions = self.questions
         gradient_bytes = questions.model.parameters * questions.workload.precision.bytes_of("reduce")
         sync_s = gradient_sum_s(
-            members, gradient_bytes, lambda here, there: link_between(questions.cluster, here, there)[0]
+            pipelines, gradient_bytes, lambda here, there: link_between(questions.cluster, here, there)[0]
         )
-        exact = blended(members, questions.workload.global_batch, sync_s)
+        exact = blended(pipelines, questions.workload.global_batch, sync_s)
         return whole(exact, questions.workload.global_batch) if np.isfinite(exact.step_s) else None
 
     def pipelines(self, parts: Sequence[IslandPart]) -> list[SlicePipeline]:
@@ -183,8 +180,8 @@ class SliceComposer:
         if reach < 1:
             return
         choices = []
-        for member in one_set.members:
-            stages, wave = member.pipeline.stages, member.pipeline.wave
+        for pipeline in one_set.pipelines:
+            stages, wave = pipeline.stages, pipeline.wave
             order = [
                 IslandPart(group, sum(stage.devices for stage in same))
                 for group, same in itertools.groupby(stages, key=lambda stage: stage.group)
@@ -197,8 +194,7 @@ class SliceComposer:
                 near=self.effort.near,
                 most_stages=len(stages),
             )
-            pipelines = self._quickest(allowed, [order], [wave])[: 16 if len(one_set.members) == 1 else 4]
-            choices.append([replace(member, pipeline=one, devices=one.devices) for one in pipelines])
+            choices.append(self._quickest(allowed, [order], [wave])[: 16 if len(one_set.pipelines) == 1 else 4])
         yield from (made for chosen in itertools.product(*choices) if (made := self._blend(chosen)) is not None)
 
     def _sizes(self, group: NodeGroup) -> tuple[int, ...]:

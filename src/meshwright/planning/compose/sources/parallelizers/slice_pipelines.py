@@ -65,6 +65,11 @@ class SlicePipeline:
     sync_s: float
 
     @property
+    def islands(self) -> frozenset[int]:
+        """Groups that its stages stand on."""
+        return frozenset(stage.group for stage in self.stages)
+
+    @property
     def least_micro_batches(self) -> int:
         """Of a step."""
         return 1
