@@ -11,18 +11,18 @@ from meshwright.calculon.axes import full, optimal_execution
 from meshwright.calculon.reading import read_application, read_system
 from meshwright.calculon.search import search
 from meshwright.calculon.space import ExecutionSpace
-from meshwright.calculon.tuning import CalculonSpace
+from meshwright.calculon.tuning import TunedExecutions
 from meshwright.search.tuners.base import Rules
 
 
 def calculon_space(
     procs: int = 4, batch: int = 4, preset=optimal_execution, *, name: str = "gpt3-13B", **pins: tuple
-) -> CalculonSpace:
+) -> TunedExecutions:
     app, system = read_application(name), read_system("a100_80g")
     axes = preset(system)
     for key, values in pins.items():
         axes = axes.pin(key, values)
-    return CalculonSpace(space=ExecutionSpace(app, system, procs, batch, axes))
+    return TunedExecutions(space=ExecutionSpace(app, system, procs, batch, axes))
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def calculon_space(
     ],
     ids=lambda space: f"{space.space.axes.name} {space.space.num_procs} {dict(space.space.axes.pins)}",
 )
-def test_axes_and_rules_leave_exactly_the_executions_that_the_space_counts(space: CalculonSpace) -> None:
+def test_axes_and_rules_leave_exactly_the_executions_that_the_space_counts(space: TunedExecutions) -> None:
     rules, generator = Rules.of(space), random.Random(2)
     points = list(rules.points())
     assert len(points) == space.size
@@ -50,12 +50,12 @@ def test_axes_and_rules_leave_exactly_the_executions_that_the_space_counts(space
 
 def test_the_published_space_has_its_published_size_and_few_rules() -> None:
     system = read_system("a100_80g")
-    space = CalculonSpace(
+    space = TunedExecutions(
         space=ExecutionSpace(read_application("gpt3-175B"), system, 512, 512, optimal_execution(system))
     )
     assert space.size == 6_582_816
     assert len(space.forbidden) < 100
-    whole = CalculonSpace(space=ExecutionSpace(read_application("gpt3-175B"), system, 512, 512, full(system)))
+    whole = TunedExecutions(space=ExecutionSpace(read_application("gpt3-175B"), system, 512, 512, full(system)))
     assert whole.size > 10**8
     assert len(whole.forbidden) < 400
 

@@ -9,7 +9,7 @@ from meshwright.app.calculon_space import Check, read_space
 from meshwright.app.requests.tune import CalculonTuneRequest, TuneRequest
 from meshwright.app.tune_answer import Judged, TuneAnswer
 from meshwright.app.tune_options import Chosen, TuneOptions, tune_options
-from meshwright.calculon.tuning import CalculonSpace
+from meshwright.calculon.tuning import TunedExecutions
 from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem
 from meshwright.planning.axes import space_of
 from meshwright.planning.job_inputs import job_inputs
@@ -78,7 +78,7 @@ def calculon_tune(request: CalculonTuneRequest, *, on_trial: OnTrial | None = No
     options = tune_options(request.study)
     asked, _ = read_space(request.space, Check())
     asked.require_executions()
-    tuned = CalculonSpace(space=asked, fixed=request.space.options.fixed)
+    tuned = TunedExecutions(space=asked, fixed=request.space.options.fixed)
     best = tuned.optimum() if options.optimum else None
     if options.optimum and best is None:
         what = f"none of the {asked.size:,} executions of {tuned.name} fits"

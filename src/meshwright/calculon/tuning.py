@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -24,11 +22,11 @@ from meshwright.search.tuners.base import (
     Optimum,
     Outcome,
     Point,
-    Rules,
+    TableSpace,
     Value,
     When,
-    boxes_outside,
-    without_single,
+    numbers_axis,
+    rules_of,
 )
 
 SHOWN_FLAGS = (
@@ -45,7 +43,7 @@ _WHY = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class CalculonSpace:
+class TunedExecutions(TableSpace):
     """Executions of one application on so many processors of one system.
 
     The axes are the keys of an execution file. pipeline_par is what tensor_par and data_par leave of the processors; in
@@ -55,10 +53,6 @@ class CalculonSpace:
     space: ExecutionSpace
     fixed: bool = False
     """Price with the model's known errors mended."""
-
-    def __getstate__(self) -> dict[str, object]:
-        """Only the question travels to other processes; tables are made again where they are needed."""
-        return {"space": self.space, "fixed": self.fixed}
 
     @property
     def name(self) -> str:
@@ -77,68 +71,48 @@ class CalculonSpace:
         """Executions of the space."""
         return self.space.size
 
-    @property
-    def axes(self) -> tuple[Axis, ...]:
-        """The keys that have more than one value."""
-        return self._tables[0]
-
-    @property
-    def forbidden(self) -> tuple[Forbidden, ...]:
+    def tables(self) -> tuple[tuple[Axis, ...], tuple[Forbidden, ...]]:
         """What ties degrees and settings to each other."""
-        return self._tables[1]
-
-    @property
-    def _single(self) -> Point:
-        return self._tables[2]
-
-    @cached_property
-    def _tables(self) -> tuple[tuple[Axis, ...], tuple[Forbidden, ...], Point]:
         self.space.require_executions()
         axes, rules = self._degrees()
         self._settings(axes, rules)
-        single = {axis.name: axis.values[0] for axis in axes.values() if len(axis.values) == 1}
-        kept, left = without_single(tuple(axes.values()), tuple(rules))
-        return kept, left, single
+        return tuple(axes.values()), tuple(rules)
 
     def _degrees(self) -> tuple[dict[str, Axis], list[Forbidden]]:
         """Axes of whole numbers and what they must divide."""
-        names = ("tensor_par", "data_par", "pipeline_interleaving", "microbatch_size", "microbatches")
+        names = ("tensor_par", "data_par", "pipeline_interleaving")
         splits: set[tuple[Value, ...]] = set()
         chunks: set[tuple[Value, ...]] = set()
-        batches: dict[int, tuple[list[int], list[int], list[int]]] = {}
-        for degrees in self.space.degrees:
-            split = (degrees.tensor_par, degrees.data_par)
-            splits.add(split)
-            chunks |= {(*split, way) for way in degrees.interleavings}
-            if degrees.data_par not in batches:
-                size, low, high = (column.tolist() for column in degrees.counts())
-                batches[degrees.data_par] = (size, low, high)
+        sizes: set[tuple[Value, ...]] = set()
+        counts: set[tuple[Value, ...]] = set()
+        batches: set[int] = set()
         every = self.space.axes.batches == EVERY
-        sizes: set[tuple[Value, ...]] = {(data, size) for data, (found, _, _) in batches.items() for size in found}
-        axes = {
-            name: _numbers(name, values)
-            for name, values in (
-                ("tensor_par", (split[0] for split in splits)),
-                ("data_par", (split[1] for split in splits)),
-                ("pipeline_interleaving", (chunk[2] for chunk in chunks)),
-                ("microbatch_size", (size for _, size in sizes)),
-            )
+        for degrees in self.space.degrees:
+            data = degrees.data_par
+            splits.add((degrees.tensor_par, data))
+            chunks |= {(degrees.tensor_par, data, way) for way in degrees.interleavings}
+            if data in batches:
+                continue
+            batches.add(data)
+            for size, low, high in zip(*(column.tolist() for column in degrees.counts()), strict=True):
+                sizes.add((data, size))
+                if every:
+                    counts |= {(data, size, number) for number in range(low, high + 1)}
+        legal: dict[tuple[str, ...], set[tuple[Value, ...]]] = {
+            names[:2]: splits,
+            names: chunks,
+            ("data_par", "microbatch_size"): sizes,
         }
-        rules = boxes_outside(names[:2], splits, axes, (), _WHY["data_par"])
-        rules += boxes_outside(names[:3], chunks, axes, rules, _WHY["pipeline_interleaving"])
-        rules += boxes_outside(("data_par", "microbatch_size"), sizes, axes, rules, _WHY["microbatch_size"])
+        axes = {
+            "tensor_par": numbers_axis("tensor_par", (split[0] for split in splits)),
+            "data_par": numbers_axis("data_par", (split[1] for split in splits)),
+            "pipeline_interleaving": numbers_axis("pipeline_interleaving", (chunk[2] for chunk in chunks)),
+            "microbatch_size": numbers_axis("microbatch_size", (size[1] for size in sizes)),
+        }
         if every:
-            counts: set[tuple[Value, ...]] = {
-                (data, size, number)
-                for data, cells in batches.items()
-                for size, low, high in zip(*cells, strict=True)
-                for number in range(low, high + 1)
-            }
-            axes["microbatches"] = _numbers("microbatches", (count[2] for count in counts))
-            rules += boxes_outside(
-                ("data_par", "microbatch_size", "microbatches"), counts, axes, rules, _WHY["microbatches"]
-            )
-        return axes, rules
+            axes["microbatches"] = numbers_axis("microbatches", (count[2] for count in counts))
+            legal["data_par", "microbatch_size", "microbatches"] = counts
+        return axes, rules_of(legal, axes, _WHY)
 
     def _settings(self, axes: dict[str, Axis], rules: list[Forbidden]) -> None:
         """Categorical axes: a need for another key's value is a condition, one for a degree above 1 a rule."""
@@ -170,10 +144,6 @@ class CalculonSpace:
         above = tuple(value for value in axes[need.key].values if int(value) > 1)
         return When(axis=need.key, values=above)
 
-    @cached_property
-    def _rules(self) -> Rules:
-        return Rules.of(self)
-
     def sample(self, generator: random.Random) -> Point:
         """An execution, every one as likely as any other, by its number."""
         number = np.array([generator.randrange(self.space.size)])
@@ -183,14 +153,14 @@ class CalculonSpace:
         """The point of an execution of the space."""
         point: Point = {axis.name: getattr(execution, axis.name) for axis in self.axes if axis.name != "microbatches"}
         point["microbatches"] = execution.batch_size // (execution.data_par * execution.microbatch_size)
-        return self._rules.completed(point)
+        return self.rules.completed(point)
 
     def execution(self, point: Point) -> Execution:
         """The execution of a point."""
         return self._columns(point).row(0)
 
     def _columns(self, point: Point) -> ExecutionColumns:
-        whole: Point = {**self._single, **point}
+        whole = self.whole(point)
         tensor, data = int(whole["tensor_par"]), int(whole["data_par"])
         micro = int(whole["microbatch_size"])
         batch = self.space.batch // data * data
@@ -252,11 +222,6 @@ class CalculonSpace:
             space=certificate.space,
             search_s=certificate.search_s,
         )
-
-
-def _numbers(name: str, values: Iterable[Value]) -> Axis:
-    ordered = tuple(sorted({int(value) for value in values}))
-    return Axis(name=name, values=ordered, default=ordered[0], ordered=True)
 
 
 def _outside(axes: dict[str, Axis], condition: When, why: str) -> Forbidden:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Literal, Protocol, runtime_checkable
 
 Value = int | str | bool
@@ -277,6 +278,68 @@ class Rules:
                 yield from self._points(number + 1, point, active)
         del point[axis.name]
         active.discard(axis.name)
+
+
+class TableSpace:
+    """Base of tunable dataclasses whose axes and rules are read off tables of legal combinations.
+
+    Only the question travels to other processes; tables are made again where they are needed.
+    """
+
+    def __getstate__(self) -> dict[str, object]:
+        return {one.name: self.__dict__[one.name] for one in fields(self)}  # type: ignore[arg-type]
+
+    def tables(self) -> tuple[tuple[Axis, ...], tuple[Forbidden, ...]]:
+        """All axes, those with one value too, each after those its conditions name, and the rules between them."""
+        raise NotImplementedError
+
+    @cached_property
+    def _tables(self) -> tuple[tuple[Axis, ...], tuple[Forbidden, ...], Point]:
+        axes, rules = self.tables()
+        plain = {axis.name: axis.values[0] if len(axis.values) == 1 else axis.default for axis in axes}
+        return *without_single(axes, rules), plain
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes that have more than one value."""
+        return self._tables[0]
+
+    @property
+    def forbidden(self) -> tuple[Forbidden, ...]:
+        """The rules between axes."""
+        return self._tables[1]
+
+    @cached_property
+    def rules(self) -> Rules:
+        """Axes and rules made quick to look up."""
+        return Rules.of(self)  # type: ignore[arg-type]
+
+    def whole(self, point: Point) -> Point:
+        """A point with the values of what is no axis because it has one value."""
+        return {**self._tables[2], **point}
+
+
+def numbers_axis(name: str, values: Iterable[Value], when: tuple[When, ...] = ()) -> Axis:
+    """An ordered axis of whole numbers."""
+    ordered = tuple(sorted({int(value) for value in values}))
+    return Axis(name=name, values=ordered, default=ordered[0] if ordered else 0, ordered=True, when=when)
+
+
+def rules_of(
+    legal: Mapping[tuple[str, ...], set[tuple[Value, ...]]], axes: Mapping[str, Axis], why: Mapping[str, str]
+) -> list[Forbidden]:
+    """Rules that leave exactly some combinations of values.
+
+    Args:
+        legal: combinations by the axes that decide together, smaller tables first.
+        axes: by name; tables with others are passed over.
+        why: sentence of the rules whose last axis this is.
+    """
+    rules: list[Forbidden] = []
+    for names, table in legal.items():
+        if len(names) > 1 and all(name in axes for name in names):
+            rules += boxes_outside(names, table, axes, rules, why[names[-1]])
+    return rules
 
 
 def by_nearness(axis: Axis, wish: Value) -> Sequence[Value]:

@@ -11,7 +11,7 @@ from meshwright.search.block import shardings_for
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid
 from meshwright.search.space import Space
-from meshwright.search.tuners.base import Axis, Forbidden, Value, When, boxes_outside, without_single
+from meshwright.search.tuners.base import Axis, Forbidden, Value, When, numbers_axis, rules_of
 from meshwright.specs.row import SHARDINGS
 from meshwright.strategies.base import OVERLAPS
 
@@ -79,7 +79,7 @@ def tables_of(grid: Grid, factory: ShapeFactory, space: Space) -> tuple[tuple[Ax
         space: pinned axes.
 
     Returns:
-        Axes with more than one value, parents first, and the rules between them.
+        Axes, parents first, and the rules between them.
     """
     legal = _legal_combinations(grid, factory, space)
     axes = [
@@ -99,11 +99,7 @@ def tables_of(grid: Grid, factory: ShapeFactory, space: Space) -> tuple[tuple[Ax
         _numbers("hsdp_ranks", legal, (When(axis="sharding", values=("hsdp",)),)),
     ]
     named = {axis.name: axis for axis in axes if axis.values}
-    rules: list[Forbidden] = []
-    for names, table in legal.items():
-        if len(names) > 1 and all(name in named for name in names):
-            rules += boxes_outside(names, table, named, rules, _WHY[names[-1]])
-    return without_single(tuple(named.values()), tuple(rules))
+    return tuple(named.values()), tuple(rules_of(legal, named, _WHY))
 
 
 def _legal_combinations(grid: Grid, factory: ShapeFactory, space: Space) -> dict[tuple[str, ...], Table]:
@@ -163,8 +159,7 @@ def _legal_combinations(grid: Grid, factory: ShapeFactory, space: Space) -> dict
 
 
 def _numbers(name: str, legal: dict[tuple[str, ...], Table], when: tuple[When, ...] = ()) -> Axis:
-    values = tuple(sorted(int(value) for (value,) in legal[name,]))
-    return Axis(name=name, values=values, default=values[0] if values else 0, ordered=True, when=when)
+    return numbers_axis(name, (value for (value,) in legal[name,]), when)
 
 
 def _words(

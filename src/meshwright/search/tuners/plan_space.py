@@ -20,7 +20,7 @@ from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid, build_grid
 from meshwright.search.search import search
 from meshwright.search.space import Space
-from meshwright.search.tuners.base import Axis, Forbidden, Optimum, Outcome, Point, Rules
+from meshwright.search.tuners.base import Axis, Forbidden, Optimum, Outcome, Point, TableSpace
 from meshwright.search.tuners.plan_axes import kind_of, levels_of, quarter_layers, tables_of
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
@@ -32,7 +32,7 @@ from meshwright.units import gib
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanSpace:
+class PlanSpace(TableSpace):
     """Homogeneous plans of a model on one kind of node.
 
     | axis | values | matters where |
@@ -52,10 +52,6 @@ class PlanSpace:
     cluster: ClusterSpec
     workload: Workload
     space: Space = field(default_factory=Space)
-
-    def __getstate__(self) -> dict[str, object]:
-        """Only the question travels to other processes; tables are made again where they are needed."""
-        return {name: self.__dict__[name] for name in ("model", "cluster", "workload", "space")}
 
     @property
     def name(self) -> str:
@@ -111,38 +107,9 @@ class PlanSpace:
         """Legal plans, as many as the exact search counts."""
         return self._rows[1][-1]
 
-    @property
-    def axes(self) -> tuple[Axis, ...]:
-        """The axes that have more than one value."""
-        return self._tables[0]
-
-    @property
-    def forbidden(self) -> tuple[Forbidden, ...]:
+    def tables(self) -> tuple[tuple[Axis, ...], tuple[Forbidden, ...]]:
         """What ties the degrees to the model, the devices, the batch and each other."""
-        return self._tables[1]
-
-    @cached_property
-    def _tables(self) -> tuple[tuple[Axis, ...], tuple[Forbidden, ...]]:
         return tables_of(self._rows[0], self._factory, self.space)
-
-    @cached_property
-    def _single(self) -> Point:
-        """Values of what is no axis because it has one value."""
-        grid = self._rows[0]
-        schedule, _ = self._factory.pipelines(int(grid.pp[0]), int(grid.m[0]))[0]
-        recompute = self._factory.recomputes(int(grid.pp[0]), 1)
-        choice = shardings_for(int(grid.dp[0]), int(grid.cp[0]), self.space)[0]
-        return {
-            **{name: int(getattr(grid, name)[0]) for name in ("tp", "cp", "pp", "ep", "etp", "mbs")},
-            "cp_kind": kind_of(grid.levels(int(grid.cp.argmax()))),
-            "tp_overlap": OVERLAPS[int(grid.overlap.max())],
-            "vpp": self._factory.pipelines(int(grid.pp[0]), int(grid.m[0]))[0][1],
-            "schedule": schedule.token,
-            "recompute": recompute[0][0] if recompute else "none",
-            "block_quarters": 1,
-            "sharding": choice.name,
-            "hsdp_ranks": choice.shard or 1,
-        }
 
     def sample(self, generator: random.Random) -> Point:
         """A legal plan, every one as likely as any other: a row by its number of plans, then shape and sharding."""
@@ -166,15 +133,11 @@ class PlanSpace:
             point["block_quarters"] = next(q for q, k in quarters.items() if k == layers)
         if choice.name == "hsdp":
             point["hsdp_ranks"] = choice.shard
-        return self._rules.completed(point)
-
-    @cached_property
-    def _rules(self) -> Rules:
-        return Rules.of(self)
+        return self.rules.completed(point)
 
     def row(self, point: Point) -> PlanRow:
         """The plan of a point."""
-        whole: Point = {**self._single, **point}
+        whole = self.whole(point)
         number = {name: int(whole[name]) for name in ("tp", "cp", "pp", "ep", "etp", "mbs", "vpp", "hsdp_ranks")}
         tp, cp, pp, vpp = (number[name] for name in ("tp", "cp", "pp", "vpp"))
         recompute, sharding = str(whole["recompute"]), str(whole["sharding"])
