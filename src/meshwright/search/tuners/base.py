@@ -290,14 +290,14 @@ class TableSpace:
         return {one.name: self.__dict__[one.name] for one in fields(self)}  # type: ignore[arg-type]
 
     def tables(self) -> tuple[tuple[Axis, ...], tuple[Forbidden, ...]]:
-        """All axes, those with one value too, each after those its conditions name, and the rules between them."""
+        """All axes, also those with one value or none, parents first, and the rules between them."""
         raise NotImplementedError
 
     @cached_property
     def _tables(self) -> tuple[tuple[Axis, ...], tuple[Forbidden, ...], Point]:
         axes, rules = self.tables()
         plain = {axis.name: axis.values[0] if len(axis.values) == 1 else axis.default for axis in axes}
-        return *without_single(axes, rules), plain
+        return *without_single(tuple(axis for axis in axes if axis.values), rules), plain
 
     @property
     def axes(self) -> tuple[Axis, ...]:

@@ -99,7 +99,7 @@ def tables_of(grid: Grid, factory: ShapeFactory, space: Space) -> tuple[tuple[Ax
         _numbers("hsdp_ranks", legal, (When(axis="sharding", values=("hsdp",)),)),
     ]
     named = {axis.name: axis for axis in axes if axis.values}
-    return tuple(named.values()), tuple(rules_of(legal, named, _WHY))
+    return tuple(axes), tuple(rules_of(legal, named, _WHY))
 
 
 def _legal_combinations(grid: Grid, factory: ShapeFactory, space: Space) -> dict[tuple[str, ...], Table]:
