@@ -1,4 +1,4 @@
-"""Models from Hugging Face config.json: a table from family to reader.
+"""Models from Hugging Face config.json: each family is one function that says where it differs from Llama.
 
 Keys and what a missing one means follow the configuration classes of the transformers library; where a class would
 fill in the shape of some other model (its hidden size, its layers), the key must be there instead.
@@ -6,57 +6,46 @@ fill in the shape of some other model (its hidden size, its layers), the key mus
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 
 from meshwright.errors import InputError, Problem, UnsupportedError, nearest
+from meshwright.formats.huggingface.decoder import Decoder
 from meshwright.formats.huggingface.fields import Fields, show
 from meshwright.specs.model import ModelSpec
 
 __all__ = ["FAMILIES", "read_config"]
 
-
-def _late(place: str) -> Callable[[Fields], ModelSpec]:
-    """The reader `file.function`, imported when a config of its family is read."""
-    file, function = place.split(".")
-
-    def read(fields: Fields) -> ModelSpec:
-        found: ModelSpec = getattr(import_module(f"{__name__}.{file}"), function)(fields)
-        return found
-
-    return read
-
-
-FAMILIES: dict[str, Callable[[Fields], ModelSpec]] = {
-    "bloom": _late("gpt.read_bloom"),
-    "deepseek_v2": _late("deepseek.read_deepseek_v2"),
-    "deepseek_v3": _late("deepseek.read_deepseek_v3"),
-    "falcon": _late("gpt.read_falcon"),
-    "gemma": _late("dense.read_gemma"),
-    "gemma2": _late("dense.read_gemma2"),
-    "gemma3": _late("dense.read_gemma3"),
-    "gemma3_text": _late("dense.read_gemma3"),
-    "gpt": _late("gpt.read_gpt"),
-    "gpt2": _late("gpt.read_gpt2"),
-    "gpt_neox": _late("gpt.read_gpt_neox"),
-    "gpt_oss": _late("moe.read_gpt_oss"),
-    "kimi_k2": _late("deepseek.read_deepseek_v3"),
-    "llama": _late("dense.read_llama"),
-    "llama4": _late("moe.read_llama4"),
-    "llama4_text": _late("moe.read_llama4"),
-    "mistral": _late("dense.read_mistral"),
-    "mixtral": _late("moe.read_mixtral"),
-    "opt": _late("gpt.read_opt"),
-    "phi": _late("gpt.read_phi"),
-    "phi3": _late("dense.read_phi3"),
-    "phimoe": _late("moe.read_phimoe"),
-    "qwen2": _late("dense.read_qwen2"),
-    "qwen2_moe": _late("moe.read_qwen2_moe"),
-    "qwen3": _late("dense.read_qwen3"),
-    "qwen3_moe": _late("moe.read_qwen3_moe"),
+FAMILIES: dict[str, str] = {
+    "bloom": "gpt.bloom",
+    "deepseek_v2": "moe.deepseek_v2",
+    "deepseek_v3": "moe.deepseek_v3",
+    "falcon": "gpt.falcon",
+    "gemma": "dense.gemma",
+    "gemma2": "dense.gemma2",
+    "gemma3": "dense.gemma3",
+    "gemma3_text": "dense.gemma3",
+    "gpt": "gpt.gpt",
+    "gpt2": "gpt.gpt2",
+    "gpt_neox": "gpt.gpt_neox",
+    "gpt_oss": "moe.gpt_oss",
+    "kimi_k2": "moe.deepseek_v3",
+    "llama": "dense.llama",
+    "llama4": "moe.llama4",
+    "llama4_text": "moe.llama4",
+    "mistral": "dense.mistral",
+    "mixtral": "moe.mixtral",
+    "opt": "gpt.opt",
+    "phi": "gpt.phi",
+    "phi3": "dense.phi3",
+    "phimoe": "moe.phimoe",
+    "qwen2": "dense.qwen2",
+    "qwen2_moe": "moe.qwen2_moe",
+    "qwen3": "dense.qwen3",
+    "qwen3_moe": "moe.qwen3_moe",
 }
-"""`model_type` to reader; one line and one function teach a new family."""
+"""`model_type` to the function that reads it, imported when a config of its family is read."""
 
 MAX_PARAMETERS = 10**16
 TEXT_ONLY = "only the text model is planned; the other parts of the config are left out"
@@ -91,7 +80,9 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
     family, inner = _family(config, name)
     path = "" if inner is None else "text_config."
     fields = Fields(config if inner is None else inner, name=name, outer=None if inner is None else config, path=path)
-    model = FAMILIES[family](fields)
+    file, function = FAMILIES[family].split(".")
+    decoder: Decoder = getattr(import_module(f"{__name__}.{file}"), function)(fields)
+    model = decoder.model(fields, function)
     if model.parameters > MAX_PARAMETERS:
         raise InputError(
             Problem(
@@ -139,7 +130,7 @@ def _family(config: Mapping[str, object], name: str) -> tuple[str, Mapping[str, 
         problem = Problem(
             what=f"model {name}: unknown family {show(said)}",
             why="no reader for this model_type",
-            fix=(f"nearest known: {', '.join(close)}; " if close else "") + f"known: {', '.join(FAMILIES)}",
+            fix=(f"nearest known: {', '.join(close)}; " if close else "") + f"known: {', '.join(sorted(FAMILIES))}",
             field="model_type",
         )
         raise UnsupportedError(problem, code="MW401")

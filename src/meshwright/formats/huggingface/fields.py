@@ -227,7 +227,7 @@ class Fields:
         top_k = self.whole("num_experts_per_tok", *synonyms, default=default, high=MAX_EXPERTS)
         if top_k > experts and not self.bad("num_experts_per_tok", "experts"):
             self.problem("num_experts_per_tok", top_k, f"must not exceed the number of experts = {experts}")
-        return top_k
+        return min(top_k, experts)
 
     def experts(self, *keys: str, low: int = 1, default: int | None = None) -> int:
         """Routed experts."""

@@ -1,237 +1,172 @@
-"""Families with a mixture of experts and grouped-query attention: Mixtral, Phi-3.5-MoE, Qwen-MoE, gpt-oss, Llama 4."""
+"""Families with a mixture of experts: Mixtral, Phi-3.5-MoE, Qwen-MoE, gpt-oss, Llama 4, DeepSeek (and Kimi K2)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
-
+from meshwright.formats.huggingface.decoder import Decoder, sliding_window
 from meshwright.formats.huggingface.dense import qwen_window
-from meshwright.formats.huggingface.fields import Fields, fold
-from meshwright.specs.layers import Attention, DenseMlp, MoeMlp
-from meshwright.specs.model import LayerSpec, ModelSpec
+from meshwright.formats.huggingface.fields import Fields
+from meshwright.specs.layers import DenseMlp, LatentAttention, MoeMlp
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trunk:
-    """What every family here reads the same way."""
-
-    hidden: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocab: int
-    max_seq_len: int
-    tied: bool
-    dropout: bool
-
-    @classmethod
-    def read(cls, fields: Fields, *, head_dim: int | None = None) -> Trunk:
-        """The shared keys; `head_dim` is what a missing one means."""
-        hidden = fields.whole("hidden_size")
-        heads = fields.whole("num_attention_heads")
-        return cls(
-            hidden=hidden,
-            layers=fields.layers(),
-            heads=heads,
-            kv_heads=fields.kv_heads(heads, required=True),
-            head_dim=fields.head_dim(hidden, heads, default=head_dim),
-            vocab=fields.vocab(),
-            max_seq_len=fields.max_seq_len(),
-            tied=fields.flag("tie_word_embeddings", default=False),
-            dropout=fields.dropout("attention_dropout"),
-        )
-
-    def layer(
-        self,
-        mlp: DenseMlp | MoeMlp,
-        *,
-        window: int | None = None,
-        qkv_bias: bool = False,
-        out_bias: bool = False,
-        qk_norm: bool = False,
-        sinks: bool = False,
-        norm: Literal["rmsnorm", "layernorm"] = "rmsnorm",
-    ) -> LayerSpec:
-        """A layer with this trunk's attention."""
-        return LayerSpec(
-            attention=Attention(
-                heads=self.heads,
-                kv_heads=self.kv_heads,
-                head_dim=self.head_dim,
-                window=window,
-                qkv_bias=qkv_bias,
-                out_bias=out_bias,
-                qk_norm=qk_norm,
-                sinks=sinks,
-            ),
-            mlp=mlp,
-            norm=norm,
-            dropout=self.dropout,
-        )
-
-    def model(
-        self,
-        name: str,
-        family: str,
-        layers: Sequence[LayerSpec],
-        *,
-        final_norm: Literal["rmsnorm", "layernorm"] = "rmsnorm",
-        head_bias: bool = False,
-        notes: tuple[str, ...] = (),
-    ) -> ModelSpec:
-        """The model of these layers."""
-        return ModelSpec(
-            name=name,
-            family=family,
-            hidden=self.hidden,
-            vocab=self.vocab,
-            max_seq_len=self.max_seq_len,
-            runs=fold(layers),
-            tied_embeddings=self.tied,
-            final_norm=final_norm,
-            head_bias=head_bias,
-            notes=notes,
-        )
-
-
-def read_mixtral(fields: Fields) -> ModelSpec:
+def mixtral(fields: Fields) -> Decoder:
     """Mixtral: every layer has experts."""
-    trunk = Trunk.read(fields)
-    window = fields.maybe("sliding_window")
-    mlp = _local_experts(fields)
-    return trunk.model(fields.name, "mixtral", [trunk.layer(mlp, window=window)] * trunk.layers)
+    return Decoder(window=fields.maybe("sliding_window"), mlps=[_local_experts(fields)] * fields.layers())
 
 
-def read_phimoe(fields: Fields) -> ModelSpec:
+def phimoe(fields: Fields) -> Decoder:
     """Phi-3.5-MoE: Mixtral with LayerNorm and biases on attention and head."""
-    trunk = Trunk.read(fields)
-    window = fields.maybe("sliding_window")
     bias = fields.flag("attention_bias", default=False)
-    head_bias = fields.flag("lm_head_bias", default=False)
-    mlp = _local_experts(fields)
-    layer = trunk.layer(mlp, window=window, qkv_bias=bias, out_bias=bias, norm="layernorm")
-    return trunk.model(fields.name, "phimoe", [layer] * trunk.layers, final_norm="layernorm", head_bias=head_bias)
+    return Decoder(
+        window=fields.maybe("sliding_window"),
+        qkv_bias=bias,
+        out_bias=bias,
+        norm="layernorm",
+        head_bias=fields.flag("lm_head_bias", default=False),
+        mlps=[_local_experts(fields)] * fields.layers(),
+    )
 
 
 def _local_experts(fields: Fields) -> MoeMlp:
     experts = fields.experts("num_local_experts", "num_experts")
     top_k = fields.top_k(experts)
-    ffn_hidden = fields.whole("intermediate_size")
-    fields.done()
-    return MoeMlp(experts=experts, top_k=top_k, ffn_hidden=ffn_hidden, gated=True)
+    return MoeMlp(experts=experts, top_k=top_k, ffn_hidden=fields.whole("intermediate_size"), gated=True)
 
 
-def read_qwen2_moe(fields: Fields) -> ModelSpec:
+def qwen2_moe(fields: Fields) -> Decoder:
     """Qwen1.5-MoE and Qwen2-MoE: a gated shared expert beside the routed ones; biases on query, key and value."""
-    trunk = Trunk.read(fields)
-    shared = fields.whole("shared_expert_intermediate_size", low=0)
     on = fields.flag("use_sliding_window", default=False)
     last = fields.whole("max_window_layers", default=28, low=0)
     window = fields.maybe("sliding_window", low=0) if on else None
-    sliding = fields.sliding(trunk.layers, lambda number: on and number % 2 == 0 and number < last)
-    return _qwen_moe(fields, "qwen2_moe", trunk, shared, window or None, sliding, qkv_bias=True)
+    return Decoder(
+        qkv_bias=True,
+        window=window or None,
+        sliding=fields.sliding(fields.layers(), lambda number: on and number % 2 == 0 and number < last),
+        mlps=_qwen_mlps(fields, shared=fields.whole("shared_expert_intermediate_size", low=0)),
+    )
 
 
-def read_qwen3_moe(fields: Fields) -> ModelSpec:
+def qwen3_moe(fields: Fields) -> Decoder:
     """Qwen3-MoE: no shared expert; norms on queries and keys."""
-    trunk = Trunk.read(fields)
     window, _ = qwen_window(fields)
-    sliding = fields.sliding(trunk.layers, lambda number: True)
     bias = fields.flag("attention_bias", default=False)
-    return _qwen_moe(fields, "qwen3_moe", trunk, 0, window, sliding, qkv_bias=bias, out_bias=bias, qk_norm=True)
+    return Decoder(
+        qkv_bias=bias,
+        out_bias=bias,
+        qk_norm=True,
+        window=window,
+        sliding=fields.sliding(fields.layers(), lambda number: True),
+        mlps=_qwen_mlps(fields, shared=0),
+    )
 
 
-def _qwen_moe(
-    fields: Fields,
-    family: str,
-    trunk: Trunk,
-    shared: int,
-    window: int | None,
-    sliding: list[bool],
-    *,
-    qkv_bias: bool,
-    out_bias: bool = False,
-    qk_norm: bool = False,
-) -> ModelSpec:
+def _qwen_mlps(fields: Fields, *, shared: int) -> list[DenseMlp | MoeMlp]:
+    layers = fields.layers()
     experts = fields.experts("num_experts", "num_local_experts", low=0)
-    top_k = fields.top_k(experts or 1) if experts else 1
     step = fields.whole("decoder_sparse_step", default=1)
-    plain = fields.positions("mlp_only_layers", trunk.layers) or frozenset()
-    sparse = [experts > 0 and i not in plain and (i + 1) % step == 0 for i in range(trunk.layers)]
-    # A width that no layer uses may be missing or anything.
-    dense_width = fields.whole("intermediate_size") if not all(sparse) else 1
-    expert_width = fields.whole("moe_intermediate_size") if any(sparse) else 1
-    fields.done()
+    plain = fields.positions("mlp_only_layers", layers) or frozenset()
+    sparse = [experts > 0 and i not in plain and (i + 1) % step == 0 for i in range(layers)]
+    return _alternating(fields, sparse, experts, shared=shared, gate=shared > 0)
+
+
+def _alternating(
+    fields: Fields, sparse: list[bool], experts: int, *, shared: int, gate: bool = False
+) -> list[DenseMlp | MoeMlp]:
+    """MLP of each layer: experts of `moe_intermediate_size` in the sparse ones, dense in the others.
+
+    A width that no layer uses may be missing or anything.
+    """
     moe = MoeMlp(
         experts=experts or 1,
-        top_k=top_k,
-        ffn_hidden=expert_width,
+        top_k=fields.top_k(experts) if experts else 1,
+        ffn_hidden=fields.whole("moe_intermediate_size") if any(sparse) else 1,
         gated=True,
         shared_ffn_hidden=shared,
-        shared_gate=shared > 0,
+        shared_gate=gate,
     )
-    dense = DenseMlp(ffn_hidden=dense_width, gated=True)
-    kinds = {
-        (is_sparse, slides): trunk.layer(
-            moe if is_sparse else dense,
-            window=window if slides else None,
-            qkv_bias=qkv_bias,
-            out_bias=out_bias,
-            qk_norm=qk_norm,
-        )
-        for is_sparse in (False, True)
-        for slides in (False, True)
-    }
-    return trunk.model(fields.name, family, [kinds[pair] for pair in zip(sparse, sliding, strict=True)])
+    dense = DenseMlp(ffn_hidden=fields.whole("intermediate_size") if not all(sparse) else 1, gated=True)
+    return [moe if is_sparse else dense for is_sparse in sparse]
 
 
-def read_gpt_oss(fields: Fields) -> ModelSpec:
+def gpt_oss(fields: Fields) -> Decoder:
     """gpt-oss: biases everywhere, one sink a head; even layers see a window of 128, odd ones everything."""
-    trunk = Trunk.read(fields, head_dim=64)
-    window = fields.maybe("sliding_window") if fields.has("sliding_window") else 128
-    sliding = fields.sliding(trunk.layers, lambda number: number % 2 == 0)
     bias = fields.flag("attention_bias", default=True)
     experts = fields.experts("num_local_experts", "num_experts")
     # The first configs say `experts_per_token` beside the usual name.
     top_k = fields.top_k(experts, "experts_per_token")
-    ffn_hidden = fields.whole("intermediate_size")
-    fields.done()
-    mlp = MoeMlp(experts=experts, top_k=top_k, ffn_hidden=ffn_hidden, gated=True, router_bias=True, bias=True)
-    narrow, full = (trunk.layer(mlp, window=view, qkv_bias=bias, out_bias=bias, sinks=True) for view in (window, None))
-    return trunk.model(fields.name, "gpt_oss", [narrow if slides else full for slides in sliding])
+    width = fields.whole("intermediate_size")
+    mlp = MoeMlp(experts=experts, top_k=top_k, ffn_hidden=width, gated=True, router_bias=True, bias=True)
+    return Decoder(
+        defaults={"head_dim": 64},
+        qkv_bias=bias,
+        out_bias=bias,
+        sinks=True,
+        window=sliding_window(fields, 128),
+        sliding=fields.sliding(fields.layers(), lambda number: number % 2 == 0),
+        mlps=[mlp] * fields.layers(),
+    )
 
 
-def read_llama4(fields: Fields) -> ModelSpec:
+def llama4(fields: Fields) -> Decoder:
     """Llama 4 text model: routed experts and a shared one as wide in each `interleave_moe_layer_step`-th layer.
 
     Its norm on queries and keys has no weights and is not counted. Three layers in four attend within chunks; a
     chunk is planned as a window of its size, the same for sequences up to one chunk and an upper bound beyond.
     """
-    trunk = Trunk.read(fields, head_dim=128)
-    chunk = fields.maybe("attention_chunk_size") if fields.has("attention_chunk_size") else 8192
+    layers = fields.layers()
+    chunk = sliding_window(fields, 8192, "attention_chunk_size")
     interval = fields.whole("no_rope_layer_interval", default=4)
-    chunked = fields.sliding(trunk.layers, lambda number: (number + 1) % interval != 0)
+    chunked = fields.sliding(layers, lambda number: (number + 1) % interval != 0)
     bias = fields.flag("attention_bias", default=False)
     experts = fields.experts("num_local_experts", "num_experts")
     top_k = fields.top_k(experts)
     step = fields.whole("interleave_moe_layer_step", default=1)
-    chosen = fields.positions("moe_layers", trunk.layers)
-    sparse = [i in chosen if chosen is not None else (i + 1) % step == 0 for i in range(trunk.layers)]
+    chosen = fields.positions("moe_layers", layers)
+    sparse = [i in chosen if chosen is not None else (i + 1) % step == 0 for i in range(layers)]
     width = fields.whole("intermediate_size")
-    dense_width = fields.whole("intermediate_size_mlp") if not all(sparse) else 1
-    fields.done()
     moe = MoeMlp(experts=experts, top_k=top_k, ffn_hidden=width, gated=True, shared_ffn_hidden=width)
-    dense = DenseMlp(ffn_hidden=dense_width, gated=True)
-    kinds = {
-        (is_sparse, narrow): trunk.layer(
-            moe if is_sparse else dense, window=chunk if narrow else None, qkv_bias=bias, out_bias=bias
-        )
-        for is_sparse in (False, True)
-        for narrow in (False, True)
-    }
-    notes: tuple[str, ...] = ()
-    if chunk is not None and any(chunked):
-        notes = (f"attention within chunks of {chunk} is planned as a window of {chunk}",)
-    return trunk.model(fields.name, "llama4", [kinds[pair] for pair in zip(sparse, chunked, strict=True)], notes=notes)
+    dense = DenseMlp(ffn_hidden=fields.whole("intermediate_size_mlp") if not all(sparse) else 1, gated=True)
+    noted = chunk is not None and any(chunked)
+    return Decoder(
+        defaults={"head_dim": 128},
+        qkv_bias=bias,
+        out_bias=bias,
+        window=chunk,
+        sliding=chunked,
+        mlps=[moe if is_sparse else dense for is_sparse in sparse],
+        notes=(f"attention within chunks of {chunk} is planned as a window of {chunk}",) if noted else (),
+    )
+
+
+def deepseek_v2(fields: Fields) -> Decoder:
+    """DeepSeek-V2 and V2-Lite, which projects queries directly: latent attention, first layers dense, MTP."""
+    layers = fields.layers()
+    attention = LatentAttention(
+        heads=fields.whole("num_attention_heads"),
+        # null says that queries have no latent; a missing key says nothing.
+        q_rank=fields.maybe("q_lora_rank") if fields.has("q_lora_rank") else fields.whole("q_lora_rank"),
+        kv_rank=fields.whole("kv_lora_rank"),
+        nope_dim=fields.whole("qk_nope_head_dim"),
+        rope_dim=fields.whole("qk_rope_head_dim"),
+        value_dim=fields.whole("v_head_dim"),
+    )
+    experts = fields.experts("n_routed_experts", "num_local_experts", low=0, default=0)
+    first = fields.whole("first_k_dense_replace", low=0, default=0)
+    every = fields.whole("moe_layer_freq", default=1)
+    sparse = [experts > 0 and i >= first and i % every == 0 for i in range(layers)]
+    shared = fields.whole("n_shared_experts", low=0, default=0, high=1024)
+    width = fields.whole("moe_intermediate_size") if any(sparse) else 1
+    if fields.flag("attention_bias", default=False):
+        fields.refuse("attention_bias", True, "latent attention with biases cannot be planned", "set it to false")
+    return Decoder(
+        attention=attention,
+        mlps=_alternating(fields, sparse, experts, shared=shared * width),
+        mtp_layers=fields.whole("num_nextn_predict_layers", low=0, default=0, high=64),
+    )
+
+
+def deepseek_v3(fields: Fields) -> Decoder:
+    """DeepSeek-V3, V3.1 and R1, whose layers Kimi K2 shares: those of V2.
+
+    The 256 balancing biases a layer are not counted: they are moved by the load, not by a gradient.
+    """
+    return deepseek_v2(fields)
