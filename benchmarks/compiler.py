@@ -116,7 +116,7 @@ def planning_line(case: Case) -> Line:
 def solver_line() -> Line:
     """The whole sharding problem of a GPT of 21 layers, no layers tied, on a grid of 2 x 4 devices."""
     from meshwright.compiler.sharding.graph import graph_of
-    from meshwright.compiler.sharding.solve import solve
+    from meshwright.compiler.sharding.solve import solve_choices
     from meshwright.compiler.trace import LossReader
 
     step, shapes = gpt_step(Case("GPT of 21 layers", 21, 2560, 32, 8, 3.0))
@@ -125,7 +125,7 @@ def solver_line() -> Line:
     graph = graph_of(
         loss, [loss.invars[place] for place in differentiated], v100_hosts(8).mesh((2, 4)), parameter_copies=4.0
     )
-    found = solve(graph.problem())
+    found = solve_choices(graph.problem())
     spent_s = time.process_time() - start
     note = f"{len(graph.edges)} edges, exact by {found.method}; costs computed and solved"
     return Line(f"sharding problem of {len(graph.nodes)} decisions", spent_s, 3.0, "s", note=note)

@@ -120,7 +120,7 @@ def ping_pong(size: int, hops: int) -> Any:
     import jax
     import numpy as np
 
-    from meshwright.compiler.instructions import Buffer, Feed, Instruction, Op, Program, StepResult
+    from meshwright.compiler.instructions import Buffer, Feed, Instruction, Op, StepProgram, StepResult
 
     buffers: list[Buffer] = []
     lists: tuple[list[Instruction], list[Instruction]] = [], []
@@ -139,7 +139,7 @@ def ping_pong(size: int, hops: int) -> Any:
         lists[other].append(Instruction(op=Op.RECV, label=f"{hop}", writes=(there,), peer=mesh))
         at = there
     closed = jax.make_jaxpr(operation())(jax.ShapeDtypeStruct((size,), np.uint8))
-    return Program(
+    return StepProgram(
         lists=(tuple(lists[0]), tuple(lists[1])),
         executables={"add": closed},
         buffers=tuple(buffers),
@@ -154,9 +154,9 @@ def still(arrays: int) -> Any:
     Args:
         arrays: how many, half of them on each mesh.
     """
-    from meshwright.compiler.instructions import Buffer, Feed, Program, StepResult
+    from meshwright.compiler.instructions import Buffer, Feed, StepProgram, StepResult
 
-    return Program(
+    return StepProgram(
         lists=((), ()),
         executables={},
         buffers=tuple(Buffer(mesh=one % 2, shape=(16,), dtype="float32", bytes=64, spec=None) for one in range(arrays)),

@@ -12,7 +12,7 @@ from jax.extend import core
 from meshwright.compiler.cost import eqn_flop
 from meshwright.compiler.cut import body_of, cut
 from meshwright.compiler.layers import crossing_bytes, layer_ends
-from meshwright.compiler.stage_programs import StagePrograms, split_backward, stage_programs
+from meshwright.compiler.stage_programs import StageJaxprs, split_backward, stage_programs
 from meshwright.compiler.trace import trace_step
 from meshwright.errors import InputError
 from tests.compiler.models import LAYERS, LENGTH, WIDTH, initial, largest_difference, loss, step, tokens
@@ -59,7 +59,7 @@ def test_gradients_through_stages(count: int, split: bool) -> None:
     assert largest_difference([found[i] for i in range(len(found))], expected) < 1e-5
 
 
-def backward(half: StagePrograms, operands: list[Any], split: bool) -> list[Any]:
+def backward(half: StageJaxprs, operands: list[Any], split: bool) -> list[Any]:
     if not split:
         return run(half.backward, *operands)
     parts = split_backward(half)

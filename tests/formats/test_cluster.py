@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from meshwright.errors import InputError, MeshwrightError, UnsupportedError
 from meshwright.formats.cluster import assumptions, parse_gpus
-from meshwright.formats.cluster_file import cluster_from_table, read_cluster_file
+from meshwright.formats.cluster_file import cluster_from_table
+from meshwright.formats.files import read_table
 from meshwright.library.clusters import resolve_cluster_file, resolve_gpus
 from meshwright.library.devices import device, device_names
 from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec
@@ -449,7 +450,7 @@ def test_files_that_are_no_files(tmp_path: Path) -> None:
         ("/dev/null", "not a regular file"),
     ):
         with pytest.raises(InputError, match=message):
-            read_cluster_file(path, device)
+            read_table(path, "cluster file")
 
 
 keys = st.sampled_from(

@@ -304,11 +304,10 @@ def test_the_order_of_rows_does_not_count(order: list[int], seed: int) -> None:
     names = [f"n{i}" for i in range(6)]
 
     def seen(places: list[int]) -> set[tuple[Any, ...]]:
-        from meshwright.formats.clusters.base import Request
-        from meshwright.formats.clusters.matrix import read
+        from meshwright.formats.clusters.base import ClusterText
 
         text = matrix(cells[np.ix_(places, places)].tolist(), [kinds[i] for i in places], [names[i] for i in places])
-        table = read(Request(text=text, lookup=device, tolerance=0.1)).table
+        table = FORMAT.read(ClusterText(text=text, lookup=device, tolerance=0.1)).table
         keys = ("device", "nodes", "intra_gb_s", "inter_gb_s")
         return {tuple(group.get(key) for key in keys) for group in table["group"]}
 
@@ -364,12 +363,12 @@ def test_all_faults_of_a_matrix_come_together(tmp_path: Path) -> None:
 @given(st.text(max_size=200))
 @settings(max_examples=60, deadline=None)
 def test_no_text_breaks_a_reader(text: str) -> None:
-    from meshwright.formats.clusters.base import Request
+    from meshwright.formats.clusters.base import ClusterText
 
     for form in FORMATS:
         if form.holds(text):
             try:
-                form.read(Request(text=text, lookup=device, tolerance=0.1))
+                form.read(ClusterText(text=text, lookup=device, tolerance=0.1))
             except (InputError, UnsupportedError):
                 continue
 
@@ -377,7 +376,7 @@ def test_no_text_breaks_a_reader(text: str) -> None:
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_no_damage_breaks_a_reader(data: st.DataObject) -> None:
-    from meshwright.formats.clusters.base import Request
+    from meshwright.formats.clusters.base import ClusterText
 
     name = data.draw(st.sampled_from(sorted(KINDS)))
     text = (DATA / name).read_text()
@@ -386,7 +385,7 @@ def test_no_damage_breaks_a_reader(data: st.DataObject) -> None:
     for form in FORMATS:
         if form.holds(text):
             try:
-                description = form.read(Request(text=text, lookup=device, tolerance=0.1))
+                description = form.read(ClusterText(text=text, lookup=device, tolerance=0.1))
                 cluster_from_table(description.table, device)
             except (InputError, UnsupportedError):
                 continue

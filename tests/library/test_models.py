@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from meshwright.errors import InputError, MeshwrightError, UnsupportedError
 from meshwright.library import models
-from meshwright.library.models import add_model, aliases, list_models, names, resolve, spec
+from meshwright.library.models import add_model_file, library_models, model_aliases, names, resolve, spec
 
 DATA = Path(models.__file__).parent / "data" / "models"
 SHAPES = Path(__file__).parents[3] / "shared" / "calculon" / "models"
@@ -235,7 +235,7 @@ def test_the_library_is_whole() -> None:
 def test_every_name_and_alias_finds_its_model_and_no_other() -> None:
     for name in names():
         assert resolve(name).name == name
-        for alias in aliases(name):
+        for alias in model_aliases(name):
             assert resolve(alias).name == name, alias
 
 
@@ -286,7 +286,7 @@ def test_any_text_is_found_or_refused(text: str) -> None:
 
 
 def test_rows_for_a_table() -> None:
-    rows = {row["name"]: row for row in list_models()}
+    rows = {row["name"]: row for row in library_models()}
     row = rows["llama-3.1-70b"]
     assert row["parameters"] == 70_553_706_496
     assert row["family"] == "llama"
@@ -381,7 +381,7 @@ def test_a_file_of_a_gibibyte_is_not_read(here: Path) -> None:
 def test_an_added_model_is_found_by_name(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "Tiny.json").write_text(json.dumps(LLAMA | {"num_hidden_layers": 2}))
     library = here / "library"
-    written = add_model("Tiny.json", library)
+    written = add_model_file("Tiny.json", library)
     assert written == library / "models" / "tiny.json"
     assert [path.name for path in written.parent.iterdir()] == ["tiny.json"]
     with pytest.raises(UnsupportedError):
@@ -391,12 +391,12 @@ def test_an_added_model_is_found_by_name(here: Path, monkeypatch: pytest.MonkeyP
     assert resolve("TINY").num_layers == 2
     assert "Tiny.json" in spec("tiny").source
     with pytest.raises(InputError, match="already"):
-        add_model("Tiny.json")
+        add_model_file("Tiny.json")
     (here / "Tiny.json").write_text(json.dumps(LLAMA | {"num_hidden_layers": 3}))
-    add_model("Tiny.json", replace=True)
+    add_model_file("Tiny.json", replace=True)
     assert resolve("tiny").num_layers == 3
     (library / "models" / "broken.json").write_text("{}")
-    rows = {row["name"]: row for row in list_models()}
+    rows = {row["name"]: row for row in library_models()}
     assert "model_type" in str(rows["broken"]["error"])
     assert rows["tiny"]["built_in"] is False
 
@@ -407,18 +407,18 @@ def test_an_added_model_is_found_by_name(here: Path, monkeypatch: pytest.MonkeyP
 def test_names_that_cannot_be_added(here: Path, name: str) -> None:
     (here / "config.json").write_text(json.dumps(LLAMA))
     with pytest.raises(InputError):
-        add_model("config.json", here / "library", name=name)
+        add_model_file("config.json", here / "library", name=name)
     assert not (here / "library").exists()
 
 
 def test_nothing_is_written_for_a_bad_config_or_without_a_library(here: Path) -> None:
     (here / "config.json").write_text(json.dumps(LLAMA | {"hidden_size": "wide"}))
     with pytest.raises(InputError, match="hidden_size"):
-        add_model("config.json", here / "library", name="mine")
+        add_model_file("config.json", here / "library", name="mine")
     with pytest.raises(InputError, match=models.LIBRARY_VARIABLE):
-        add_model("config.json", name="mine")
+        add_model_file("config.json", name="mine")
     assert sorted(path.name for path in here.iterdir()) == ["config.json"]
     (here / "config.json").write_text(json.dumps(LLAMA))
     (here / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
-        add_model("config.json", here / "file", name="mine")
+        add_model_file("config.json", here / "file", name="mine")

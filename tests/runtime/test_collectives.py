@@ -13,7 +13,7 @@ import optax
 import pytest
 
 import meshwright as mw
-from meshwright.compiler.instructions import Buffer, Feed, Instruction, Op, Program
+from meshwright.compiler.instructions import Buffer, Feed, Instruction, Op, StepProgram
 from meshwright.compiler.verify import verify_lists
 from meshwright.errors import InputError
 from tests.compiler.models import largest_difference
@@ -88,7 +88,7 @@ def states() -> dict[str, Any]:
     }
 
 
-def ops(program: Program) -> Counter[str]:
+def ops(program: StepProgram) -> Counter[str]:
     return Counter(str(one.op) for own in program.lists for one in own if "update" in one.label)
 
 
@@ -137,11 +137,11 @@ def test_workers_meet_too() -> None:
             run.close()
 
 
-def three_meshes(lists: Any, buffers: int = 6) -> Program:
+def three_meshes(lists: Any, buffers: int = 6) -> StepProgram:
     """Scalars, two by two on three meshes in turn; the even ones are fed."""
     held = [Buffer(mesh=number // 2 % 3, shape=(), dtype="float32", bytes=4, spec=None) for number in range(buffers)]
     feeds = tuple(Feed(buffer=number, input=number) for number in range(0, buffers, 2))
-    return Program(lists=tuple(map(tuple, lists)), executables={}, buffers=tuple(held), feeds=feeds, outcomes=())
+    return StepProgram(lists=tuple(map(tuple, lists)), executables={}, buffers=tuple(held), feeds=feeds, outcomes=())
 
 
 def all_reduce(mesh: int, group: tuple[int, ...] = (0, 1, 2), combine: str = "add") -> list[Instruction]:

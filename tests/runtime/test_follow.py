@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import meshwright as mw
-from meshwright.compiler.instructions import Op, Program
+from meshwright.compiler.instructions import Op, StepProgram
 from meshwright.errors import InputError
 from meshwright.runtime.remote import RemoteArray
 from tests.runtime.small import WIDTH, batch, initial, loss, step
@@ -39,7 +39,7 @@ def same(one: Any, other: Any) -> None:
         np.testing.assert_allclose(np.asarray(left), np.asarray(right), rtol=1e-5, atol=1e-6)
 
 
-def sent_inputs(program: Program) -> list[int]:
+def sent_inputs(program: StepProgram) -> list[int]:
     """Inputs of a function, other than samples, that its lists send from mesh to mesh."""
     held = {feed.buffer for feed in program.feeds if feed.micro_batch is None}
     sent = {buffer for own in program.lists for one in own if one.op is Op.SEND for buffer in one.reads}

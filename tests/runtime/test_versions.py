@@ -12,7 +12,7 @@ import optax
 import pytest
 
 import meshwright as mw
-from meshwright.compiler.instructions import Op, Program
+from meshwright.compiler.instructions import Op, StepProgram
 from meshwright.errors import InputError
 from tests.compiler.models import largest_difference
 
@@ -125,7 +125,7 @@ def test_versions_on_meshes_of_their_own() -> None:
         run.close()
 
 
-def most_versions(program: Program, mesh: int, shape: tuple[int, ...]) -> int:
+def most_versions(program: StepProgram, mesh: int, shape: tuple[int, ...]) -> int:
     """Weights or moments of a shape that are alive at once on a mesh, from the lists alone."""
     live = {feed.buffer for feed in program.feeds if program.buffers[feed.buffer].mesh == mesh}
     most = 0

@@ -134,7 +134,7 @@ def _checked(name: str, check: Callable[[], tuple[bool, str]]) -> Finding:
 
 def _check_models() -> tuple[bool, str]:
     """Every model of the library reads."""
-    rows = model_library.list_models()
+    rows = model_library.library_models()
     broken = [f"{row['name']}: {row['error']}" for row in rows if "error" in row]
     return not broken, "; ".join(broken[:3]) or f"all {len(rows)} read"
 

@@ -124,7 +124,7 @@ class DeviceAdded(Answer):
 
 def list_models() -> ModelList:
     """All models that have a name."""
-    return ModelList(rows=tuple(model_library.list_models()))
+    return ModelList(rows=tuple(model_library.library_models()))
 
 
 def show_model(model: str) -> ModelCard:
@@ -136,7 +136,7 @@ def show_model(model: str) -> ModelCard:
     """
     spec = model_library.resolve(model)
     in_library = spec.name in model_library.names() and model_library.spec(spec.name) == spec
-    return ModelCard(model=spec, aliases=tuple(model_library.aliases(spec.name)) if in_library else ())
+    return ModelCard(model=spec, aliases=tuple(model_library.model_aliases(spec.name)) if in_library else ())
 
 
 def add_model(
@@ -154,7 +154,7 @@ def add_model(
         InputError: no directory is named or writable, the name is taken, or the file is not the config of a model.
         UnsupportedError: an unknown family.
     """
-    path = model_library.add_model(config, library, name=name, replace=force)
+    path = model_library.add_model_file(config, library, name=name, replace=force)
     return ModelAdded(card=ModelCard(model=model_library.resolve(str(path))), path=path)
 
 

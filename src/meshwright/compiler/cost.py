@@ -87,15 +87,6 @@ def eqn_flop(eqn: core.JaxprEqn) -> float:
     return float(TRANSCENDENTAL_FLOP.get(name, 1) * sum(size_of(var) for var in eqn.outvars))
 
 
-def eqn_bytes(eqn: core.JaxprEqn) -> float:
-    """Bytes an equation reads and writes when nothing is fused.
-
-    Args:
-        eqn: any.
-    """
-    return float(sum(bytes_of(atom) for atom in [*eqn.invars, *eqn.outvars]))
-
-
 def is_heavy(eqn: core.JaxprEqn) -> bool:
     """Whether an equation holds a product of matrices, at any depth.
 

@@ -11,17 +11,17 @@ from jax.extend import core
 from jax.sharding import PartitionSpec
 
 from meshwright.compiler.cost import aval_bytes
-from meshwright.compiler.instructions import Buffer, Feed, Instruction, Op, Program, StepResult
+from meshwright.compiler.instructions import Buffer, Feed, Instruction, Op, StepProgram, StepResult
 from meshwright.errors import InputError, Problem
 
 
 def creation(
-    program: Program,
+    program: StepProgram,
     init: Callable[..., Any],
     arguments: Sequence[Any],
     wanted: Any,
     parted: Callable[[Sequence[Any]], Sequence[Any]] | None = None,
-) -> Program:
+) -> StepProgram:
     """The program that makes the state of a step, every value on the mesh that reads it first, sharded as it reads it.
 
     Args:
@@ -74,7 +74,7 @@ def creation(
         run = Instruction(op=Op.RUN, label=name, reads=tuple(reads), writes=tuple(writes), executable=name)
         let_go = Instruction(op=Op.FREE, label=name, reads=tuple(reads))
         lists.append((run, let_go) if reads else (run,))
-    return Program(
+    return StepProgram(
         lists=tuple(lists),
         executables=executables,
         buffers=tuple(buffers),

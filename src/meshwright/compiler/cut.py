@@ -16,7 +16,7 @@ MOVES_DATA = ("gather", "scatter", "sort", "scan", "while", "cond", "conv_", "do
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Stage:
+class CutStage:
     """One part of a loss: what it takes, what it passes on, and which results of the loss it makes."""
 
     index: int
@@ -126,7 +126,7 @@ def marked_ends(body: Body) -> tuple[int, ...]:
     return (*ends, len(body.spine)) if ends else ()
 
 
-def cut(body: Body, wrt: Sequence[int], ends: Sequence[int]) -> tuple[Stage, ...]:
+def cut(body: Body, wrt: Sequence[int], ends: Sequence[int]) -> tuple[CutStage, ...]:
     """Stages of a loss.
 
     What a later stage reads is passed on from stage to stage, so that only neighbours speak.
@@ -186,7 +186,7 @@ def cut(body: Body, wrt: Sequence[int], ends: Sequence[int]) -> tuple[Stage, ...
             [*after, *(loss.outvars[place] for place in results)],
         )
         stages.append(
-            Stage(
+            CutStage(
                 index=k, program=program, parameters=parameters, others=others,
                 carried_in=before, carried_out=after, results=results,
             )

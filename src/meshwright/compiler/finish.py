@@ -9,7 +9,7 @@ import numpy as np
 
 from meshwright.compiler.lists import ListBuilder
 from meshwright.compiler.ranks.layout import Layout
-from meshwright.compiler.stage_programs import StagePrograms
+from meshwright.compiler.stage_programs import StageJaxprs
 from meshwright.compiler.trace import TracedStep
 from meshwright.shapes import Int
 
@@ -20,7 +20,7 @@ class Finish:
     def __init__(
         self,
         step: TracedStep,
-        programs: Sequence[StagePrograms],
+        programs: Sequence[StageJaxprs],
         lists: ListBuilder,
         layouts: Sequence[Layout],
         owner: Mapping[int, int],

@@ -12,8 +12,8 @@ import numpy as np
 from jax.extend import core
 from jax.sharding import Mesh, PartitionSpec
 
-from meshwright.compiler.cut import Body, Stage, body_of, cut
-from meshwright.compiler.instructions import Op, Program
+from meshwright.compiler.cut import Body, CutStage, body_of, cut
+from meshwright.compiler.instructions import Op, StepProgram
 from meshwright.compiler.layers import crossing_bytes
 from meshwright.compiler.shardings import Role
 from meshwright.compiler.trace import TracedStep, batch_places
@@ -28,7 +28,7 @@ class StatePlacement:
     spec: PartitionSpec | None
 
 
-def state_placement(program: Program, place: int) -> StatePlacement:
+def state_placement(program: StepProgram, place: int) -> StatePlacement:
     """Where a training step leaves an input of its state; what it returns as it came, where it reads it first.
 
     Args:
@@ -55,7 +55,9 @@ class FollowedSharding:
     """Devices along them."""
 
     @classmethod
-    def on(cls, program: Program, number: int, mesh: Mesh, specs: Mapping[core.Var, PartitionSpec]) -> FollowedSharding:
+    def on(
+        cls, program: StepProgram, number: int, mesh: Mesh, specs: Mapping[core.Var, PartitionSpec]
+    ) -> FollowedSharding:
         """As a training step has it.
 
         Args:
@@ -176,7 +178,7 @@ def _parts(tree: Any) -> Iterator[Any]:
 class Followed:
     """Parts of a function and the meshes that run them."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[CutStage, ...]
     meshes: tuple[int, ...]
 
 

@@ -11,7 +11,7 @@ from jax.extend import core
 
 from meshwright.compiler.evaluation import GatheredResult, TracedFunction
 from meshwright.compiler.following import Followed
-from meshwright.compiler.instructions import Program, StepResult
+from meshwright.compiler.instructions import StepProgram, StepResult
 from meshwright.compiler.lists import ListBuilder, with_frees
 from meshwright.compiler.operands import Operands
 from meshwright.compiler.shardings import MeshSharding, Role, counts_samples, shape_of
@@ -19,7 +19,7 @@ from meshwright.compiler.shardings import MeshSharding, Role, counts_samples, sh
 
 def lower_forward(
     function: TracedFunction, followed: Followed, shardings: Sequence[MeshSharding], devices: Sequence[int]
-) -> Program:
+) -> StepProgram:
     """Write the lists: micro-batches go through the parts one behind the other.
 
     Where a mesh runs several parts, as many micro-batches as there are meshes go through one of them in a row.
@@ -43,7 +43,7 @@ class _Forward:
         self.out = ListBuilder(len(devices))
         self.operands = Operands(self.step, self.out, shardings, devices)
 
-    def program(self) -> Program:
+    def program(self) -> StepProgram:
         for stage in self.stages:
             self.out.executables[f"F{stage.index}"] = stage.program
         units, row = self.step.micro_batches, len(set(self.meshes))
@@ -56,7 +56,7 @@ class _Forward:
                 self._result(self.meshes[k], place)
         outcomes = [self._outcome(atom) for atom in self.step.jaxpr.outvars]
         kept = {outcome.buffer for outcome in outcomes}
-        return Program(
+        return StepProgram(
             lists=tuple(tuple(with_frees(instructions, kept)) for instructions in self.out.lists),
             executables=self.out.executables,
             buffers=tuple(self.out.buffers),

@@ -124,7 +124,7 @@ class StepResult:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Program:
+class StepProgram:
     """What every mesh does in one step."""
 
     lists: tuple[tuple[Instruction, ...], ...]

@@ -12,7 +12,7 @@ from typing import Any
 
 from jax.sharding import PartitionSpec
 
-from meshwright.compiler.instructions import Buffer, Feed, Instruction, Op, Program, StepResult
+from meshwright.compiler.instructions import Buffer, Feed, Instruction, Op, StepProgram, StepResult
 from meshwright.errors import InputError, Problem
 
 SCHEMA = "meshwright.program/1"
@@ -22,13 +22,13 @@ SCHEMA = "meshwright.program/1"
 class Listing:
     """The lists of a program, and of its executables only which they are: it can be printed, checked and compared."""
 
-    program: Program
+    program: StepProgram
     """Without executables."""
     executables: Mapping[str, str]
     """Name and fingerprint of each."""
 
     @classmethod
-    def of(cls, program: Program) -> Listing:
+    def of(cls, program: StepProgram) -> Listing:
         """What is saved of a program.
 
         Args:
@@ -38,7 +38,7 @@ class Listing:
             name: hashlib.sha256(str(closed.jaxpr).encode()).hexdigest()[:16]
             for name, closed in program.executables.items()
         }
-        bare = Program(
+        bare = StepProgram(
             lists=program.lists, executables={}, buffers=program.buffers, feeds=program.feeds,
             outcomes=program.outcomes, inexact=program.inexact,
         )  # fmt: skip
@@ -70,7 +70,7 @@ class Listing:
         if data.get("schema") != SCHEMA:
             raise _unreadable(f"lists of schema {data.get('schema')}", f"this release reads {SCHEMA}")
         try:
-            program = Program(
+            program = StepProgram(
                 lists=tuple(tuple(_instruction(one) for one in own) for own in data["lists"]),
                 executables={},
                 buffers=tuple(
@@ -111,7 +111,7 @@ class Listing:
         return str(self.program)
 
 
-def difference(one: Program | Listing, other: Program | Listing) -> str:
+def difference(one: StepProgram | Listing, other: StepProgram | Listing) -> str:
     """What differs between two programs, mesh after mesh, as a unified diff; empty where nothing does.
 
     Buffers are compared by what they hold and how it is sharded, not by number.
@@ -139,7 +139,7 @@ def _inexact(listing: Listing) -> list[str]:
     return [listing.program.inexact] if listing.program.inexact else []
 
 
-def saved(program: Program, plan: str | None = None) -> str:
+def saved(program: StepProgram, plan: str | None = None) -> str:
     """A program as JSON, with its plan where there is one: what `StagesPlan.load` and `Listing.load` read.
 
     Args:
@@ -150,7 +150,7 @@ def saved(program: Program, plan: str | None = None) -> str:
     return json.dumps({**whole, "program": Listing.of(program).to_dict()})
 
 
-def _told(program: Program, mesh: int) -> list[str]:
+def _told(program: StepProgram, mesh: int) -> list[str]:
     """A list with what buffers hold in place of their numbers."""
     if mesh >= program.meshes:
         return []

@@ -6,12 +6,12 @@ from collections.abc import Collection, Sequence
 
 from meshwright.compiler.donation import with_donations
 from meshwright.compiler.finish import Finish
-from meshwright.compiler.instructions import Program, StepResult
+from meshwright.compiler.instructions import StepProgram, StepResult
 from meshwright.compiler.lists import ListBuilder, with_frees
 from meshwright.compiler.operands import Operands
 from meshwright.compiler.ranks.layout import Layout
 from meshwright.compiler.shardings import MeshSharding
-from meshwright.compiler.stage_programs import StagePrograms
+from meshwright.compiler.stage_programs import StageJaxprs
 from meshwright.compiler.stage_tasks import StageTasks, in_rounds
 from meshwright.compiler.trace import TracedStep
 from meshwright.compiler.updating import Updating
@@ -38,14 +38,14 @@ _SEGMENTS = Problem(
 
 def lower(
     step: TracedStep,
-    programs: Sequence[StagePrograms],
+    programs: Sequence[StageJaxprs],
     table: ScheduleTable,
     shardings: Sequence[MeshSharding],
     devices: Sequence[int],
     layouts: Sequence[Layout],
     inexact: str = "",
     given: Collection[int] = (),
-) -> Program:
+) -> StepProgram:
     """Write the lists.
 
     Args:
@@ -81,7 +81,7 @@ def lower(
     kept = {outcome.buffer for outcome in outcomes}
     lists = [with_frees(instructions, kept) for instructions in out.lists]
     given = set(given) - {outcome.input for outcome in outcomes}
-    return Program(
+    return StepProgram(
         lists=tuple(map(tuple, with_donations(lists, out.executables, out.buffers, operands.feeds, given))),
         executables=out.executables,
         buffers=tuple(out.buffers),
@@ -123,7 +123,7 @@ def _owners(step: TracedStep, tasks: StageTasks) -> dict[int, int]:
     return owner
 
 
-def _check(step: TracedStep, programs: Sequence[StagePrograms], table: ScheduleTable) -> None:
+def _check(step: TracedStep, programs: Sequence[StageJaxprs], table: ScheduleTable) -> None:
     problems = []
     depth = table.placement.stages // table.placement.chains
     if depth != len(programs):

@@ -15,7 +15,7 @@ from meshwright.compiler.source_line import frame_of, line_of, start_of
 from meshwright.errors import InputError, Problem
 
 
-def traced(fun: Callable[..., Any], flat: Callable[..., Any], shapes: Sequence[jax.ShapeDtypeStruct]) -> Any:
+def traced_loss(fun: Callable[..., Any], flat: Callable[..., Any], shapes: Sequence[jax.ShapeDtypeStruct]) -> Any:
     """The program of a function, its calls opened; traced twice, as the same must come of it each time.
 
     Args:

@@ -11,18 +11,18 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from meshwright.compiler.cut import Stage
+from meshwright.compiler.cut import CutStage
 from meshwright.compiler.inline import free_variables, is_dropped, piece
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class StagePrograms:
+class StageJaxprs:
     """Programs of one stage for one micro-batch.
 
     `carried` are differentiable values passed on between stages, `along` the other ones (tokens, masks, keys).
     """
 
-    stage: Stage
+    stage: CutStage
     forward: core.ClosedJaxpr
     """Takes the operands of the stage's program; returns what it passes on, results of the loss, and `saved`."""
     backward: core.ClosedJaxpr
@@ -38,7 +38,7 @@ class StagePrograms:
     """Positions of differentiable values among those passed on."""
 
 
-def stage_programs(stage: Stage, *, last: bool, axes: Sequence[tuple[str, int]] = ()) -> StagePrograms:
+def stage_programs(stage: CutStage, *, last: bool, axes: Sequence[tuple[str, int]] = ()) -> StageJaxprs:
     """Differentiate a stage by itself.
 
     Args:
@@ -111,7 +111,7 @@ def stage_programs(stage: Stage, *, last: bool, axes: Sequence[tuple[str, int]] 
         *(_shape(var) for var in saved),
         *(_shape(var) for var in ends),
     ]
-    return StagePrograms(
+    return StageJaxprs(
         stage=stage,
         forward=core.ClosedJaxpr(
             traced.jaxpr.replace(
@@ -140,7 +140,7 @@ class SplitBackward:
     passed: int
 
 
-def split_backward(programs: StagePrograms) -> SplitBackward:
+def split_backward(programs: StageJaxprs) -> SplitBackward:
     """Equations that the input gradients need, and the rest.
 
     Args:

@@ -13,7 +13,7 @@ from meshwright.compiler.lists import Key, ListBuilder
 from meshwright.compiler.operands import Operands
 from meshwright.compiler.ranks.layout import Layout, PlacedValue
 from meshwright.compiler.shardings import Role
-from meshwright.compiler.stage_programs import SplitBackward, StagePrograms, split_backward
+from meshwright.compiler.stage_programs import SplitBackward, StageJaxprs, split_backward
 from meshwright.compiler.trace import TracedStep
 from meshwright.schedules.table import Kind, ScheduleTable
 from meshwright.shapes import Int
@@ -25,7 +25,7 @@ class StageTasks:
     def __init__(
         self,
         step: TracedStep,
-        programs: Sequence[StagePrograms],
+        programs: Sequence[StageJaxprs],
         table: ScheduleTable,
         lists: ListBuilder,
         operands: Operands,
@@ -106,7 +106,7 @@ class StageTasks:
 
     # ---- executables
 
-    def _declare(self, programs: StagePrograms) -> None:
+    def _declare(self, programs: StageJaxprs) -> None:
         k, kinds, stage = programs.stage.index, self.table.kinds, programs.stage
         layout = self.layouts[int(self.copies[0, k])]
         operands = [
@@ -145,7 +145,7 @@ class StageTasks:
 
     # ---- tasks
 
-    def _operands(self, mesh: int, programs: StagePrograms, unit: int) -> list[int]:
+    def _operands(self, mesh: int, programs: StageJaxprs, unit: int) -> list[int]:
         stage = programs.stage
         return [
             *(self.operands.of_loss(mesh, operand, unit, Role.PARAMETER) for operand in stage.parameters),
@@ -153,7 +153,7 @@ class StageTasks:
             *(self.operands.of_loss(mesh, operand, unit, Role.OTHER) for operand in stage.others),
         ]
 
-    def _forward(self, mesh: int, programs: StagePrograms, unit: int, label: str, *, saves: bool) -> None:
+    def _forward(self, mesh: int, programs: StageJaxprs, unit: int, label: str, *, saves: bool) -> None:
         stage, k, layout = programs.stage, programs.stage.index, self.layouts[mesh]
         reads = self._operands(mesh, programs, unit)
         writes = [
@@ -163,20 +163,20 @@ class StageTasks:
         ]
         self.out.run(mesh, f"F{k}" if saves else f"F{k}-", label, reads, writes)
 
-    def _recompute(self, mesh: int, programs: StagePrograms, unit: int, label: str) -> None:
+    def _recompute(self, mesh: int, programs: StageJaxprs, unit: int, label: str) -> None:
         """The forward again, for what the backward reads of it."""
         reads = self._operands(mesh, programs, unit)
         writes = self._saved(mesh, programs, unit)
         if writes:
             self.out.run(mesh, f"R{programs.stage.index}", label, reads, writes)
 
-    def _saved(self, mesh: int, programs: StagePrograms, unit: int) -> list[int]:
+    def _saved(self, mesh: int, programs: StageJaxprs, unit: int) -> list[int]:
         outputs = programs.forward.jaxpr.outvars
         saved = outputs[len(outputs) - programs.saved :]
         k, layout = programs.stage.index, self.layouts[mesh]
         return [self._new(mesh, ("saved", k, i, unit), layout.kept(var.aval)) for i, var in enumerate(saved)]
 
-    def _backward_reads(self, mesh: int, programs: StagePrograms, unit: int) -> list[int]:
+    def _backward_reads(self, mesh: int, programs: StageJaxprs, unit: int) -> list[int]:
         k = programs.stage.index
         operands = self._operands(mesh, programs, unit)
         return [
@@ -185,19 +185,19 @@ class StageTasks:
             *(self.out.at(mesh, ("gradient", k, i, unit)) for i in programs.carried_out),
         ]
 
-    def _input_writes(self, mesh: int, programs: StagePrograms, unit: int) -> list[int]:
+    def _input_writes(self, mesh: int, programs: StageJaxprs, unit: int) -> list[int]:
         stage = programs.stage
         return [
             self._new(mesh, ("gradient", stage.index - 1, i, unit), self.layouts[mesh].cotangent(stage.carried_in[i]))
             for i in programs.carried_in
         ]
 
-    def _backward(self, mesh: int, programs: StagePrograms, unit: int, label: str) -> None:
+    def _backward(self, mesh: int, programs: StageJaxprs, unit: int, label: str) -> None:
         reads = self._backward_reads(mesh, programs, unit)
         inputs = self._input_writes(mesh, programs, unit)
         self._accumulate(mesh, programs, f"B{programs.stage.index}", label, reads, inputs)
 
-    def _input_gradient(self, mesh: int, programs: StagePrograms, unit: int, label: str) -> None:
+    def _input_gradient(self, mesh: int, programs: StageJaxprs, unit: int, label: str) -> None:
         k = programs.stage.index
         split = self.splits[k]
         reads = self._backward_reads(mesh, programs, unit)
@@ -207,7 +207,7 @@ class StageTasks:
         passed = [self._new(mesh, ("passed", k, i, unit), kept(var.aval)) for i, var in enumerate(outputs)]
         self.out.run(mesh, f"I{k}", label, reads, [*writes, *passed])
 
-    def _weight_gradient(self, mesh: int, programs: StagePrograms, unit: int, label: str) -> None:
+    def _weight_gradient(self, mesh: int, programs: StageJaxprs, unit: int, label: str) -> None:
         k = programs.stage.index
         split = self.splits[k]
         whole = self._backward_reads(mesh, programs, unit)
@@ -216,7 +216,7 @@ class StageTasks:
         self._accumulate(mesh, programs, f"W{k}", label, reads, [])
 
     def _accumulate(
-        self, mesh: int, programs: StagePrograms, name: str, label: str, reads: list[int], writes: list[int]
+        self, mesh: int, programs: StageJaxprs, name: str, label: str, reads: list[int], writes: list[int]
     ) -> None:
         k = programs.stage.index
         keys = [("sum", k, operand) for operand in programs.stage.parameters]

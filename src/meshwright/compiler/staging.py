@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jax.extend import core
 
-from meshwright.compiler.cut import Body, Stage, body_of, cut
+from meshwright.compiler.cut import Body, CutStage, body_of, cut
 from meshwright.compiler.leading_axis import Bounds, Origin
 from meshwright.compiler.stacks import PartedLoss, by_layer, layer_loops, parted_loss, parted_step
 from meshwright.compiler.trace import TracedStep
@@ -21,8 +21,8 @@ class Staged:
 
     step: TracedStep
     """With a loop for every stage, where there was one over all layers."""
-    stages: tuple[Stage, ...]
-    layers: tuple[tuple[Stage, ...], ...]
+    stages: tuple[CutStage, ...]
+    layers: tuple[tuple[CutStage, ...], ...]
     """Of each stage: its layers, a loop over several of them for one."""
 
 

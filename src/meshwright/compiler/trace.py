@@ -15,7 +15,7 @@ from meshwright.compiler.inline import flat_jaxpr, opened
 from meshwright.compiler.leading_axis import Stacking
 from meshwright.compiler.loss_reduction import is_mean
 from meshwright.compiler.marking import gradient_p, read_loss
-from meshwright.compiler.reading import traced, tracing_errors
+from meshwright.compiler.reading import traced_loss, tracing_errors
 from meshwright.compiler.source_line import start_of
 from meshwright.errors import InputError, Problem
 
@@ -123,7 +123,7 @@ def trace_step(
     given = flattened(fun, arguments, batch_argnums, micro_batches)
 
     def traced_with(parts: int) -> core.ClosedJaxpr:
-        return traced(fun, given.flat, given.cut(parts))
+        return traced_loss(fun, given.flat, given.cut(parts))
 
     closed = traced_with(micro_batches)
     mark = _mark_of(closed, fun)

@@ -17,7 +17,7 @@ from meshwright.compiler.operands import Operands, ancestors
 from meshwright.compiler.ranks.layout import Layout, PlacedValue
 from meshwright.compiler.reductions import phases_of
 from meshwright.compiler.shardings import MeshSharding, Role
-from meshwright.compiler.stage_programs import StagePrograms
+from meshwright.compiler.stage_programs import StageJaxprs
 from meshwright.compiler.trace import TracedStep
 from meshwright.compiler.update import Update, spread_update
 from meshwright.shapes import Int
@@ -29,7 +29,7 @@ class Updating:
     def __init__(
         self,
         step: TracedStep,
-        programs: Sequence[StagePrograms],
+        programs: Sequence[StageJaxprs],
         lists: ListBuilder,
         operands: Operands,
         shardings: Sequence[MeshSharding],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from dataclasses import dataclass
 
-from meshwright.compiler.instructions import COMBINES, Instruction, Op, Program
+from meshwright.compiler.instructions import COMBINES, Instruction, Op, StepProgram
 from meshwright.errors import InputError, Problem
 
 
@@ -21,7 +21,7 @@ class VerifiedLists:
     """Whether the step is one update with the gradient of its batch at its weights."""
 
 
-def verify_lists(program: Program) -> VerifiedLists:
+def verify_lists(program: StepProgram) -> VerifiedLists:
     """Walk through the lists as a runtime would, without computing.
 
     Args:
@@ -36,7 +36,7 @@ def verify_lists(program: Program) -> VerifiedLists:
 
 
 class _Walk:
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: StepProgram) -> None:
         self.program = program
         self.live: list[set[int]] = [set() for _ in program.lists]
         for feed in program.feeds:

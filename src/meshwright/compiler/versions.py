@@ -21,7 +21,7 @@ from meshwright.compiler.instructions import StepResult
 from meshwright.compiler.lists import ListBuilder
 from meshwright.compiler.operands import Operands, ancestors
 from meshwright.compiler.shardings import MeshSharding, Role, shape_of
-from meshwright.compiler.stage_programs import StagePrograms
+from meshwright.compiler.stage_programs import StageJaxprs
 from meshwright.compiler.trace import TracedStep
 from meshwright.compiler.updating import is_parameter, state_spec
 from meshwright.errors import InputError, Problem
@@ -46,7 +46,7 @@ class VersionedUpdates:
     def __init__(
         self,
         step: TracedStep,
-        programs: Sequence[StagePrograms],
+        programs: Sequence[StageJaxprs],
         meshes: Sequence[int],
         lists: ListBuilder,
         operands: Operands,

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 from typing import Annotated, Literal, Self, cast
 
 from pydantic import (
@@ -42,7 +41,6 @@ from meshwright.formats.cluster import (
     group_names,
     node_group,
 )
-from meshwright.formats.files import read_table
 from meshwright.formats.problems import TableProblems, Text, key, problems_of
 from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec, LinkSpec, NodeGroup
 from meshwright.specs.device import DeviceSpec
@@ -123,16 +121,6 @@ class _Cluster(TableProblems):
         '[{ device = "H100", nodes = 8, devices_per_node = 8 }]', required=True, min_length=1, max_length=MAX_GROUPS
     )
     link: list[_Link] = key(default=[])
-
-
-def read_cluster_file(path: str | Path, lookup: DeviceLookup) -> ClusterSpec:
-    """The cluster of a file.
-
-    Raises:
-        InputError: the file or any of its keys cannot be used; all problems together.
-        UnsupportedError: unknown devices and nothing else wrong, or YAML without a reader.
-    """
-    return cluster_from_table(read_table(path, "cluster file"), lookup, name=Path(path).stem)
 
 
 def cluster_from_table(

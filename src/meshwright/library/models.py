@@ -19,7 +19,7 @@ from meshwright.errors import InputError, Problem, UnsupportedError, nearest
 from meshwright.formats.huggingface import read_config
 from meshwright.specs.model import ModelSpec
 
-__all__ = ["LIBRARY_VARIABLE", "add_model", "aliases", "list_models", "names", "resolve", "spec"]
+__all__ = ["LIBRARY_VARIABLE", "add_model_file", "library_models", "model_aliases", "names", "resolve", "spec"]
 
 LIBRARY_VARIABLE = "MESHWRIGHT_LIBRARY"
 """Environment variable naming the folder of the user's own devices and models."""
@@ -79,12 +79,12 @@ def names() -> list[str]:
     return sorted({*_index(), *_own()})
 
 
-def aliases(name: str) -> list[str]:
+def model_aliases(name: str) -> list[str]:
     """Other names of a library model, Hugging Face ids among them."""
     return list(_index().get(name, ()))
 
 
-def list_models() -> list[dict[str, object]]:
+def library_models() -> list[dict[str, object]]:
     """One row a model for a table: what `ModelSpec.describe` says, aliases and source.
 
     A file of the user's own that does not read has a row with `error` instead, so that it hides no other.
@@ -96,12 +96,12 @@ def list_models() -> list[dict[str, object]]:
         except (InputError, UnsupportedError) as error:
             rows.append({"name": name, "error": error.problems[0].what})
             continue
-        extra = {"aliases": aliases(name), "built_in": name in _index(), "source": model.source}
+        extra = {"aliases": model_aliases(name), "built_in": name in _index(), "source": model.source}
         rows.append({**model.describe(), **extra})
     return rows
 
 
-def add_model(
+def add_model_file(
     source: str | os.PathLike[str],
     library: str | os.PathLike[str] | None = None,
     *,

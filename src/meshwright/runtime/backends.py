@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import jax
 from jax.sharding import Mesh
 
-from meshwright.compiler.instructions import Program
+from meshwright.compiler.instructions import StepProgram
 from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
 from meshwright.runtime.crew import Crew
 from meshwright.runtime.local import LocalRuntime
@@ -51,7 +51,7 @@ def check_backend(backend: str, ray: str | None, timeout_s: float, hosts: int = 
 
 
 def runtime_of(
-    program: Program, meshes: Sequence[Mesh], backend: str, ray: str | None, timeout_s: float, hosts: int = 1
+    program: StepProgram, meshes: Sequence[Mesh], backend: str, ray: str | None, timeout_s: float, hosts: int = 1
 ) -> LocalRuntime | RemoteRuntime:
     """What runs a program.
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from meshwright.compiler.cut import Stage
+from meshwright.compiler.cut import CutStage
 from meshwright.compiler.layers import layer_ends
 from meshwright.compiler.lower import lower
 from meshwright.compiler.methods import (
@@ -93,7 +93,7 @@ def compile_step(
     )
     order = task_order(name, workers, micro_batches, chunks, updates)
     table = order.table
-    stages: Sequence[Stage]
+    stages: Sequence[CutStage]
     meshes: Sequence[Mesh]
     shardings: Sequence[MeshSharding]
     if plan is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from meshwright.compiler.creation import creation
-from meshwright.compiler.instructions import Program
+from meshwright.compiler.instructions import StepProgram
 from meshwright.compiler.listing import saved
 from meshwright.compiler.sharding.apply import SolvedSharding
 from meshwright.compiler.sharding.hlo_collectives import Collectives
@@ -33,7 +33,7 @@ class CompiledStep:
 
     step: TracedStep
     table: ScheduleTable
-    program: Program
+    program: StepProgram
     verified: VerifiedLists
     shardings: tuple[MeshSharding, ...]
     """Shardings of values, by mesh; those that were decided operator by operator say why: `explain()`."""

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from meshwright.compiler.instructions import Buffer, Instruction, Op
 from meshwright.runtime.channels import Channel
 from meshwright.runtime.host_arrays import HostForm, host_form
-from meshwright.runtime.moments import Moment
+from meshwright.runtime.moments import TimedInstruction
 
 SMALL_BYTES = 1 << 14
 """Up to here placing an array is all overhead."""
@@ -52,7 +52,7 @@ class MeshExecutor:
         self.number, self.instructions, self.buffers, self.mesh = number, instructions, buffers, mesh
         self.values: dict[int, Any] = {}
         self.place = 0
-        self.moments: list[Moment] | None = None
+        self.moments: list[TimedInstruction] | None = None
         """Where instructions are timed; each is then waited for."""
         self._functions, self._channels, self._watch = functions, channels, watch
         self._compiled: dict[Any, Any] = {}
@@ -126,11 +126,11 @@ class MeshExecutor:
             self.place += 1
         return self.place > start
 
-    def _timed(self, instruction: Instruction) -> Moment:
+    def _timed(self, instruction: Instruction) -> TimedInstruction:
         start_s = time.monotonic()
         self._do(instruction)
         jax.block_until_ready([self.values[buffer] for buffer in instruction.writes])
-        return Moment(self.place, start_s, time.monotonic())
+        return TimedInstruction(self.place, start_s, time.monotonic())
 
     def _do(self, instruction: Instruction) -> None:
         match instruction.op:

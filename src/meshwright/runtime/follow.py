@@ -11,7 +11,7 @@ import jax
 from meshwright.compiler.evaluation import TracedFunction, trace_function
 from meshwright.compiler.following import FollowedSharding, follow, followed_places, state_placement
 from meshwright.compiler.forward import lower_forward
-from meshwright.compiler.instructions import Program
+from meshwright.compiler.instructions import StepProgram
 from meshwright.compiler.leading_axis import Stacking
 from meshwright.compiler.methods import FollowParallel
 from meshwright.compiler.stacks import parted_along
@@ -30,7 +30,7 @@ class CompiledFunction:
     """A function compiled for arguments of certain shapes."""
 
     step: TracedStep
-    program: Program
+    program: StepProgram
     verified: VerifiedLists
     meshes: tuple[int, ...]
     """That its parts run on, in order."""

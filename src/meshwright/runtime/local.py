@@ -12,7 +12,7 @@ import jax
 from jax.extend import core
 from jax.sharding import Mesh, NamedSharding
 
-from meshwright.compiler.instructions import Feed, Program
+from meshwright.compiler.instructions import Feed, StepProgram
 from meshwright.errors import InputError, Problem
 from meshwright.runtime.channels import local_channels
 from meshwright.runtime.executor import MeshExecutor
@@ -29,7 +29,7 @@ GIVEN = Problem(
 class LocalRuntime:
     """A program compiled for meshes of this process."""
 
-    def __init__(self, program: Program, meshes: Sequence[Mesh]) -> None:
+    def __init__(self, program: StepProgram, meshes: Sequence[Mesh]) -> None:
         """Compile nothing yet: an executable is compiled when it first runs.
 
         Args:
@@ -46,7 +46,7 @@ class LocalRuntime:
             )
         ]
 
-    def sharing(self, program: Program) -> LocalRuntime:
+    def sharing(self, program: StepProgram) -> LocalRuntime:
         """Another program on the same meshes.
 
         Args:

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from meshwright.compiler.instructions import Instruction, Op, Program
+from meshwright.compiler.instructions import Instruction, Op, StepProgram
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class TimedInstruction:
     """One instruction at work."""
 
     place: int
@@ -19,18 +19,20 @@ class Moment:
     end_s: float
 
 
-Moments = tuple[tuple[Moment, ...], ...]
+Moments = tuple[tuple[TimedInstruction, ...], ...]
 """Of each mesh, in the order of its list."""
 
 
-def from_start(moments: Sequence[Sequence[Moment]]) -> Moments:
+def from_start(moments: Sequence[Sequence[TimedInstruction]]) -> Moments:
     """The same moments counted from the first of them.
 
     Args:
         moments: of each mesh, on one clock.
     """
     begin = min((one.start_s for own in moments for one in own), default=0.0)
-    return tuple(tuple(Moment(one.place, one.start_s - begin, one.end_s - begin) for one in own) for own in moments)
+    return tuple(
+        tuple(TimedInstruction(one.place, one.start_s - begin, one.end_s - begin) for one in own) for own in moments
+    )
 
 
 def end_s(moments: Moments) -> float:
@@ -42,7 +44,7 @@ def end_s(moments: Moments) -> float:
     return max((one.end_s for own in moments for one in own), default=0.0)
 
 
-def replay(program: Program, run_s: Sequence[Mapping[str, float]], hop_s: float, bytes_per_s: float) -> Moments:
+def replay(program: StepProgram, run_s: Sequence[Mapping[str, float]], hop_s: float, bytes_per_s: float) -> Moments:
     """When every instruction runs if executables take these seconds: each as soon as its mesh is free and, of RECV, the
     message has arrived, hop + bytes / speed after its SEND began.
 
@@ -54,7 +56,7 @@ def replay(program: Program, run_s: Sequence[Mapping[str, float]], hop_s: float,
     """
     clock = [0.0] * program.meshes
     place = [0] * program.meshes
-    found: list[list[Moment]] = [[] for _ in range(program.meshes)]
+    found: list[list[TimedInstruction]] = [[] for _ in range(program.meshes)]
     arriving: dict[tuple[int, int], deque[float]] = {}
     posted: set[int] = set()
     """Meshes that have sent their part of the ALLREDUCE they stand at."""
@@ -67,7 +69,7 @@ def replay(program: Program, run_s: Sequence[Mapping[str, float]], hop_s: float,
                 end = _end(program, mesh, one, clock[mesh], run_s, arriving, posted, hop_s, bytes_per_s)
                 if end is None:
                     break
-                found[mesh].append(Moment(place[mesh], clock[mesh], end))
+                found[mesh].append(TimedInstruction(place[mesh], clock[mesh], end))
                 clock[mesh] = end
                 place[mesh] += 1
                 moved = True
@@ -75,7 +77,7 @@ def replay(program: Program, run_s: Sequence[Mapping[str, float]], hop_s: float,
 
 
 def _end(
-    program: Program, mesh: int, one: Instruction, now_s: float, run_s: Sequence[Mapping[str, float]],
+    program: StepProgram, mesh: int, one: Instruction, now_s: float, run_s: Sequence[Mapping[str, float]],
     arriving: dict[tuple[int, int], deque[float]], posted: set[int], hop_s: float, bytes_per_s: float,
 ) -> float | None:  # fmt: skip
     if one.op is Op.RUN:

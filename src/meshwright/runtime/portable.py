@@ -11,7 +11,7 @@ from jax import export
 from jax.extend import core
 from jax.sharding import Mesh
 
-from meshwright.compiler.instructions import Buffer, Instruction, Op, Program
+from meshwright.compiler.instructions import Buffer, Instruction, Op, StepProgram
 from meshwright.errors import InputError, Problem, UnsupportedError
 
 
@@ -60,7 +60,7 @@ class WorkerProgram:
         return {name: export.deserialize(bytearray(body)).call for name, body in self.executables.items()}
 
 
-def worker_programs(program: Program, meshes: list[Mesh]) -> list[WorkerProgram]:
+def worker_programs(program: StepProgram, meshes: list[Mesh]) -> list[WorkerProgram]:
     """A program split into what each worker needs.
 
     Args:
@@ -89,7 +89,7 @@ def worker_programs(program: Program, meshes: list[Mesh]) -> list[WorkerProgram]
     ]  # fmt: skip
 
 
-def _matched(program: Program, mesh: int) -> dict[tuple[int, int], Instruction]:
+def _matched(program: StepProgram, mesh: int) -> dict[tuple[int, int], Instruction]:
     """What stands on the other side of each message: messages between two meshes keep their order."""
     found: dict[tuple[int, int], Instruction] = {}
     own = program.lists[mesh]

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from meshwright.compiler.instructions import Buffer, Op, Program
+from meshwright.compiler.instructions import Buffer, Op, StepProgram
 from meshwright.runtime.executor import MeshExecutor
 from meshwright.runtime.host_arrays import host_form
 from meshwright.runtime.moments import Moments, end_s, replay
@@ -39,7 +39,7 @@ class StepPrediction:
         return max(end_s(self.moments), self.busy_s / self.cores)
 
 
-def predicted_step(program: Program, executors: Sequence[MeshExecutor]) -> StepPrediction:
+def predicted_step(program: StepProgram, executors: Sequence[MeshExecutor]) -> StepPrediction:
     """Run every executable alone a few times and replay the lists with its seconds.
 
     Args:
@@ -66,7 +66,7 @@ def predicted_step(program: Program, executors: Sequence[MeshExecutor]) -> StepP
     )
 
 
-def seconds_by_kind(program: Program, moments: Moments) -> Mapping[str, float]:
+def seconds_by_kind(program: StepProgram, moments: Moments) -> Mapping[str, float]:
     """Seconds of instructions by what they do, over all meshes: F, B, I, W, update, RECV and so on.
 
     Args:

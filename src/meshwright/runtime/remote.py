@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from meshwright.compiler.instructions import Buffer, Instruction, Program
+from meshwright.compiler.instructions import Buffer, Instruction, StepProgram
 from meshwright.errors import InputError, LostError, Problem
 from meshwright.runtime.crew import Crew, run_together
 from meshwright.runtime.host_arrays import from_host, host_form, to_host
@@ -123,7 +123,7 @@ class RemoteRuntime:
 
     def __init__(
         self,
-        program: Program,
+        program: StepProgram,
         meshes: Sequence[Mesh],
         hire: Callable[[Sequence[int]], Crew],
         timeout_s: float,
@@ -155,7 +155,7 @@ class RemoteRuntime:
         self._beside = beside
         self._loaded: tuple[_Team, int] | None = None
 
-    def sharing(self, program: Program) -> RemoteRuntime:
+    def sharing(self, program: StepProgram) -> RemoteRuntime:
         """Another program for the same workers, which may take what this one leaves there, and the other way round.
 
         Args:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from meshwright.compiler.instructions import Buffer
     from meshwright.runtime.executor import MeshExecutor
-    from meshwright.runtime.moments import Moment
+    from meshwright.runtime.moments import TimedInstruction
     from meshwright.runtime.portable import WorkerProgram
     from meshwright.runtime.sockets import Address, Listener, Wires
 
@@ -68,7 +68,7 @@ class Done:
 
     scalars: Mapping[Key, Any]
     """Kept values without axes."""
-    moments: Sequence[Moment] = ()
+    moments: Sequence[TimedInstruction] = ()
     """When each instruction ran, where it was asked."""
 
 

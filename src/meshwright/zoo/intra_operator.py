@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshwright.compiler.cut import Stage
+from meshwright.compiler.cut import CutStage
 from meshwright.compiler.sharding.graph import DecisionGraph
 from meshwright.compiler.sharding.problem import ChoiceProblem
 from meshwright.compiler.sharding.solve import eliminated, reduced, undominated_choices
@@ -58,9 +58,9 @@ FORMATS = {"bf16": "bfloat16", "fp16": "float16", "fp32": None}
 class Traced:
     """The parts of a model of equal layers, on one micro-batch."""
 
-    embedding: Stage
-    layer: Stage
-    head: Stage
+    embedding: CutStage
+    layer: CutStage
+    head: CutStage
     parameter_copies: float
 
 
@@ -207,7 +207,7 @@ class _Solver:
     micro_batches: int
 
     @classmethod
-    def of(cls, stage: Stage, mesh: Any, parameter_copies: float, micro_batches: int) -> _Solver:
+    def of(cls, stage: CutStage, mesh: Any, parameter_copies: float, micro_batches: int) -> _Solver:
         once, never = (
             LayerProblem.of(stage, mesh, Terms(parameter_copies=parameter_copies, syncs=syncs))
             for syncs in (1.0 / micro_batches, 0.0)

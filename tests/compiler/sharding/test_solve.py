@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from meshwright.compiler.sharding.problem import ChoiceProblem, equal_choices
-from meshwright.compiler.sharding.solve import solve
+from meshwright.compiler.sharding.problem import ChoiceProblem
+from meshwright.compiler.sharding.solve import solve_choices
 from meshwright.errors import InfeasibleError
 
 
@@ -35,7 +35,7 @@ def least(problem: ChoiceProblem, memory_bytes: float = np.inf) -> float:
 @pytest.mark.parametrize("seed", range(8))
 def test_no_choice_is_better(seed: int) -> None:
     problem = drawn(seed, nodes=7, extra=3, most=4)
-    found = solve(problem)
+    found = solve_choices(problem)
     assert found.method == "elimination"
     assert found.objective_s == pytest.approx(least(problem), rel=1e-12)
     assert problem.value(found.choice) == found.objective_s
@@ -45,8 +45,8 @@ def test_no_choice_is_better(seed: int) -> None:
 def test_no_choice_that_fits_is_better(seed: int) -> None:
     problem = drawn(seed, nodes=6, extra=2, most=3)
     smallest = sum(memory.min() for memory in problem.memory)
-    budget = float(smallest + 0.2 * (solve(problem).memory_bytes - smallest))
-    found = solve(problem, memory_bytes=budget)
+    budget = float(smallest + 0.2 * (solve_choices(problem).memory_bytes - smallest))
+    found = solve_choices(problem, memory_bytes=budget)
     assert found.method == "milp"
     assert found.memory_bytes <= budget
     assert found.objective_s == pytest.approx(least(problem, budget), rel=1e-9)
@@ -56,12 +56,12 @@ def test_a_budget_nobody_meets_is_refused_with_the_least_that_is_needed() -> Non
     problem = drawn(0, nodes=5, extra=0, most=3)
     smallest = sum(memory.min() for memory in problem.memory)
     with pytest.raises(InfeasibleError, match=f"at least {smallest:.4g} bytes"):
-        solve(problem, memory_bytes=smallest - 1.0)
+        solve_choices(problem, memory_bytes=smallest - 1.0)
 
 
 def test_five_hundred_nodes_are_eliminated() -> None:
     problem = drawn(3, nodes=500, extra=24, most=10)
-    found = solve(problem)
+    found = solve_choices(problem)
     assert found.method == "elimination"
     # No node can do better by itself.
     for node, cost in enumerate(problem.costs[:50]):
@@ -72,8 +72,8 @@ def test_five_hundred_nodes_are_eliminated() -> None:
 
 def test_a_budget_that_binds_costs_time() -> None:
     problem = drawn(3, nodes=60, extra=4, most=6)
-    free = solve(problem)
-    bound = solve(problem, memory_bytes=0.95 * free.memory_bytes)
+    free = solve_choices(problem)
+    bound = solve_choices(problem, memory_bytes=0.95 * free.memory_bytes)
     assert bound.method == "milp"
     assert bound.memory_bytes <= 0.95 * free.memory_bytes
     assert bound.objective_s > free.objective_s
@@ -81,29 +81,12 @@ def test_a_budget_that_binds_costs_time() -> None:
 
 def test_where_the_program_is_too_large_a_price_of_memory_bounds_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = drawn(7, nodes=40, extra=3, most=6)
-    budget = 0.9 * solve(problem).memory_bytes
-    exact = solve(problem, memory_bytes=budget)
+    budget = 0.9 * solve_choices(problem).memory_bytes
+    exact = solve_choices(problem, memory_bytes=budget)
     monkeypatch.setattr("meshwright.compiler.sharding.solve.LARGEST_PROGRAM", 0)
-    near = solve(problem, memory_bytes=budget)
+    near = solve_choices(problem, memory_bytes=budget)
     assert (exact.method, near.method) == ("milp", "lagrangian")
     assert near.memory_bytes <= budget
     assert exact.objective_s <= near.objective_s + 1e-12
     assert near.objective_s - near.gap_s <= exact.objective_s + 1e-12
     assert near.gap_s < 0.02 * exact.objective_s
-
-
-def test_equal_layers_share_a_choice_and_lose_nothing() -> None:
-    random = np.random.default_rng(5)
-    own, memory, step = random.random(5), np.ones(5), random.random((5, 5))
-    chain = ChoiceProblem(
-        costs=tuple(own for _ in range(40)),
-        memory=tuple(memory for _ in range(40)),
-        edges={(v, v + 1): step for v in range(39)},
-    )
-    small, of = equal_choices(chain)
-    assert len(small.costs) < 10
-    assert len(set(of[5:35])) == 1
-    found = solve(small)
-    whole = [found.choice[colour] for colour in of]
-    assert chain.value(whole) == pytest.approx(found.objective_s)
-    assert found.objective_s >= solve(chain).objective_s - 1e-12

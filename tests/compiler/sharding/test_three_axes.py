@@ -10,7 +10,7 @@ import pytest
 from meshwright.compiler.inline import flat_jaxpr
 from meshwright.compiler.sharding.cost import LogicalMesh, MeshAxis
 from meshwright.compiler.sharding.graph import DecisionGraph, graph_of
-from meshwright.compiler.sharding.solve import solve
+from meshwright.compiler.sharding.solve import solve_choices
 
 AXES = LogicalMesh(
     axes=(
@@ -52,7 +52,7 @@ def least_of_all(graph: DecisionGraph, memory_bytes: float = np.inf) -> float:
 @pytest.mark.parametrize("shapes", [[(8, 8), (8, 8)], [(8, 4), (256, 8)], [(2, 3), (3, 2), (8, 2)]])
 def test_no_choice_is_better(shapes: list[tuple[int, ...]]) -> None:
     graph = decisions(shapes)
-    found = solve(graph.problem())
+    found = solve_choices(graph.problem())
     assert found.method == "elimination"
     assert found.objective_s == pytest.approx(least_of_all(graph), rel=1e-12)
 
@@ -60,9 +60,9 @@ def test_no_choice_is_better(shapes: list[tuple[int, ...]]) -> None:
 def test_no_choice_that_fits_is_better() -> None:
     graph = decisions([(8, 4), (64, 8)])
     problem = graph.problem()
-    free, least = solve(problem), sum(float(memory.min()) for memory in problem.memory)
+    free, least = solve_choices(problem), sum(float(memory.min()) for memory in problem.memory)
     budget = least + 0.3 * (free.memory_bytes - least)
-    bound = solve(problem, memory_bytes=budget)
+    bound = solve_choices(problem, memory_bytes=budget)
     assert bound.memory_bytes <= budget
     assert bound.objective_s == pytest.approx(least_of_all(graph, budget), rel=1e-9)
     assert bound.objective_s > free.objective_s
@@ -72,7 +72,7 @@ def test_samples_on_three_equal_axes_cost_a_ring_over_all_devices() -> None:
     layers, width, samples, bytes_per_s = 4, 16, 4096, 1e9
     axes = (MeshAxis(size=2, latency_s=0.0, bytes_per_s=bytes_per_s),) * 3
     graph = decisions([(width, width)] * layers + [(samples, width)], LogicalMesh(axes=axes, flop_per_s=1e9))
-    found = solve(graph.problem())
+    found = solve_choices(graph.problem())
     products = [(node, choice) for node, choice in zip(graph.nodes, found.choice, strict=True) if node.strategies]
     assert all((node.placements[choice] == 0).all() for node, choice in products)
     compute = sum(float(node.compute_s[choice]) for node, choice in products)
@@ -87,6 +87,6 @@ def test_an_axis_of_one_device_changes_nothing() -> None:
     shapes = [(64, 256), (256, 64), (8, 64)]
     flat = LogicalMesh(axes=AXES.axes[:2], flop_per_s=1e9)
     more = LogicalMesh(axes=(*AXES.axes[:2], MeshAxis(size=1, latency_s=0.0, bytes_per_s=1e9)), flop_per_s=1e9)
-    two, three = (solve(decisions(shapes, mesh).problem()).objective_s for mesh in (flat, more))
+    two, three = (solve_choices(decisions(shapes, mesh).problem()).objective_s for mesh in (flat, more))
     # Three axes may not scatter sums, two may: they never cost more.
     assert two <= three * (1 + 1e-12)

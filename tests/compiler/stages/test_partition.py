@@ -9,7 +9,7 @@ import pytest
 
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.islands import Islands, Row
-from meshwright.compiler.stages.partition import StageChoice, StageTimes, stage_partitions, stage_times
+from meshwright.compiler.stages.partition import PartitionTimes, StageChoice, stage_partitions, stage_times
 from meshwright.compiler.stages.ranges import LayerRanges, RangeVariant
 from meshwright.specs.cluster import LinkSpec
 
@@ -44,7 +44,7 @@ def test_the_best_partition_is_the_best_of_all(row: Row, seed: int) -> None:
     total = rng.random((4, len(submeshes), layers, layers)) + 0.5
     total[rng.random(total.shape) < 0.2] = np.inf
     total[:, :, *np.tril_indices(layers, -1)] = np.inf
-    costs = StageTimes(total_s=total, variant=np.zeros(total.shape, int))
+    costs = PartitionTimes(total_s=total, variant=np.zeros(total.shape, int))
     crossing = rng.random(layers - 1)
 
     def step_s(stages: list[tuple[int, int, int, int]]) -> float:
@@ -85,13 +85,13 @@ def test_every_submesh_has_its_own_memory() -> None:
 
 
 def test_no_partition_where_nothing_fits() -> None:
-    costs = StageTimes(total_s=np.full((2, 3, 3, 3), np.inf), variant=np.zeros((2, 3, 3, 3), int))
+    costs = PartitionTimes(total_s=np.full((2, 3, 3, 3), np.inf), variant=np.zeros((2, 3, 3, 3), int))
     assert stage_partitions(costs, np.zeros(2), ONE, ONE.islands.submeshes(), 4) == []
 
 
 def test_a_choice_says_where_its_stage_lies() -> None:
     total = np.full((2, 3, 2, 2), np.inf)
     total[1, 1, 0, 0] = total[0, 1, 1, 1] = 1.0
-    costs = StageTimes(total_s=total, variant=np.zeros(total.shape, int))
+    costs = PartitionTimes(total_s=total, variant=np.zeros(total.shape, int))
     ((_, choices),) = stage_partitions(costs, np.zeros(1), ONE, ONE.islands.submeshes(), 2)
     assert choices == (StageChoice(0, 0, 0, 1, 0), StageChoice(1, 1, 2, 1, 0))

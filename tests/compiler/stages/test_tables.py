@@ -10,7 +10,7 @@ import pytest
 
 from meshwright.compiler.sharding.cost import LogicalMesh, MeshAxis
 from meshwright.compiler.sharding.problem import ChoiceProblem
-from meshwright.compiler.sharding.solve import solve
+from meshwright.compiler.sharding.solve import solve_choices
 from meshwright.compiler.stages.search import Layers
 from meshwright.compiler.stages.tables import Joined, LayerProblem, Terms, columns_of, joined_layers
 from meshwright.compiler.trace import LossReader
@@ -43,7 +43,7 @@ def test_every_entry_is_the_optimum_between_its_borders(layers: Layers, recomput
     whole = problem.graph.problem(recompute=recompute)
     (into,), (out,) = problem.handed_in, problem.handed_on
     for i, j in [(0, 0), (3, 5), (7, 2), (table.total_s.shape[0] - 1, table.total_s.shape[1] - 1)]:
-        alone = solve(held(whole, {into: i, out: j}))
+        alone = solve_choices(held(whole, {into: i, out: j}))
         assert table.total_s[i, j] == pytest.approx(alone.objective_s, rel=1e-9)
         assert table.objective_s[i, j] == table.total_s[i, j]
     assert (table.forward_s < table.total_s).all()

@@ -8,7 +8,7 @@ from math import prod
 
 from jax.sharding import AbstractMesh, Mesh
 
-from meshwright.compiler.cut import Stage
+from meshwright.compiler.cut import CutStage
 from meshwright.compiler.grid import GridSharding
 from meshwright.compiler.ranks.layout import Layout, PartitionedLayout
 from meshwright.compiler.ranks.rank_layout import RankLayout
@@ -23,7 +23,7 @@ class Form:
     """How the stages of a step run on their meshes."""
 
     step: TracedStep
-    stages: tuple[Stage, ...]
+    stages: tuple[CutStage, ...]
     layouts: tuple[Layout, ...]
     """By mesh."""
     axes: tuple[tuple[str, int], ...] = ()
@@ -34,7 +34,7 @@ class Form:
 
 def form_of(
     step: TracedStep,
-    stages: Sequence[Stage],
+    stages: Sequence[CutStage],
     shardings: Sequence[MeshSharding],
     meshes: Sequence[Mesh],
     *,
@@ -65,7 +65,7 @@ def form_of(
 
 def _of_ranks(
     step: TracedStep,
-    stages: Sequence[Stage],
+    stages: Sequence[CutStage],
     shardings: Sequence[MeshSharding],
     meshes: Sequence[Mesh],
     *,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from meshwright.compiler.cut import Stage
+from meshwright.compiler.cut import CutStage
 from meshwright.compiler.inline import free_variables
 from meshwright.compiler.ranks.samples import WHOLE, NotShared, Placement, sample_placements
 from meshwright.compiler.ranks.walk import RankValue, Walk, part_shape
@@ -25,7 +25,7 @@ class RankStages:
 
     step: TracedStep
     """The step; where some stage has to know which rank it is, with one operand of the loss more, the last."""
-    stages: tuple[Stage, ...]
+    stages: tuple[CutStage, ...]
     """With programs for the samples of one rank; their variables outside of these are those of all samples."""
     number: int | None
     """The operand that holds the number of the rank."""
@@ -44,7 +44,7 @@ class RankStages:
         return prod(size for _, size in self.axes)
 
 
-def rank_stages(step: TracedStep, stages: Sequence[Stage], axes: Sequence[tuple[str, int]]) -> RankStages:
+def rank_stages(step: TracedStep, stages: Sequence[CutStage], axes: Sequence[tuple[str, int]]) -> RankStages:
     """The stages of one rank.
 
     Args:
@@ -88,7 +88,7 @@ def rank_stages(step: TracedStep, stages: Sequence[Stage], axes: Sequence[tuple[
 
 
 def _for_rank(
-    stage: Stage, placements: Sequence[Placement], axes: Sequence[tuple[str, int]]
+    stage: CutStage, placements: Sequence[Placement], axes: Sequence[tuple[str, int]]
 ) -> tuple[core.ClosedJaxpr, tuple[Placement, ...]]:
     """The program of a stage for one rank, which takes its number last, and the placements of its results."""
     jaxpr, ranks = stage.program.jaxpr, prod(size for _, size in axes)

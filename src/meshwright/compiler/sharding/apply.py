@@ -11,7 +11,7 @@ import numpy as np
 from jax.extend import core
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from meshwright.compiler.cut import Stage
+from meshwright.compiler.cut import CutStage
 from meshwright.compiler.inline import piece
 from meshwright.compiler.pointwise import POINTWISE
 from meshwright.compiler.sharding.cost import LogicalMesh, Placements
@@ -19,7 +19,7 @@ from meshwright.compiler.sharding.explain import explained
 from meshwright.compiler.sharding.graph import CHOOSE, DecisionGraph, graph_of
 from meshwright.compiler.sharding.nodes import EquationSite
 from meshwright.compiler.sharding.problem import Decision
-from meshwright.compiler.sharding.solve import solve
+from meshwright.compiler.sharding.solve import solve_choices
 from meshwright.compiler.sharding.strategies import spread_axes
 from meshwright.compiler.shardings import Role
 from meshwright.compiler.stacks import run_again
@@ -73,11 +73,11 @@ class Setting:
 
 def shard_stage(
     step: TracedStep,
-    stage: Stage,
+    stage: CutStage,
     meshes: Sequence[tuple[LogicalMesh, Mesh]],
     setting: Setting | None = None,
-    layers: Sequence[Stage] = (),
-) -> tuple[Stage, SolvedSharding]:
+    layers: Sequence[CutStage] = (),
+) -> tuple[CutStage, SolvedSharding]:
     """Decide a stage on the mesh that serves best.
 
     Args:
@@ -122,7 +122,7 @@ def shard_stage(
 def _decided(graph: DecisionGraph, setting: Setting) -> Decision:
     problem = graph.problem(in_flight=setting.in_flight, recompute=setting.recompute)
     if setting.choice is None:
-        return solve(problem, setting.memory_bytes)
+        return solve_choices(problem, setting.memory_bytes)
     choice = setting.choice
     if len(choice) != len(problem.costs) or any(s >= len(c) for s, c in zip(choice, problem.costs, strict=True)):
         raise InputError(
@@ -193,7 +193,7 @@ def _of_step(
     return {var: partition(placement) for var, placement in found.items()}
 
 
-def recomputed(stage: Stage, layers: Sequence[Stage]) -> Stage:
+def recomputed(stage: CutStage, layers: Sequence[CutStage]) -> CutStage:
     """A stage whose backward runs the forward of each layer again, from the inputs of the layer.
 
     Args:

@@ -10,7 +10,7 @@ import numpy as np
 from meshwright.compiler.sharding.graph import DecisionGraph
 from meshwright.compiler.sharding.nodes import DecisionNode
 from meshwright.compiler.sharding.problem import ChoiceProblem, Decision
-from meshwright.compiler.sharding.solve import solve
+from meshwright.compiler.sharding.solve import solve_choices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ def operator_choices(graph: DecisionGraph, solution: Decision, axes: Sequence[st
         others = np.flatnonzero((ways != ways[own]).any(axis=1))
         best, loss = None, 0.0
         if len(others):
-            anew = solve(_limited(problem, number, others))
+            anew = solve_choices(_limited(problem, number, others))
             best = _spelled(node, int(others[anew.choice[number]]), axes)
             loss = anew.objective_s - solution.objective_s
         found.append(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -61,57 +60,3 @@ class Decision:
     """`elimination`; where the memory budget binds `milp`, or `lagrangian` where that is too large."""
     gap_s: float = 0.0
     """How much less another choice could cost at most; 0 for what is proven optimal."""
-
-
-def equal_choices(problem: ChoiceProblem, rounds: int = 3) -> tuple[ChoiceProblem, tuple[int, ...]]:
-    """The problem with one choice for nodes that look alike, and the class of each node.
-
-    Colour refinement: nodes are alike that have the same costs and, `rounds` edges deep, alike neighbours behind the
-    same edges. Of repeated layers, those at the ends keep choices of their own and those between share one, so a plan
-    of many layers is found, and read, as fast as a plan of a few.
-
-    Args:
-        problem: with repeated parts.
-        rounds: how far nodes are compared.
-
-    Returns:
-        The smaller problem, whose every choice is a choice of the whole with the same objective, and the class of each
-        node in it.
-
-    Source: Weisfeiler and Leman (1968).
-    """
-    around: dict[int, list[tuple[bytes, int]]] = defaultdict(list)
-    for (u, v), table in problem.edges.items():
-        around[u].append((table.tobytes(), v))
-        around[v].append((np.ascontiguousarray(table.T).tobytes(), u))
-    keys: list[object] = [
-        (cost.tobytes(), memory.tobytes()) for cost, memory in zip(problem.costs, problem.memory, strict=True)
-    ]
-    colours = _numbered(keys)
-    for _ in range(rounds):
-        keys = [
-            (colour, tuple(sorted((edge, colours[v]) for edge, v in around[u]))) for u, colour in enumerate(colours)
-        ]
-        colours = _numbered(keys)
-    # A class has one table per pair; nodes of a class that are neighbours agree, which costs the diagonal.
-    count = max(colours, default=-1) + 1
-    costs = [np.zeros(0)] * count
-    memory = [np.zeros(0)] * count
-    for node, colour in enumerate(colours):
-        first = not costs[colour].size
-        costs[colour] = problem.costs[node] + (0.0 if first else costs[colour])
-        memory[colour] = problem.memory[node] + (0.0 if first else memory[colour])
-    edges: dict[Pair, Float[np.ndarray, "choices choices"]] = {}
-    for (u, v), table in problem.edges.items():
-        a, b = colours[u], colours[v]
-        if a == b:
-            costs[a] = costs[a] + np.diagonal(table)
-        else:
-            pair, oriented = ((a, b), table) if a < b else ((b, a), table.T)
-            edges[pair] = edges[pair] + oriented if pair in edges else oriented
-    return ChoiceProblem(costs=tuple(costs), memory=tuple(memory), edges=edges), tuple(colours)
-
-
-def _numbered(keys: Sequence[object]) -> list[int]:
-    numbers: dict[object, int] = {}
-    return [numbers.setdefault(key, len(numbers)) for key in keys]

@@ -25,7 +25,7 @@ ROUNDS = 20
 """Prices tried."""
 
 
-def solve(problem: ChoiceProblem, memory_bytes: float | None = None) -> Decision:
+def solve_choices(problem: ChoiceProblem, memory_bytes: float | None = None) -> Decision:
     """The choice of least objective that fits into memory.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from meshwright.compiler.cut import Stage
+from meshwright.compiler.cut import CutStage
 from meshwright.compiler.sharding.apply import AXES, Setting, SolvedSharding, shard_stage
 from meshwright.compiler.stages.plan import StagePlan, StagesPlan
 from meshwright.compiler.stages.search import Layers
@@ -24,7 +24,7 @@ class PlannedStages:
 
     step: TracedStep
     """With stacked layers in the parts of their stages."""
-    stages: tuple[Stage, ...]
+    stages: tuple[CutStage, ...]
     shardings: tuple[SolvedSharding, ...]
     meshes: tuple[Mesh, ...]
     plan: StagesPlan

@@ -10,7 +10,7 @@ import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.cost import eqn_flop
-from meshwright.compiler.cut import Body, Stage, marked_ends
+from meshwright.compiler.cut import Body, CutStage, marked_ends
 from meshwright.compiler.layers import crossing_bytes, layer_ends
 from meshwright.shapes import Float, Int
 
@@ -91,7 +91,7 @@ class Content:
         return isinstance(other, Content) and self.number == other.number and self.key == other.key
 
 
-def content_of(stage: Stage) -> Content:
+def content_of(stage: CutStage) -> Content:
     """The content of a layer.
 
     Args:

@@ -25,7 +25,7 @@ CLOSE = 0.005
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class StageTimes:
+class PartitionTimes:
     """Seconds of layers a to b on a submesh as the s-th stage from the end, by the best variant that fits."""
 
     total_s: Float[np.ndarray, "stages submeshes layers layers"]
@@ -45,7 +45,7 @@ class StageChoice:
     variant: int
 
 
-def stage_times(ranges: LayerRanges, memory_bytes: Sequence[float], micro_batches: int, stages: int) -> StageTimes:
+def stage_times(ranges: LayerRanges, memory_bytes: Sequence[float], micro_batches: int, stages: int) -> PartitionTimes:
     """The quickest variant of each range that fits into memory, by its place in the pipeline.
 
     Args:
@@ -65,11 +65,11 @@ def stage_times(ranges: LayerRanges, memory_bytes: Sequence[float], micro_batche
             best = fitting.argmin(axis=0)
             chosen[s, k] = own[best]
             total[s, k] = np.take_along_axis(fitting, best[None], axis=0)[0]
-    return StageTimes(total_s=total, variant=chosen)
+    return PartitionTimes(total_s=total, variant=chosen)
 
 
 def stage_partitions(
-    costs: StageTimes,
+    costs: PartitionTimes,
     crossing_bytes: Float[np.ndarray, " layers_less_1"],
     row: Row,
     submeshes: Sequence[Submesh],
@@ -110,7 +110,7 @@ def stage_partitions(
 
 
 def any_partition(
-    costs: StageTimes, crossing_bytes: Float[np.ndarray, " layers_less_1"], row: Row, submeshes: Sequence[Submesh]
+    costs: PartitionTimes, crossing_bytes: Float[np.ndarray, " layers_less_1"], row: Row, submeshes: Sequence[Submesh]
 ) -> tuple[StageChoice, ...] | None:
     """The stages of the least sum of times; None where there are none at all.
 
@@ -128,7 +128,7 @@ class _StageTable:
     """Least seconds of the last layers on the last devices."""
 
     def __init__(
-        self, costs: StageTimes, crossing_bytes: Float[np.ndarray, " layers_less_1"], row: Row,
+        self, costs: PartitionTimes, crossing_bytes: Float[np.ndarray, " layers_less_1"], row: Row,
         submeshes: Sequence[Submesh],
     ) -> None:  # fmt: skip
         self.costs, self.submeshes = costs, submeshes

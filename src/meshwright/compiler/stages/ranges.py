@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.compiler.cut import Stage
+from meshwright.compiler.cut import CutStage
 from meshwright.compiler.sharding.cost import LogicalMesh
 from meshwright.compiler.stages.islands import Islands, Submesh
 from meshwright.compiler.stages.layers import Content
@@ -63,7 +63,7 @@ class LayerRanges:
 
 
 def ranges_of(
-    layers: Sequence[Stage],
+    layers: Sequence[CutStage],
     contents: Sequence[Content],
     islands: Islands,
     submeshes: Sequence[Submesh],

@@ -13,7 +13,7 @@ import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.cost import bytes_of
-from meshwright.compiler.cut import Body, Stage, body_of, cut
+from meshwright.compiler.cut import Body, CutStage, body_of, cut
 from meshwright.compiler.stacks import by_layer
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.islands import Islands, Row, Submesh, islands_of
@@ -40,7 +40,7 @@ class Layers:
 
     body: Body
     ends: tuple[int, ...]
-    parts: tuple[Stage, ...]
+    parts: tuple[CutStage, ...]
     contents: tuple[Content, ...]
     """Of each part, equal for equal layers."""
 

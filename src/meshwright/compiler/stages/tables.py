@@ -10,7 +10,7 @@ import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.cost import bytes_of
-from meshwright.compiler.cut import Stage
+from meshwright.compiler.cut import CutStage
 from meshwright.compiler.sharding.cost import LogicalMesh
 from meshwright.compiler.sharding.graph import DecisionGraph, graph_of
 from meshwright.compiler.sharding.problem import ChoiceProblem, Pair
@@ -65,7 +65,7 @@ class LayerProblem:
     """Nodes that are operands of the layer."""
 
     @classmethod
-    def of(cls, layer: Stage, mesh: LogicalMesh, terms: Terms) -> LayerProblem:
+    def of(cls, layer: CutStage, mesh: LogicalMesh, terms: Terms) -> LayerProblem:
         """Read a layer.
 
         Args:

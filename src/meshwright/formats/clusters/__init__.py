@@ -11,7 +11,7 @@ from meshwright.errors import InputError, Problem
 from meshwright.formats.cluster import DeviceLookup
 from meshwright.formats.cluster_file import cluster_from_table
 from meshwright.formats.clusters import kubernetes, matrix, nvidia_topo, slurm
-from meshwright.formats.clusters.base import Description, Format, Request
+from meshwright.formats.clusters.base import ClusterText, Description, Format
 from meshwright.formats.files import read_table, read_text
 from meshwright.specs.cluster import ClusterSpec
 
@@ -36,7 +36,7 @@ def read_description(path: str | Path, lookup: DeviceLookup, tolerance: float = 
     text = read_text(path, CLUSTER_FILE)
     for format_ in FORMATS:
         if format_.holds(text):
-            return format_.read(Request(text=text, lookup=lookup, tolerance=tolerance))
+            return format_.read(ClusterText(text=text, lookup=lookup, tolerance=tolerance))
     try:
         return Description(kind=CLUSTER_FILE, table=read_table(path, CLUSTER_FILE))
     except InputError as error:

@@ -31,7 +31,7 @@ class Description:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ClusterText:
     """What a reader is given."""
 
     text: str
@@ -48,7 +48,7 @@ class Format:
     """In words: `nvidia-smi topo -m`."""
     holds: Callable[[str], bool]
     """Whether a text is of this kind, by what is in it."""
-    read: Callable[[Request], Description]
+    read: Callable[[ClusterText], Description]
     """Raises InputError or UnsupportedError with all problems."""
 
 

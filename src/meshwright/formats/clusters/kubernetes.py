@@ -17,10 +17,10 @@ from meshwright.formats.cluster import Refusals
 from meshwright.formats.clusters.base import (
     CODE,
     ClusterNode,
+    ClusterText,
     Description,
     Devices,
     Format,
-    Request,
     listed,
     node_groups,
 )
@@ -40,12 +40,12 @@ _OTHER_MEMORY = 0.04
 """How far a node's memory may be from the library's to be the same device: drivers keep a little."""
 
 
-def holds(text: str) -> bool:
+def _holds(text: str) -> bool:
     """Whether it is JSON of nodes."""
     return text.lstrip()[:1] == "{" and re.search(r'"kind"\s*:\s*"Node(List)?"', text) is not None
 
 
-def read(request: Request) -> Description:
+def _read(request: ClusterText) -> Description:
     """The nodes of a list or the one node.
 
     Raises:
@@ -168,4 +168,4 @@ def _counted(gone: Counter[str]) -> str:
     return ", ".join(f"{count} node{'s' if count > 1 else ''} {why}" for why, count in gone.items())
 
 
-FORMAT = Format(name="kubectl get nodes -o json", holds=holds, read=read)
+FORMAT = Format(name="kubectl get nodes -o json", holds=_holds, read=_read)

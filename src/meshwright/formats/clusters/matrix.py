@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from meshwright.formats.cluster import MAX_GROUPS, Refusals, group_names
-from meshwright.formats.clusters.base import CODE, Description, Devices, Format, Request, listed
-from meshwright.formats.clusters.matrix_cells import MatrixCells, cells_of, is_matrix
+from meshwright.formats.clusters.base import CODE, ClusterText, Description, Devices, Format, listed
+from meshwright.formats.clusters.matrix_cells import MatrixCells, is_matrix, matrix_cells
 from meshwright.kernels.alike import linkage, links_apart, ratio_apart
 from meshwright.shapes import Float
 
@@ -46,7 +46,7 @@ class _Node:
         return self.device, self.devices, self.zone, self.domain
 
 
-def read(request: Request) -> Description:
+def _read(request: ClusterText) -> Description:
     """The groups of a matrix.
 
     Raises:
@@ -54,7 +54,7 @@ def read(request: Request) -> Description:
         UnsupportedError: unknown devices and nothing else wrong.
     """
     wrong, devices = Refusals(CODE), Devices(request.lookup)
-    cells = cells_of(request.text, devices, wrong)
+    cells = matrix_cells(request.text, devices, wrong)
     devices.refuse(wrong)
     if wrong:
         wrong.done()
@@ -208,4 +208,4 @@ def _spread(names: list[str], members: list[list[int]], between: Float[np.ndarra
     return notes
 
 
-FORMAT = Format(name="bandwidth matrix", holds=is_matrix, read=read)
+FORMAT = Format(name="bandwidth matrix", holds=is_matrix, read=_read)

@@ -55,7 +55,7 @@ def is_matrix(text: str) -> bool:
     return len(first) > 1 and len(first) == len(lines) and all(map(_is_cell, first))
 
 
-def cells_of(text: str, devices: Devices, wrong: Refusals) -> MatrixCells | None:
+def matrix_cells(text: str, devices: Devices, wrong: Refusals) -> MatrixCells | None:
     """The cells of a matrix, or None with the problems noted."""
     said = directives(text)
     rows = [_split(line) for line in _lines(text)]

@@ -23,10 +23,10 @@ from meshwright.formats.cluster import Refusals
 from meshwright.formats.clusters.base import (
     CODE,
     ClusterNode,
+    ClusterText,
     Description,
     Devices,
     Format,
-    Request,
     directives,
     listed,
     node_groups,
@@ -71,12 +71,12 @@ class _Matrix:
     device: str = ""
 
 
-def holds(text: str) -> bool:
+def _holds(text: str) -> bool:
     """Whether there is a line of the matrix."""
     return re.search(r"^.*\bGPU0[ \t]+X\b", _ESCAPE.sub("", text), re.M) is not None
 
 
-def read(request: Request) -> Description:
+def _read(request: ClusterText) -> Description:
     """The nodes of one or several matrices.
 
     Raises:
@@ -233,4 +233,4 @@ def _paths(matrix: _Matrix, notes: Counter[str]) -> None:
         notes[f"{matrix.nics} network cards a node are listed without their speed"] += 1
 
 
-FORMAT = Format(name="nvidia-smi topo -m", holds=holds, read=read)
+FORMAT = Format(name="nvidia-smi topo -m", holds=_holds, read=_read)

@@ -18,10 +18,10 @@ from meshwright.formats.cluster import Refusals
 from meshwright.formats.clusters.base import (
     CODE,
     ClusterNode,
+    ClusterText,
     Description,
     Devices,
     Format,
-    Request,
     listed,
     node_groups,
 )
@@ -64,7 +64,7 @@ def holds_table(text: str) -> bool:
     return "nodes" in header.values() and len(header) >= 2
 
 
-def read_records(request: Request) -> Description:
+def read_records(request: ClusterText) -> Description:
     """The nodes of `scontrol show node`.
 
     Raises:
@@ -93,7 +93,7 @@ def read_records(request: Request) -> Description:
     return _description(records, SCONTROL.name, request, Refusals(CODE))
 
 
-def read_slurm_table(request: Request) -> Description:
+def read_slurm_table(request: ClusterText) -> Description:
     """The nodes of `sinfo`.
 
     Raises:
@@ -136,7 +136,7 @@ def _gpus(pattern: re.Pattern[str], text: str) -> list[tuple[str, int]]:
     return [(kind or "", int(number)) for kind, number in pattern.findall(text) if int(number)]
 
 
-def _description(records: Iterable[_Record], kind: str, request: Request, wrong: Refusals) -> Description:
+def _description(records: Iterable[_Record], kind: str, request: ClusterText, wrong: Refusals) -> Description:
     devices = Devices(request.lookup)
     nodes: list[ClusterNode] = []
     seen: set[str] = set()
@@ -183,7 +183,7 @@ def _counted(gone: Counter[str]) -> str:
     return ", ".join(f"{count} node{'s' if count > 1 else ''} {state.lower()}" for state, count in gone.items())
 
 
-def _by_feature(features: Iterable[str], request: Request) -> DeviceSpec | None:
+def _by_feature(features: Iterable[str], request: ClusterText) -> DeviceSpec | None:
     for feature in filter(None, features):
         try:
             return request.lookup(feature)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 
-from meshwright.formats.logs.record import NUMBER, LoggedStep, LogReader, Reading, found, memory_in
+from meshwright.formats.logs.record import NUMBER, LoggedStep, LogReader, LogReading, found, memory_in
 
 _STEP = re.compile(r"(?:global_step=|\]\s+\d+/)(\d+),.*?(?:CurrSamplesPerSec|(?<!Avg)SamplesPerSec)=([^\s,]+)")
 _MEMORY = re.compile(rf"MaxMemAllocated=({NUMBER})\s*(GB|MB)")
 
 
-def read(reading: Reading, lines: list[str]) -> None:
+def _read(reading: LogReading, lines: list[str]) -> None:
     """Steps with sequences per second and memory, and the batch."""
     for at, line in enumerate(lines, start=1):
         if match := _STEP.search(line):
@@ -33,5 +33,5 @@ def read(reading: Reading, lines: list[str]) -> None:
 READER = LogReader(
     name="deepspeed",
     signature=re.compile(r"SamplesPerSec="),
-    read=read,
+    read=_read,
 )

@@ -14,7 +14,7 @@ from meshwright.formats.logs.record import (
     UNITS_S,
     LoggedStep,
     LogReader,
-    Reading,
+    LogReading,
     found,
     memory_bytes,
     number_of,
@@ -40,7 +40,7 @@ _STATED = {
 }
 
 
-def read(reading: Reading, lines: list[str]) -> None:
+def _read(reading: LogReading, lines: list[str]) -> None:
     """Steps, arguments and memory."""
     peak = None
     for at, line in enumerate(lines, start=1):
@@ -68,5 +68,5 @@ READER = LogReader(
     name="megatron",
     aliases=("megatron-lm", "megatron-core"),
     signature=re.compile(r"elapsed time per iteration \("),
-    read=read,
+    read=_read,
 )

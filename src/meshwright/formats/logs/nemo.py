@@ -10,16 +10,16 @@ from __future__ import annotations
 import re
 
 from meshwright.formats.logs import megatron
-from meshwright.formats.logs.record import NUMBER, UNITS_S, LoggedStep, LogReader, Reading, found, number_of
+from meshwright.formats.logs.record import NUMBER, UNITS_S, LoggedStep, LogReader, LogReading, found, number_of
 
 _TIMING = re.compile(rf"train_step_timing in (\w+)\s*[:=]\s*({NUMBER}|[^\s,|\]]+)")
 _BRIDGE = re.compile(rf"Step Time\s*:\s*({NUMBER})\s*(s|ms)\b")
 
 
-def read(reading: Reading, lines: list[str]) -> None:
+def _read(reading: LogReading, lines: list[str]) -> None:
     """Steps of any of the three; Megatron's lines are used where there are any."""
     if megatron.READER.recognises(lines):
-        megatron.read(reading, lines)
+        megatron.READER.read(reading, lines)
         return
     for at, line in enumerate(lines, start=1):
         if match := _TIMING.search(line):
@@ -52,5 +52,5 @@ READER = LogReader(
     name="nemo",
     aliases=("megatron-bridge",),
     signature=re.compile(r"train_step_timing in \w+\s*[:=]|^\s*Step Time\s*:\s*[\d.]+\s*s\b"),
-    read=read,
+    read=_read,
 )

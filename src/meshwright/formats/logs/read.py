@@ -8,7 +8,7 @@ from pathlib import Path
 
 from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
 from meshwright.formats.files import read_text
-from meshwright.formats.logs.record import LoggedStep, LogReader, Reading, RunLog
+from meshwright.formats.logs.record import LoggedStep, LogReader, LogReading, RunLog
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 MAX_BYTES = 256 * 1024**2
@@ -36,7 +36,7 @@ def read_with(readers: tuple[LogReader, ...], path: str | Path, framework: str |
     # Only line feeds end lines here: a progress bar returns to the start of its own many times.
     lines = text.split("\n")
     reader = wanted or next((one for one in readers if one.recognises(lines)), None)
-    reading = Reading()
+    reading = LogReading()
     if reader is not None:
         reader.read(reading, lines)
     steps = tuple(step for step in reading.steps.values() if _measures(step))

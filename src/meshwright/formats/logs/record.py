@@ -61,7 +61,7 @@ class RunLog:
 
 
 @dataclass(slots=True)
-class Reading:
+class LogReading:
     """A log being read."""
 
     steps: dict[int, LoggedStep] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class LogReader:
     """Found in a line about a step, and in no line of the readers listed behind this one."""
     header_only: bool = False
     """Whether only the first line can carry the signature."""
-    read: Callable[[Reading, list[str]], None]
+    read: Callable[[LogReading, list[str]], None]
     """Adds steps, stated values and problems to the reading."""
 
     def recognises(self, lines: list[str]) -> bool:

@@ -10,14 +10,14 @@ import csv
 import re
 
 from meshwright.errors import Problem
-from meshwright.formats.logs.record import LoggedStep, LogReader, Reading
+from meshwright.formats.logs.record import LoggedStep, LogReader, LogReading
 from meshwright.units import GIB
 
 TIMES = {"step_time_s": 1.0, "step_time_ms": 1e-3}
 MEASURES = (*TIMES, "tokens_per_s_per_device", "samples_per_s")
 
 
-def read(reading: Reading, lines: list[str]) -> None:
+def _read(reading: LogReading, lines: list[str]) -> None:
     """One step a row."""
     rows = csv.DictReader(lines, skipinitialspace=True)
     columns = [name.strip() for name in rows.fieldnames or ()]
@@ -70,5 +70,5 @@ READER = LogReader(
     name="csv",
     signature=re.compile(r"^\s*(?:\w+\s*,\s*)*(?:step_time_s|step_time_ms|tokens_per_s_per_device|samples_per_s)\b"),
     header_only=True,
-    read=read,
+    read=_read,
 )

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 
-from meshwright.formats.logs.record import NUMBER, LoggedStep, LogReader, Reading, found, memory_in
+from meshwright.formats.logs.record import NUMBER, LoggedStep, LogReader, LogReading, found, memory_in
 
 _STEP = re.compile(r"step:\s*(\d+)\s.*?\btps:\s*(\S+)")
 _MEMORY = re.compile(rf"memory:\s*({NUMBER})\s*(GiB|GB|MiB|MB)")
 
 
-def read(reading: Reading, lines: list[str]) -> None:
+def _read(reading: LogReading, lines: list[str]) -> None:
     """Steps with tokens per second and memory, the batch where it is printed."""
     for at, line in enumerate(lines, start=1):
         if match := _STEP.search(line):
@@ -36,5 +36,5 @@ def read(reading: Reading, lines: list[str]) -> None:
 READER = LogReader(
     name="torchtitan",
     signature=re.compile(r"step:\s*\d+\s.*\btps:\s*[\d,]"),
-    read=read,
+    read=_read,
 )

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 
-from meshwright.formats.logs.record import NUMBER, LoggedStep, LogReader, Reading, found
+from meshwright.formats.logs.record import NUMBER, LoggedStep, LogReader, LogReading, found
 
 _BAR = re.compile(rf"(\d+)/\d+ \[[\d:]+<[\d:?]+,\s*({NUMBER})\s*(s/it|it/s)")
 _BATCH = r"[Tt]otal train batch size[^=]*=\s*(" + NUMBER + ")"
 
 
-def read(reading: Reading, lines: list[str]) -> None:
+def _read(reading: LogReading, lines: list[str]) -> None:
     """Steps of the bar, else the mean of the summary."""
     summary: LoggedStep | None = None
     for at, line in enumerate(lines, start=1):
@@ -37,5 +37,5 @@ READER = LogReader(
     name="transformers",
     aliases=("huggingface", "hf"),
     signature=re.compile(r"'train_(?:steps|samples)_per_second'|\d+/\d+ \[[\d:]+<[\d:?]+,\s*[\d.]+\s*(?:s/it|it/s)"),
-    read=read,
+    read=_read,
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from meshwright.errors import MeshwrightError
-from meshwright.formats.measured.record import Record
+from meshwright.formats.measured.record import MeasuredRecord
 from meshwright.specs.layers import Attention, DenseMlp, LatentAttention, MoeMlp
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 
@@ -15,7 +15,7 @@ ModelLookup = Callable[[str], ModelSpec | None]
 """From a model's name in any spelling to the library's, None for a name nobody knows."""
 
 
-def read_model(record: Record, find: ModelLookup) -> tuple[ModelSpec, str]:
+def read_model(record: MeasuredRecord, find: ModelLookup) -> tuple[ModelSpec, str]:
     """The model of a row.
 
     Args:
@@ -37,7 +37,7 @@ def read_model(record: Record, find: ModelLookup) -> tuple[ModelSpec, str]:
 class _Shape:
     """The numbers of the columns, with what follows from others filled in."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: MeasuredRecord) -> None:
         self.layers, self.hidden = record.needed("n_layers"), record.needed("hidden")
         self.heads, self.vocab = record.needed("n_heads"), record.needed("vocab")
         self.kv_heads = record.whole("n_kv_heads") or self.heads
@@ -59,7 +59,7 @@ class _Shape:
             record.reasons.append(f"top_k {self.top_k} of {self.experts} experts")
 
 
-def _from_library(record: Record, shape: _Shape, find: ModelLookup) -> tuple[ModelSpec, str] | None:
+def _from_library(record: MeasuredRecord, shape: _Shape, find: ModelLookup) -> tuple[ModelSpec, str] | None:
     name = record.text("model_name")
     model = (find(name) or find(name.split()[0])) if name else None
     if model is None or not _agrees(model, shape):
@@ -93,7 +93,7 @@ def _agrees(model: ModelSpec, shape: _Shape) -> bool:
     return model.is_moe == bool(shape.experts)
 
 
-def _from_columns(record: Record, shape: _Shape) -> tuple[ModelSpec, str]:
+def _from_columns(record: MeasuredRecord, shape: _Shape) -> tuple[ModelSpec, str]:
     """Gated layers as Llama has them, others as GPT: LayerNorm, biases, a tied head, dropout under Megatron."""
     notes = record.all_text("notes", "arch_source")
     gpt = not shape.gated

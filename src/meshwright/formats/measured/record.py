@@ -9,7 +9,7 @@ REQUIRED = ("id", "gpu", "n_gpus", "n_layers", "hidden", "seq_len", "global_batc
 """Columns without which a file is not one of measured runs. All others may be absent."""
 
 
-class Record:
+class MeasuredRecord:
     """A row. What is wrong with it gathers in `reasons`, so that all of it can be said at once."""
 
     def __init__(self, values: Mapping[str, str | None]) -> None:

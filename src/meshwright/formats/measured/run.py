@@ -13,7 +13,7 @@ from meshwright.errors import MeshwrightError
 from meshwright.formats.cluster import Assumption, GroupLinks, node_group
 from meshwright.formats.measured import fold
 from meshwright.formats.measured.model import ModelLookup, read_model
-from meshwright.formats.measured.record import Record
+from meshwright.formats.measured.record import MeasuredRecord
 from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec
 from meshwright.specs.device import DeviceSpec
 from meshwright.specs.model import ModelSpec
@@ -75,7 +75,7 @@ def read_run(values: Mapping[str, str | None], device: DeviceLookup, model: Mode
     Returns:
         The run, or why it cannot be priced: all reasons in one sentence.
     """
-    record = Record(values)
+    record = MeasuredRecord(values)
     if training := re.search(r"(?<![\w-])(lora|sft|fine-tuning)(?![\w-])", _described(record)):
         return f"{training[1]}: only full training is priced"
     try:
@@ -89,14 +89,14 @@ def read_run(values: Mapping[str, str | None], device: DeviceLookup, model: Mode
     return run
 
 
-def _described(record: Record) -> str:
+def _described(record: MeasuredRecord) -> str:
     return record.all_text("model_name", "notes", "why_not")
 
 
 class _RowReader:
     """Reads the parts of a run one after the other and notes what it had to assume."""
 
-    def __init__(self, record: Record, device: DeviceLookup, model: ModelLookup) -> None:
+    def __init__(self, record: MeasuredRecord, device: DeviceLookup, model: ModelLookup) -> None:
         self.record, self.find_device, self.find_model = record, device, model
         self.year = int(record.number("year") or 2024)
         self.generation = fold.generation(record.text("framework"), self.year)

@@ -46,15 +46,6 @@ class MegatronFlags:
     problems: tuple[Problem, ...] = ()
     """Unknown options, wrong values, and settings that a row cannot hold."""
 
-    def raise_problems(self) -> None:
-        """Raise all problems together.
-
-        Raises:
-            InputError: if there are any.
-        """
-        if self.problems:
-            raise InputError(self.problems, code="MW230")
-
 
 def read_flags(source: str | Sequence[str], *, devices: int | None = None) -> MegatronFlags:
     """Read a launch configuration.

@@ -38,7 +38,7 @@ class _Unreadable(Exception):
 
 def read_script(text: str) -> Script:
     """Commands of a script; text that is none gives words nobody understands, never an exception."""
-    reader = _Reader(text.replace("\r\n", "\n"))
+    reader = _ScriptReader(text.replace("\r\n", "\n"))
     try:
         reader.run()
     except (_Unreadable, RecursionError) as error:
@@ -47,7 +47,7 @@ def read_script(text: str) -> Script:
     return reader.script
 
 
-class _Reader:
+class _ScriptReader:
     """One pass over the text, keeping the variables set so far."""
 
     def __init__(self, text: str) -> None:
@@ -262,7 +262,7 @@ class _Reader:
 
     def words_of(self, text: str) -> list[str]:
         """Words of the alternative in `${NAME:-alternative}`, its own expansions filled in."""
-        inner = _Reader(text)
+        inner = _ScriptReader(text)
         inner.variables = self.variables
         inner.script.unresolved = self.script.unresolved
         inner.run()

@@ -32,7 +32,7 @@ def items(data: object, where: str, faults: list[Problem]) -> list[tuple[str, ob
     return []
 
 
-def whole(text: str, where: str, faults: list[Problem]) -> int:
+def whole_number(text: str, where: str, faults: list[Problem]) -> int:
     """A whole number written as text; 0 where it is none."""
     try:
         return int(text)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from meshwright.errors import Problem
-from meshwright.formats.profiles.json_values import items, numbers_of, read_json, whole
+from meshwright.formats.profiles.json_values import items, numbers_of, read_json, whole_number
 from meshwright.formats.profiles.profile_set import End, LinkFit, Point, Route
 from meshwright.units import GIGA, MILLI
 
@@ -54,13 +54,13 @@ def read_sailor(folder: Path, faults: list[Problem]) -> tuple[Times, Sizes, dict
     for path in sorted(folder.rglob(SIZES)):
         for model, degrees in items(read_json(path, faults), str(path), faults):
             for tp, layers in items(degrees, f"{path}: {model}", faults):
-                found = sizes.setdefault(model, {}).setdefault(whole(tp, str(path), faults), {})
+                found = sizes.setdefault(model, {}).setdefault(whole_number(tp, str(path), faults), {})
                 for layer, row in items(layers, f"{path}: {model} tp {tp}", faults):
                     where = f"{path}: {model} tp {tp} layer {layer}"
                     values = [row.get(name) for name in _ELEMENTS] if isinstance(row, dict) else []
                     numbers = numbers_of(values, 4, where, faults)
                     if numbers:
-                        found[whole(layer, where, faults)] = numbers
+                        found[whole_number(layer, where, faults)] = numbers
     return times, sizes, _links(folder, faults)
 
 
@@ -69,12 +69,12 @@ def _add_times(
 ) -> None:
     for micro_batch, degrees in items(table, where, faults):
         for tp, layers in items(degrees, f"{where} mbs {micro_batch}", faults):
-            point = Point(device, whole(tp, where, faults), whole(micro_batch, where, faults))
+            point = Point(device, whole_number(tp, where, faults), whole_number(micro_batch, where, faults))
             for layer, row in items(layers, f"{where} mbs {micro_batch} tp {tp}", faults):
                 numbers = numbers_of(row, 3, f"{where} mbs {micro_batch} tp {tp} layer {layer}", faults)
                 if numbers:
                     in_ms = tuple(number / MILLI for number in numbers)
-                    points.setdefault(point, {})[whole(layer, where, faults)] = in_ms
+                    points.setdefault(point, {})[whole_number(layer, where, faults)] = in_ms
 
 
 def _links(folder: Path, faults: list[Problem]) -> dict[Route, LinkFit]:
@@ -82,7 +82,7 @@ def _links(folder: Path, faults: list[Problem]) -> dict[Route, LinkFit]:
     for path in sorted(folder.rglob(INSIDE)):
         for device, counts in items(read_json(path, faults), str(path), faults):
             for count, fit in items(counts, f"{path}: {device}", faults):
-                end = End(device, whole(count, str(path), faults), "")
+                end = End(device, whole_number(count, str(path), faults), "")
                 _add_link(links, Route("intra_node", end, end), fit, f"{path}: {device}", faults)
     for path in sorted(folder.rglob(BETWEEN)):
         for source, rest in _ends(read_json(path, faults), str(path), faults):
@@ -96,7 +96,7 @@ def _ends(data: object, where: str, faults: list[Problem]) -> Iterator[tuple[End
     for zone, devices in items(data, where, faults):
         for device, counts in items(devices, f"{where} {zone}", faults):
             for count, rest in items(counts, f"{where} {zone} {device}", faults):
-                yield End(device, whole(count, where, faults), zone), rest
+                yield End(device, whole_number(count, where, faults), zone), rest
 
 
 def _add_link(links: dict[Route, LinkFit], route: Route, fit: object, where: str, faults: list[Problem]) -> None:
