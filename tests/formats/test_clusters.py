@@ -305,6 +305,7 @@ def test_the_order_of_rows_does_not_count(order: list[int], seed: int) -> None:
 
     def seen(places: list[int]) -> set[tuple[Any, ...]]:
         from meshwright.formats.clusters.base import ClusterText
+        from meshwright.formats.clusters.matrix import FORMAT
 
         text = matrix(cells[np.ix_(places, places)].tolist(), [kinds[i] for i in places], [names[i] for i in places])
         table = FORMAT.read(ClusterText(text=text, lookup=device, tolerance=0.1)).table
