@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from meshwright.app.answer import Answer
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.formats.cluster import Assumption
 from meshwright.formats.plan_json import PLAN_SET_SCHEMA, PlannedJob, content_hash, job_document, write_job
@@ -15,6 +16,7 @@ from meshwright.planning.plan_shape import bare_row, title
 from meshwright.planning.rank_map import RankMap, rank_map
 from meshwright.planning.ties import tied
 from meshwright.planning.whole_run import WholeRun
+from meshwright.records import plain
 from meshwright.report.words.titles import shortened, title_of
 from meshwright.report.words.verdict import Verdict, run_sentence
 from meshwright.schedules.plan_rows import row_of
@@ -143,7 +145,7 @@ class RankedPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class PlanSet(Sequence[RankedPlan]):
+class PlanSet(Answer, Sequence[RankedPlan]):
     """The plans of an answer, best first. Indexing and iterating give its `RankedPlan`s."""
 
     model: ModelSpec | MeasuredModel
@@ -201,10 +203,10 @@ class PlanSet(Sequence[RankedPlan]):
                 "workload": self.workload.describe(),
                 "objective": self.aim.objective,
                 "limits": self.aim.to_dict(),
-                "assumptions": [{"name": a.name, "value": a.value, "basis": a.basis} for a in self.assumptions],
+                "assumptions": plain(self.assumptions),
             },
             "verdict": self.verdict.to_dict(),
-            "plans": [plan.to_dict() for plan in self.plans],
+            "plans": plain(self.plans),
             "tie": {"within": self.best.estimate.tie, "ranks": list(self.tied_ranks)},
             "rank_map": self.best.rank_map().to_dict(),
             "warnings": list(self.warnings),
@@ -243,11 +245,6 @@ class PlanSet(Sequence[RankedPlan]):
     def __repr__(self) -> str:
         count = f"{len(self.plans)} plan{'s' if len(self.plans) != 1 else ''}"
         return f"PlanSet({count} of {self.model.name} on {self.cluster.name}: {self.verdict.text})"
-
-    def __rich__(self) -> RenderableType:
-        from meshwright.report.plan_tables import render_plan_set
-
-        return render_plan_set(self.to_dict())
 
     def _repr_html_(self) -> str:
         from meshwright.report.html import plan_set_html
