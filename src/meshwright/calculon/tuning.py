@@ -16,18 +16,8 @@ from meshwright.calculon.model import price_for_search
 from meshwright.calculon.search import search
 from meshwright.calculon.space import ExecutionSpace
 from meshwright.errors import InfeasibleError
-from meshwright.search.tuners.base import (
-    Axis,
-    Forbidden,
-    Optimum,
-    Outcome,
-    Point,
-    TableSpace,
-    Value,
-    When,
-    numbers_axis,
-    rules_of,
-)
+from meshwright.search.tuners.base import Axis, Forbidden, Optimum, Outcome, Point, Value, When
+from meshwright.search.tuners.tables import TableSpace, numbers_axis, rules_of
 
 SHOWN_FLAGS = (
     "optimizer_sharding", "seq_par_ag_redo", "data_par_overlap",

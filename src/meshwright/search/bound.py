@@ -21,7 +21,7 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import LayerWork
 from meshwright.specs.workload import OPTIMIZER_MOMENTS, Workload
 
-Rows = Float[np.ndarray, "rows"]
+PerRow = Float[np.ndarray, "rows"]
 EXPERT_MODULES = ("moe", "moe_act")
 
 
@@ -29,18 +29,18 @@ EXPERT_MODULES = ("moe", "moe_act")
 class PartCosts:
     """Forward and backward seconds and parameters of one layer kind or edge, per row; nothing recomputed."""
 
-    forward_s: Rows
-    backward_s: Rows
-    dense_parameters: Rows
-    expert_parameters: Rows
+    forward_s: PerRow
+    backward_s: PerRow
+    dense_parameters: PerRow
+    expert_parameters: PerRow
 
 
 @dataclass(frozen=True, slots=True)
 class RowBounds:
     """What bounds every plan of a row."""
 
-    time_s: Rows
-    peak_bytes: Rows
+    time_s: PerRow
+    peak_bytes: PerRow
 
 
 def _distinct(*keys: Int[np.ndarray, "rows"]) -> tuple[Int[np.ndarray, "distinct"], Int[np.ndarray, "rows"]]:
@@ -168,7 +168,9 @@ def row_bounds(
     return RowBounds(time_s, states * (1.0 + hardware.software.fragmentation) + fixed_bytes)
 
 
-def _last_worker_s(grid: Grid, model: ModelSpec, workload: Workload, work_s: list[Rows], head_work_s: Rows) -> Rows:
+def _last_worker_s(
+    grid: Grid, model: ModelSpec, workload: Workload, work_s: list[PerRow], head_work_s: PerRow
+) -> PerRow:
     """Upstream once, m times the last worker's own work; the least over the numbers of chunks a pipeline may have."""
     layout = ModelLayout.of(model, workload.seq_len)
     bound = np.zeros(grid.rows)

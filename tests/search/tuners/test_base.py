@@ -8,16 +8,8 @@ import random
 import hypothesis.strategies as st
 from hypothesis import given
 
-from meshwright.search.tuners.base import (
-    Axis,
-    Forbidden,
-    Outcome,
-    Rules,
-    boxes_outside,
-    sample_by_drawing,
-    signature,
-    without_single,
-)
+from meshwright.search.tuners.base import Axis, Forbidden, Outcome, Rules, sample_by_drawing, signature
+from meshwright.search.tuners.tables import boxes_outside, without_single
 from tests.search.tuners.toy import DEPTHS, KINDS, WIDTHS, Toy
 
 TOY = Toy()

@@ -11,7 +11,8 @@ from meshwright.search.block import shardings_for
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid
 from meshwright.search.space import Space
-from meshwright.search.tuners.base import Axis, Forbidden, Value, When, numbers_axis, rules_of
+from meshwright.search.tuners.base import Axis, Forbidden, Value, When
+from meshwright.search.tuners.tables import numbers_axis, rules_of
 from meshwright.specs.row import SHARDINGS
 from meshwright.strategies.base import OVERLAPS
 

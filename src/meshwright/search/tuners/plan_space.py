@@ -20,8 +20,9 @@ from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid, build_grid
 from meshwright.search.search import search
 from meshwright.search.space import Space
-from meshwright.search.tuners.base import Axis, Forbidden, Optimum, Outcome, Point, TableSpace
+from meshwright.search.tuners.base import Axis, Forbidden, Optimum, Outcome, Point
 from meshwright.search.tuners.plan_axes import kind_of, levels_of, quarter_layers, tables_of
+from meshwright.search.tuners.tables import TableSpace
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow, default_schedule
