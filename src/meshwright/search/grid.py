@@ -17,7 +17,7 @@ from meshwright.shapes import Bool, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS, TENSORS
-from meshwright.strategies.base import OVERLAPS, Degrees, Rule, StrategyColumns
+from meshwright.strategies.base import OVERLAPS, Degrees, Rule, StrategyColumns, ranks_of
 from meshwright.strategies.context import head_ranks
 
 Ints = Int[np.ndarray, "rows"]
@@ -50,7 +50,7 @@ class Grid:
     @property
     def cp(self) -> Ints:
         """Context degree over all levels."""
-        return np.asarray(self.context.prod(axis=1))
+        return ranks_of(self.context)
 
     def levels(self, row: int) -> tuple[tuple[str, int], ...]:
         """Context levels of a row, as a plan states them."""

@@ -11,13 +11,21 @@ import numpy as np
 from meshwright.shapes import Int
 from meshwright.specs.operators import CoreAttention
 from meshwright.strategies import CONTEXTS, TENSORS
-from meshwright.strategies.base import AttentionBlock, Call, Group, LocalAttention, StrategyColumns, local_units
+from meshwright.strategies.base import (
+    AttentionBlock,
+    Call,
+    Group,
+    LocalAttention,
+    StrategyColumns,
+    local_units,
+    ranks_of,
+)
 
 
 def head_ranks(context: Int[np.ndarray, "rows kinds"]) -> Int[np.ndarray, "rows"]:
     """Ranks among which the levels that exchange heads for sequence share heads, of columns of degrees by kind."""
     swaps = [number for number, kind in enumerate(CONTEXTS.values()) if kind.swaps_heads]
-    return np.asarray(context[:, swaps].prod(axis=1))
+    return ranks_of(context[:, swaps])
 
 
 def context_groups(columns: StrategyColumns) -> dict[str, Group]:
@@ -77,4 +85,4 @@ def shard_attention(
 def gathered_keys(columns: StrategyColumns) -> Int[np.ndarray, "rows"]:
     """Whether a rank holds the keys and values of all ranks of a level at once."""
     gathers = [number for number, kind in enumerate(CONTEXTS.values()) if kind.gathers]
-    return np.asarray(columns.context[:, gathers].prod(axis=1) > 1)
+    return ranks_of(columns.context[:, gathers]) > 1
