@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from meshwright.specs.check import Check
-from meshwright.specs.layers.base import LayerContext, Mixer, PartWork
-from meshwright.specs.layers.core_attention import attention_work
-from meshwright.specs.operators import CoreAttention, Kept, Linear, Op, Vector
+from meshwright.specs.layers.base import LayerContext, PartWork
+from meshwright.specs.layers.core_attention import AttentionMixer, attention_work
+from meshwright.specs.operators import Kept, Linear, Op, Vector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attention(Mixer):
+class Attention(AttentionMixer):
     """Multi-head, grouped-query or multi-query attention, optionally within a sliding window."""
 
     kind: Literal["grouped"] = "grouped"
@@ -72,24 +72,9 @@ class Attention(Mixer):
         """All of them."""
         return self.kv_heads
 
-    def describe(self) -> dict[str, object]:
-        """Heads and window."""
-        sizes = {"heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim}
-        return {**sizes, "window": self.window}
-
     def work(self, context: LayerContext) -> PartWork:
         """One product makes queries, keys and values."""
-        core = CoreAttention(
-            name="core attention",
-            module="core_attn",
-            heads=self.heads,
-            kv_heads=self.kv_heads,
-            head_dim=self.head_dim,
-            value_dim=self.head_dim,
-            window=self.window,
-            causal=self.causal,
-        )
-        return attention_work(self._projections(context.hidden), core, context, out_bias=self.out_bias)
+        return attention_work(self, context, *self._projections(context.hidden), out_bias=self.out_bias)
 
     def _projections(self, hidden: int) -> tuple[list[Op], list[Kept]]:
         gate = self.heads if self.gate else 0

@@ -3,23 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
-from meshwright.specs.layers.base import LayerContext, PartWork
+from meshwright.specs.layers.base import LayerContext, Mixer, PartWork
 from meshwright.specs.operators import CoreAttention, Kept, Linear, Op
 
 
+class Heads(Protocol):
+    """Sizes that every kind of attention has."""
+
+    @property
+    def heads(self) -> int:
+        """Of queries."""
+
+    @property
+    def kv_heads(self) -> int:
+        """Of keys and values."""
+
+    @property
+    def head_dim(self) -> int:
+        """Width of a query or key head."""
+
+    @property
+    def value_width(self) -> int:
+        """Columns of the output of all heads."""
+
+    @property
+    def window(self) -> int | None:
+        """Keys a query sees, itself included; None for all before it."""
+
+    @property
+    def causal(self) -> bool:
+        """Whether a query sees earlier keys only."""
+
+
+class AttentionMixer(Mixer):
+    """A mixer whose tokens see each other by scores."""
+
+    __slots__ = ()
+
+    def describe(self: Heads) -> dict[str, object]:
+        """Heads and window."""
+        sizes = {"heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim}
+        return {**sizes, "window": self.window}
+
+
 def attention_work(
-    projections: tuple[list[Op], list[Kept]], core: CoreAttention, context: LayerContext, *, out_bias: bool = False
+    attention: Heads, context: LayerContext, project: list[Op], kept: list[Kept], *, out_bias: bool = False
 ) -> PartWork:
     """Projections, core attention and the output projection.
 
     Args:
-        projections: operators that make queries, keys and values, and what they keep.
-        core: attention of the whole layer.
+        attention: sizes of the whole layer.
         context: the layer around it.
+        project: operators that make queries, keys and values.
+        kept: what they keep.
         out_bias: whether the output projection has a bias.
     """
-    project, kept_projections = projections
+    core = CoreAttention(
+        name="core attention",
+        module="core_attn",
+        heads=attention.heads,
+        kv_heads=attention.kv_heads,
+        head_dim=attention.head_dim,
+        value_dim=attention.value_width // attention.heads,
+        window=attention.window,
+        causal=attention.causal,
+    )
     output = Linear(
         name="attention out",
         module="",
@@ -29,14 +79,13 @@ def attention_work(
         reduce=context.hidden,
         bias=context.hidden if out_bias else 0,
     )
-    value_width = core.heads * core.value_dim
     return PartWork(
         ops=(*project, core, output),
         kept=(
             Kept(name="qkv input", elements=context.hidden, role="input", region="sequence", freed_by=("layernorm",)),
-            *kept_projections,
+            *kept,
             *_kept_scores(core, context),
-            Kept(name="attention out input", elements=value_width, role="input", region="tensor"),
+            Kept(name="attention out input", elements=attention.value_width, role="input", region="tensor"),
         ),
     )
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from meshwright.specs.check import Check
-from meshwright.specs.layers.base import LayerContext, Mixer, PartWork
-from meshwright.specs.layers.core_attention import attention_work
-from meshwright.specs.operators import CoreAttention, Kept, Linear, Op, Vector
+from meshwright.specs.layers.base import LayerContext, PartWork
+from meshwright.specs.layers.core_attention import AttentionMixer, attention_work
+from meshwright.specs.operators import Kept, Linear, Op, Vector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LatentAttention(Mixer):
+class LatentAttention(AttentionMixer):
     """Multi-head latent attention: queries and keys/values through low-rank latents (DeepSeek-V2, section 2.1)."""
 
     kind: Literal["latent"] = "latent"
@@ -68,24 +68,9 @@ class LatentAttention(Mixer):
         up = self.kv_rank * self.heads * (self.nope_dim + self.value_dim)
         return queries + latents + up + self.value_width * hidden
 
-    def describe(self) -> dict[str, object]:
-        """Heads and window."""
-        sizes = {"heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim}
-        return {**sizes, "window": self.window}
-
     def work(self, context: LayerContext) -> PartWork:
         """Down to the latents, norms on them, up to heads; every head has keys and values of its own."""
-        core = CoreAttention(
-            name="core attention",
-            module="core_attn",
-            heads=self.heads,
-            kv_heads=self.kv_heads,
-            head_dim=self.head_dim,
-            value_dim=self.value_dim,
-            window=self.window,
-            causal=self.causal,
-        )
-        return attention_work(self._projections(context.hidden), core, context)
+        return attention_work(self, context, *self._projections(context.hidden))
 
     def _projections(self, hidden: int) -> tuple[list[Op], list[Kept]]:
         latent = self.kv_rank + self.rope_dim
