@@ -26,7 +26,7 @@ def offers_on(counts: Counts, *, composer: ShapeComposer) -> list[Offer[Composed
     composed = composer.best(counts)
     if composed is None:
         return []
-    hour = sum(price * composed.composition.devices(name) for name, price in PRICES.items())
+    hour = sum(price * composed.one_set.devices(name) for name, price in PRICES.items())
     time_s = composed.time.step_time_s
     price = hour * time_s / SECONDS_PER_HOUR
     return [Offer(plan=composed, step_time_s=time_s, price_per_step=price, peak_memory_bytes=0.0, on="")]

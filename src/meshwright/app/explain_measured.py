@@ -57,23 +57,23 @@ def explain_measured(job: MeasuredJob, warnings: tuple[str, ...] = ()) -> Explan
 
 
 class _Around:
-    """Compositions near the one of a plan, each with its shares of the batch made anew."""
+    """Pipeline sets near the one of a plan, each with its shares of the batch made anew."""
 
     def __init__(self, job: MeasuredJob) -> None:
         self.job, self.costs = job, costs_of(job)
         self.pricer = SetPricer(self.costs, job.global_batch)
         self.shapes = pipeline_shapes(job)
-        self.composition = merged(EqualPipelines(shape, 1) for shape, _ in self.shapes)
+        self.one_set = merged(EqualPipelines(shape, 1) for shape, _ in self.shapes)
         self.chosen = price_job(job, self.costs)
 
-    def price(self, composition: ShapeSet) -> StepPrice | None:
+    def price(self, one_set: ShapeSet) -> StepPrice | None:
         """With the best shares; None where it cannot run."""
-        time = self.pricer.price(composition)
+        time = self.pricer.price(one_set)
         if time is None:
             return None
-        counts = shares(composition, time, self.pricer)
+        counts = shares(one_set, time, self.pricer)
         pipelines = [
-            (part.shape, sizes) for part, each in zip(composition.parts, counts, strict=True) for sizes in each if sizes
+            (part.shape, sizes) for part, each in zip(one_set.parts, counts, strict=True) for sizes in each if sizes
         ]
         return price_pipelines(paced_pipelines(pipelines, self.costs), self.costs, self.job.cluster)
 
@@ -105,15 +105,15 @@ class _Around:
     def neighbours(self) -> list[Step]:
         """A layer moved, a micro-batch halved or doubled, a pipeline left out: those that fit first, by time."""
         found = []
-        for said, composition in self._changed():
-            price = self.price(composition)
+        for said, one_set in self._changed():
+            price = self.price(one_set)
             if price is not None:
                 found.append((price.fits == "no", price.step_time_s, said, price))
         found.sort(key=lambda one: one[:2])
         return [step_of(said, price, self.chosen) for _, _, said, price in found[:MOST_NEIGHBOURS]]
 
     def _changed(self) -> Iterator[tuple[str, ShapeSet]]:
-        parts = self.composition.parts
+        parts = self.one_set.parts
         for index, part in enumerate(parts):
             others = [*parts[:index], *parts[index + 1 :]]
             said = _pipelines(part)

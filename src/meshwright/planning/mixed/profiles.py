@@ -71,8 +71,8 @@ class ProfileSource:
         return self.together(parts, thorough=False)
 
     def _candidate(self, composed: ComposedShapes) -> PricedPlan:
-        counts = shares(composed.composition, composed.time, self.composer.pricer)
-        plan = execution_plan(composed.composition, counts, self._first)
+        counts = shares(composed.one_set, composed.time, self.composer.pricer)
+        plan = execution_plan(composed.one_set, counts, self._first)
         job = measured_job(self.profiles, self.costs, self.cluster, self.global_batch, plan)
         priced = price_pipelines(paced_pipelines(pipeline_shapes(job), self.costs), self.costs, self.cluster)
         return PricedPlan(job=job, estimate=priced)

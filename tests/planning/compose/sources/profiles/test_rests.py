@@ -55,12 +55,10 @@ def test_all_pipelines_together_train_exactly_the_batch(batch: int) -> None:
     pricer = SetPricer(tiny_costs(2, 4), batch)
     quick = PipelineShape(4, (StageShape("Alpha-32", 1, 1, 6),))
     slow = PipelineShape(2, (StageShape("Beta-12", 1, 1, 3), StageShape("Beta-12", 1, 1, 3)))
-    composition = ShapeSet((EqualPipelines(quick, 2), EqualPipelines(slow, 2)))
-    time = pricer.price(composition)
+    one_set = ShapeSet((EqualPipelines(quick, 2), EqualPipelines(slow, 2)))
+    time = pricer.price(one_set)
     assert time is not None
-    given = shares(composition, time, pricer)
+    given = shares(one_set, time, pricer)
     assert sum(sum(sizes) for each in given for sizes in each) == batch
-    ends = [
-        pricer.rests(p.shape).time_s(sum(s)) for p, each in zip(composition.parts, given, strict=True) for s in each
-    ]
+    ends = [pricer.rests(p.shape).time_s(sum(s)) for p, each in zip(one_set.parts, given, strict=True) for s in each]
     assert max(ends) <= time.pipeline_s * (1 + 1e-9)

@@ -37,7 +37,7 @@ def tiny_costs(alpha: int, beta: int) -> ProfileCosts:
 
 @cache
 def found(alpha: int, beta: int, batch: int = BATCH) -> ComposedShapes:
-    """The best composition."""
+    """The best pipeline set."""
     best = compose(tiny_costs(alpha, beta), batch)
     assert best is not None
     return best
@@ -60,7 +60,7 @@ def every_shape(pricer: SetPricer) -> Iterator[PipelineShape]:
 
 
 def brute_force_s(pricer: SetPricer) -> float:
-    """The least time of all compositions of all shapes."""
+    """The least time of all pipeline sets of all shapes."""
     shapes = list(every_shape(pricer))
     kinds = list(pricer.costs.kinds.values())
     used = [tuple(shape.devices(k.name) for k in kinds) for shape in shapes]
@@ -96,10 +96,10 @@ def test_more_devices_are_never_worse() -> None:
 
 def test_all_layers_are_held_and_no_device_twice() -> None:
     best = found(4, 4)
-    for part in best.composition.parts:
+    for part in best.one_set.parts:
         assert sum(stage.layers for stage in part.shape.stages) == 6
-    assert all(best.composition.devices(k.name) <= k.count for k in tiny_costs(4, 4).kinds.values())
-    pairs = zip(best.composition.parts, best.time.sequences, strict=True)
+    assert all(best.one_set.devices(k.name) <= k.count for k in tiny_costs(4, 4).kinds.values())
+    pairs = zip(best.one_set.parts, best.time.sequences, strict=True)
     assert sum(part.pipelines * number for part, number in pairs) >= BATCH
 
 
@@ -209,4 +209,4 @@ def test_devices_that_make_sailors_plans_no_better_make_these_better(few: dict, 
     assert together is not None
     assert alone is not None
     assert together.time.step_time_s < 0.99 * alone.time.step_time_s
-    assert all(together.composition.devices(name) for name in few)
+    assert all(together.one_set.devices(name) for name in few)

@@ -117,7 +117,7 @@ def _module(module_name: str, name: str) -> Any:
         raise UnsupportedError(problem, code="MW409") from None
     except (Exception, SystemExit) as error:
         what = f"{module_name[:80]} cannot be imported: {type(error).__name__}: {str(error)[:200]}"
-        raise InputError(Problem(what=what, fix="mend it", field="parallelizer"), code="MW219") from None
+        raise InputError(Problem(what=what, fix="correct it", field="parallelizer"), code="MW219") from None
     finally:
         if added:
             sys.path.remove(here)

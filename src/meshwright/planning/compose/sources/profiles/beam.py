@@ -1,11 +1,11 @@
-"""Which shapes together, and how many pipelines of each: a beam over growing compositions.
+"""Which shapes together, and how many pipelines of each: a beam over growing pipeline sets.
 
-A composition of parts x_k times shape k with rates r_k, lost sequences f_k and D pipelines in all is ranked by
+A pipeline set of parts x_k times shape k with rates r_k, lost sequences f_k and D pipelines in all is ranked by
 
     (batch + sum x_k f_k) / sum x_k r_k  +  2 (D - 1) / D  x gradient bytes / bandwidth
 
 and at each step the most promising ones take one more shape, in any of several counts up to all that fit. The devices
-still free are counted at their worth, so that a part of a good composition ranks as well as the whole.
+still free are counted at their worth, so that a part of a good pipeline set ranks as well as the whole.
 
 Source: own design; the worth is the dual price of the program that composes fractions of shapes (`pruning`).
 """
@@ -25,34 +25,34 @@ from meshwright.shapes import Float, Int
 from meshwright.units import GIGA, MEGA
 
 FEW = 4
-"""Compositions kept after each step from a start that is whole but for what rounding left."""
+"""Pipeline sets kept after each step from a start that is whole but for what rounding left."""
 BLOCK = 256
-"""Compositions extended at once."""
+"""Pipeline sets extended at once."""
 OWN_SHARE = 0.7
 """Of its gradients at its own tensor degree: what a ring is guessed to take least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Grown:
-    """Compositions on the way, one row each."""
+    """Pipeline sets on the way, one row each."""
 
-    rows: Int[np.ndarray, "compositions parts"]
-    counts: Int[np.ndarray, "compositions parts"]
-    free: Int[np.ndarray, "compositions devices"]
-    rate: Float[np.ndarray, "compositions"]
-    lost: Float[np.ndarray, "compositions"]
-    pipelines: Float[np.ndarray, "compositions"]
-    parameters: Float[np.ndarray, "compositions"]
+    rows: Int[np.ndarray, "sets parts"]
+    counts: Int[np.ndarray, "sets parts"]
+    free: Int[np.ndarray, "sets devices"]
+    rate: Float[np.ndarray, "sets"]
+    lost: Float[np.ndarray, "sets"]
+    pipelines: Float[np.ndarray, "sets"]
+    parameters: Float[np.ndarray, "sets"]
     """Of the fullest stage of any part."""
-    least_tp: Float[np.ndarray, "compositions"]
-    sharded: Float[np.ndarray, "compositions"]
+    least_tp: Float[np.ndarray, "sets"]
+    sharded: Float[np.ndarray, "sets"]
     """Parameters of the fullest stage over its own tensor degree, the most of any part."""
 
     def __len__(self) -> int:
         return len(self.rate)
 
     def take(self, kept: Int[np.ndarray, "kept"] | slice) -> Grown:
-        """Some of the compositions."""
+        """Some of the pipeline sets."""
         return Grown(**{name: getattr(self, name)[kept] for name in Grown.__slots__})
 
     def join(self, other: Grown) -> Grown:
@@ -72,7 +72,7 @@ def grow(
     width: int,
     shares: int,
 ) -> list[tuple[tuple[int, int], ...]]:
-    """Promising compositions as (row, pipelines) pairs, the most promising first.
+    """Promising pipeline sets as (row, pipelines) pairs, the most promising first.
 
     Args:
         columns: shapes.
@@ -80,9 +80,9 @@ def grow(
         prices: what free devices are worth.
         counts: devices of each kind.
         global_batch: sequences per step.
-        starts: compositions to extend beside every shape by itself.
-        steps: parts of a composition.
-        width: compositions kept after each step, by each of four estimates.
+        starts: pipeline sets to extend beside every shape by itself.
+        steps: parts of a pipeline set.
+        width: pipeline sets kept after each step, by each of four estimates.
         shares: counts tried of each shape by itself, spread evenly up to the most that fit.
     """
     promise = _Promise(prices.worth, global_batch, sum(ring_gb_s(costs)) / 2)
@@ -103,7 +103,7 @@ def grow(
 
 
 def _grown(columns: ShapeColumns, counts: Int[np.ndarray, "devices"], start: Sequence[tuple[int, int]]) -> Grown:
-    """One composition."""
+    """One pipeline set."""
     rows, numbers = np.array(start).T
     return Grown(
         rows=rows[None],
@@ -133,7 +133,7 @@ def ring_gb_s(costs: ProfileCosts) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Totals:
-    """What the promise of a composition depends on; arrays of one shape."""
+    """What the promise of a pipeline set depends on; arrays of one shape."""
 
     rate: Float[np.ndarray, "*rows"]
     worth: Float[np.ndarray, "*rows"]
@@ -147,7 +147,7 @@ class _Totals:
 
 @dataclass(frozen=True, slots=True)
 class _Promise:
-    """Ranks compositions by the step they promise."""
+    """Ranks pipeline sets by the step they promise."""
 
     worth: Float[np.ndarray, "devices"]
     global_batch: int
@@ -163,7 +163,7 @@ class _Promise:
         return [together_s + most_s, together_s + least_s, alone_s + most_s, alone_s + least_s]
 
     def totals(self, grown: Grown) -> _Totals:
-        """Of whole compositions."""
+        """Of whole pipeline sets."""
         return _Totals(
             rate=grown.rate,
             worth=grown.free @ self.worth,
@@ -203,7 +203,7 @@ def _singles(columns: ShapeColumns, counts: Int[np.ndarray, "devices"], shares: 
 
 
 def _extended(state: Grown, columns: ShapeColumns, promise: _Promise, width: int) -> Grown:
-    """The best compositions with one more part, in as many pipelines as the free devices hold."""
+    """The best pipeline sets with one more part, in as many pipelines as the free devices hold."""
     best: Grown | None = None
     for start in range(0, len(state), BLOCK):
         block = state.take(slice(start, start + BLOCK))
@@ -231,9 +231,9 @@ def _extended(state: Grown, columns: ShapeColumns, promise: _Promise, width: int
 
 
 def _most(
-    free: Int[np.ndarray, "compositions devices"], used: Int[np.ndarray, "rows devices"]
-) -> Float[np.ndarray, "compositions rows"]:
-    """Pipelines of each shape that the free devices of each composition hold."""
+    free: Int[np.ndarray, "sets devices"], used: Int[np.ndarray, "rows devices"]
+) -> Float[np.ndarray, "sets rows"]:
+    """Pipelines of each shape that the free devices of each pipeline set hold."""
     most = np.full((len(free), len(used)), np.inf, np.float32)
     for kind in range(free.shape[1]):
         wanted = np.flatnonzero(used[:, kind])

@@ -1,7 +1,7 @@
 """What no plan can beat.
 
 compute_bound_s   all layers computed at the cheapest rate of any device, without communication or memory
-shapes_bound_s    no composition of the shapes looked at, with their memory, transfers and gradients
+shapes_bound_s    no pipeline set of the shapes looked at, with their memory, transfers and gradients
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _cheapest(costs: ProfileCosts) -> tuple[Float[np.ndarray, "kinds layers"], I
 def shapes_bound_s(
     columns: ShapeColumns, costs: ProfileCosts, counts: Int[np.ndarray, "devices"], global_batch: int
 ) -> float:
-    """Seconds of a step below which no composition of some shapes comes, transfers and gradients included.
+    """Seconds of a step below which no pipeline set of some shapes comes, transfers and gradients included.
 
         min over D and q of   batch / min(packed(q), D quickest(q))  +  2 (D - 1) t(q / D)
 

@@ -1,4 +1,4 @@
-"""A composition as the one plan: pipelines, workers on numbered devices, chunks of layers."""
+"""A pipeline set as the one plan: pipelines, workers on numbered devices, chunks of layers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ PROFILED = 0
 
 
 def execution_plan(
-    composition: ShapeSet, shares: Sequence[Sequence[tuple[int, ...]]], first_device: Mapping[str, int]
+    one_set: ShapeSet, shares: Sequence[Sequence[tuple[int, ...]]], first_device: Mapping[str, int]
 ) -> ExecutionPlan:
-    """The plan of a composition.
+    """The plan of a pipeline set.
 
     Args:
-        composition: pipelines over profiled layers, whose first is the embedding and whose last is the head.
+        one_set: pipelines over profiled layers, whose first is the embedding and whose last is the head.
         shares: sequences of each micro-batch of each pipeline of each part; a pipeline without any is left out.
         first_device: number of the first device of each kind in the cluster's order.
 
@@ -26,7 +26,7 @@ def execution_plan(
         the plan; stages of large tensor degree get their devices first, so that none straddles a node.
     """
     pipelines = [
-        (part.shape, sizes) for part, each in zip(composition.parts, shares, strict=True) for sizes in each if sizes
+        (part.shape, sizes) for part, each in zip(one_set.parts, shares, strict=True) for sizes in each if sizes
     ]
     devices = _placed([shape for shape, _ in pipelines], first_device)
     strategies: dict[LayerStrategy, int] = {}

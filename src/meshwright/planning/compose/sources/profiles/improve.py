@@ -1,4 +1,4 @@
-"""Small changes to a composition, taken as long as they make the step shorter."""
+"""Small changes to a pipeline set, taken as long as they make the step shorter."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from meshwright.planning.compose.sources.profiles.set_price import SetPricer
 LEAST_GAIN = 3e-4
 """Share of the step that a change must save: below it, changes add part after part for nothing."""
 CLOSE = 1.04
-"""Times the best composition so far: slower ones do not become the best by small changes."""
+"""Times the best pipeline set so far: slower ones do not become the best by small changes."""
 MOST_PRICED = 3000
-"""Candidates priced for one composition."""
+"""Candidates priced for one pipeline set."""
 
 
-def best_improved(pricer: SetPricer, compositions: Iterable[ShapeSet], shapes: Sequence[PipelineShape]) -> ShapeSet:
-    """The quickest of all that some compositions become.
+def best_improved(pricer: SetPricer, sets: Iterable[ShapeSet], shapes: Sequence[PipelineShape]) -> ShapeSet:
+    """The quickest of all that some pipeline sets become.
 
     Args:
         pricer: of the job.
-        compositions: that can run, the quickest first.
+        sets: that can run, the quickest first.
         shapes: that may replace pipelines or use free devices.
     """
     best: ShapeSet | None = None
     best_s = math.inf
     seen: set[ShapeSet] = set()
-    for one in compositions:
+    for one in sets:
         priced = pricer.price(one)
         if priced is None or (best is not None and priced.step_time_s > CLOSE * best_s):
             continue
@@ -40,46 +40,46 @@ def best_improved(pricer: SetPricer, compositions: Iterable[ShapeSet], shapes: S
 
 def improved_set(
     pricer: SetPricer,
-    composition: ShapeSet,
+    one_set: ShapeSet,
     shapes: Sequence[PipelineShape],
     seen: set[ShapeSet] | None = None,
 ) -> tuple[ShapeSet, float]:
-    """The composition after all changes that help, and its time.
+    """The pipeline set after all changes that help, and its time.
 
     Args:
         pricer: of the job.
-        composition: one that can run.
+        one_set: one that can run.
         shapes: that may replace pipelines or use free devices.
-        seen: compositions whose changes are known; this one's are added.
+        seen: pipeline sets whose changes are known; this one's are added.
     """
     seen = set() if seen is None else seen
-    priced = pricer.price(composition)
+    priced = pricer.price(one_set)
     best_s = priced.step_time_s if priced else math.inf
     changed, priced_count = True, 0
-    while changed and priced_count < MOST_PRICED and composition not in seen:
-        seen.add(composition)
+    while changed and priced_count < MOST_PRICED and one_set not in seen:
+        seen.add(one_set)
         changed = False
-        for candidate in _neighbours(pricer, composition, shapes):
+        for candidate in _neighbours(pricer, one_set, shapes):
             priced_count += 1
             enough_s = best_s * (1 - LEAST_GAIN)
             priced = pricer.price(candidate, enough_s)
             if priced is not None and priced.step_time_s < enough_s:
-                composition, best_s, changed = candidate, priced.step_time_s, True
+                one_set, best_s, changed = candidate, priced.step_time_s, True
                 break
-    return composition, best_s
+    return one_set, best_s
 
 
 def merged(parts: Iterable[EqualPipelines]) -> ShapeSet:
-    """A composition of some parts; equal shapes are one part."""
+    """A pipeline set of some parts; equal shapes are one part."""
     counts: dict[PipelineShape, int] = {}
     for part in parts:
         counts[part.shape] = counts.get(part.shape, 0) + part.pipelines
     return ShapeSet(tuple(EqualPipelines(shape, count) for shape, count in counts.items() if count > 0))
 
 
-def _neighbours(pricer: SetPricer, composition: ShapeSet, shapes: Sequence[PipelineShape]) -> Iterator[ShapeSet]:
-    for index, part in enumerate(composition.parts):
-        others = [*composition.parts[:index], *composition.parts[index + 1 :]]
+def _neighbours(pricer: SetPricer, one_set: ShapeSet, shapes: Sequence[PipelineShape]) -> Iterator[ShapeSet]:
+    for index, part in enumerate(one_set.parts):
+        others = [*one_set.parts[:index], *one_set.parts[index + 1 :]]
         for shape in similar(part.shape):
             if pricer.pace(shape) is not None:
                 for count in sorted({part.pipelines, part.pipelines // 2, 1} - {0}):
@@ -108,11 +108,11 @@ def similar(shape: PipelineShape) -> Iterator[PipelineShape]:
             yield PipelineShape(micro_batch, shape.stages)
 
 
-def _most(pricer: SetPricer, composition: ShapeSet, shape: PipelineShape) -> int:
+def _most(pricer: SetPricer, one_set: ShapeSet, shape: PipelineShape) -> int:
     """Pipelines of a shape that the free devices hold."""
     pace = pricer.pace(shape)
-    paces = [one for part in composition.parts if (one := pricer.pace(part.shape)) is not None]
+    paces = [one for part in one_set.parts if (one := pricer.pace(part.shape)) is not None]
     if pace is None:
         return 0
-    free = pricer.free(composition.parts, paces)
+    free = pricer.free(one_set.parts, paces)
     return min(left // used for left, used in zip(free, pace.used, strict=True) if used)

@@ -1,4 +1,4 @@
-"""Compositions of measured layers as jobs that carry what was measured, and back."""
+"""Pipeline sets of measured layers as jobs that carry what was measured, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pace of one pipeline of a composition: seconds of each stage per micro-batch, bytes of each device.
+"""The pace of one pipeline of a pipeline set: seconds of each stage per micro-batch, bytes of each device.
 
 stage        compute and transfers as Sailor's simulator counts them (`moves`)
 replicas     each takes 1/d of the micro-batch; over a cut between d and e of them cross max(d, e) transfers, and

@@ -1,4 +1,4 @@
-"""Compositions: pipelines of unequal shape that train one batch together."""
+"""Pipeline sets: pipelines of unequal shape that train one batch together."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PipelineShape(NamedTuple):
 
 
 class EqualPipelines(NamedTuple):
-    """Equal pipelines of a composition."""
+    """Equal pipelines of a pipeline set."""
 
     shape: PipelineShape
     pipelines: int

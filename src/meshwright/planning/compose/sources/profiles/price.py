@@ -149,8 +149,8 @@ def price_pipelines(pipelines: Sequence[PacedPipeline], costs: ProfileCosts, clu
     }
     capacity = {group.name: group.device.memory_bytes for group in cluster.groups}
     stages = tuple(stage for number, one in enumerate(pipelines) for stage in _stages(number, one, costs, capacity))
-    composition = ShapeSet(tuple(EqualPipelines(one.shape, 1) for one in pipelines))
-    traffic = composition_traffic(costs, composition, [[one.sizes] for one in pipelines], cluster)
+    one_set = ShapeSet(tuple(EqualPipelines(one.shape, 1) for one in pipelines))
+    traffic = composition_traffic(costs, one_set, [[one.sizes] for one in pipelines], cluster)
     time_s = last.end_s + update_s + sync_s
     hour = price_per_hour(cluster, stages)
     sent = sum(link.price_per_step for link in traffic)

@@ -2,7 +2,7 @@
 
 dominated   another shape of the same devices is as quick, fills as quickly, synchronises as cheaply
             and has no larger micro-batch
-bound       even with all other devices at their best together, no composition with this shape beats one already known
+bound       even with all other devices at their best together, no pipeline set with this shape beats one already known
 narrowed    beyond the shapes with the least bounds that are composed at all; the only rule that may lose the best
 """
 
@@ -99,7 +99,7 @@ def least_times(
     global_batch: int,
     fastest_gb_s: float,
 ) -> Float[np.ndarray, "rows"]:
-    """No composition that holds a row takes less.
+    """No pipeline set that holds a row takes less.
 
         alone   (batch + lost_i) / rate_i
         or with others   (batch + lost_i) / (worth of all devices - (worth of its devices - its rate))

@@ -1,4 +1,4 @@
-"""The best composition of pipelines for a job on several kinds of device, from measured profiles."""
+"""The best pipeline set of pipelines for a job on several kinds of device, from measured profiles."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from meshwright.shapes import Float, Int
 from meshwright.units import GIGA
 
 USEFUL = 40
-"""Compositions whose shapes others may take over."""
+"""Pipeline sets whose shapes others may take over."""
 FEW_KINDS = 3
-"""Kinds of device beyond which more compositions are priced."""
+"""Kinds of device beyond which more pipeline sets are priced."""
 ALONE = 64
-"""Compositions of equal pipelines priced first."""
+"""Pipeline sets of equal pipelines priced first."""
 ALIKE = 6
 """Shapes of one device count that are composed."""
 
@@ -57,9 +57,9 @@ class ShapeEffort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComposedShapes:
-    """The best composition and how it was found."""
+    """The best pipeline set and how it was found."""
 
-    composition: ShapeSet
+    one_set: ShapeSet
     time: SetTime
     columns: int
     pruned: dict[str, int]
@@ -67,7 +67,7 @@ class ComposedShapes:
 
 
 def compose(costs: ProfileCosts, global_batch: int, effort: ShapeEffort = ShapeEffort()) -> ComposedShapes | None:
-    """The best composition found; None where none fits.
+    """The best pipeline set found; None where none fits.
 
     Args:
         costs: the model on the cluster's devices.
@@ -78,7 +78,7 @@ def compose(costs: ProfileCosts, global_batch: int, effort: ShapeEffort = ShapeE
 
 
 class ShapeComposer:
-    """Finds the best compositions of one job, on all kinds of device or on some; shapes are made and priced once."""
+    """Finds the best pipeline sets of one job, on all kinds of device or on some; shapes are made and priced once."""
 
     def __init__(self, costs: ProfileCosts, global_batch: int, effort: ShapeEffort = ShapeEffort()) -> None:
         self.costs = costs
@@ -90,14 +90,14 @@ class ShapeComposer:
         self._kept = undominated_shapes(self._every) if self._every else None
 
     def bound_s(self) -> float:
-        """Seconds below which no composition of these shapes comes; infinite where nothing fits."""
+        """Seconds below which no pipeline set of these shapes comes; infinite where nothing fits."""
         if self._every is None or self._kept is None:
             return math.inf
         columns = self._every.take(np.flatnonzero(self._kept))
         return shapes_bound_s(columns, self.costs, self._counts, self.pricer.global_batch)
 
     def best(self, counts: Mapping[str, int] | None = None) -> ComposedShapes | None:
-        """The best composition found; None where none fits.
+        """The best pipeline set found; None where none fits.
 
         Args:
             counts: most devices of each kind it may use, others none; all devices by default.
@@ -140,26 +140,24 @@ class ShapeComposer:
             shares=effort.shares,
         )[: effort.priced * max(1, int(np.count_nonzero(limits)) - FEW_KINDS)]
         shapes = {row: columns.shape(row, self._kinds) for rows in candidates for row, _ in rows}
-        compositions = [alone[0], *(merged(EqualPipelines(shapes[row], n) for row, n in rows) for rows in candidates)]
-        ranked = _quickest(pricer, compositions, USEFUL)
+        sets = [alone[0], *(merged(EqualPipelines(shapes[row], n) for row, n in rows) for rows in candidates)]
+        ranked = _quickest(pricer, sets, USEFUL)
         useful = list({part.shape: None for one in ranked for part in one.parts})
         best = best_improved(pricer, ranked[: effort.improved], useful)
         time = pricer.price(best)
         assert time is not None
-        return ComposedShapes(
-            composition=best, time=time, columns=int(inside.sum()), pruned=pruned, priced=len(compositions)
-        )
+        return ComposedShapes(one_set=best, time=time, columns=int(inside.sum()), pruned=pruned, priced=len(sets))
 
 
-def _quickest(pricer: SetPricer, compositions: list[ShapeSet], number: int) -> list[ShapeSet]:
-    """The compositions that take least, the quickest first."""
+def _quickest(pricer: SetPricer, sets: list[ShapeSet], number: int) -> list[ShapeSet]:
+    """The pipeline sets that take least, the quickest first."""
     best: list[tuple[float, int]] = []
-    for index, one in enumerate(compositions):
+    for index, one in enumerate(sets):
         time = pricer.price(one, best[-1][0] if len(best) == number else math.inf)
         if time is not None:
             insort(best, (time.step_time_s, index))
             del best[number:]
-    return [compositions[index] for _, index in best]
+    return [sets[index] for _, index in best]
 
 
 def _columns(
@@ -224,13 +222,13 @@ def _most_pipelines(columns: ShapeColumns, counts: Int[np.ndarray, "devices"]) -
 def _best_alone(
     columns: ShapeColumns, kinds: StageKinds, counts: Int[np.ndarray, "devices"], pricer: SetPricer
 ) -> tuple[ShapeSet, float] | None:
-    """The quickest composition of equal pipelines among the most promising."""
+    """The quickest pipeline set of equal pipelines among the most promising."""
     number = _most_pipelines(columns, counts)
     order = np.argsort(-number * columns.sequences_per_s, kind="stable")[:ALONE]
     best: tuple[ShapeSet, float] | None = None
     for row in order:
-        composition = ShapeSet((EqualPipelines(columns.shape(int(row), kinds), int(number[row])),))
-        time = pricer.price(composition)
+        one_set = ShapeSet((EqualPipelines(columns.shape(int(row), kinds), int(number[row])),))
+        time = pricer.price(one_set)
         if time is not None and (best is None or time.step_time_s < best[1]):
-            best = composition, time.step_time_s
+            best = one_set, time.step_time_s
     return best

@@ -1,4 +1,4 @@
-"""Compositions to start from: the best fractions of pipelines, rounded down.
+"""Pipeline sets to start from: the best fractions of pipelines, rounded down.
 
 Gradients couple pipelines by their number D and by the bytes of the fullest stage, so the fractions are found once for
 each limit of those bytes (least tensor degree t, most parameters p), with what one more pipeline adds to the ring:

@@ -1,4 +1,4 @@
-"""The time of a composition: pipelines of unequal shape, each at its own pace, that meet once a step.
+"""The time of a pipeline set: pipelines of unequal shape, each at its own pace, that meet once a step.
 
     T = max over pipelines of (m - 1) max_i(comp_i + c_i) + sum_i(comp_i + c_i)  +  max update  +  sync
 
@@ -40,7 +40,7 @@ class SetTime:
 
 
 class SetPricer:
-    """Prices compositions of one job; every shape once."""
+    """Prices pipeline sets of one job; every shape once."""
 
     def __init__(self, costs: ProfileCosts, global_batch: int) -> None:
         self.costs = costs
@@ -62,14 +62,14 @@ class SetPricer:
         """What a pipeline that can run trains by a time."""
         return self._pacer.rests(shape)
 
-    def price(self, composition: ShapeSet, below_s: float = math.inf) -> SetTime | None:
+    def price(self, one_set: ShapeSet, below_s: float = math.inf) -> SetTime | None:
         """The step; None where a pipeline cannot run, devices do not suffice or it takes too long.
 
         Args:
-            composition: at least one part.
-            below_s: time from which on nobody wants to know; most compositions reach it without their gradients.
+            one_set: at least one part.
+            below_s: time from which on nobody wants to know; most pipeline sets reach it without their gradients.
         """
-        parts = composition.parts
+        parts = one_set.parts
         paces = [pace for part in parts if (pace := self._pacer.pace(part.shape)) is not None]
         if len(paces) < len(parts) or any(count < 0 for count in self.free(parts, paces)):
             return None
@@ -93,7 +93,7 @@ class SetPricer:
         """Devices of each kind that some pipelines leave; below zero where they want more than there are.
 
         Args:
-            parts: of a composition.
+            parts: of a pipeline set.
             paces: of their shapes.
         """
         left = list(self.counts)

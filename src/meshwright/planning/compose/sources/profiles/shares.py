@@ -8,11 +8,11 @@ from meshwright.planning.compose.sources.profiles.pipeline_set import ShapeSet
 from meshwright.planning.compose.sources.profiles.set_price import SetPricer, SetTime
 
 
-def shares(composition: ShapeSet, time: SetTime, pricer: SetPricer) -> list[list[tuple[int, ...]]]:
+def shares(one_set: ShapeSet, time: SetTime, pricer: SetPricer) -> list[list[tuple[int, ...]]]:
     """Micro-batches of each pipeline of each part, by their sequences.
 
     Args:
-        composition: pipelines.
+        one_set: pipelines.
         time: most sequences each pipeline has time for.
         pricer: of the job.
 
@@ -20,8 +20,8 @@ def shares(composition: ShapeSet, time: SetTime, pricer: SetPricer) -> list[list
         by part and pipeline; what the pipelines could do beyond the batch is taken from all of them evenly, in whole
         smallest micro-batches. What these do not divide stays part-full.
     """
-    tables = [pricer.rests(part.shape) for part in composition.parts]
-    done = [[most] * part.pipelines for part, most in zip(composition.parts, time.sequences, strict=True)]
+    tables = [pricer.rests(part.shape) for part in one_set.parts]
+    done = [[most] * part.pipelines for part, most in zip(one_set.parts, time.sequences, strict=True)]
     surplus = sum(map(sum, done)) - pricer.global_batch
     # Those with small micro-batches last: they can give what is left over.
     turns = [(part, turn) for part, counts in enumerate(done) for turn in range(len(counts))]

@@ -1,4 +1,4 @@
-"""Bytes of one step of a composition that cross the links between groups of nodes, and what they cost.
+"""Bytes of one step of a pipeline set that cross the links between groups of nodes, and what they cost.
 
 activations   output of the cut layer x sequences, forward and backward, where a pipeline leaves a kind of device
 gradients     2 (D - 1) / D x 4 bytes x parameters on each link of a ring of D ranks, kinds side by side
@@ -21,7 +21,7 @@ from meshwright.units import GIGA
 
 def composition_traffic(
     costs: ProfileCosts,
-    composition: ShapeSet,
+    one_set: ShapeSet,
     shares: Sequence[Sequence[tuple[int, ...]]],
     cluster: ClusterSpec,
 ) -> tuple[LinkTraffic, ...]:
@@ -29,22 +29,22 @@ def composition_traffic(
 
     Args:
         costs: the model on the cluster's devices, kinds named as the groups.
-        composition: pipelines.
+        one_set: pipelines.
         shares: sequences of each micro-batch of each pipeline of each part.
         cluster: its links have the prices.
     """
     order = {name: number for number, name in enumerate(costs.kinds)}
     activations: dict[tuple[int, int], float] = defaultdict(float)
     gradients: dict[tuple[int, int], float] = defaultdict(float)
-    for part, pipelines in zip(composition.parts, shares, strict=True):
+    for part, pipelines in zip(one_set.parts, shares, strict=True):
         sequences = sum(sum(sizes) for sizes in pipelines)
         for cut, (here, there) in zip(part.shape.cuts[1:], pairwise(part.shape.stages), strict=False):
             ends = sorted((order[here.device], order[there.device]))
             if ends[0] != ends[1]:
                 activations[ends[0], ends[1]] += 2 * costs.boundary_bytes(cut) * sequences
-    for first, end in pairwise(sorted({cut for part in composition.parts for cut in part.shape.cuts})):
+    for first, end in pairwise(sorted({cut for part in one_set.parts for cut in part.shape.cuts})):
         ranks: dict[int, int] = defaultdict(int)
-        for part, pipelines in zip(composition.parts, shares, strict=True):
+        for part, pipelines in zip(one_set.parts, shares, strict=True):
             stage = part.shape.stages[bisect_right(part.shape.cuts, first) - 1]
             ranks[order[stage.device]] += stage.replicas * sum(1 for sizes in pipelines if sizes)
         held = sorted(kind for kind, count in ranks.items() if count)
