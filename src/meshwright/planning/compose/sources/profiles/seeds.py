@@ -21,7 +21,7 @@ from meshwright.planning.compose.sources.profiles.packing import packed
 from meshwright.shapes import Float, Int
 
 _ROUNDS = 4
-_LIMITS = 8
+_LIMITS = 16
 _SMALLEST_RING = 2
 
 
