@@ -17,7 +17,7 @@ from meshwright.errors import InputError, MeshwrightError, UnsupportedError
 from meshwright.formats.cluster import assumptions
 from meshwright.formats.cluster_file import cluster_from_table
 from meshwright.formats.clusters import FORMATS, read_cluster, read_description
-from meshwright.formats.clusters.hostlist import hosts
+from meshwright.formats.clusters.slurm import hosts
 from meshwright.formats.clusters.write import cluster_file
 from meshwright.library.devices import device
 from meshwright.specs.cluster import ClusterSpec

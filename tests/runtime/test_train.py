@@ -15,9 +15,8 @@ import pytest
 
 from meshwright.app.elastic import training_on
 from meshwright.errors import LostError
-from meshwright.runtime.loader import Loader
 from meshwright.runtime.timings import this_machine
-from meshwright.runtime.train import Recovery, Steps, train
+from meshwright.runtime.train import Loader, Recovery, Steps, train
 from meshwright.runtime.training_run import Training
 from meshwright.specs.row import PlanRow
 

@@ -13,9 +13,8 @@ from jax.sharding import Mesh
 
 from meshwright.compiler.grid import DeviceGrid
 from meshwright.specs.layers import Attention, MoeMlp
-from meshwright.zoo.attention_core import mixed
-from meshwright.zoo.expert_core import through_experts
-from meshwright.zoo.experts import OF_EACH, expert_weights
+from meshwright.zoo.attention import mixed
+from meshwright.zoo.experts import OF_EACH, expert_weights, through_experts
 
 SAMPLES, LENGTH, WIDTH = 4, 16, 8
 

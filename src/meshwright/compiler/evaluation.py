@@ -36,7 +36,7 @@ class TracedFunction:
     step: TracedStep
     """As a step whose loss is the whole function and which differentiates nothing."""
     gathers: tuple[GatheredResult, ...]
-    """Of each result."""
+    """How each result of the micro-batches becomes one value."""
 
 
 def trace_function(

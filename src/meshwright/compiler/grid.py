@@ -53,9 +53,9 @@ class DeviceGrid:
     expert: Axes
     expert_tensor: Axes
     shards: Axes
-    """Along which ZeRO splits weights and states of dense layers."""
+    """Axes along which ZeRO splits weights and states of dense layers."""
     expert_shards: Axes
-    """Likewise of experts."""
+    """Axes along which ZeRO splits weights and states of experts."""
 
     @classmethod
     def of(
@@ -118,7 +118,7 @@ class DeviceGrid:
 
     @property
     def devices(self) -> int:
-        """Of a stage."""
+        """Number of devices of a stage."""
         return prod(size for _, size in self.sizes)
 
     @property

@@ -41,7 +41,7 @@ class Instruction:
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
     executable: str | None = None
-    """Of RUN."""
+    """Name of the executable that a RUN calls."""
     donates: tuple[int, ...] = ()
     """What a RUN reads for the last time and whose memory its results take."""
     peer: int | None = None
@@ -49,7 +49,7 @@ class Instruction:
     group: tuple[int, ...] = ()
     """Meshes of BROADCAST, the one that sends first, and of ALLREDUCE."""
     combine: str | None = None
-    """Of ALLREDUCE, a name in `COMBINES`."""
+    """Operation of an ALLREDUCE, a name in `COMBINES`."""
 
     def targets(self, mesh: int) -> tuple[int, ...]:
         """Meshes that it sends to.

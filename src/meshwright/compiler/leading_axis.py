@@ -127,10 +127,10 @@ class Stacking:
     """What the user of a step sees stacked and the step itself takes and returns in parts."""
 
     in_tree: Any
-    """Of the arguments, as the user passes them."""
+    """Tree of the arguments as the user passes them."""
     out_tree: Any
     inputs: tuple[Bounds | None, ...]
-    """Of each leaf that the user passes."""
+    """First row of each part, for every leaf that the user passes; None where a leaf is not stacked."""
     outputs: tuple[Bounds | None, ...]
 
     def parted(self, leaves: Sequence[Any], part: Callable[[Any, Bounds], Sequence[Any]]) -> list[Any]:

@@ -90,16 +90,16 @@ class ShardParallel(Method):
     mesh_shape: tuple[int, ...] | None = None
     """Devices along each axis of a logical mesh of 1 to 3 axes; without it, the best row or grid of two axes."""
     memory_bytes: float | None = None
-    """Of one device, for parameters, their gradients and state, and activations; unlimited without it."""
+    """Memory of one device for parameters, gradients, optimizer state and activations, bytes; None: unlimited."""
     hosts: Stated | None = None
     """What the devices and their links are like, of one kind: `8xH100`, a cluster, or numbers; without it, the kind of
     the devices where the library knows it, else its unknown accelerator."""
     flop_per_s: float | None = None
-    """Of one device, instead of that of `hosts`."""
+    """Speed of one device in matrix products; None: that of `hosts`."""
     link_bytes_per_s: float | None = None
     """Out of one device, in one direction, likewise."""
     link_latency_s: float | None = None
-    """Of one collective, likewise."""
+    """Latency of one collective, seconds; None: that of `hosts`."""
 
     def __post_init__(self) -> None:
         Method.__post_init__(self)

@@ -28,7 +28,7 @@ class Reduction:
     parts: Mapping[int, core.Var]
     """What each mesh has combined of its own."""
     eqns: tuple[core.JaxprEqn, ...]
-    """That make the parts, in place of the chain."""
+    """Equations that compute the parts, in place of the chain."""
     chain: tuple[core.JaxprEqn, ...]
 
 

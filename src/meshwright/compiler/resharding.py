@@ -35,13 +35,13 @@ class TileLayout:
     """Sharding of an array on a mesh; its devices are counted along the last axis first."""
 
     sizes: tuple[int, ...]
-    """Of the mesh."""
+    """Sizes of the mesh's axes."""
     axes: tuple[str, ...]
     spec: PartitionSpec
 
     @property
     def devices(self) -> int:
-        """Of the mesh."""
+        """Number of devices of the mesh."""
         return prod(self.sizes)
 
     def boxes(self, shape: tuple[int, ...]) -> tuple[Box, ...]:
@@ -93,7 +93,7 @@ class MeshLinks:
     inside_bytes_per_s: float
     """Between devices of the target mesh, out of one device."""
     latency_s: float = 0.0
-    """Of one message."""
+    """Latency of one message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Resharding:
     transfers: tuple[Transfer, ...]
     crossing_bytes: float
     gathered_bytes: float
-    """That one device of the target mesh receives from its neighbours afterwards."""
+    """Bytes that one device of the target mesh then receives from the others of that mesh."""
     seconds: float
 
 

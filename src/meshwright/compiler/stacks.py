@@ -43,7 +43,7 @@ class PartedLoss:
     bounds: tuple[Bounds | None, ...]
     """Partition of each operand of the loss it was made of."""
     origins: tuple[Origin, ...]
-    """Of each equation."""
+    """Origin of each equation."""
 
 
 def layer_loops(loss: core.Jaxpr, wrt: Sequence[int]) -> tuple[int, ...]:

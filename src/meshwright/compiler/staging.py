@@ -23,7 +23,7 @@ class Staged:
     """With a loop for every stage, where there was one over all layers."""
     stages: tuple[CutStage, ...]
     layers: tuple[tuple[CutStage, ...], ...]
-    """Of each stage: its layers, a loop over several of them for one."""
+    """Layers of each stage; a loop over several layers counts as one."""
 
 
 def staged(step: TracedStep, ends: Callable[[Body], Sequence[int]], layers: Sequence[int] | None = None) -> Staged:

@@ -64,7 +64,7 @@ class Flattened:
     """Inputs that are split into micro-batches."""
     in_tree: Any
     out_tree: list[Any]
-    """Of the results, once `flat` was called."""
+    """Tree of the results, filled by the call of `flat`."""
 
     def cut(self, parts: int) -> list[jax.ShapeDtypeStruct]:
         """Shapes of the inputs of one of so many micro-batches."""

@@ -36,7 +36,7 @@ class MeshUpdate:
     places: tuple[int, ...]
     """Inputs of the step whose newer values it makes."""
     inputs: tuple[core.Var, ...]
-    """Of the step, and gradients of its own stage."""
+    """Inputs of the step that it reads, and gradients of its own stage."""
     program: core.ClosedJaxpr
 
 

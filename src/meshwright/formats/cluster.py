@@ -18,7 +18,7 @@ from meshwright.specs.device import Basis, DeviceSpec, NodeDefaults
 from meshwright.units import GIGA, significant
 
 DeviceLookup = Callable[[str], DeviceSpec]
-"""From a name or alias to the device; raises UnsupportedError for a name nobody knows."""
+"""From a name or alias to the device; raises UnsupportedError for an unknown name."""
 
 MAX_GROUPS = 64
 _MAX_TEXT = 10_000
@@ -70,7 +70,7 @@ class GroupLinks:
     inter_latency_s: float | None = None
     scaleup_domain: int | None = None
     basis: Basis = "datasheet"
-    """Of the numbers given. A measured speed is what collectives reach, so that no efficiency is taken off it."""
+    """Where the numbers come from. A measured speed is what collectives reach: no efficiency is applied to it."""
 
 
 @dataclass(slots=True)

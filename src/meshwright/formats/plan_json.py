@@ -83,7 +83,7 @@ class PlanFile:
 
     planned: PlannedJob
     hash: str
-    """Of the content as read."""
+    """Hash of the content as read."""
     warnings: tuple[str, ...] = ()
 
     @property

@@ -39,7 +39,7 @@ class StageTimes:
     activation_bytes: Float[np.ndarray, "workers chunks"] | None = None
     """Kept for one micro-batch from its forward to its backward."""
     capacity_bytes: Float[np.ndarray, "workers chunks"] | None = None
-    """Of the worker, the same for all its chunks."""
+    """Memory of the worker, the same for all its chunks."""
     weight_bytes: Float[np.ndarray, "workers chunks"] | None = None
     """Weights, gradients and optimizer states."""
 

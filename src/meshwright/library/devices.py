@@ -125,7 +125,7 @@ class UnknownAccelerator:
     link_bytes_per_s: float
     """Out of one device, in one direction."""
     link_latency_s: float
-    """Of one collective."""
+    """Latency of one collective."""
     basis: Basis
     source: str
 

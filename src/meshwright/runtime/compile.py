@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from meshwright.compiler.cut import CutStage
 from meshwright.compiler.layers import layer_ends
-from meshwright.compiler.lower import lower
+from meshwright.compiler.lower import lower, task_order
 from meshwright.compiler.methods import (
     Auto,
     FromPlan,
@@ -21,7 +21,6 @@ from meshwright.compiler.methods import (
     PipeshardParallel,
     ShardParallel,
 )
-from meshwright.compiler.order import task_order
 from meshwright.compiler.ranks.form import form_of
 from meshwright.compiler.sharding.apply import AXES, Setting, shard_stage
 from meshwright.compiler.sharding.cost import LogicalMesh

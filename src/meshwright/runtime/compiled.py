@@ -41,7 +41,7 @@ class CompiledStep:
     reductions: str = ""
     """When gradients are reduced, and why; empty on single devices."""
     plan: StagesPlan | None = None
-    """Of `Auto` and `FromPlan`, every decision in it: `plan.save(path)`, `FromPlan(plan=StagesPlan.load(path))`."""
+    """Decisions of `Auto` or `FromPlan`: `plan.save(path)`, `FromPlan(plan=StagesPlan.load(path))`."""
 
     @property
     def sharding(self) -> MeshSharding:

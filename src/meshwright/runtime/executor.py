@@ -22,7 +22,7 @@ SMALL_BYTES = 1 << 14
 COMBINE: Mapping[str, Callable[[Any, Any], Any]] = {
     "add": jnp.add, "and": jnp.bitwise_and, "or": jnp.bitwise_or, "max": jnp.maximum, "min": jnp.minimum,
 }  # fmt: skip
-"""Of ALLREDUCE."""
+"""Operations of ALLREDUCE by name."""
 
 
 class MeshExecutor:
@@ -57,7 +57,7 @@ class MeshExecutor:
         self._functions, self._channels, self._watch = functions, channels, watch
         self._compiled: dict[Any, Any] = {}
         self._runs: dict[int, Any] = {}
-        """By place of a RUN, what it calls."""
+        """Compiled function of each RUN, by its index in the list."""
         self._posted = -1
         """Place of the ALLREDUCE whose own part was sent last."""
         self._shardings: dict[int, NamedSharding] = {}

@@ -33,7 +33,7 @@ class CompiledFunction:
     program: StepProgram
     verified: VerifiedLists
     meshes: tuple[int, ...]
-    """That its parts run on, in order."""
+    """Meshes that its parts run on, in order."""
     runtime: LocalRuntime | RemoteRuntime
 
     def __call__(self, *arguments: Any) -> Any:

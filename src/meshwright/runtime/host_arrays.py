@@ -24,13 +24,13 @@ class HostForm:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     bytes: int
-    """Of the whole array."""
+    """Size of the whole array in bytes."""
     keys: str = ""
     """Kind of random keys these are the numbers of."""
 
     @property
     def aligned_bytes(self) -> int:
-        """Of the whole array, and up to where another one may start behind it."""
+        """Size of the whole array, padded to where another array may start."""
         return self.bytes + -self.bytes % ALIGNED_BYTES
 
     def value(self, body: np.ndarray, start: int = 0) -> Any:

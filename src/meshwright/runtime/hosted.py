@@ -23,7 +23,7 @@ from meshwright.runtime.host_arrays import HostForm, from_host, host_form
 from meshwright.runtime.portable import WorkerProgram
 
 LINKS = MeshLinks(cross_bytes_per_s=1e9, inside_bytes_per_s=10e9, latency_s=5e-5)
-"""Of hosts beside each other; only the choice between two ways of sending depends on it."""
+"""Assumed links between neighbouring hosts; only the choice between two ways of sending depends on them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ class TimedInstruction:
 
 
 Moments = tuple[tuple[TimedInstruction, ...], ...]
-"""Of each mesh, in the order of its list."""
+"""Timed instructions of each mesh, in the order of its list."""
 
 
 def from_start(moments: Sequence[Sequence[TimedInstruction]]) -> Moments:
@@ -54,41 +54,45 @@ def replay(program: StepProgram, run_s: Sequence[Mapping[str, float]], hop_s: fl
         hop_s: that a message takes whatever its size.
         bytes_per_s: of messages.
     """
+    mail = _Mail(program, hop_s, bytes_per_s)
     clock = [0.0] * program.meshes
     place = [0] * program.meshes
     found: list[list[TimedInstruction]] = [[] for _ in range(program.meshes)]
-    arriving: dict[tuple[int, int], deque[float]] = {}
-    posted: set[int] = set()
-    """Meshes that have sent their part of the ALLREDUCE they stand at."""
     moved = True
     while moved:
         moved = False
         for mesh, instructions in enumerate(program.lists):
             while place[mesh] < len(instructions):
-                one = instructions[place[mesh]]
-                end = _end(program, mesh, one, clock[mesh], run_s, arriving, posted, hop_s, bytes_per_s)
+                one, now = instructions[place[mesh]], clock[mesh]
+                end = now + run_s[mesh][one.executable or ""] if one.op is Op.RUN else mail.end_s(mesh, one, now)
                 if end is None:
                     break
-                found[mesh].append(TimedInstruction(place[mesh], clock[mesh], end))
+                found[mesh].append(TimedInstruction(place[mesh], now, end))
                 clock[mesh] = end
                 place[mesh] += 1
                 moved = True
     return tuple(tuple(own) for own in found)
 
 
-def _end(
-    program: StepProgram, mesh: int, one: Instruction, now_s: float, run_s: Sequence[Mapping[str, float]],
-    arriving: dict[tuple[int, int], deque[float]], posted: set[int], hop_s: float, bytes_per_s: float,
-) -> float | None:  # fmt: skip
-    if one.op is Op.RUN:
-        return now_s + run_s[mesh][one.executable or ""]
-    size = sum(program.buffers[buffer].bytes for buffer in one.reads)
-    if one.op is not Op.ALLREDUCE or mesh not in posted:
-        for target in one.targets(mesh):
-            arriving.setdefault((mesh, target), deque()).append(now_s + hop_s + size / bytes_per_s)
-    posted.add(mesh)
-    channels = [arriving.get((source, mesh)) for source in one.sources(mesh)]
-    if not all(channels):
-        return None
-    posted.discard(mesh)
-    return max([now_s, *(channel.popleft() for channel in channels if channel)])
+class _Mail:
+    """Messages between meshes: a constant time each, and their bytes over a speed."""
+
+    def __init__(self, program: StepProgram, hop_s: float, bytes_per_s: float) -> None:
+        self.program, self.hop_s, self.bytes_per_s = program, hop_s, bytes_per_s
+        self.arriving: dict[tuple[int, int], deque[float]] = {}
+        self.posted: set[int] = set()
+        """Meshes that have sent their part of the ALLREDUCE that they wait in."""
+
+    def end_s(self, mesh: int, one: Instruction, now_s: float) -> float | None:
+        """When a mesh has done an instruction that computes nothing; None while a message is missing."""
+        size = sum(self.program.buffers[buffer].bytes for buffer in one.reads)
+        if one.op is not Op.ALLREDUCE or mesh not in self.posted:
+            for target in one.targets(mesh):
+                arrival = now_s + self.hop_s + size / self.bytes_per_s
+                self.arriving.setdefault((mesh, target), deque()).append(arrival)
+        self.posted.add(mesh)
+        channels = [self.arriving.get((source, mesh)) for source in one.sources(mesh)]
+        if not all(channels):
+            return None
+        self.posted.discard(mesh)
+        return max([now_s, *(channel.popleft() for channel in channels if channel)])

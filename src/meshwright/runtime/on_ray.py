@@ -207,7 +207,7 @@ def _actor_class(ray: Any) -> type:
             return self._place
 
         def pid(self) -> int:
-            """Of the process."""
+            """Identifier of the process."""
             return os.getpid()
 
     return RayWorker

@@ -1,4 +1,4 @@
-"""A parallelized step held against the same step on one device: loss, gradients and weights, tensor by tensor."""
+"""A parallelized step compared with the same step on one device: loss, gradients and weights, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TensorDifference:
     weight: float
     """max |a - b| / max(1, max |b|) after the last step."""
     zero_gradient: bool
-    """Whether its true gradient is zero: then it is listed, and not held to the tolerance."""
+    """Whether its true gradient is zero: then it is listed, and not compared with the tolerance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Parity:
     routed: int = 0
     """Choices of experts that were compared, after the last step: every token's on every layer."""
     routed_otherwise: int = 0
-    """Of those, where the two runs choose other experts."""
+    """Number of those for which the two runs choose different experts."""
 
     @property
     def loss(self) -> float:
@@ -78,7 +78,7 @@ class StepsOutcome:
 
     losses: tuple[float, ...]
     gradients: Any
-    """Of the first step."""
+    """Gradients of the first step."""
     weights: Any
     """After the last."""
     routes: np.ndarray | None

@@ -26,24 +26,24 @@ class WorkerProgram:
     grids: tuple[tuple[tuple[str, ...], tuple[int, ...]], ...]
     """Axes and sizes of all meshes."""
     matched: Mapping[tuple[int, int], Instruction]
-    """By place of an instruction and mesh that it sends to or waits for, the instruction on the other side."""
+    """Matching instruction of the other mesh, by the index of an instruction and the mesh it exchanges with."""
     kept: tuple[int, ...] = ()
     """Buffers of this mesh that outputs of the step are in when the list ends."""
     host: int = 0
-    """Of the mesh's hosts."""
+    """Index of this host among the mesh's hosts."""
     hosts: int = 1
-    """That share each mesh."""
+    """Number of hosts that share each mesh."""
     coordinator: str = ""
     """Address where the hosts of a mesh find each other."""
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Of the mesh."""
+        """Axes of the mesh."""
         return self.grids[self.mesh][0]
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Of the mesh along its axes."""
+        """Sizes of the mesh's axes."""
         return self.grids[self.mesh][1]
 
     def worker_of(self, mesh: int, host: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import weakref
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +29,28 @@ COMPILING = 10
 SECRET_BYTES = 16
 
 
-class RemoteArray:
+class DistributedArray(ABC):
+    """An array that is not in one place of this process."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the whole array."""
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+class RemoteArray(DistributedArray):
     """A value that a worker keeps; `numpy.asarray` gathers it."""
 
     __slots__ = ("_buffer", "_given", "_host", "_key", "_team")
@@ -51,24 +73,14 @@ class RemoteArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the whole array."""
+        """Shape of the whole array."""
         return self._buffer.shape
 
     @property
     def dtype(self) -> Any:
-        """Of its entries."""
+        """Type of the entries."""
         form = host_form(self._buffer.shape, self._buffer.dtype)
         return jax.random.key(0, impl=form.keys).dtype if form.keys else form.dtype
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of entries."""
-        return int(np.prod(self.shape, dtype=np.int64))
 
     @property
     def mesh(self) -> int:

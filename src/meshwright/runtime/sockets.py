@@ -51,9 +51,9 @@ class Address:
     """Where a worker listens."""
 
     machine: str
-    """Of this boot; workers of one machine share memory."""
+    """Identifier of this boot; workers of one machine share memory."""
     path: str
-    """Of its unix socket."""
+    """Path of its unix socket."""
     host: str
     port: int
 

@@ -9,10 +9,10 @@ import jax
 import numpy as np
 
 from meshwright.compiler.leading_axis import Bounds, spans
-from meshwright.runtime.remote import RemoteArray
+from meshwright.runtime.remote import DistributedArray, RemoteArray
 
 
-class StackedArray:
+class StackedArray(DistributedArray):
     """An array whose rows are split over several meshes; `numpy.asarray` gathers it."""
 
     def __init__(self, parts: Sequence[Any], bounds: Bounds) -> None:
@@ -26,23 +26,13 @@ class StackedArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the whole array."""
+        """Shape of the whole array."""
         return (self.bounds[-1], *self.parts[0].shape[1:])
 
     @property
     def dtype(self) -> Any:
-        """Of its entries."""
+        """Type of the entries."""
         return self.parts[0].dtype
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of entries."""
-        return int(np.prod(self.shape, dtype=np.int64))
 
     def block_until_ready(self) -> StackedArray:
         """Wait for all parts."""

@@ -110,7 +110,7 @@ def _until(points: Iterator[T], budget_s: float) -> list[T]:
 
 
 def _seconds(run: Callable[..., Any], *values: Any) -> float:
-    """Of one call, compiled before: the least of a few rounds, each long enough."""
+    """Seconds of one compiled call: the least of a few rounds, each long enough."""
     jax.block_until_ready(run(*values))
     started = time.perf_counter()
     jax.block_until_ready(run(*values))

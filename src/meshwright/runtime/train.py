@@ -2,20 +2,82 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Full, Queue
 from typing import Any
 
 import jax
 
 from meshwright.errors import LostError
 from meshwright.runtime.checkpoint import TABLE, restore_checkpoint, save_checkpoint
-from meshwright.runtime.loader import Loader
 from meshwright.runtime.parallelize import ParallelizedStep
 from meshwright.runtime.training_run import Training
 from meshwright.specs.row import PlanRow
+
+POLL_S = 0.1
+
+
+class Loader:
+    """Iterates over `source(start)`, `source(start + 1)`, ...; a thread keeps the next few ready."""
+
+    def __init__(self, source: Callable[[int], Any], start: int = 0, ahead: int = 2) -> None:
+        """Begin to make batches.
+
+        Args:
+            source: of the batch of a step; it depends on nothing but the step, so that a run can go on from any.
+            start: first step.
+            ahead: batches kept ready.
+        """
+        self.step = start
+        """Step of the next batch, saved in checkpoints."""
+        self._ready: Queue[tuple[Any, BaseException | None]] = Queue(max(1, ahead))
+        self._ended = threading.Event()
+        threading.Thread(target=self._make, args=(source, start), daemon=True).start()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Itself."""
+        return self
+
+    def __next__(self) -> Any:
+        """The next batch, waited for.
+
+        Raises:
+            StopIteration: the loader was closed.
+        """
+        if self._ended.is_set():
+            raise StopIteration
+        batch, error = self._ready.get()
+        if error is not None:
+            self.close()
+            raise error
+        self.step += 1
+        return batch
+
+    def close(self) -> None:
+        """Stop making batches."""
+        self._ended.set()
+
+    def _make(self, source: Callable[[int], Any], step: int) -> None:
+        while not self._ended.is_set():
+            made: tuple[Any, BaseException | None]
+            try:
+                made = source(step), None
+            except BaseException as error:
+                made = None, error
+            while not self._ended.is_set():
+                try:
+                    self._ready.put(made, timeout=POLL_S)
+                    break
+                except Full:
+                    continue
+            if made[1] is not None:
+                return
+            step += 1
+
 
 SETTLE_S = 60.0
 """After a loss, a cluster may place workers on the lost node until it misses it: for so long workers that are lost
@@ -28,15 +90,15 @@ class Recovery:
     """A worker was lost, and the run went on."""
 
     why: str
-    """What was lost, and where it was."""
+    """What was lost, and where it ran."""
     step: int
     """Under way when it was lost."""
     resumed: int
     """Step with which it went on: those between were done again."""
     plan: PlanRow
-    """With which it went on."""
+    """Plan that the run continued with."""
     devices: int
-    """That were left."""
+    """Number of devices that were left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +107,7 @@ class Steps:
 
     count: int
     folder: Path | None = None
-    """Of checkpoints; a run goes on from one that is there."""
+    """Folder of checkpoints; a run continues from one that is there."""
     every: int = 10
     """Steps from one checkpoint to the next."""
     plan_again: Callable[[Training, int], Training] | None = None

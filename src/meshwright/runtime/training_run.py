@@ -36,7 +36,7 @@ class Training:
     """Layers of each virtual stage, as the planner splits them."""
     seq_len: int
     hidden: int | None = None
-    """Of the perceptron."""
+    """Width of the perceptron."""
     compute: str | None = None
     """Format of products; None for that of the weights."""
     seed: int = 0

@@ -57,5 +57,5 @@ class Waiter:
 
 
 def processors() -> int:
-    """Of this machine that this process may use."""
+    """Number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -31,7 +31,7 @@ class BufferMove:
 
     key: Key
     given: Buffer
-    """That held it where it was made."""
+    """Buffer that held the value where it was made."""
     target: int
     buffer: int
     """On the target."""
@@ -51,7 +51,7 @@ class Orders:
     reused: Mapping[int, Key] = field(default_factory=dict)
     """Buffers that hold kept values."""
     moves: Sequence[BufferMove] = ()
-    """Of all workers, in one order, before the list."""
+    """Moves between workers before the list runs, in the same order for all."""
     drop: Sequence[Key] = ()
     """Kept values that nobody refers to any more."""
     step: int = 0
@@ -59,12 +59,12 @@ class Orders:
     timed: bool = False
     """Whether instructions are timed, and waited for."""
     program: int = 0
-    """Of those the worker has."""
+    """Index of the program among those loaded in the worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What a worker tells of a step."""
+    """What a worker reports of a step."""
 
     scalars: Mapping[Key, Any]
     """Kept values without axes."""

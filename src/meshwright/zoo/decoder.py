@@ -12,13 +12,56 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshwright.compiler.grid import DeviceGrid
+from meshwright.errors import Problem, UnsupportedError
 from meshwright.specs.layers import Attention, DenseMlp, MoeMlp
 from meshwright.specs.model import LayerSpec, ModelSpec
 from meshwright.zoo.attention import attention, attention_weights
 from meshwright.zoo.experts import CAPACITY_FACTOR, expert_weights, experts, routed
 from meshwright.zoo.feed_forward import mlp, mlp_weights
 from meshwright.zoo.parts import cast, drawn, dropout, norm, norm_weights, sample_keys
-from meshwright.zoo.supported import check_supported
+
+
+def check_supported(spec: ModelSpec, seq_len: int) -> None:
+    """Whether the decoder can be built.
+
+    Args:
+        spec: of the model.
+        seq_len: tokens of a sample.
+
+    Raises:
+        UnsupportedError: it cannot, with every reason.
+    """
+    problems = [
+        Problem(what=f"{spec.name} has {what}", why="models that run here are decoders of grouped attention and MLPs or"
+                " experts", fix="a model such as llama-3.1-8b, gpt2 or mixtral-8x7b, scaled down", field="model")
+        for what in dict.fromkeys(_missing(spec))
+    ]  # fmt: skip
+    most = spec.learned_positions or spec.max_seq_len
+    if seq_len > most:
+        problems.append(Problem(what=f"{seq_len} tokens a sample, {spec.name} has {most} positions",
+                                why="every token has a position", fix=f"--seq {most}", field="seq_len"))  # fmt: skip
+    if problems:
+        raise UnsupportedError(problems, code="MW410")
+
+
+def _missing(spec: ModelSpec) -> Iterator[str]:
+    if spec.mtp_layers:
+        yield "multi-token-prediction layers"
+    for layer in spec.kinds():
+        if not isinstance(layer.attention, Attention):
+            yield "latent attention"
+            continue
+        if layer.attention.gate:
+            yield "gates on its attention's output"
+        if layer.attention.sinks:
+            yield "attention sinks"
+        if layer.norms > 2:
+            yield f"{layer.norms} norms in a layer"
+        if layer.norms == 1 and not layer.parallel_block:
+            yield "one norm for attention and MLP in a row"
+        if layer.norms < 1:
+            yield "layers without norms"
+
 
 DROPOUT = 0.1
 BALANCE_WEIGHT = 0.01
@@ -36,20 +79,20 @@ class Decoder:
     compute: str | None = None
     """Format of products and activations; None keeps the weights'."""
     dropout: float = DROPOUT
-    """Of layers that have dropout."""
+    """Dropout rate of the layers that have dropout."""
     capacity_factor: float | None = CAPACITY_FACTOR
     recompute: tuple[tuple[int, Recompute], ...] = ()
     """Runs of layers, from the first, and what their backward computes again: nothing, scores of the attention
     (selective), or all but what enters the run (full); layers behind the runs keep everything."""
     grid: DeviceGrid | None = None
-    """Of the devices that share its work; None for one device."""
+    """Grid of the devices that share its work; None: one device."""
 
     def __post_init__(self) -> None:
         check_supported(self.spec, self.seq_len)
 
     @property
     def name(self) -> str:
-        """That of its spec."""
+        """Name of the model's spec."""
         return self.spec.name
 
     @property

@@ -71,7 +71,7 @@ class PartCost:
     forward_s: float
     backward_s: float
     sync_s: float
-    """Of its gradients, once a step."""
+    """Seconds of the gradient reduction, once a step."""
     state_bytes: float
     kept_bytes: float
     transient_bytes: float
@@ -296,7 +296,7 @@ class _Solved:
     objective_s: Float[np.ndarray, "handed_in handed_on"]
 
     def choice(self, handed_in: int, handed_on: int) -> list[int]:
-        """Of every node, by placements of the borders."""
+        """Choice of every node for the placements of the borders."""
         return [int(own[handed_in, handed_on]) for own in self.chosen]
 
     def cost(self, handed_in: int, handed_on: int) -> PartCost:

@@ -12,7 +12,7 @@ class Model(Protocol):
 
     @property
     def name(self) -> str:
-        """What users call it."""
+        """Name as users write it."""
         ...
 
     @property

@@ -25,9 +25,9 @@ class Form:
     step: TracedStep
     stages: tuple[CutStage, ...]
     layouts: tuple[Layout, ...]
-    """By mesh."""
+    """Layout of values on each mesh."""
     axes: tuple[tuple[str, int], ...] = ()
-    """Of data ranks that run stages for their own samples, and devices along them."""
+    """Mesh axes of the data ranks that run stages on their own samples, with their sizes."""
     reductions: str = ""
     """When gradients are reduced, and why, as users read it."""
 

@@ -105,7 +105,7 @@ class PartitionedLayout:
         return self._held(Role.PARAMETER, self.step.loss.invars[operand])
 
     def other(self, operand: int) -> PlacedValue:
-        """Likewise."""
+        """It stays where it is put when it is first read, as parameters do."""
         return self._held(Role.OTHER, self.step.loss.invars[operand])
 
     def carried(self, var: core.Var) -> PlacedValue:

@@ -42,7 +42,7 @@ class RankLayout:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Of the mesh of the data ranks."""
+        """Axes of the mesh of the data ranks."""
         return tuple(name for name, _ in self.ranks.axes)
 
     @property
@@ -70,7 +70,7 @@ class RankLayout:
         return self._placed(var.aval, self.ranks.carried[var])
 
     def cotangent(self, var: core.Var) -> PlacedValue:
-        """Of samples by samples; of anything else each rank has a share of its own."""
+        """Cotangent of a value: split by samples if the value is, else a partial sum on each rank."""
         placement = self.ranks.carried[var]
         return self._placed(var.aval, placement if placement >= 0 else SUM)
 

@@ -30,17 +30,17 @@ class RankStages:
     number: int | None
     """The operand that holds the number of the rank."""
     operands: tuple[Placement, ...]
-    """Of the loss."""
+    """Placement of each operand of the loss."""
     carried: Mapping[core.Var, Placement]
-    """Of what is passed on between stages."""
+    """Placement of each value passed between stages."""
     results: Mapping[int, Placement]
-    """Of results of the loss, by place."""
+    """Placement of each result of the loss, by its index."""
     axes: tuple[tuple[str, int], ...]
-    """Of the mesh of the ranks, and devices along them."""
+    """Axes of the mesh of the ranks, with their sizes."""
 
     @property
     def ranks(self) -> int:
-        """That share the samples."""
+        """Number of ranks that share the samples."""
         return prod(size for _, size in self.axes)
 
 

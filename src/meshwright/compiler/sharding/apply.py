@@ -38,7 +38,7 @@ class SolvedSharding:
     solution: Decision
     mesh: Mesh
     specs: Mapping[core.Var, PartitionSpec]
-    """Of inputs, parameters, gradients and optimizer state."""
+    """Sharding of inputs, parameters, gradients and optimizer state."""
 
     def spec(self, role: Role, var: core.Var, devices: int) -> PartitionSpec:
         """How a value is sharded.
@@ -60,7 +60,7 @@ class Setting:
     """What a stage stands in."""
 
     memory_bytes: float | None = None
-    """Of one device; unlimited without it."""
+    """Memory of one device, bytes; None: unlimited."""
     in_flight: float = 1.0
     """Micro-batches whose activations it holds at once."""
     recompute: bool = False
@@ -68,7 +68,7 @@ class Setting:
     split_state: bool = False
     """Whether optimizer state is split over all of its devices."""
     choice: tuple[int, ...] | None = None
-    """Of each node, where it was decided before."""
+    """Choice of each node from an earlier decision; None: decide now."""
 
 
 def shard_stage(

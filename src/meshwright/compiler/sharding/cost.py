@@ -40,7 +40,7 @@ class LogicalMesh:
 
     axes: tuple[MeshAxis, ...]
     flop_per_s: float
-    """Of one device, as it is reached in products of matrices."""
+    """Speed of one device reached in matrix products, flop/s."""
     source: str = "stated"
     """Where the numbers of its devices and links come from."""
 

@@ -21,7 +21,7 @@ class OperatorChoice:
     chosen: str
     """Dimensions of operands and result with the axes that split them: `16/x,64 @ 64,256/y -> 16/x,256/y`."""
     communication_s: float
-    """Of the operator itself, forward and backward."""
+    """Communication of the operator itself, forward and backward."""
     compute_s: float
     next_best: str | None
     """The way that costs least of the others; None where there is no other."""

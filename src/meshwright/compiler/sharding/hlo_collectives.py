@@ -27,17 +27,17 @@ class Collectives:
     """What a program sends in one run."""
 
     count: Mapping[str, int]
-    """Of each kind."""
+    """Number of collectives of each kind."""
     result_bytes: Mapping[str, int]
     """On one device, of the results of each kind."""
     numbers: Mapping[str, int]
-    """Of `count`, those that move single numbers only: a loss, a norm, a count."""
+    """Number of those that move single numbers only (a loss, a norm, a count), by kind."""
     sent_bytes: float
     """Out of one device, where each goes around a ring of its devices."""
 
     @property
     def of_arrays(self) -> dict[str, int]:
-        """Of each kind, those that move more than single numbers."""
+        """Number of collectives that move more than single numbers, by kind."""
         found = {kind: count - self.numbers.get(kind, 0) for kind, count in self.count.items()}
         return {kind: count for kind, count in found.items() if count}
 

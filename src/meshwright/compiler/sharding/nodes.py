@@ -19,7 +19,7 @@ class DecisionNode:
 
     label: str
     placements: Placements
-    """Of its first result, or of the operand."""
+    """Placements of the first result, or of the operand, for each choice."""
     communication_s: Float[np.ndarray, " choices"]
     compute_s: Float[np.ndarray, " choices"]
     memory_bytes: Float[np.ndarray, " choices"]
@@ -43,7 +43,7 @@ class ChosenValue:
     depth: int
     parameter: bool = False
     dims: tuple[int, ...] | None = None
-    """Of a broadcast, which is never made: dimension of what is broadcast for each of its own, or -1."""
+    """For a broadcast, which is never materialised: source dimension of each of its dimensions, or -1."""
 
     def seen(self) -> Placements:
         """Placements in the dimensions of the variable itself."""

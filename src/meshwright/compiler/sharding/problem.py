@@ -17,11 +17,11 @@ class ChoiceProblem:
     """Choose s[v] for each node v to minimise sum_v cost[v][s_v] + sum_(u,v) edge[u,v][s_u, s_v]."""
 
     costs: tuple[Float[np.ndarray, " choices"], ...]
-    """Of each node, seconds."""
+    """Seconds of each node, by choice."""
     memory: tuple[Float[np.ndarray, " choices"], ...]
-    """Of each node, bytes on one device."""
+    """Bytes of each node on one device, by choice."""
     edges: Mapping[Pair, Float[np.ndarray, "choices choices"]]
-    """Of pairs u < v, seconds."""
+    """Seconds of resharding between nodes u < v, by their choices."""
 
     def value(self, choice: Sequence[int]) -> float:
         """Objective of a choice, seconds.

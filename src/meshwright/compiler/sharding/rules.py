@@ -25,7 +25,7 @@ class SplitRule:
     """Factors of one equation."""
 
     sizes: tuple[int, ...]
-    """Of each factor."""
+    """Size of each factor."""
     operands: tuple[Dims, ...]
     """Factor of each dimension of each operand."""
     results: tuple[Dims, ...]

@@ -19,19 +19,19 @@ class Hosts:
     hosts: int
     devices_per_host: int
     name: str = "hosts"
-    """Of the group, where there are several."""
+    """Name of the group of equal hosts."""
     flop_per_s: float
-    """Of one device, as it is reached in products of matrices."""
+    """Speed of one device reached in matrix products, flop/s."""
     inside_bytes_per_s: float
     """Between devices of a host: out of one device, in one direction."""
     between_bytes_per_s: float
     """Between hosts: out of one host, in one direction; its devices share it."""
     memory_bytes: float | None = None
-    """Of one device, for parameters, gradients, state and activations; unlimited without it."""
+    """Memory of one device for parameters, gradients, optimizer state and activations; None: unlimited."""
     inside_latency_s: float = 5e-6
     between_latency_s: float = 2e-5
     source: str = "stated"
-    """Where these numbers come from; shown with what they decide."""
+    """Source of these numbers, shown with the plan."""
 
     def __post_init__(self) -> None:
         wrong = [

@@ -66,7 +66,7 @@ class Islands:
 
     @property
     def memory_bytes(self) -> float:
-        """Of all devices together, infinite where one is unlimited."""
+        """Memory of all devices together; infinite if one is unlimited."""
         return sum(group.limit_bytes * group.devices for group in self.groups)
 
     @property

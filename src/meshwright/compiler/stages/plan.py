@@ -24,11 +24,11 @@ class StagePlan:
     """First and last, both included."""
     first_device: int
     mesh_shape: tuple[int, ...]
-    """Of its devices in row-major order."""
+    """Logical mesh of its devices, in row-major order."""
     forward_s: float
-    """Of one micro-batch."""
+    """Forward time of one micro-batch."""
     backward_s: float
-    """Of one micro-batch, with recomputation and its share of the reduction of gradients."""
+    """Backward time of one micro-batch, with recomputation and its share of the gradient reduction."""
     sending_s: float
     """Until its outputs have left for the next stage."""
     state_bytes: float
@@ -41,7 +41,7 @@ class StagePlan:
 
     @property
     def devices(self) -> int:
-        """How many."""
+        """Number of devices of the stage."""
         count = 1
         for size in self.mesh_shape:
             count *= size
@@ -49,7 +49,7 @@ class StagePlan:
 
     @property
     def peak_bytes(self) -> float:
-        """Of one device."""
+        """Peak memory of one device."""
         return self.state_bytes + self.in_flight * self.kept_bytes + self.transient_bytes
 
 
@@ -66,9 +66,9 @@ class StagesPlan:
     """Whether every layer runs its forward again before its backward."""
     schedule: str
     step_s: float
-    """By the event simulator, without the update."""
+    """Time of a step in the event simulator, without the optimizer's update."""
     hosts: Hosts | Islands
-    """Where it was planned to run."""
+    """Hosts that the plan was made for."""
     split_state: bool
     """Whether optimizer state is split over all devices of a stage."""
     stages: tuple[StagePlan, ...]

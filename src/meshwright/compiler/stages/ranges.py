@@ -25,7 +25,7 @@ class RangeVariant:
     """Place in the list of submeshes."""
     view: tuple[int, ...]
     price: float
-    """Of memory, relative."""
+    """Relative price of memory in the objective."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -43,22 +43,22 @@ class LayerRanges:
 
     @property
     def forward_s(self) -> Float[np.ndarray, "variants layers layers"]:
-        """Of one micro-batch."""
+        """Forward time of one micro-batch."""
         return self.columns[1]
 
     @property
     def state_bytes(self) -> Float[np.ndarray, "variants layers layers"]:
-        """Of one device, whatever is in flight."""
+        """Bytes on one device that do not depend on the micro-batches in flight."""
         return self.columns[2]
 
     @property
     def kept_bytes(self) -> Float[np.ndarray, "variants layers layers"]:
-        """Of one device for each micro-batch in flight."""
+        """Bytes on one device for each micro-batch in flight."""
         return self.columns[3]
 
     @property
     def transient_bytes(self) -> Float[np.ndarray, "variants layers layers"]:
-        """Of one device while a layer runs."""
+        """Bytes on one device while a layer runs."""
         return self.columns[4]
 
 

@@ -42,7 +42,7 @@ class Layers:
     ends: tuple[int, ...]
     parts: tuple[CutStage, ...]
     contents: tuple[Content, ...]
-    """Of each part, equal for equal layers."""
+    """Content of each part, equal for equal layers."""
 
     @classmethod
     def of(cls, loss: core.Jaxpr, wrt: Sequence[int]) -> Layers:

@@ -32,9 +32,9 @@ class Shortage:
     in_flight: int
     """Micro-batches."""
     bytes: float
-    """That it needs on a device, at least."""
+    """Least bytes that it needs on a device."""
     limit_bytes: float
-    """That a device has."""
+    """Memory of a device."""
 
     @property
     def share(self) -> float:

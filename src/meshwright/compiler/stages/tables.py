@@ -35,11 +35,11 @@ class LayerTable:
     """Forward and backward of one micro-batch, recomputation with them."""
     forward_s: Border
     state_bytes: Border
-    """Of one device, whatever is in flight."""
+    """Bytes on one device that do not depend on the micro-batches in flight."""
     kept_bytes: Border
-    """Of one device for each micro-batch in flight."""
+    """Bytes on one device for each micro-batch in flight."""
     transient_bytes: Border
-    """Of one device while the layer runs."""
+    """Bytes on one device while the layer runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

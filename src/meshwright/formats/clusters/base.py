@@ -24,7 +24,7 @@ class Description:
     """A cluster as read."""
 
     kind: str
-    """Of the file, in words."""
+    """Kind of the file, in words."""
     table: dict[str, Any]
     """Keys of a cluster file."""
     notes: tuple[str, ...] = ()
@@ -143,3 +143,13 @@ def listed(names: Sequence[str], most: int = 4) -> str:
     """Names in a sentence, the rest counted: `n1, n2, n3 and 5 more`."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def counted(gone: Counter[str]) -> str:
+    """Nodes by the reason that they cannot be used: `3 nodes cordoned, 1 node not ready`."""
+    return ", ".join(f"{count} node{'s' if count > 1 else ''} {why}" for why, count in gone.items())
+
+
+def data_lines(text: str) -> list[str]:
+    """Lines that are neither empty nor comments."""
+    return [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]

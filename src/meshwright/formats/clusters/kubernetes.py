@@ -21,6 +21,7 @@ from meshwright.formats.clusters.base import (
     Description,
     Devices,
     Format,
+    counted,
     listed,
     node_groups,
 )
@@ -81,7 +82,7 @@ def _read(request: ClusterText) -> Description:
         wrong.add(f"{listed(shared)}: devices are shared (time slicing)", why, "leave these nodes out", name="labels")
     devices.refuse(wrong)
     if not whole and not wrong:
-        shut = f"; left out: {_counted(gone)}" if gone else ""
+        shut = f"; left out: {counted(gone)}" if gone else ""
         fix = "install the vendor's feature discovery, which labels them"
         wrong.add("no node has a usable GPU", f"{plain} nodes without a label of one{shut}", fix, name="items")
     if wrong:
@@ -97,7 +98,7 @@ def _read(request: ClusterText) -> Description:
         )
         for name, device, count, zone, memory, clique in whole
     ]
-    notes = [f"left out: {_counted(gone)}"] if gone else []
+    notes = [f"left out: {counted(gone)}"] if gone else []
     notes.append("Kubernetes does not say the speed of links: node and fabric are the devices' usual ones")
     return Description(kind=FORMAT.name, table={"group": node_groups(nodes)}, notes=tuple(notes))
 
@@ -162,10 +163,6 @@ def _keys(memory_gib: float | None, domain: int) -> tuple[tuple[str, float | int
     if domain:
         keys.append(("nvlink_domain", domain))
     return tuple(keys)
-
-
-def _counted(gone: Counter[str]) -> str:
-    return ", ".join(f"{count} node{'s' if count > 1 else ''} {why}" for why, count in gone.items())
 
 
 FORMAT = Format(name="kubectl get nodes -o json", holds=_holds, read=_read)

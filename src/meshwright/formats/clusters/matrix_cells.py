@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.formats.cluster import UNKNOWN_NODE, Refusals
-from meshwright.formats.clusters.base import Devices, directives, listed, whole_directive
+from meshwright.formats.clusters.base import Devices, data_lines, directives, listed, whole_directive
 from meshwright.shapes import Float
 from meshwright.specs.device import DeviceSpec
 
@@ -37,7 +37,7 @@ class MatrixCells:
     """Node of each row; its own name where rows are nodes."""
     device: tuple[DeviceSpec, ...]
     devices: tuple[int, ...]
-    """Of the row's node; 1 where rows are devices."""
+    """Devices of each row's node; 1 where rows are devices."""
     zone: tuple[str | None, ...]
     gb_s: Float[np.ndarray, "rows rows"]
     """Per device and direction; the diagonal is 0 where it is not known."""
@@ -46,7 +46,7 @@ class MatrixCells:
 
 def is_matrix(text: str) -> bool:
     """Whether a text is such a matrix: a heading that names rows, or nothing but numbers, as many rows as columns."""
-    lines = _lines(text)
+    lines = data_lines(text)
     if len(lines) < 2 or any("=" in line or "{" in line for line in lines[:2]):
         return False
     first = _split(lines[0])
@@ -58,7 +58,7 @@ def is_matrix(text: str) -> bool:
 def matrix_cells(text: str, devices: Devices, wrong: Refusals) -> MatrixCells | None:
     """The cells of a matrix, or None with the problems noted."""
     said = directives(text)
-    rows = [_split(line) for line in _lines(text)]
+    rows = [_split(line) for line in data_lines(text)]
     header = rows[0] if rows[0][0].lower() in ROWS else None
     if header is None:
         kind = said.get("rows", "nodes")
@@ -97,10 +97,6 @@ def matrix_cells(text: str, devices: Devices, wrong: Refusals) -> MatrixCells | 
         gb_s=gb_s,
         notes=tuple(notes),
     )
-
-
-def _lines(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
 
 
 def _split(line: str) -> list[str]:

@@ -8,6 +8,7 @@ node's features.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -22,11 +23,47 @@ from meshwright.formats.clusters.base import (
     Description,
     Devices,
     Format,
+    counted,
+    data_lines,
     listed,
     node_groups,
 )
-from meshwright.formats.clusters.hostlist import hosts
 from meshwright.specs.device import DeviceSpec
+
+MAX_HOSTS = 200_000
+_OUTER_COMMA = re.compile(r",(?![^\[]*\])")
+
+
+def hosts(text: str) -> list[str]:
+    """All hosts of a list, in order.
+
+    Raises:
+        ValueError: a range that is none, or more than `MAX_HOSTS`.
+    """
+    found: list[str] = []
+    for item in filter(None, _OUTER_COMMA.split(text.strip())):
+        parts = re.split(r"\[([^\]]*)\]", item)
+        # Every second part stood in brackets.
+        choices = [_ranges(part) if index % 2 else [part] for index, part in enumerate(parts)]
+        found += itertools.islice(map("".join, itertools.product(*choices)), MAX_HOSTS + 1)
+        if len(found) > MAX_HOSTS:
+            raise ValueError(f"more than {MAX_HOSTS:,} hosts")
+    return found
+
+
+def _ranges(text: str) -> list[str]:
+    numbers: list[str] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip())
+        if match is None:
+            raise ValueError(f"{part[:20]!r} is no range of numbers")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not first <= last <= first + MAX_HOSTS:
+            raise ValueError(f"{part[:20]!r} is no range of numbers")
+        width = len(match[1])
+        numbers += [f"{number:0{width}d}" for number in range(first, last + 1)]
+    return numbers
+
 
 _GPU = re.compile(r"gpu:(?:([^:,()\s]+):)?(\d{1,6})(?:\([^)]*\))?")
 _TRES = re.compile(r"gres/gpu(?::([^=,\s]+))?=(\d{1,6})")
@@ -107,7 +144,7 @@ def read_slurm_table(request: ClusterText) -> Description:
         wrong.add("the table of sinfo has no column GRES", "it says which devices a node has", fix, name="GRES")
         wrong.done()
     records = []
-    for line in _lines(request.text)[1:]:
+    for line in data_lines(request.text)[1:]:
         words = line.split()
         cells = {word: words[place] for place, word in header.items() if place < len(words)}
         try:
@@ -121,13 +158,9 @@ def read_slurm_table(request: ClusterText) -> Description:
     return _description(records, SINFO.name, request, wrong)
 
 
-def _lines(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-
-
 def _header(text: str) -> Mapping[int, str]:
     """Places of the known columns; empty where the first line is no header of sinfo."""
-    lines = _lines(text)
+    lines = data_lines(text)
     words = lines[0].split() if lines else []
     return {i: _COLUMNS[word.lower()] for i, word in enumerate(words) if word.isupper() and word.lower() in _COLUMNS}
 
@@ -150,7 +183,7 @@ def _description(records: Iterable[_Record], kind: str, request: ClusterText, wr
             continue
         words = re.split(r"[+~#!%$@^-]", record.state.upper())
         if any(word.endswith("*") or word in _GONE for word in words):
-            gone[record.state] += len(names)
+            gone[record.state.lower()] += len(names)
             continue
         if len(record.gpus) > 1:
             mixed += names
@@ -167,20 +200,16 @@ def _description(records: Iterable[_Record], kind: str, request: ClusterText, wr
         )
     devices.refuse(wrong)
     if not nodes and not wrong:
-        shut = f"; not usable: {_counted(gone)}" if gone else ""
+        shut = f"; not usable: {counted(gone)}" if gone else ""
         wrong.add("no node has a usable GPU", f"{bare} nodes without a gpu in Gres{shut}", "", name="Gres")
     if wrong:
         wrong.done()
-    notes = [f"left out: {_counted(gone)}"] if gone else []
+    notes = [f"left out: {counted(gone)}"] if gone else []
     notes += (
         [f"{listed(mixed)} hold several kinds of device: each kind is planned as nodes of its own"] if mixed else []
     )
     notes.append("Slurm does not say the speed of links: node and fabric are the devices' usual ones")
     return Description(kind=kind, table={"group": node_groups(nodes)}, notes=tuple(notes))
-
-
-def _counted(gone: Counter[str]) -> str:
-    return ", ".join(f"{count} node{'s' if count > 1 else ''} {state.lower()}" for state, count in gone.items())
 
 
 def _by_feature(features: Iterable[str], request: ClusterText) -> DeviceSpec | None:

@@ -40,16 +40,16 @@ class OutOfMemory:
     line: int
     """From 1."""
     rank: int | None
-    """Of all ranks, where the line says so; the number of the GPU in the message counts within a node."""
+    """Global rank, None if the line does not give it; the GPU number in the message counts within a node."""
     tried_bytes: float
     capacity_bytes: float | None = None
     free_bytes: float | None = None
     allocated_bytes: float | None = None
-    """By tensors that were alive."""
+    """Bytes allocated by live tensors."""
     reserved_bytes: float | None = None
-    """By the allocator, those included."""
+    """Bytes reserved by the allocator, live tensors included."""
     in_use_bytes: float | None = None
-    """By the whole process."""
+    """Bytes in use by the whole process."""
     steps_done: int | None = None
     """The last step that the log reports before it, if any."""
     where: str = ""

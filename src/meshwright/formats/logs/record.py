@@ -26,13 +26,13 @@ class LoggedStep:
     step_time_s: float | None = None
     tokens_per_s_per_device: float | None = None
     samples_per_s: float | None = None
-    """Of all devices."""
+    """Sequences per second of all devices together."""
     global_batch: int | None = None
     memory_bytes: float | None = None
     """Peak of the rank that prints."""
 
     def seconds(self, tokens_per_step: int, seq_len: int, devices: int) -> float | None:
-        """Of the step: printed, or the step's tokens or sequences over their rate."""
+        """Time of the step: printed, or the step's tokens or sequences over their rate."""
         if self.step_time_s is not None:
             return self.step_time_s
         if self.tokens_per_s_per_device is not None:
@@ -53,7 +53,7 @@ class RunLog:
     """A log that was read."""
 
     framework: str
-    """Of FRAMEWORKS."""
+    """Name of the framework, one of FRAMEWORKS."""
     steps: tuple[LoggedStep, ...]
     """In the order of the file, one per iteration."""
     stated: tuple[tuple[str, Logged], ...] = ()
@@ -160,5 +160,5 @@ def steady(steps: tuple[LoggedStep, ...]) -> tuple[LoggedStep, ...]:
 
 
 def median(values: list[float]) -> float:
-    """Of the steady steps: a checkpoint or a hiccup among them does not count."""
+    """Median over the steady steps, so that a checkpoint or a hiccup does not count."""
     return float(statistics.median(values))

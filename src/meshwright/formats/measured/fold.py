@@ -10,12 +10,12 @@ from meshwright.specs.workload import PRECISIONS, Precision
 
 
 class Refused(ValueError):
-    """A row asks for something that no plan says or nobody prices; the message is the reason."""
+    """A row asks for something that no plan can state or that is not priced; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """What a framework of a time does unless told otherwise."""
+    """Defaults of a framework at the time of a publication."""
 
     name: str
     software: str

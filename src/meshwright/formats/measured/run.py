@@ -266,7 +266,7 @@ class _RowReader:
         return value or 1
 
     def schedule(self, pp: int, vpp: int) -> str:
-        """By name; one chunk cannot be interleaved."""
+        """Name of the schedule; one chunk cannot be interleaved."""
         name, _ = fold.row_schedule(self.record.text("schedule"), pp=pp, vpp=vpp)
         return name
 

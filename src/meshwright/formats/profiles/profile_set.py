@@ -55,7 +55,7 @@ class ModelProfile:
     num_layers: int
     times: Mapping[Point, LayerTimes]
     sizes: Mapping[int, LayerSizes]
-    """By tensor degree."""
+    """Sizes of the layers, by tensor degree."""
 
     @property
     def devices(self) -> tuple[str, ...]:
