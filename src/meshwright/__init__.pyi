@@ -1,4 +1,4 @@
-# Written by meshwright.app.stub.
+# Written by meshwright.cli.stub.
 import os
 from collections.abc import Iterable
 
@@ -6,12 +6,12 @@ from meshwright.app.calibrate import Calibrated
 from meshwright.app.calibrate_from_log import FromLog
 from meshwright.app.check import CheckReport
 from meshwright.app.compare import Comparison
-from meshwright.app.draw_schedule import DrawnSchedules
 from meshwright.app.explanation import Explanation
 from meshwright.app.export import Exported
 from meshwright.app.plan_set import PlanSet as PlanSet
 from meshwright.app.profile import Profile
 from meshwright.app.run import Run
+from meshwright.app.schedule import DrawnSchedules
 from meshwright.app.size import SizeAnswer
 from meshwright.app.trace import Trace
 from meshwright.app.tune_answer import TuneAnswer

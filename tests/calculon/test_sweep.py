@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.calculon_sweep import CalculonSweep
+from meshwright.app.sweep import CalculonSweep
 from meshwright.app.verbs import VERBS, python_verb
 from meshwright.calculon.answer import Goal
 from meshwright.calculon.sweep import designs_of, parts_of
@@ -82,7 +82,7 @@ def test_an_interrupted_sweep_is_valid_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_rows_of_an_incomplete_design_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from meshwright.app import calculon_sweep as module
+    from meshwright.app import sweep as module
 
     path = tmp_path / "s.parquet"
     whole = module.every_execution

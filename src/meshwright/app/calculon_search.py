@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from meshwright.app.answer import Answer
-from meshwright.app.calculon_space import MOST_BEST, Check, inputs_of, read_space
 from meshwright.app.requests.calculon import CalculonSearchRequest
 from meshwright.calculon.answer import BOUND, TIER1, TIER2, ExecutionAnswer, Goal, Priced
+from meshwright.calculon.choice import MOST_BEST, Check, inputs_of, read_space
 from meshwright.calculon.search import search
 from meshwright.calculon.space import ExecutionSpace
 from meshwright.calculon.sweep import TASK_EXECUTIONS, Design, Found, sweep, why_nothing

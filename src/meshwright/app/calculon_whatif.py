@@ -8,8 +8,8 @@ from typing import Any
 
 from meshwright.app.answer import Answer
 from meshwright.app.calculon_search import nothing_fits
-from meshwright.app.calculon_space import Check, inputs_of, read_space
 from meshwright.app.requests.calculon import CalculonWhatIfRequest
+from meshwright.calculon.choice import Check, inputs_of, read_space
 from meshwright.calculon.space import ExecutionSpace
 from meshwright.calculon.whatif import WhatIf, what_if
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from meshwright.app.calculon_space import Check, read_space
 from meshwright.app.requests.tune import CalculonTuneRequest, TuneRequest
 from meshwright.app.tune_answer import Judged, TuneAnswer
 from meshwright.app.tune_options import Chosen, TuneOptions, tune_options
+from meshwright.calculon.choice import Check, read_space
 from meshwright.calculon.tuning import TunedExecutions
 from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem
 from meshwright.planning.axes import space_of

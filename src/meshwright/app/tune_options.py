@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from meshwright.app.calculon_space import Check
+from meshwright.calculon.choice import Check
 from meshwright.fields.study import StudyFields
 from meshwright.search.tuners.run import TUNERS, tuner_named
 from meshwright.search.tuners.store import storage_path

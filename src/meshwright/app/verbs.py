@@ -48,7 +48,7 @@ VERBS = {
     "size": Verb("size:SizeRequest", "size:size"),
     "tune": Verb("tune:TuneRequest", "tune:tune"),
     "export": Verb("read:ExportRequest", "export:export", apart=True),
-    "schedule": Verb("schedule:ScheduleRequest", "draw_schedule:draw_schedule"),
+    "schedule": Verb("schedule:ScheduleRequest", "schedule:draw_schedule"),
     "validate": Verb("measure:ValidateRequest", "validate:validate", apart=True),
     "calibrate": Verb("measure:CalibrateRequest", "calibrate:calibrate"),
     "profile": Verb("measure:ProfileRequest", "profile:profile", apart=True),
@@ -64,7 +64,7 @@ VERBS = {
     "clusters show": Verb("library:ShowClusterRequest", "clusters:show_cluster", apart=True),
     "calculon estimate": Verb("calculon:CalculonEstimateRequest", "calculon:calculon_estimate", apart=True),
     "calculon search": Verb("calculon:CalculonSearchRequest", "calculon_search:calculon_search"),
-    "calculon sweep": Verb("calculon:CalculonSweepRequest", "calculon_sweep:calculon_sweep"),
+    "calculon sweep": Verb("calculon:CalculonSweepRequest", "sweep:calculon_sweep"),
     "calculon what-if": Verb("calculon:CalculonWhatIfRequest", "calculon_whatif:calculon_what_if"),
     "calculon tune": Verb("tune:CalculonTuneRequest", "tune:calculon_tune"),
 }

@@ -11,7 +11,7 @@ from meshwright.cli.output import Output, print_error, write
 from meshwright.records import as_json
 
 if TYPE_CHECKING:
-    from meshwright.app.calculon_sweep import Progress
+    from meshwright.app.sweep import Progress
 
 VIOLATIONS = 5
 LOADING = "open it at https://ui.perfetto.dev or chrome://tracing"
@@ -190,7 +190,7 @@ def executions(out: Output, request: Any, use: Callable[..., Any]) -> None:
     import json
 
     from meshwright.app.calculon import calculon_batch
-    from meshwright.app.calculon_rows import rows_of
+    from meshwright.calculon.row_file import rows_of
 
     with rows_of(request.batch) as rows:
         for answer in calculon_batch(rows, fixed=request.fixed):

@@ -38,7 +38,7 @@ class SpaceOptions:
 
     def check(self, reading: Reading, apps: tuple[Any, ...], systems: tuple[Any, ...]) -> None:
         """Where something is wrong already: what is wrong with the inputs and the space comes with it."""
-        from meshwright.app.calculon_space import check_inputs
+        from meshwright.calculon.choice import check_inputs
 
         named_apps, named_systems = ([one for one in found if one] for found in (apps, systems))
         reading.also(lambda: check_inputs(named_apps, named_systems, self))

@@ -30,7 +30,7 @@ from meshwright.app.calibrate import Calibrated
 from meshwright.app.calibrate_from_log import FromLog
 from meshwright.app.check import CheckReport
 from meshwright.app.compare import Comparison
-from meshwright.app.draw_schedule import DrawnSchedules
+from meshwright.app.schedule import DrawnSchedules
 from meshwright.app.explanation import Explanation
 from meshwright.app.export import Exported
 from meshwright.app.profile import Profile
@@ -58,7 +58,7 @@ def stub() -> str:
     homes = {**package["_HOMES"], **package["_WITH_JAX"]}
     others = "\n".join(f"from meshwright.{home} import {name} as {name}" for name, home in sorted(homes.items()))
     verbs = "\n".join(_signature(verb) for verb in package["_VERBS"])
-    return f"# Written by meshwright.app.stub.\n{NAMES}{others}\n\n__version__: str\n\n{verbs}\n"
+    return f"# Written by meshwright.cli.stub.\n{NAMES}{others}\n\n__version__: str\n\n{verbs}\n"
 
 
 def _signature(verb: str) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.schedule_best import run_best_schedule
 from meshwright.errors import InputError
+from meshwright.schedules.best_of_times import run_best_schedule
 from meshwright.schedules.equal_stages import run_schedule
 
 STAGES = """forward_s,input_s,weight_s,activation_bytes,capacity_bytes

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.schedule_file import read_schedule_csv, write_schedule_csv
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.schedules import SCHEDULES
+from meshwright.schedules.csv_file import read_schedule_csv, write_schedule_csv
 from meshwright.schedules.equal_stages import run_schedule
 
 

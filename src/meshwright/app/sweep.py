@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from meshwright.app.answer import Answer
-from meshwright.app.calculon_space import (
+from meshwright.app.requests.calculon import CalculonSweepRequest
+from meshwright.calculon.answer import Goal, Priced
+from meshwright.calculon.choice import (
     MOST_BATCH,
     MOST_BEST,
     MOST_PROCESSORS,
@@ -24,8 +26,6 @@ from meshwright.app.calculon_space import (
     read_apps,
     read_systems,
 )
-from meshwright.app.requests.calculon import CalculonSweepRequest
-from meshwright.calculon.answer import Goal, Priced
 from meshwright.calculon.executions import ExecutionColumns
 from meshwright.calculon.sweep import (
     TASK_EXECUTIONS,

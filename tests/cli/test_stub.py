@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import meshwright
-from meshwright.app.stub import stub
+from meshwright.cli.stub import stub
 
 STUB = Path(meshwright.__file__).with_suffix(".pyi")
 
@@ -15,5 +15,5 @@ def test_the_stub_is_made_of_the_requests() -> None:
     def functions(text: str) -> dict[str, str]:
         return {one.name: ast.dump(one) for one in ast.parse(text).body if isinstance(one, ast.FunctionDef)}
 
-    remedy = "write it again: python -m meshwright.app.stub > src/meshwright/__init__.pyi"
+    remedy = "write it again: python -m meshwright.cli.stub > src/meshwright/__init__.pyi"
     assert functions(STUB.read_text()) == functions(stub()), remedy

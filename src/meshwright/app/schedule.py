@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from meshwright.app.schedule_best import run_best_schedule
-from meshwright.app.schedule_file import read_schedule_csv, write_schedule_csv
 from meshwright.report.schedule_best import best_schedule_page
 from meshwright.report.schedule_drawing import schedule_list, schedule_page, stack_page
+from meshwright.schedules.best_of_times import run_best_schedule
+from meshwright.schedules.csv_file import read_schedule_csv, write_schedule_csv
 from meshwright.schedules.equal_stages import ScheduleRun, list_schedules, run_schedule, run_schedules
 
 if TYPE_CHECKING:

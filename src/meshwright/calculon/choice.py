@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from meshwright.calculon.axes import DEGREE_KEYS, PRESETS, SETTING_KEYS, Axes, Value
 from meshwright.calculon.inputs import CHOICES, Application, System
@@ -28,6 +28,7 @@ SHORT_NAMES = {
 """Other names of keys."""
 
 
+@runtime_checkable
 class SpaceOptions(Protocol):
     """What a request says of a space; see `requests.calculon`."""
 
@@ -52,6 +53,7 @@ class SpaceOptions(Protocol):
         """Keys with their values: `tensor_par=4,8`."""
 
 
+@runtime_checkable
 class DesignOptions(Protocol):
     """What a request says of one design."""
 
