@@ -9,7 +9,7 @@ import pytest
 from meshwright.errors import InputError
 from meshwright.formats.profiles import LinkFit, Point, read_profiles
 
-TINY = Path(__file__).parents[1] / "data" / "profiles"
+TINY = Path(__file__).parents[2] / "data" / "profiles"
 
 
 @pytest.fixture

@@ -1,0 +1,82 @@
+"""Fields of a config: checks, all problems together, and runs of layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwright.errors import InputError, UnsupportedError
+from meshwright.formats.huggingface import read_config
+from meshwright.formats.huggingface.fields import fold
+from meshwright.specs.layers import Attention, DenseMlp
+from meshwright.specs.model import LayerSpec
+from tests.formats.huggingface.configs import LLAMA, MOE
+
+
+def test_all_problems_together() -> None:
+    wrong: dict[str, Any] = LLAMA | {
+        "hidden_size": "4096",
+        "num_hidden_layers": -32,
+        "num_key_value_heads": 5,
+        "vocab_size": float("nan"),
+        "max_position_embeddings": 8192.0,
+        "tie_word_embeddings": "no",
+        "attention_dropout": 7,
+    }
+    del wrong["intermediate_size"]
+    wrong["intermediate_sise"] = 14336
+    with pytest.raises(InputError) as caught:
+        read_config(wrong, "m")
+    by_field = {problem.field: problem for problem in caught.value.problems}
+    assert len(by_field) == len(caught.value.problems) == 8
+    assert by_field["hidden_size"].fix == "write it without quotes: 4096"
+    assert by_field["max_position_embeddings"].fix == "write 8192"
+    assert by_field["intermediate_size"].fix == "rename 'intermediate_sise' to 'intermediate_size'"
+    assert "must divide num_attention_heads = 32" in by_field["num_key_value_heads"].why
+    assert all(problem.why for problem in caught.value.problems)
+
+
+def test_heads_must_divide_hidden_unless_the_head_size_is_given() -> None:
+    with pytest.raises(InputError, match="must divide hidden_size = 4096"):
+        read_config(LLAMA | {"num_attention_heads": 24}, "m")
+    assert read_config(LLAMA | {"num_attention_heads": 24, "head_dim": 128}, "m").kinds()[0].attention.heads == 24
+
+
+@pytest.mark.parametrize("huge", [2**31, 10**30, 10**6000], ids=["2**31", "10**30", "10**6000"])
+def test_huge_numbers(huge: int) -> None:
+    with pytest.raises(InputError) as caught:
+        read_config(LLAMA | {"num_hidden_layers": huge, "hidden_size": huge}, "m")
+    assert len(caught.value.problems) == 2
+    assert len(caught.value.render()) < 1000
+
+
+def test_layer_lists_are_checked() -> None:
+    gemma = LLAMA | {"model_type": "gemma2"}
+    with pytest.raises(InputError, match="as many layers as num_hidden_layers = 32"):
+        read_config(gemma | {"layer_types": ["full_attention"] * 31}, "m")
+    with pytest.raises(InputError, match="list of words"):
+        read_config(gemma | {"layer_types": [1] * 32}, "m")
+    with pytest.raises(UnsupportedError, match="linear_attention"):
+        read_config(gemma | {"layer_types": ["linear_attention"] * 32}, "m")
+    with pytest.raises(InputError, match="layer numbers from 0 to 31"):
+        read_config(MOE | {"model_type": "qwen3_moe", "mlp_only_layers": [32]}, "m")
+
+
+@given(st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=40))
+def test_folding_keeps_the_layers(widths: list[int]) -> None:
+    attention = Attention(heads=1, kv_heads=1, head_dim=1)
+    layers = [LayerSpec(attention=attention, mlp=DenseMlp(ffn_hidden=width, gated=True)) for width in widths]
+    runs = fold(layers)
+    assert [layer for run in runs for _ in range(run.repeats) for layer in run.layers] == layers
+
+
+def test_folding_finds_the_period() -> None:
+    attention = Attention(heads=1, kv_heads=1, head_dim=1)
+    a, b = (LayerSpec(attention=attention, mlp=DenseMlp(ffn_hidden=width, gated=True)) for width in (1, 2))
+    assert [(len(run.layers), run.repeats) for run in fold([a] * 80)] == [(1, 80)]
+    assert [(len(run.layers), run.repeats) for run in fold([a, b] * 40)] == [(2, 40)]
+    assert [(len(run.layers), run.repeats) for run in fold([b] * 3 + [a] * 58)] == [(1, 3), (1, 58)]
+    assert [(len(run.layers), run.repeats) for run in fold([a, a, a, b] * 9 + [a])] == [(4, 9), (1, 1)]

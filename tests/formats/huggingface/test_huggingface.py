@@ -1,0 +1,131 @@
+"""Any config.json: its family, and what is not a config."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwright.errors import InputError, MeshwrightError, UnsupportedError
+from meshwright.formats.huggingface import FAMILIES, read_config
+from tests.formats.huggingface.configs import CONFIGS, LLAMA, MOE
+
+
+def fields_of(error: MeshwrightError) -> set[str]:
+    return {problem.field for problem in error.problems}
+
+
+def refusal(config: object, name: str) -> MeshwrightError | None:
+    """What reading the config raises, if it raises."""
+    try:
+        read_config(config, name)
+    except MeshwrightError as error:
+        return error
+    return None
+
+
+def test_family_from_architectures() -> None:
+    config = {key: value for key, value in LLAMA.items() if key != "model_type"}
+    assert read_config(config | {"architectures": ["LlamaForCausalLM"]}, "m").family == "llama"
+    assert read_config(config | {"architectures": ["Qwen2ForCausalLM"]}, "m").family == "qwen2"
+    with pytest.raises(UnsupportedError):
+        read_config(config | {"architectures": ["WhisperForConditionalGeneration"]}, "m")
+
+
+def test_text_model_of_an_unknown_wrapper() -> None:
+    config = {"model_type": "some_vision_model", "vision_config": {}, "text_config": LLAMA, "tie_word_embeddings": True}
+    model = read_config(config, "m")
+    assert model.tied_embeddings
+    assert model.notes == ("only the text model is planned; the other parts of the config are left out",)
+
+
+@pytest.mark.parametrize("config", [None, 3, "llama", [], [LLAMA], True, float("nan")])
+def test_not_an_object(config: object) -> None:
+    with pytest.raises(InputError, match="one JSON object"):
+        read_config(config, "m")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        *({}, {"tokenizer_class": "LlamaTokenizer"}, {"weight_map": {}, "metadata": {}}, {"text_config": "llama"}),
+        *({"model_type": 7}, {"model_type": ""}, {"architectures": []}, {"architectures": [3]}),
+    ],
+)
+def test_not_a_model(config: dict[str, Any]) -> None:
+    with pytest.raises(InputError) as caught:
+        read_config(config, "m")
+    assert caught.value.code == "MW204"
+    assert fields_of(caught.value) <= {"model_type", "text_config"}
+
+
+def test_unknown_family_names_the_nearest() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        read_config(LLAMA | {"model_type": "qwen33"}, "m")
+    assert caught.value.code == "MW401"
+    assert caught.value.exit_code == 4
+    assert "nearest known: qwen3" in caught.value.render()
+
+
+def test_a_problem_inside_text_config_says_where() -> None:
+    config: dict[str, Any] = {
+        "model_type": "llama4",
+        "text_config": CONFIGS["llama-4-scout"]["text_config"] | {"vocab_size": 0},
+    }
+    with pytest.raises(InputError) as caught:
+        read_config(config, "m")
+    assert fields_of(caught.value) == {"text_config.vocab_size"}
+
+
+def test_parameters_beyond_meaning() -> None:
+    config = MOE | {
+        "model_type": "mixtral",
+        "num_local_experts": 60_000,
+        "hidden_size": 2**20,
+        "num_hidden_layers": 999,
+    }
+    with pytest.raises(InputError, match="cannot be meant"):
+        read_config(config, "m")
+
+
+JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-3, 200),
+    st.integers(2**60, 2**70),
+    st.floats(),
+    st.text(max_size=5),
+    st.sampled_from(["4096", "full_attention", "llama"]),
+    st.lists(st.one_of(st.integers(-1, 40), st.text(max_size=3), st.none()), max_size=4),
+    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+)
+
+
+@given(data=st.data(), name=st.sampled_from(sorted(CONFIGS)))
+def test_junk_raises_only_what_people_can_read(data: st.DataObject, name: str) -> None:
+    config: dict[str, Any] = json.loads(json.dumps(CONFIGS[name]))
+    inner = config.get("text_config", config)
+    extra = ["head_dim", "layer_types", "mlp_only_layers", "sliding_window", "attention_bias", "n_inner", "text_config"]
+    keys = data.draw(st.lists(st.sampled_from([*inner, *extra]), min_size=1, max_size=5, unique=True))
+    for key in keys:
+        inner[key] = data.draw(JUNK)
+    error = refusal(config, name)
+    if error is None:
+        assert read_config(config, name).parameters > 0
+    else:
+        assert error.exit_code in (2, 4)
+        assert error.problems
+        assert "error[MW" in error.render()
+        json.dumps(error.to_dict(), allow_nan=False)
+
+
+@given(family=st.sampled_from(sorted(FAMILIES)), config=st.dictionaries(st.text(max_size=4), JUNK, max_size=4))
+def test_a_bare_family_lists_what_is_missing(family: str, config: dict[str, Any]) -> None:
+    with pytest.raises(InputError) as caught:
+        read_config({**config, "model_type": family}, "m")
+    assert len(caught.value.problems) >= 3
+    assert len(set(caught.value.problems)) == len(caught.value.problems)

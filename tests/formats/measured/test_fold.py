@@ -1,0 +1,144 @@
+"""Words of sources in the plan's own terms."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshwright.formats.measured import fold
+from tests.formats.measured.row import assumed, read, run_of
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("0", ("z0", 0)),
+        ("1 (dist-opt)", ("z1", 0)),
+        ("3", ("z3", 0)),
+        ("ZeRO-2", ("z2", 0)),
+        ("3 (FSDP FULL_SHARD)", ("fsdp", 0)),
+        ("FSDP2 (ZeRO-3)", ("fsdp", 0)),
+        ("FSDP 128", ("hsdp", 128)),
+        ("HSDP (FSDP128 x DP4)", ("hsdp", 128)),
+        ("megatron-fsdp optim_grads_params", ("fsdp", 0)),
+        ("DDP", ("z0", 0)),
+        ("DDP (FSDP=0; dist-opt not stated)", None),
+        ("", None),
+    ],
+)
+def test_sharding_in_the_words_of_sources(text: str, found: tuple[str, int] | None) -> None:
+    assert fold.sharding(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "compute"),
+    [
+        ("bf16", "bf16", "bf16"),
+        ("amp_bf16", "bf16", "bf16"),
+        ("bf16 (fp32 grad accumulation)", "bf16", "bf16"),
+        ("fp16/bf16 not stated", "fp16", "fp16"),
+        ("fp8 (delayed-scaling hybrid)", "fp8", "fp8"),
+        ("amp_fp8", "fp8", "fp8"),
+        ("mxfp8", "fp8", "fp8"),
+        ("nvfp4", "nvfp4", "nvfp4"),
+        ("fp32", "fp32", "fp32"),
+    ],
+)
+def test_formats_in_the_words_of_sources(text: str, name: str, compute: str) -> None:
+    recipe, _ = fold.row_precision(text, year=2024)
+    assert (recipe.name, recipe.compute) == (name, compute)
+
+
+def test_pure_fsdp_reduces_gradients_in_16_bits() -> None:
+    assert fold.row_precision("amp_bf16", year=2023, notes="FSDP prec PURE")[0].reduce == "bf16"
+    assert fold.row_precision("amp_bf16", year=2023, notes="FSDP prec DEFAULT")[0].reduce == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("text", "per_parameter"), [("bf16", 2.0), ("bf16 (fp32 grad accumulation)", 6.0), ("fp16", 6.0)]
+)
+def test_deepspeeds_engine_keeps_gradients_in_16_bits_and_their_sums_where_it_says_so(
+    text: str, per_parameter: float
+) -> None:
+    run = run_of(framework="Megatron-DeepSpeed", dtype=text)
+    recipe = run.workload.precision
+    assert recipe.bytes_of("gradients") + 4.0 * recipe.master_gradient_copy == per_parameter
+    assert ("gradients" in assumed(run)) == (text == "bf16")
+
+
+@pytest.mark.parametrize(
+    ("text", "detail", "mode", "modules"),
+    [
+        ("none (unset in perf config)", "", "none", ()),
+        ("full", "", "full", ()),
+        ("remat_policy=custom", "", "full", ()),
+        ("selective", "", "sel", ("core_attn",)),
+        ("selective", "moe_act, layernorm", "sel", ("moe_act", "layernorm")),
+        ("selective", "up_proj, mlp", "sel", ("mla_up_proj", "mlp")),
+        ("selective", "X: recompute_modules=['mla_up_proj'] recompute_num_layers=None", "sel", ("mla_up_proj",)),
+        ("selective (every 2nd layer)", "", "block", ()),
+    ],
+)
+def test_recompute_in_the_words_of_sources(text: str, detail: str, mode: str, modules: tuple[str, ...]) -> None:
+    found = fold.recompute(text, detail)
+    assert found is not None
+    assert (found.mode, found.modules) == (mode, modules)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "chunks"),
+    [
+        ("ZB-1p", "zb-h1", 1),
+        ("ZB-2p", "zb-h2", 1),
+        ("ZB-V", "zb-v", 2),
+        ("DualPipe", "dualpipe", 1),
+        ("DualPipeV", "dualpipev", 2),
+    ],
+)
+def test_zero_bubble_schedules_by_the_names_of_their_papers(text: str, name: str, chunks: int) -> None:
+    assert fold.row_schedule(text, pp=8, vpp=None) == (name, chunks)
+
+
+@pytest.mark.parametrize("text", ["zero-bubble", "Chimera"])
+def test_schedules_that_are_not_priced_are_refused(text: str) -> None:
+    assert "not priced" in str(read(schedule=text))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("flash (TE default; not stated)", True),
+        ("flash/TE", True),
+        ("standard (fused softmax)", False),
+        ("unfused", False),
+        ("MLA; unfused", False),
+        ("", None),
+    ],
+)
+def test_attention_in_the_words_of_sources(text: str, *, found: bool | None) -> None:
+    assert fold.flash(text) is found
+
+
+@pytest.mark.parametrize(
+    ("text", "per_device"),
+    [
+        ("400Gb/s NDR IB per GPU (DGX-H100)", 50e9),
+        ("8x200Gb/s HDR IB per node (Selene)", 25e9),
+        ("4x100Gb/s Omni-Path per node", 6.25e9),
+        ("800Gb/s per node (vTrain config)", 12.5e9),
+        ("RoCE RDMA", None),
+        ("", None),
+    ],
+)
+def test_speeds_between_nodes(text: str, per_device: float | None) -> None:
+    assert fold.fabric_bytes_per_s(text, 8) == per_device
+
+
+def test_boards_without_a_switch_are_domains_of_their_own() -> None:
+    links = "NVLink3 (4 NVLinks per pair; Jean Zay)"
+    joined = run_of(gpu="A100-SXM", intra_link=links, inter_link="4x100Gb/s Omni-Path per node").cluster.groups[0]
+    switched = run_of(gpu="A100-SXM", intra_link="NVLink3/NVSwitch").cluster.groups[0]
+
+    assert [domain.size for domain in joined.domains] == [4, 8, 16]
+    assert [domain.size for domain in switched.domains] == [8, 16]
+    assert fold.board_devices("NVLink2 (2 NVLinks per pair)") == 4
+    assert fold.board_devices("NVLink4/NVSwitch (8-GPU)") is None

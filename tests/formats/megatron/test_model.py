@@ -1,0 +1,94 @@
+"""Shapes of models as options, and back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from meshwright.formats.megatron import megatron_script, model_facts, read_flags, translate
+from meshwright.formats.megatron.model import read_pattern
+from meshwright.schedules.plan_rows import plan_of
+from meshwright.specs import LayerRun, ModelSpec, PlanRow
+from meshwright.specs.layers import Attention, DenseMlp, MoeMlp
+from meshwright.specs.model import LayerSpec
+from tests.formats.jobs import DENSE_LAYER, model
+from tests.formats.megatron.specs import DEEPSEEK, with_model
+
+GPT2 = ModelSpec(
+    name="learned",
+    family="gpt2",
+    hidden=768,
+    vocab=50257,
+    max_seq_len=1024,
+    runs=(
+        LayerRun(
+            layers=(
+                LayerSpec(
+                    attention=Attention(heads=12, kv_heads=12, head_dim=64, qkv_bias=True, out_bias=True),
+                    mlp=DenseMlp(ffn_hidden=3072, gated=False, bias=True),
+                    norm="layernorm",
+                    dropout=True,
+                ),
+            ),
+            repeats=12,
+        ),
+    ),
+    tied_embeddings=True,
+    learned_positions=1024,
+    final_norm="layernorm",
+)
+
+
+_FULL = LayerSpec(
+    attention=Attention(heads=64, kv_heads=8, head_dim=64, qkv_bias=True, out_bias=True, sinks=True),
+    mlp=MoeMlp(experts=32, top_k=4, ffn_hidden=2880, gated=True, router_bias=True, bias=True),
+)
+
+
+WINDOWED = replace(
+    DEEPSEEK,
+    name="windowed",
+    runs=(LayerRun(layers=(replace(_FULL, attention=replace(_FULL.attention, window=128)), _FULL), repeats=12),),
+    mtp_layers=0,
+)
+
+
+@pytest.mark.parametrize("spec", [DEEPSEEK, GPT2, WINDOWED], ids=lambda spec: spec.name)
+def test_shapes_of_models_survive_their_flags(spec: ModelSpec) -> None:
+    made = with_model(plan_of(PlanRow(gbs=1), [spec.num_layers]), spec, seq_len=1024)
+    read = read_flags(megatron_script(made).text)
+    assert read.problems == ()
+    assert read.model == model_facts(spec)
+
+
+def test_the_window_of_megatron_leaves_out_the_querys_own_key() -> None:
+    made = with_model(plan_of(PlanRow(gbs=1), [24]), WINDOWED)
+    arguments = dict(megatron_script(made).arguments)
+    assert arguments["--window-size"] == "127,0"
+    assert arguments["--window-attn-skip-freq"] == "([1]+[0])*12"
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"embedding_norm": True}, "model.embedding_norm"),
+        ({"head_bias": True}, "model.head_bias"),
+        ({"final_norm": None}, "model.final_norm"),
+        ({"runs": (LayerRun(layers=(DENSE_LAYER, replace(DENSE_LAYER, norms=4)), repeats=4),)}, "model.norms"),
+        ({"runs": (LayerRun(layers=(replace(DENSE_LAYER, parallel_block=True),), repeats=8),)}, "model.parallel_block"),
+    ],
+)
+def test_shapes_that_megatron_does_not_build_are_refused(changed: dict[str, Any], field: str) -> None:
+    made = with_model(plan_of(PlanRow(gbs=1), [8]), replace(model(8), **changed))
+    assert field in [problem.field for problem in translate(made).refused]
+
+
+def test_patterns_of_layers() -> None:
+    assert read_pattern("([0]*3+[1]*2)", 5) == [False] * 3 + [True] * 2
+    assert read_pattern("([1]+[0])*2", 4) == [True, False, True, False]
+    assert read_pattern("[1,0,1]", 3) == [True, False, True]
+    assert read_pattern("2", 4) == [True, False, True, False]
+    assert read_pattern("[1]*3", 4) is None
+    assert read_pattern("__import__('os')", 4) is None

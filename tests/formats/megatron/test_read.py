@@ -1,0 +1,129 @@
+"""Launch scripts as plans, with every problem by name."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwright.errors import InputError
+from meshwright.formats.megatron import read_flags
+from meshwright.specs import PlanRow
+
+HAND_WRITTEN = r"""#!/bin/bash
+# A script as people write them.
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+GPUS_PER_NODE=8
+NNODES=${SLURM_NNODES:-4}
+WORLD_SIZE=$(($GPUS_PER_NODE * $NNODES))
+TP=4; PP=2
+if [ -z "$1" ]; then
+  SAVE="no where"
+fi
+DISTRIBUTED_ARGS="--nproc_per_node $GPUS_PER_NODE \
+    --nnodes=$NNODES --master_port 6000"
+GPT_ARGS="
+    --num-layers 32 --hidden-size 4096 --num-attention-heads 32
+    --seq-length 8192 --max-position-embeddings 8192
+    --micro-batch-size 1 --global-batch-size $((WORLD_SIZE * 4))
+    --bf16 --swiglu --disable-bias-linear
+"
+MODEL_PARALLEL_ARGS=(
+    --tensor-model-parallel-size ${TP}
+    --pipeline-model-parallel-size=$PP   # stages
+    --sequence-parallel
+    --num-layers-per-virtual-pipeline-stage 4
+)
+MODEL_PARALLEL_ARGS+=(--use-distributed-optimizer --overlap-grad-reduce)
+torchrun $DISTRIBUTED_ARGS pretrain_gpt.py \
+    $GPT_ARGS "${MODEL_PARALLEL_ARGS[@]}" \
+    --recompute-activations \
+    --save "$SAVE" 2>&1 | tee log.txt
+"""
+
+
+def test_a_hand_written_script_is_read() -> None:
+    read = read_flags(HAND_WRITTEN)
+    assert read.problems == ()
+    assert read.row == PlanRow(
+        tp=4, pp=2, vpp=4, dp=4, sharding="z1", mbs=1, gbs=128, schedule="interleaved", recompute="sel"
+    )
+    assert read.layout == (4,) * 8
+    assert (read.model["num_layers"], read.model["ffn_hidden"]) == (32, 10880)
+
+
+def test_what_only_the_shell_knows_is_reported() -> None:
+    read = read_flags("torchrun --nproc_per_node 8 a.py --micro-batch-size $MBS --tensor-model-parallel-size `nvidia`")
+    assert read.unresolved == ("MBS", "`nvidia`")
+    assert read.row is None
+    text = " ".join(problem.what for problem in read.problems)
+    assert "--micro-batch-size has no value" in text
+    assert "does not say MBS" in text
+
+
+def test_all_problems_of_a_configuration_come_together() -> None:
+    read = read_flags(
+        "--tensor-model-paralel-size 4 --pipeline-model-parallel-size two --micro-batch-size 1 "
+        "--recompute-granularity ful --fp16=yes --global-batch-size 7 --cp-comm-type",
+        devices=8,
+    )
+    text = str(InputError(read.problems))
+    for piece in (
+        "did you mean --tensor-model-parallel-size",
+        "'two'",
+        "did you mean full?",
+        "it is a switch",
+        "multiple of micro-batch 1 x dp 8",
+        "--cp-comm-type has no value",
+    ):
+        assert piece in text
+
+
+@pytest.mark.parametrize(
+    ("options", "devices", "says"),
+    [
+        ("--tensor-model-parallel-size 3", 8, "multiple of tp 3"),
+        ("--tensor-model-parallel-size 0", 8, "at least 1"),
+        ("--tp-comm-overlap --tensor-model-parallel-size 2", 8, "needs sequence parallelism"),
+        ("--num-experts 8 --expert-model-parallel-size 3", 8, "must divide tp x cp x dp = 8"),
+        ("--num-experts 8 --tensor-model-parallel-size 2", 8, "--sequence-parallel is not given"),
+        ("--context-parallel-size 4 --cp-comm-type a2a+p2p", 8, "two degrees"),
+        ("--recompute-granularity full", 8, "needs --recompute-method"),
+        ("--num-distributed-optimizer-instances 3 --use-distributed-optimizer", 8, "must divide dp x cp = 8"),
+        ("--rampup-batch-size 1 1 1", 8, "has no place in a plan"),
+        ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", 8, "taken as all"),
+        ("--bf16", None, "number of devices is not said"),
+    ],
+)
+def test_contradictions_are_named(options: str, devices: int | None, says: str) -> None:
+    read = read_flags(f"--micro-batch-size 1 {options}", devices=devices)
+    assert says in " ".join(f"{problem.what} {problem.why}" for problem in read.problems)
+
+
+@pytest.mark.parametrize(
+    ("options", "layout"),
+    [
+        ("--num-layers 32", (8, 8, 8, 8)),
+        (
+            "--num-layers 30 --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",
+            (7, 8, 8, 7),
+        ),
+        ("--num-layers 30 --decoder-first-pipeline-num-layers 6", (6, 8, 8, 8)),
+        ("--num-layers 28 --decoder-first-pipeline-num-layers 6 --decoder-last-pipeline-num-layers 6", (6, 8, 8, 6)),
+        ("--num-layers 32 --num-virtual-stages-per-pipeline-rank 2", (4,) * 8),
+        ("--num-layers 14 --pipeline-model-parallel-layout Et*3|t*4|t*4|t*3,L", (3, 4, 4, 3)),
+        ("--num-layers 31", None),
+        ("--num-layers 15 --pipeline-model-parallel-layout Et*3|t*4|t*4|t*3,L", None),
+    ],
+)
+def test_splits_of_layers_are_read(options: str, layout: tuple[int, ...] | None) -> None:
+    words = options.split()
+    rest = "--hidden-size 64 --num-attention-heads 4 --pipeline-model-parallel-size 4 --micro-batch-size 1"
+    read = read_flags([*words, *rest.split()], devices=4)
+    assert read.layout == layout
+    assert bool(read.problems) == (layout is None)
+
+
+@given(st.text(max_size=200))
+def test_junk_is_read_without_an_exception(text: str) -> None:
+    assert read_flags(text).row is None
