@@ -142,7 +142,7 @@ def run(
 
     def recovered(one: Recovery) -> None:
         recoveries.append(one)
-        on_recovery(_told(one))
+        on_recovery(_recovery_text(one))
 
     with jax_precision(inputs.dtype):
         training = inputs.training(options)
@@ -179,12 +179,12 @@ def run(
         predicted_s=predicted.step_time_s,
         seconds_by_kind=dict(seconds_by_kind(compiled.program, measured)) if measured is not None else {},
         predicted_by_kind=dict(seconds_by_kind(compiled.program, predicted.moments)),
-        recoveries=tuple(_told(one) for one in recoveries),
+        recoveries=tuple(_recovery_text(one) for one in recoveries),
         trace=None if trace is None else os.fspath(trace),
     )
 
 
-def _told(one: Recovery) -> str:
+def _recovery_text(one: Recovery) -> str:
     again = one.step - one.resumed
     return (
         f"{one.why}; on with {one.plan.format()} on {one.devices} devices from step {one.resumed},"

@@ -64,7 +64,7 @@ def method_of(row: PlanRow, devices: Sequence[Any], seq_len: int) -> PipeshardPa
     """
     from meshwright.compiler.grid import GridSplit
     from meshwright.compiler.methods import PipeshardParallel
-    from meshwright.zoo.splits import ranks_of
+    from meshwright.zoo.splits import split_axes
 
     check_runs(row)
     if row.devices > len(devices):
@@ -84,7 +84,7 @@ def method_of(row: PlanRow, devices: Sequence[Any], seq_len: int) -> PipeshardPa
         zero=ZERO[row.sharding],
         keep_gathered=row.sharding == "fsdp-keep",
         split_sums=row.sharding == "z2",
-        grid=None if grid is None else GridSplit(grid=grid, ranks_of=ranks_of, length=seq_len),
+        grid=None if grid is None else GridSplit(grid=grid, ranks_of=split_axes, length=seq_len),
     )
 
 

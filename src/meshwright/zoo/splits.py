@@ -39,7 +39,7 @@ AXES: dict[tuple[str, str], Mapping[int, Ranks]] = {
 """By the last two names of a path."""
 
 
-def ranks_of(path: str) -> Mapping[int, Ranks]:
+def split_axes(path: str) -> Mapping[int, Ranks]:
     """Axes of a value of the state that ranks split; its moments are split alike.
 
     Args:

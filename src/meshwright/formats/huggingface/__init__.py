@@ -11,7 +11,7 @@ from dataclasses import replace
 from importlib import import_module
 
 from meshwright.errors import InputError, Problem, UnsupportedError, nearest
-from meshwright.formats.huggingface.decoder import Decoder
+from meshwright.formats.huggingface.decoder import DecoderFamily
 from meshwright.formats.huggingface.fields import Fields, show
 from meshwright.specs.model import ModelSpec
 
@@ -81,7 +81,7 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
     path = "" if inner is None else "text_config."
     fields = Fields(config if inner is None else inner, name=name, outer=None if inner is None else config, path=path)
     file, function = FAMILIES[family].split(".")
-    decoder: Decoder = getattr(import_module(f"{__name__}.{file}"), function)(fields)
+    decoder: DecoderFamily = getattr(import_module(f"{__name__}.{file}"), function)(fields)
     model = decoder.model(fields, function)
     if model.parameters > MAX_PARAMETERS:
         raise InputError(

@@ -12,7 +12,7 @@ from meshwright.specs.model import LayerSpec, ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decoder:
+class DecoderFamily:
     """The keys of one config that its family spells in its own way, and the parts that its layers have."""
 
     synonyms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

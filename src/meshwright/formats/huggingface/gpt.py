@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.formats.huggingface.decoder import Decoder
+from meshwright.formats.huggingface.decoder import DecoderFamily
 from meshwright.formats.huggingface.fields import MAX_SEQ_LEN, Fields
 
 BLOOM_KEYS = {
@@ -13,9 +13,9 @@ BLOOM_KEYS = {
 """Spellings that BLOOM's and Falcon's first configs have."""
 
 
-def gpt2(fields: Fields) -> Decoder:
+def gpt2(fields: Fields) -> DecoderFamily:
     """GPT-2: learned positions, biases everywhere, tied embeddings."""
-    return Decoder(
+    return DecoderFamily(
         synonyms={
             "hidden_size": ("n_embd",),
             "num_hidden_layers": ("n_layer",),
@@ -36,10 +36,10 @@ def gpt2(fields: Fields) -> Decoder:
     )
 
 
-def gpt_neox(fields: Fields) -> Decoder:
+def gpt_neox(fields: Fields) -> DecoderFamily:
     """GPT-NeoX and Pythia: rotary, two norms even where attention and MLP are parallel, untied."""
     bias = fields.flag("attention_bias", default=True)
-    return Decoder(
+    return DecoderFamily(
         kv_heads="heads",
         qkv_bias=bias,
         out_bias=bias,
@@ -51,7 +51,7 @@ def gpt_neox(fields: Fields) -> Decoder:
     )
 
 
-def opt(fields: Fields) -> Decoder:
+def opt(fields: Fields) -> DecoderFamily:
     """OPT: a table of two positions more than the longest sequence (the offset of its padding index)."""
     hidden = fields.whole("hidden_size", "d_model")
     bias = fields.flag("enable_bias", default=True)
@@ -62,7 +62,7 @@ def opt(fields: Fields) -> Decoder:
         )
     pre_norm = fields.flag("do_layer_norm_before", default=True)
     removed = fields.flag("_remove_final_layer_norm", default=False)
-    return Decoder(
+    return DecoderFamily(
         synonyms={"hidden_size": ("d_model",)},
         tied=True,
         kv_heads="heads",
@@ -78,9 +78,9 @@ def opt(fields: Fields) -> Decoder:
     )
 
 
-def bloom(fields: Fields) -> Decoder:
+def bloom(fields: Fields) -> DecoderFamily:
     """BLOOM: ALiBi, a norm after the embedding, tied."""
-    return Decoder(
+    return DecoderFamily(
         synonyms=BLOOM_KEYS,
         tied=True,
         max_seq_len=fields.whole("seq_length", default=2048, high=MAX_SEQ_LEN),
@@ -97,7 +97,7 @@ def bloom(fields: Fields) -> Decoder:
     )
 
 
-def falcon(fields: Fields) -> Decoder:
+def falcon(fields: Fields) -> DecoderFamily:
     """Falcon: one key-value head and one norm (7B), or groups and a norm for each branch (40B, 180B, 11B)."""
     heads = fields.whole("num_attention_heads", "n_head")
     modern = fields.flag("new_decoder_architecture", default=False)
@@ -105,7 +105,7 @@ def falcon(fields: Fields) -> Decoder:
     parallel = fields.flag("parallel_attn", default=True)
     old = 1 if multi_query else heads
     bias = fields.flag("bias", default=False)
-    return Decoder(
+    return DecoderFamily(
         synonyms=BLOOM_KEYS,
         defaults={"max_position_embeddings": 2048},
         tied=True,
@@ -123,11 +123,11 @@ def falcon(fields: Fields) -> Decoder:
     )
 
 
-def phi(fields: Fields) -> Decoder:
+def phi(fields: Fields) -> DecoderFamily:
     """Phi-1, 1.5 and 2: attention and MLP read one norm; biases everywhere, the head included."""
     if fields.flag("qk_layernorm", default=False):
         fields.refuse("qk_layernorm", True, "LayerNorm on queries and keys cannot be planned", "set it to false")
-    return Decoder(
+    return DecoderFamily(
         kv_heads="optional",
         qkv_bias=True,
         out_bias=True,
@@ -142,7 +142,7 @@ def phi(fields: Fields) -> Decoder:
     )
 
 
-def gpt(fields: Fields) -> Decoder:
+def gpt(fields: Fields) -> DecoderFamily:
     """A plain shape as papers print it; not a Hugging Face family.
 
     Beside the usual keys: `gated_mlp` (false), `bias` (true), `norm` (layernorm | rmsnorm), `parallel_block` (false,
@@ -151,7 +151,7 @@ def gpt(fields: Fields) -> Decoder:
     bias = fields.flag("bias", default=True)
     parallel = fields.flag("parallel_block", default=False)
     norm = fields.word("norm", ("layernorm", "rmsnorm"), "layernorm")
-    return Decoder(
+    return DecoderFamily(
         tied=True,
         kv_heads="optional",
         qkv_bias=bias,

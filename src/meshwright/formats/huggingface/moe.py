@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from meshwright.formats.huggingface.decoder import Decoder, sliding_window
+from meshwright.formats.huggingface.decoder import DecoderFamily, sliding_window
 from meshwright.formats.huggingface.dense import qwen_window
 from meshwright.formats.huggingface.fields import Fields
 from meshwright.specs.layers import DenseMlp, LatentAttention, MoeMlp
 
 
-def mixtral(fields: Fields) -> Decoder:
+def mixtral(fields: Fields) -> DecoderFamily:
     """Mixtral: every layer has experts."""
-    return Decoder(window=fields.maybe("sliding_window"), mlps=[_local_experts(fields)] * fields.layers())
+    return DecoderFamily(window=fields.maybe("sliding_window"), mlps=[_local_experts(fields)] * fields.layers())
 
 
-def phimoe(fields: Fields) -> Decoder:
+def phimoe(fields: Fields) -> DecoderFamily:
     """Phi-3.5-MoE: Mixtral with LayerNorm and biases on attention and head."""
     bias = fields.flag("attention_bias", default=False)
-    return Decoder(
+    return DecoderFamily(
         window=fields.maybe("sliding_window"),
         qkv_bias=bias,
         out_bias=bias,
@@ -32,12 +32,12 @@ def _local_experts(fields: Fields) -> MoeMlp:
     return MoeMlp(experts=experts, top_k=top_k, ffn_hidden=fields.whole("intermediate_size"), gated=True)
 
 
-def qwen2_moe(fields: Fields) -> Decoder:
+def qwen2_moe(fields: Fields) -> DecoderFamily:
     """Qwen1.5-MoE and Qwen2-MoE: a gated shared expert beside the routed ones; biases on query, key and value."""
     on = fields.flag("use_sliding_window", default=False)
     last = fields.whole("max_window_layers", default=28, low=0)
     window = fields.maybe("sliding_window", low=0) if on else None
-    return Decoder(
+    return DecoderFamily(
         qkv_bias=True,
         window=window or None,
         sliding=fields.sliding(fields.layers(), lambda number: on and number % 2 == 0 and number < last),
@@ -45,11 +45,11 @@ def qwen2_moe(fields: Fields) -> Decoder:
     )
 
 
-def qwen3_moe(fields: Fields) -> Decoder:
+def qwen3_moe(fields: Fields) -> DecoderFamily:
     """Qwen3-MoE: no shared expert; norms on queries and keys."""
     window, _ = qwen_window(fields)
     bias = fields.flag("attention_bias", default=False)
-    return Decoder(
+    return DecoderFamily(
         qkv_bias=bias,
         out_bias=bias,
         qk_norm=True,
@@ -87,7 +87,7 @@ def _alternating(
     return [moe if is_sparse else dense for is_sparse in sparse]
 
 
-def gpt_oss(fields: Fields) -> Decoder:
+def gpt_oss(fields: Fields) -> DecoderFamily:
     """gpt-oss: biases everywhere, one sink a head; even layers see a window of 128, odd ones everything."""
     bias = fields.flag("attention_bias", default=True)
     experts = fields.experts("num_local_experts", "num_experts")
@@ -95,7 +95,7 @@ def gpt_oss(fields: Fields) -> Decoder:
     top_k = fields.top_k(experts, "experts_per_token")
     width = fields.whole("intermediate_size")
     mlp = MoeMlp(experts=experts, top_k=top_k, ffn_hidden=width, gated=True, router_bias=True, bias=True)
-    return Decoder(
+    return DecoderFamily(
         defaults={"head_dim": 64},
         qkv_bias=bias,
         out_bias=bias,
@@ -106,7 +106,7 @@ def gpt_oss(fields: Fields) -> Decoder:
     )
 
 
-def llama4(fields: Fields) -> Decoder:
+def llama4(fields: Fields) -> DecoderFamily:
     """Llama 4 text model: routed experts and a shared one as wide in each `interleave_moe_layer_step`-th layer.
 
     Its norm on queries and keys has no weights and is not counted. Three layers in four attend within chunks; a
@@ -126,7 +126,7 @@ def llama4(fields: Fields) -> Decoder:
     moe = MoeMlp(experts=experts, top_k=top_k, ffn_hidden=width, gated=True, shared_ffn_hidden=width)
     dense = DenseMlp(ffn_hidden=fields.whole("intermediate_size_mlp") if not all(sparse) else 1, gated=True)
     noted = chunk is not None and any(chunked)
-    return Decoder(
+    return DecoderFamily(
         defaults={"head_dim": 128},
         qkv_bias=bias,
         out_bias=bias,
@@ -137,7 +137,7 @@ def llama4(fields: Fields) -> Decoder:
     )
 
 
-def deepseek_v2(fields: Fields) -> Decoder:
+def deepseek_v2(fields: Fields) -> DecoderFamily:
     """DeepSeek-V2 and V2-Lite, which projects queries directly: latent attention, first layers dense, MTP."""
     layers = fields.layers()
     attention = LatentAttention(
@@ -157,14 +157,14 @@ def deepseek_v2(fields: Fields) -> Decoder:
     width = fields.whole("moe_intermediate_size") if any(sparse) else 1
     if fields.flag("attention_bias", default=False):
         fields.refuse("attention_bias", True, "latent attention with biases cannot be planned", "set it to false")
-    return Decoder(
+    return DecoderFamily(
         attention=attention,
         mlps=_alternating(fields, sparse, experts, shared=shared * width),
         mtp_layers=fields.whole("num_nextn_predict_layers", low=0, default=0, high=64),
     )
 
 
-def deepseek_v3(fields: Fields) -> Decoder:
+def deepseek_v3(fields: Fields) -> DecoderFamily:
     """DeepSeek-V3, V3.1 and R1, whose layers Kimi K2 shares: those of V2.
 
     The 256 balancing biases a layer are not counted: they are moved by the load, not by a gradient.
