@@ -61,7 +61,7 @@ class Texts(Kind):
 
     def read(self, name: str, value: str | Iterable[Any]) -> tuple[Any, ...]:
         """Texts in their order."""
-        entries = [value] if isinstance(value, str) else list(value)
+        entries = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
         if not self.commas:
             return tuple(entries)
         parts = (entry.split(",") if isinstance(entry, str) else [entry] for entry in entries)
