@@ -14,7 +14,7 @@ from meshwright.app.run import Run
 from meshwright.app.schedule import DrawnSchedules
 from meshwright.app.size import SizeAnswer
 from meshwright.app.trace import Trace
-from meshwright.app.tune_answer import TuneAnswer
+from meshwright.app.tune import TuneAnswer
 from meshwright.app.validate import Validation
 from meshwright.app.verify import Verified
 from meshwright.compiler.listing import Listing as Listing

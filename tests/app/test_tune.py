@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from meshwright import plan, tune
-from meshwright.app.tune_answer import TuneAnswer
+from meshwright.app.tune import TuneAnswer
 from meshwright.app.verbs import python_verb
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 from meshwright.search.tuners.run import TUNERS

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from meshwright.app.calculon_whatif import CalculonWhatIf
+from meshwright.app.calculon import CalculonWhatIf
 from meshwright.app.verbs import python_verb
 from meshwright.calculon.answer import Goal
 from meshwright.calculon.search import search

@@ -88,11 +88,11 @@ def test_bad_questions_are_told(
 def test_ray_may_stand_alone(app: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
 
-    def search(*_: Any, **options: Any) -> Any:
-        asked.update(options)
+    def search(request: Any) -> Any:
+        asked["ray"] = request.search.ray
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("meshwright.app.calculon_search.calculon_search", search)
+    monkeypatch.setattr("meshwright.app.calculon.calculon_search", search)
     assert main(["calculon", "search", app, "a100_80g", "--procs", "8", "--batch", "8", "--ray", "--json"]) == 130
     assert asked["ray"] == "auto"
     assert json.loads(capsys.readouterr().out)["exit_code"] == 130

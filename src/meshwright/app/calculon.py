@@ -1,32 +1,39 @@
-"""`calculon estimate`: one execution under Calculon's model, or a file of them."""
+"""`calculon estimate`, `search` and `what-if`: one execution, the best of a space, and what each number is worth."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import Any
 
 from meshwright.app.answer import Answer
+from meshwright.app.requests.calculon import CalculonSearchRequest, CalculonWhatIfRequest
+from meshwright.calculon.answer import BOUND, TIER1, TIER2, ExecutionAnswer, Goal, Priced
+from meshwright.calculon.choice import MOST_BEST, inputs_of, read_space
 from meshwright.calculon.executions import ExecutionColumns
 from meshwright.calculon.inputs import Application, Execution, System
-from meshwright.calculon.legality import reason
+from meshwright.calculon.legality import rejection
 from meshwright.calculon.model import price
 from meshwright.calculon.reading import Source, read_application, read_execution, read_system
-from meshwright.calculon.statistics import CalculonColumns
-from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem, UnsupportedError
+from meshwright.calculon.search import search
+from meshwright.calculon.space import ExecutionSpace
+from meshwright.calculon.sweep import TASK_EXECUTIONS, Design, Found, sweep, why_nothing
+from meshwright.calculon.whatif import WhatIf, what_if
+from meshwright.errors import InfeasibleError, Problem
+from meshwright.fields.check import Check
+from meshwright.search.on_cores import run_on_cores
+from meshwright.search.tasks import Runner
 
-if TYPE_CHECKING:
-    pass
-
-SCHEMA = "meshwright.calculon-estimate/1"
+ESTIMATE_SCHEMA = "meshwright.calculon-estimate/1"
+SEARCH_SCHEMA = "meshwright.calculon-search/1"
+WHAT_IF_SCHEMA = "meshwright.calculon-what-if/1"
 REJECTED = "MW303"
-LINES_AT_ONCE = 4096
-ROW_KEYS = ("app", "system", "execution")
+LARGE = 1 << 27
+"""Spaces with more executions are searched in parts, on all cores."""
+
 
 Value = float | int | None
-Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -45,7 +52,7 @@ class CalculonEstimate(Answer):
     def to_dict(self) -> dict[str, Any]:
         """As data: `meshwright.calculon-estimate/1`."""
         found: dict[str, Any] = {
-            "schema": SCHEMA,
+            "schema": ESTIMATE_SCHEMA,
             "app": self.app.name or None,
             "system": self.system.name or None,
             "execution": asdict(self.execution),
@@ -84,28 +91,17 @@ def calculon_estimate(
 
     Raises:
         InputError: malformed input, all problems of the three files together.
-        UnsupportedError: an application or a system that nobody knows, and nothing else is wrong.
+        UnsupportedError: an unknown application or system, and nothing else is wrong.
         InfeasibleError: a rejected execution; says which field breaks which rule.
     """
-    errors: list[MeshwrightError] = []
-
-    def attempt(read: Callable[[], Read]) -> Read | None:
-        try:
-            return read()
-        except (InputError, UnsupportedError) as error:
-            errors.append(error)
-            return None
-
-    one = attempt(lambda: read_application(app))
-    how = attempt(lambda: read_execution(execution))
-    where = attempt(lambda: read_system(system))
-    if one is None or how is None or where is None:
-        malformed = [error for error in errors if isinstance(error, InputError)]
-        kind = InputError if malformed else UnsupportedError
-        raise kind([problem for error in errors for problem in error.problems], code=(malformed or errors)[0].code)
+    check = Check()
+    one = check.attempt(partial(read_application, app))
+    how = check.attempt(partial(read_execution, execution))
+    where = check.attempt(partial(read_system, system))
+    check.done()
     priced = price(one, where, ExecutionColumns.from_executions([how]), fixed=fixed)
     if not priced.ok[0]:
-        raise InfeasibleError(_why(priced, 0, one, where, how), code=REJECTED)
+        raise InfeasibleError(rejection(priced, 0, one, where, how), code=REJECTED)
     listed = None
     if layers:
         from meshwright.calculon.layer_list import layer_list
@@ -114,108 +110,204 @@ def calculon_estimate(
     return CalculonEstimate(app=one, system=where, execution=how, stats=priced.stats(0), layers=listed, fixed=fixed)
 
 
-def _why(priced: CalculonColumns, row: int, app: Application, system: System, execution: Execution) -> Problem:
-    return reason(
-        app,
-        system,
-        execution,
-        int(priced.reason[row]),
-        tier1_bytes=float(priced["proc_mem_tier1_cap_req"][row]),
-        tier2_bytes=float(priced["proc_mem_tier2_cap_req"][row]),
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CalculonSearch(Answer):
+    """The answer: the best, the front, the certificate."""
+
+    space: ExecutionSpace
+    result: ExecutionAnswer
+    capacities_bytes: tuple[float, float]
+    nodes: int | None = None
+    """Nodes of the Ray cluster that searched, None for this process."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As data: `meshwright.calculon-search/1`."""
+        space = self.space
+        return {
+            "schema": SEARCH_SCHEMA,
+            "inputs": inputs_of(space),
+            "capacity": {"tier1_bytes": self.capacities_bytes[0], "tier2_bytes": self.capacities_bytes[1]},
+            "search": self.result.certificate.to_dict(),
+            "best": [priced_dict(one) for one in self.result.best],
+            "pareto": [
+                {**priced_dict(one), "objectives": objectives(one, space.num_procs)} for one in self.result.front
+            ],
+            "timing": {"search_s": self.result.certificate.search_s, "ray_nodes": self.nodes},
+        }
+
+    def __repr__(self) -> str:
+        best = self.result.best[0]
+        return f"CalculonSearch({best.sample_rate:.6g} samples/s, best of {self.result.certificate.space:,})"
+
+
+def priced_dict(priced: Priced) -> dict[str, Any]:
+    """An execution and its statistics as data."""
+    return {"execution": asdict(priced.execution), "stats": priced.stats}
+
+
+def objectives(priced: Priced, num_procs: int) -> dict[str, float | int | None]:
+    """What the front is about."""
+    return {
+        "sample_time_s": 1.0 / priced.sample_rate,
+        "tier1_bytes": priced.stats["proc_mem_tier1_cap_req"],
+        "tier2_bytes": priced.stats["proc_mem_tier2_cap_req"],
+        "num_procs": num_procs,
+    }
+
+
+def calculon_search(request: CalculonSearchRequest) -> CalculonSearch:
+    """The best executions of an application on a system, over a whole space, with the proof.
+
+    Args:
+        request: application, system and space, and how it is searched.
+
+    Returns:
+        The best executions, the front, and the certificate.
+
+    Raises:
+        InputError: malformed input, all problems together.
+        UnsupportedError: an unknown name, or Ray missing.
+        InfeasibleError: the space is empty, or nothing in it fits; says what excludes it.
+    """
+    options = request.search
+    check = Check()
+    check.whole("--top", options.top, MOST_BEST)
+    space, _ = read_space(request.space, check)
+    space.require_executions()
+    nodes = None
+    goal = Goal(top=options.top, stop_microbatch=options.stop_microbatch, fixed=request.space.options.fixed)
+    if options.ray is not None:
+        result, nodes = _on_cluster(space, goal, options.ray)
+    elif space.size > LARGE:
+        result = _in_parts(space, goal, run_on_cores, TASK_EXECUTIONS)
+    else:
+        result = search(space, goal)
+    if not result.best:
+        raise nothing_fits(space, result)
+    system = space.system
+    return CalculonSearch(
+        space=space,
+        result=result,
+        capacities_bytes=(system.mem1.capacity_bytes, system.mem2.capacity_bytes),
+        nodes=nodes,
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    """One line of a batch: what it asks, or what is wrong with it."""
+def _on_cluster(space: ExecutionSpace, goal: Goal, address: str) -> tuple[ExecutionAnswer, int]:
+    from meshwright.search.on_ray import OnRay
 
-    app: Application | None = None
-    system: System | None = None
-    execution: Execution | None = None
-    error: str | None = None
-    design: str = ""
-    """Rows of one application and system have the same."""
+    with OnRay(address) as runner:
+        nodes = runner.nodes()
+        return _in_parts(space, goal, runner, min(TASK_EXECUTIONS, space.size // 16 + 1)), nodes
 
 
-def calculon_batch(lines: Iterable[str], *, fixed: bool = False) -> Iterator[dict[str, Any]]:
-    """Many executions, one JSON object `{app, system, execution}` a line.
+def _in_parts(space: ExecutionSpace, goal: Goal, runner: Runner, executions: int) -> ExecutionAnswer:
+    found: Found = next(sweep([Design(number=0, space=space)], goal, runner, executions=executions))
+    assert found.result is not None, "the space was found not to be empty"
+    return found.result
+
+
+def nothing_fits(space: ExecutionSpace, result: ExecutionAnswer) -> InfeasibleError:
+    """The error of a space whose every execution is excluded."""
+    rules = dict(result.certificate.pruned)
+    rules.pop(BOUND, None)
+    what = f"no execution of {space.app.name or 'the application'} on {space.num_procs} processors is feasible"
+    largest = max(rules, key=lambda rule: rules[rule], default="")
+    fixes = {
+        TIER1: "use more processors, a smaller batch, or let more be offloaded: --space full, or a system with mem2",
+        TIER2: "use more processors or a system with a larger second memory tier",
+    }
+    fix = fixes.get(largest, "use another number of processors, or pin less")
+    return InfeasibleError(
+        Problem(what=what, why=why_nothing(result.certificate), fix=fix, field="search"), code="MW311"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CalculonWhatIf(Answer):
+    """Sensitivities of an optimum, the largest first."""
+
+    space: ExecutionSpace
+    factors: tuple[float, ...]
+    answer: WhatIf
+
+    def to_dict(self) -> dict[str, Any]:
+        """As data: `meshwright.calculon-what-if/1`."""
+        space = self.space
+        best = self.answer.base.best[0]
+        return {
+            "schema": WHAT_IF_SCHEMA,
+            "inputs": {
+                **inputs_of(space),
+                "factors": list(self.factors),
+            },
+            "base": {
+                "sample_rate": best.sample_rate,
+                "total_time_s": best.stats["total_time"],
+                "execution": asdict(best.execution),
+                "search": self.answer.base.certificate.to_dict(),
+            },
+            "numbers": [
+                {
+                    "name": number.name,
+                    "value": number.value,
+                    "unit": number.unit,
+                    "spread_sample_rate": number.spread,
+                    "changes": [
+                        {
+                            "factor": change.factor,
+                            "sample_rate": change.best.sample_rate if change.best else None,
+                            "repriced_sample_rate": change.repriced_rate,
+                            "moved": list(change.moved),
+                            "execution": asdict(change.best.execution) if change.best else None,
+                        }
+                        for change in number.changes
+                    ],
+                }
+                for number in self.answer.numbers
+            ],
+        }
+
+    def __repr__(self) -> str:
+        first = self.answer.numbers[0]
+        return f"CalculonWhatIf({first.name} matters most, by {first.spread:.4g} samples/s)"
+
+    def svg(self) -> str:
+        """The tornado plot."""
+        from meshwright.report.tornado import tornado_svg
+
+        return tornado_svg(self.to_dict())
+
+
+def calculon_what_if(
+    request: CalculonWhatIfRequest, *, progress: Callable[[int, int], None] | None = None
+) -> CalculonWhatIf:
+    """How the best sample rate changes with each number of the system, searched anew for every change.
 
     Args:
-        lines: application and system as library names, paths or objects; blank lines are skipped.
-        fixed: with the model's known errors corrected.
+        request: application, system and space; each number is multiplied by each of its factors.
+        progress: called with the searches done and the searches in all.
 
-    Yields:
-        `{ok, error, stats}` per line, in order; a malformed line is an error of that line only.
+    Returns:
+        The numbers, that with the largest effect first.
+
+    Raises:
+        InputError: malformed input, all problems together.
+        UnsupportedError: an unknown name.
+        InfeasibleError: the space is empty, or nothing in it fits.
     """
-    read = _Reader()
-    asked = (line for line in lines if line.strip())
-    while block := list(islice(asked, LINES_AT_ONCE)):
-        yield from _answers([read.row(line) for line in block], fixed=fixed)
-
-
-def _answers(rows: list[_Row], *, fixed: bool) -> list[dict[str, Any]]:
-    answers: list[dict[str, Any]] = [{"ok": False, "error": row.error, "stats": None} for row in rows]
-    designs: dict[str, list[int]] = {}
-    for place, row in enumerate(rows):
-        if row.error is None:
-            designs.setdefault(row.design, []).append(place)
-    for places in designs.values():
-        app, system = rows[places[0]].app, rows[places[0]].system
-        executions = [execution for place in places if (execution := rows[place].execution) is not None]
-        assert app is not None
-        assert system is not None
-        priced = price(app, system, ExecutionColumns.from_executions(executions), fixed=fixed)
-        for number, (place, execution) in enumerate(zip(places, executions, strict=True)):
-            if priced.ok[number]:
-                answers[place] = {"ok": True, "error": None, "stats": priced.stats(number)}
-            else:
-                answers[place]["error"] = _sentence([_why(priced, number, app, system, execution)])
-    return answers
-
-
-class _Reader:
-    """Reads lines; applications and systems that were read before are not read again."""
-
-    def __init__(self) -> None:
-        self.known: dict[str, Application | System] = {}
-
-    def row(self, line: str) -> _Row:
-        try:
-            return self._row(line)
-        except MeshwrightError as error:
-            return _Row(error=_sentence(error.problems))
-
-    def _row(self, line: str) -> _Row:
-        try:
-            data = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-            raise InputError(Problem(what="the line is not valid JSON", why=why)) from None
-        if not isinstance(data, dict) or not set(ROW_KEYS) <= set(data):
-            raise InputError(
-                Problem(what="the line is no row", why=f"a row is an object with the keys {', '.join(ROW_KEYS)}")
-            )
-        app_key, system_key = json.dumps(data["app"], sort_keys=True), json.dumps(data["system"], sort_keys=True)
-        app = self._input("app", app_key, data["app"])
-        system = self._input("system", system_key, data["system"])
-        assert isinstance(app, Application)
-        assert isinstance(system, System)
-        if not isinstance(data["execution"], dict):
-            raise InputError(Problem(what="execution is no object", why="it holds Calculon's 23 keys"))
-        return _Row(
-            app=app, system=system, execution=read_execution(data["execution"]), design=f"{app_key}\n{system_key}"
+    check = Check()
+    factors = tuple(dict.fromkeys(request.factors))
+    for factor in factors:
+        if not 1e-6 <= factor <= 1e6 or factor == 1:
+            why = "a factor is a number above 0 that changes something"
+            check.problem(f"--factors holds {factor:g}", why, "for example --factors 0.5,2", "--factors")
+    if not factors:
+        check.problem(
+            "--factors is empty", "there is something to change by", "for example --factors 0.5,2", "--factors"
         )
-
-    def _input(self, kind: str, key: str, value: Any) -> Application | System:
-        name = f"{kind} {key}"
-        if name not in self.known:
-            if not isinstance(value, str | dict):
-                raise InputError(Problem(what=f"{kind} is {key[:60]}", why="it is a library name, a path or an object"))
-            if len(self.known) >= LINES_AT_ONCE:
-                self.known.clear()
-            self.known[name] = read_application(value) if kind == "app" else read_system(value)
-        return self.known[name]
-
-
-def _sentence(problems: Iterable[Problem]) -> str:
-    return "; ".join(f"{problem.what}: {problem.why}" if problem.why else problem.what for problem in problems)
+    space, choice = read_space(request.space, check)
+    answer = what_if(space, choice.axes, factors=factors, fixed=request.space.options.fixed, progress=progress)
+    if not answer.base.best:
+        raise nothing_fits(space, answer.base)
+    return CalculonWhatIf(space=space, factors=factors, answer=answer)

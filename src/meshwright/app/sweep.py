@@ -21,7 +21,6 @@ from meshwright.calculon.choice import (
     MOST_BATCH,
     MOST_BEST,
     MOST_PROCESSORS,
-    Check,
     choose_space,
     read_apps,
     read_systems,
@@ -38,6 +37,7 @@ from meshwright.calculon.sweep import (
 )
 from meshwright.calculon.sweep_file import SweepFile
 from meshwright.errors import InputError, Problem, StoppedError
+from meshwright.fields.check import Check
 from meshwright.formats.writing import check_file
 from meshwright.search.on_cores import run_on_cores
 

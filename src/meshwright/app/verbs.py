@@ -63,9 +63,9 @@ VERBS = {
     "gpus add": Verb("library:AddGpuRequest", "library:add_gpu", apart=True),
     "clusters show": Verb("library:ShowClusterRequest", "clusters:show_cluster", apart=True),
     "calculon estimate": Verb("calculon:CalculonEstimateRequest", "calculon:calculon_estimate", apart=True),
-    "calculon search": Verb("calculon:CalculonSearchRequest", "calculon_search:calculon_search"),
+    "calculon search": Verb("calculon:CalculonSearchRequest", "calculon:calculon_search"),
     "calculon sweep": Verb("calculon:CalculonSweepRequest", "sweep:calculon_sweep"),
-    "calculon what-if": Verb("calculon:CalculonWhatIfRequest", "calculon_whatif:calculon_what_if"),
+    "calculon what-if": Verb("calculon:CalculonWhatIfRequest", "calculon:calculon_what_if"),
     "calculon tune": Verb("tune:CalculonTuneRequest", "tune:calculon_tune"),
 }
 """By the words of the command line, in the order of its help."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -12,7 +12,8 @@ from meshwright.calculon.axes import DEGREE_KEYS, PRESETS, SETTING_KEYS, Axes, V
 from meshwright.calculon.inputs import CHOICES, Application, System
 from meshwright.calculon.reading import read_application, read_system
 from meshwright.calculon.space import ExecutionSpace
-from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, nearest
+from meshwright.errors import nearest
+from meshwright.fields.check import Check
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
 
@@ -110,47 +111,6 @@ def datatypes_of(system: System) -> tuple[str, ...]:
     return tuple(name for name in CHOICES["datatype"] if name in system.matrix and name in system.vector)
 
 
-class Check:
-    """Notes what is wrong with several inputs, and raises it together."""
-
-    def __init__(self) -> None:
-        self.errors: list[MeshwrightError] = []
-
-    def attempt(self, function: Callable[[], Any]) -> Any:
-        """The result, or None with the problem noted."""
-        try:
-            return function()
-        except (InputError, UnsupportedError) as error:
-            self.errors.append(error)
-            return None
-
-    def problem(self, what: str, why: str, fix: str, field: str) -> None:
-        """Note one problem."""
-        self.errors.append(InputError(Problem(what=what, why=why, fix=fix, field=field), code="MW240"))
-
-    def whole(self, field: str, value: Any, most: int) -> None:
-        """A whole number from 1."""
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            why = f"it is a whole number from 1 to {most:,}"
-            self.problem(f"{field} is {str(value)[:60]!r}", why, f"for example {field} {min(512, most)}", field)
-
-    def done(self) -> None:
-        """Raise what was noted.
-
-        Raises:
-            InputError: anything but unknown names is wrong.
-            UnsupportedError: only unknown names are.
-        """
-        if not self.errors:
-            return
-        if len(self.errors) == 1:
-            raise self.errors[0]
-        problems = [problem for error in self.errors for problem in error.problems]
-        wrong = [error for error in self.errors if isinstance(error, InputError)]
-        kind = InputError if wrong else UnsupportedError
-        raise kind(problems, code=(wrong or self.errors)[0].code)
-
-
 def read_apps(check: Check, sources: Iterable[Source | Application]) -> list[Application]:
     """Applications, without those that cannot be read."""
     return [app for source in sources if (app := check.attempt(partial(read_application, source))) is not None]
@@ -161,7 +121,9 @@ def read_systems(check: Check, sources: Iterable[Source | System]) -> list[Syste
     return [system for source in sources if (system := check.attempt(partial(read_system, source))) is not None]
 
 
-def check_inputs(apps: Iterable[Source], systems: Iterable[Source], options: SpaceOptions) -> None:
+def check_inputs(
+    apps: Iterable[Source | Application], systems: Iterable[Source | System], options: SpaceOptions
+) -> None:
     """Raise what is wrong with inputs and space, for callers that know already that something else is.
 
     Args:

@@ -20,6 +20,7 @@ from meshwright.calculon.inputs import (
     Execution,
     System,
 )
+from meshwright.calculon.statistics import CalculonColumns
 from meshwright.errors import Problem, nearest
 from meshwright.shapes import Bool, Int
 
@@ -378,3 +379,23 @@ def _context(app: Application, system: System, execution: Execution, rule: Rule)
     if "engines" in text:
         shown["datatypes of the system"] = ", ".join(name for name in system.matrix if name in system.vector)
     return f" ({', '.join(f'{name} {value}' for name, value in shown.items())})" if shown else ""
+
+
+def rejection(priced: CalculonColumns, row: int, app: Application, system: System, execution: Execution) -> Problem:
+    """Why an execution among priced ones is rejected.
+
+    Args:
+        priced: the executions.
+        row: of the rejected one.
+        app: the application.
+        system: the system.
+        execution: the rejected one.
+    """
+    return reason(
+        app,
+        system,
+        execution,
+        int(priced.reason[row]),
+        tier1_bytes=float(priced["proc_mem_tier1_cap_req"][row]),
+        tier2_bytes=float(priced["proc_mem_tier2_cap_req"][row]),
+    )

@@ -1,13 +1,25 @@
-"""Files of rows, one JSON object a line, read as they are needed."""
+"""Files of executions, one JSON object a line: read as they are needed, priced together, answered line by line."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from meshwright.errors import InputError, Problem
+from meshwright.calculon.executions import ExecutionColumns
+from meshwright.calculon.inputs import Application, Execution, System
+from meshwright.calculon.legality import rejection
+from meshwright.calculon.model import price
+from meshwright.calculon.reading import read_application, read_execution, read_system
+from meshwright.errors import InputError, MeshwrightError, Problem
+
+LINES_AT_ONCE = 4096
+ROW_KEYS = ("app", "system", "execution")
 
 
 @contextmanager
@@ -30,3 +42,99 @@ def rows_of(path: str) -> Iterator[Iterable[str]]:
         raise InputError(problem, code="MW201") from None
     with stream:
         yield stream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """One line of a batch: what it asks, or what is wrong with it."""
+
+    app: Application | None = None
+    system: System | None = None
+    execution: Execution | None = None
+    error: str | None = None
+    design: str = ""
+    """Rows of one application and system have the same."""
+
+
+def calculon_batch(lines: Iterable[str], *, fixed: bool = False) -> Iterator[dict[str, Any]]:
+    """Many executions, one JSON object `{app, system, execution}` a line.
+
+    Args:
+        lines: application and system as library names, paths or objects; blank lines are skipped.
+        fixed: with the model's known errors corrected.
+
+    Yields:
+        `{ok, error, stats}` per line, in order; a malformed line is an error of that line only.
+    """
+    read = _Reader()
+    asked = (line for line in lines if line.strip())
+    while block := list(islice(asked, LINES_AT_ONCE)):
+        yield from _answers([read.row(line) for line in block], fixed=fixed)
+
+
+def _answers(rows: list[_Row], *, fixed: bool) -> list[dict[str, Any]]:
+    answers: list[dict[str, Any]] = [{"ok": False, "error": row.error, "stats": None} for row in rows]
+    designs: dict[str, list[int]] = {}
+    for place, row in enumerate(rows):
+        if row.error is None:
+            designs.setdefault(row.design, []).append(place)
+    for places in designs.values():
+        app, system = rows[places[0]].app, rows[places[0]].system
+        executions = [execution for place in places if (execution := rows[place].execution) is not None]
+        assert app is not None
+        assert system is not None
+        priced = price(app, system, ExecutionColumns.from_executions(executions), fixed=fixed)
+        for number, (place, execution) in enumerate(zip(places, executions, strict=True)):
+            if priced.ok[number]:
+                answers[place] = {"ok": True, "error": None, "stats": priced.stats(number)}
+            else:
+                answers[place]["error"] = _sentence([rejection(priced, number, app, system, execution)])
+    return answers
+
+
+class _Reader:
+    """Reads lines; applications and systems that were read before are not read again."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Application | System] = {}
+
+    def row(self, line: str) -> _Row:
+        try:
+            return self._row(line)
+        except MeshwrightError as error:
+            return _Row(error=_sentence(error.problems))
+
+    def _row(self, line: str) -> _Row:
+        try:
+            data = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+            raise InputError(Problem(what="the line is not valid JSON", why=why)) from None
+        if not isinstance(data, dict) or not set(ROW_KEYS) <= set(data):
+            raise InputError(
+                Problem(what="the line is no row", why=f"a row is an object with the keys {', '.join(ROW_KEYS)}")
+            )
+        app_key, system_key = json.dumps(data["app"], sort_keys=True), json.dumps(data["system"], sort_keys=True)
+        app = self._input("app", app_key, data["app"])
+        system = self._input("system", system_key, data["system"])
+        assert isinstance(app, Application)
+        assert isinstance(system, System)
+        if not isinstance(data["execution"], dict):
+            raise InputError(Problem(what="execution is no object", why="it holds Calculon's 23 keys"))
+        return _Row(
+            app=app, system=system, execution=read_execution(data["execution"]), design=f"{app_key}\n{system_key}"
+        )
+
+    def _input(self, kind: str, key: str, value: Any) -> Application | System:
+        name = f"{kind} {key}"
+        if name not in self.known:
+            if not isinstance(value, str | dict):
+                raise InputError(Problem(what=f"{kind} is {key[:60]}", why="it is a library name, a path or an object"))
+            if len(self.known) >= LINES_AT_ONCE:
+                self.known.clear()
+            self.known[name] = read_application(value) if kind == "app" else read_system(value)
+        return self.known[name]
+
+
+def _sentence(problems: Iterable[Problem]) -> str:
+    return "; ".join(f"{problem.what}: {problem.why}" if problem.why else problem.what for problem in problems)

@@ -189,8 +189,7 @@ def executions(out: Output, request: Any, use: Callable[..., Any]) -> None:
         return
     import json
 
-    from meshwright.app.calculon import calculon_batch
-    from meshwright.calculon.row_file import rows_of
+    from meshwright.calculon.row_file import calculon_batch, rows_of
 
     with rows_of(request.batch) as rows:
         for answer in calculon_batch(rows, fixed=request.fixed):

@@ -37,7 +37,7 @@ from meshwright.app.profile import Profile
 from meshwright.app.run import Run
 from meshwright.app.size import SizeAnswer
 from meshwright.app.trace import Trace
-from meshwright.app.tune_answer import TuneAnswer
+from meshwright.app.tune import TuneAnswer
 from meshwright.app.validate import Validation
 from meshwright.app.verify import Verified
 from meshwright.planning.plan_source import PlanLike

@@ -14,7 +14,7 @@ from meshwright.fields.study import StudyFields
 
 def check_study(study: StudyFields, reading: Reading) -> None:
     """Tuners that exist and can do what is asked; a figure has an optimum to show regret from."""
-    from meshwright.app.tune_options import tune_options
+    from meshwright.search.tuners.options import tune_options
 
     reading.attempt(lambda: tune_options(study))
     if "figure" in reading.given and not study.optimum:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from meshwright.calculon.choice import Check
+from meshwright.fields.check import Check
 from meshwright.fields.study import StudyFields
 from meshwright.search.tuners.run import TUNERS, tuner_named
 from meshwright.search.tuners.store import storage_path
-
-MOST_TRIALS = 10**6
-TRIALS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
