@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from meshwright.errors import InputError, Problem
-from meshwright.schedules.bounds import PathBound
+from meshwright.schedules.bounds import PathBound, covering
 from meshwright.schedules.critical_paths import generic_path_bound
 from meshwright.schedules.events import Events
 from meshwright.schedules.parameters import Parameter, parameters_of, token_of
@@ -435,8 +435,7 @@ def largest_vectors(vectors: Int[np.ndarray, "vectors chunks"]) -> Int[np.ndarra
     totals = kept.sum(axis=1)
     # Of distinct vectors with the same total none covers another.
     if totals.min() < totals.max():
-        covers = (kept[None, :, :] >= kept[:, None, :]).all(axis=-1)
-        kept = kept[covers.sum(axis=1) == 1]
+        kept = kept[covering(kept).sum(axis=1) == 1]
     kept.setflags(write=False)
     return kept
 

@@ -110,7 +110,7 @@ def sharding_columns(grid: Grid, choice: Sharding, rows: Int[np.ndarray, "picked
 
 
 class PricedRows:
-    """Rows of one pipeline degree and number of micro-batches, with everything that is priced once for them."""
+    """Rows with everything that is priced once for them."""
 
     def __init__(
         self,
@@ -130,11 +130,15 @@ class PricedRows:
         self.groups: DataGroups = data_groups(self.columns)
         self.space = factory.space
         self.limit_bytes = hardware.memory_bytes * (1.0 if factory.space.tight else 1.0 - TIGHT_SHARE)
-        self.shardings = sorted(
+
+    @cached_property
+    def shardings(self) -> list[Sharding]:
+        """Choices that apply to at least one of the rows."""
+        return sorted(
             {
                 choice
-                for dp, cp in {*zip(grid.dp.tolist(), grid.cp.tolist(), strict=True)}
-                for choice in shardings_for(dp, cp, factory.space)
+                for dp, cp in {*zip(self.grid.dp.tolist(), self.grid.cp.tolist(), strict=True)}
+                for choice in shardings_for(dp, cp, self.space)
             },
             key=lambda choice: ((*PLAIN_SHARDINGS, "hsdp").index(choice.name), choice.shard),
         )
@@ -154,7 +158,8 @@ class PricedRows:
     def take(self, index: Int[np.ndarray, "picked"]) -> PricedRows:
         """The rows of this index."""
         part = copy(self)
-        part.__dict__.pop("plans_per_shape", None)
+        for name in ("plans_per_shape", "shardings"):
+            part.__dict__.pop(name, None)
         part.grid, part.columns, part.costs = self.grid.take(index), self.columns.take(index), self.costs.take(index)
         part.boundary = self.boundary.take(index)
         part.groups = self.groups.take(index)
@@ -176,25 +181,19 @@ class Block:
 
     def _stack(self) -> None:
         """Shapes padded to equal numbers of paths and worker classes, so that one product serves all."""
-        paths = max(len(shape.path_transfer) for shape in self.shapes)
-        workers = max(len(shape.held) for shape in self.shapes)
-
-        def padded(name: str, size: int) -> np.ndarray:
-            tables = [getattr(shape, name) for shape in self.shapes]
-            return np.stack([table[np.minimum(np.arange(size), len(table) - 1)] for table in tables])
-
-        self.path_forward = padded("path_forward", paths)
-        self.path_backward = padded("path_backward", paths)
-        self.path_weight = padded("path_weight", paths)
+        self.path_forward = _padded([shape.path_forward for shape in self.shapes])
+        self.path_backward = _padded([shape.path_backward for shape in self.shapes])
+        self.path_weight = _padded([shape.path_weight for shape in self.shapes])
         self.splits = bool(self.path_weight.any())
-        self.path_transfer = padded("path_transfer", paths)
-        self.held = padded("held", workers)
-        self.alive = padded("alive", workers)
-        self.versions = padded("versions", workers)
+        self.path_transfer = _padded([shape.path_transfer for shape in self.shapes])
+        fullest = [shape.fullest for shape in self.shapes]
+        self.held = _padded([workers.held for workers in fullest])
+        self.alive = _padded([workers.alive for workers in fullest])
+        self.versions = _padded([workers.versions for workers in fullest])
+        self.first = np.stack([workers.first for workers in fullest])
         self.per_update = np.array([float(shape.per_update) for shape in self.shapes])
         self.updates = np.array([float(shape.updates) for shape in self.shapes])
         self.apart = np.array([float(shape.apart) for shape in self.shapes])
-        self.first = np.stack([shape.first for shape in self.shapes])
 
     def plan_row(self, row: int, shape: Shape, choice: Sharding) -> PlanRow:
         """One plan of the block as a row of degrees."""
@@ -347,6 +346,16 @@ class Block:
         )
         around = (step.gradients_s + step.gather_s + step.optimizer_s + step.offload_s)[:, 0] * self.updates[shapes]
         return terms.pipeline_s[place, shapes] + around + self.boundary.tied_s[rows] * self.apart[shapes]
+
+
+def _padded(tables: list[np.ndarray]) -> np.ndarray:
+    """Tables as one, the last row of each repeated to the length of the longest."""
+    lengths = [len(table) for table in tables]
+    filled = np.empty((len(tables), max(lengths), *tables[0].shape[1:]))
+    for place, (table, length) in enumerate(zip(tables, lengths, strict=True)):
+        filled[place, :length] = table
+        filled[place, length:] = table[-1]
+    return filled
 
 
 def _candidates(found: list[tuple[np.ndarray, ...]]) -> Candidates:

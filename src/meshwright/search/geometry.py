@@ -18,6 +18,7 @@ from meshwright.estimate.pipeline import StageCounts, computed_counts, ends_apar
 from meshwright.estimate.run import Live, live, sync_rounds, weight_versions
 from meshwright.estimate.stages import recompute_problem
 from meshwright.schedules import DEFAULT_SCHEDULES, SCHEDULES, Placement, Schedule, schedule_named
+from meshwright.schedules.bounds import covering
 from meshwright.search.paths import critical_lengths, longest_of, order_free_lengths
 from meshwright.search.space import Space
 from meshwright.shapes import Float
@@ -32,6 +33,20 @@ MOST_PASSES = 1024
 """Largest p x m x v for which schedules without a bound of their own are part of the space: their tables are built."""
 MOST_CHUNKS = 4
 """Most chunks per worker of such schedules."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Fullest:
+    """The workers of a pipeline shape whose memory may be the largest, at the moments when it may be."""
+
+    held: Float[np.ndarray, "fullest items"]
+    """Their items."""
+    alive: Float[np.ndarray, "fullest items"]
+    """Their items times what is in flight."""
+    versions: Float[np.ndarray, "fullest"]
+    """Versions of the weights they keep."""
+    first: Float[np.ndarray, "items"]
+    """Items of worker 0, at which the paths end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +66,7 @@ class Shape:
     path_weight: Float[np.ndarray, "paths items"]
     """Weight gradients, part of the backward."""
     path_transfer: Float[np.ndarray, "paths"]
-    held: Float[np.ndarray, "fullest items"]
-    """Items of the workers whose memory may be the largest."""
-    alive: Float[np.ndarray, "fullest items"]
-    """Their items times what is in flight at the peak."""
-    versions: Float[np.ndarray, "fullest"]
-    """Versions of the weights they keep."""
-    first: Float[np.ndarray, "items"]
-    """Items of worker 0, at which the paths end."""
+    fullest: Fullest
     per_update: int
     """Micro-batches between two updates of the weights."""
     updates: int
@@ -97,6 +105,10 @@ class ShapeFactory:
     space: Space
     items: tuple[Item, ...]
     templates: dict[tuple[object, ...], Template] = field(default_factory=dict)
+    counted: dict[tuple[object, ...], StageCounts] = field(default_factory=dict)
+    """Items per chunk, which no number of micro-batches changes."""
+    fullest: dict[tuple[object, ...], Fullest] = field(default_factory=dict)
+    """Workers that may need the most memory; from some number of micro-batches on they are the same."""
 
     @classmethod
     def of(cls, model: ModelSpec, seq_len: int, space: Space) -> ShapeFactory:
@@ -176,13 +188,16 @@ class ShapeFactory:
         travels = lengths[:, 2].reshape(len(lengths), -1).sum(axis=1) * (p > 1)
         per_update, updates = sync_rounds(schedule, m)
         now, versions = live(schedule, p, m, v), weight_versions(schedule, p, m, v)
+        moments = (b"".join(alive.tobytes() for alive in (*now.kept, *now.made, now.guests)), versions.tobytes())
         apart = ends_apart(placement)
         shapes = []
         for recompute, layers in recomputes:
             counts = self.counts(schedule, p, v, recompute, layers)
             forward, backward, weight = path_items(lengths, counts)
-            own = _held(counts)
-            held, alive, copies = _largest(schedule, now, own, counts, versions)
+            key = (schedule, p, v, recompute, layers, moments)
+            if key not in self.fullest:
+                self.fullest[key] = _fullest(schedule, now, counts, versions)
+            fullest = self.fullest[key]
             shapes.append(
                 Shape(
                     schedule=schedule,
@@ -196,10 +211,7 @@ class ShapeFactory:
                     path_backward=backward,
                     path_weight=weight,
                     path_transfer=travels,
-                    held=held,
-                    alive=alive,
-                    versions=copies,
-                    first=own[0],
+                    fullest=fullest,
                     per_update=per_update,
                     updates=updates,
                     apart=apart,
@@ -240,7 +252,12 @@ class ShapeFactory:
             recompute: none, sel, full or block.
             layers: K of block.
         """
-        placement = schedule.placement(p, v)
+        key = (schedule, p, v, recompute, layers)
+        if key not in self.counted:
+            self.counted[key] = self._stage_counts(schedule, schedule.placement(p, v), recompute, layers)
+        return self.counted[key]
+
+    def _stage_counts(self, schedule: Schedule, placement: Placement, recompute: str, layers: int) -> StageCounts:
         work = self._counts(placement, recompute, layers)
         shadow = np.roll(work.sum(axis=1), -1, axis=0) if schedule.shadows else None
         bare = self._shared(self._counts(placement, "none", 0)) if needs_bare(schedule) else None
@@ -290,17 +307,14 @@ class ShapeFactory:
         return weights
 
 
-def _largest(
+def _fullest(
     schedule: Schedule,
     now: Live,
-    own: Float[np.ndarray, "workers items"],
     counts: StageCounts,
     versions: Float[np.ndarray, " workers"],
-) -> tuple[Float[np.ndarray, "kept items"], Float[np.ndarray, "kept items"], Float[np.ndarray, "kept"]]:
-    """Held and alive items, and weight versions, of the workers that may need the most memory.
-
-    No other worker has as many of each.
-    """
+) -> Fullest:
+    """The workers that may need the most memory: no other one has as many of each item."""
+    own = _held(counts)
     work = computed_counts(schedule, counts)
     worker = np.repeat(np.arange(len(own)), [len(living) for living in now.kept])
     held = own[worker]
@@ -312,12 +326,12 @@ def _largest(
     several = [] if (versions == 1.0).all() else [versions[worker, None]]
     rows = np.concatenate([held, alive, *several], axis=1)
     rows = rows[:, rows.any(axis=0)]
-    covered = (rows[None, :, :] >= rows[:, None, :]).all(axis=-1)
+    covered = covering(rows)
     equal = covered & covered.T
     # Of equal rows the first stays.
     earlier = np.tri(len(rows), k=-1, dtype=bool)
     kept = ~((covered & ~equal) | (equal & earlier)).any(axis=1)
-    return held[kept], alive[kept], versions[worker[kept]]
+    return Fullest(held=held[kept], alive=alive[kept], versions=versions[worker[kept]], first=own[0])
 
 
 def path_items(

@@ -167,11 +167,12 @@ class _Search:
             self._price_sketch(sketch)
 
     def rows(self, grid: Grid) -> Iterator[PricedRows]:
-        """The rows priced, those of each (pp, m) together, in the order of their first."""
+        """The rows priced, all at once, and those of each (pp, m) together, in the order of their first."""
+        priced = PricedRows(grid, self.factory, self.model, self.hardware, self.workload)
         code = grid.pp * (1 << 32) + grid.m
         values, first = np.unique(code, return_index=True)
         for value in values[np.argsort(first)]:
-            yield PricedRows(grid.take(code == value), self.factory, self.model, self.hardware, self.workload)
+            yield priced.take(np.flatnonzero(code == value))
 
     def block(self, rows: PricedRows) -> Block | None:
         """Rows with all shapes whose schedules bring a bound of their own; None if there are none."""
