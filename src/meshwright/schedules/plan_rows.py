@@ -127,11 +127,14 @@ def plan_of(row: PlanRow, layers: Sequence[int]) -> ExecutionPlan:
     if problems:
         raise InputError(problems, code="MW211")
     strategies: list[LayerStrategy] = []
+    numbers: dict[bool, int] = {}
 
-    def index(strategy: LayerStrategy) -> int:
-        if strategy not in strategies:
-            strategies.append(strategy)
-        return strategies.index(strategy)
+    def index(recomputed: bool) -> int:
+        # Layers differ by the side of a `block` boundary alone, so that no two of these strategies are equal.
+        if recomputed not in numbers:
+            numbers[recomputed] = len(strategies)
+            strategies.append(row.strategy(recomputed=recomputed))
+        return numbers[recomputed]
 
     starts = [sum(layers[:stage]) for stage in range(len(layers))]
 
@@ -142,11 +145,7 @@ def plan_of(row: PlanRow, layers: Sequence[int]) -> ExecutionPlan:
         return Chunk(
             virtual_stage=stage,
             layers=((starts[stage], starts[stage] + held - 1),) if held else (),
-            runs=tuple(
-                StrategyRun(layers=part, strategy=index(row.strategy(recomputed=recomputed)))
-                for part, recomputed in parts
-                if part
-            ),
+            runs=tuple(StrategyRun(layers=part, strategy=index(recomputed)) for part, recomputed in parts if part),
             embedding=stage == 0,
             head=stage == len(layers) - 1,
             copy=copy,
