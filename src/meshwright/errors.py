@@ -3,12 +3,12 @@
     MeshwrightError            one message, all problems of one input, an exit code
     ├── InputError             exit 2: malformed, missing, contradictory input
     ├── UnsupportedError       exit 4: a model family, device, dtype or target nobody taught us
-    ├── InfeasibleError        exit 3: well formed, but no plan fits; carries the mends
+    ├── InfeasibleError        exit 3: well formed, but no plan fits; carries the repairs
     ├── ViolationError         exit 5: `check` or `validate` found violations
     ├── LostError              exit 1: a worker of a run died or hung; says where
     └── StoppedError           exit 130: the user stopped it; says what is kept
 
-A problem says what is wrong, why (the value and the rule it breaks) and how to mend it.
+A problem says what is wrong, why (the value and the rule it breaks) and how to fix it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class InputError(MeshwrightError, ValueError):
 
 
 class InfeasibleError(MeshwrightError):
-    """The input is fine and no plan satisfies it; the problems name the binding constraints and the mends."""
+    """The input is fine and no plan satisfies it; the problems name the binding constraints and the repairs."""
 
     exit_code = 3
     default_code = "MW300"
@@ -129,14 +129,22 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     return [by_plain[match] for match in close if like(match)]
 
 
+def _some_of(names: list[str], most: int = 12) -> str:
+    """The first names in order, and how many there are besides."""
+    more = len(names) - most
+    return ", ".join(sorted(names)[:most]) + (f" and {more} more" if more > 0 else "")
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str], *, remedy: str = "") -> Problem:
     """The problem of a name nobody knows, with the nearest ones that exist."""
     names = list(known)
     close = nearest(name, names)
-    fix = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(sorted(names)[:12])}"
+    fix = f"did you mean {' or '.join(close)}?" if close else f"known: {_some_of(names)}"
+    if remedy:
+        fix = f"{fix}{'' if close else '.'} {remedy}"
     return Problem(
         what=f"unknown {kind} {name!r}",
         why=f"no {kind} has this name or alias",
-        fix=f"{fix} {remedy}".rstrip(),
+        fix=fix,
         field=kind,
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from meshwright.errors import nearest
 from meshwright.fields.request import Request, fields_of, loaded
 
 
@@ -78,6 +79,9 @@ def python_verb(verb: str) -> Callable[..., Any]:
     signature = signature_of(request)
 
     def call(*values: Any, **named: Any) -> Any:
+        for name in named:
+            if name not in signature.parameters:
+                raise TypeError(_unexpected(verb, name, list(signature.parameters)))
         return asked.answer(request.read(signature.bind(*values, **named).arguments))
 
     call.__name__ = call.__qualname__ = verb
@@ -85,6 +89,13 @@ def python_verb(verb: str) -> Callable[..., Any]:
     call.__doc__ = docstring_of(request)
     call.__signature__ = signature  # type: ignore[attr-defined]
     return call
+
+
+def _unexpected(verb: str, name: str, known: list[str]) -> str:
+    """What is said of an argument that a verb does not take."""
+    close = nearest(name, known)
+    instead = f"did you mean {' or '.join(close)}?" if close else f"it takes {', '.join(known)}"
+    return f"{verb}() got an unexpected keyword argument {name!r}; {instead}"
 
 
 def signature_of(request: type[Request]) -> inspect.Signature:

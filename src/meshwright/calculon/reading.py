@@ -113,7 +113,7 @@ def _find(text: str, kind: str, noun: str) -> Path:
         if text.lower() in known:
             return DATA / kind / f"{known[text.lower()]}.json"
     path = Path(text).expanduser()
-    if path.suffix == ".json" or path.exists() or not is_name:
+    if path.suffix == ".json" or os.path.exists(path) or not is_name:
         return path
     close = nearest(text, library_names(kind))
     fix = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(library_names(kind))}"

@@ -123,7 +123,7 @@ class TunedExecutions(TableSpace):
             pinned = self.space.axes.pinned(axis.key)
             if pinned is not None and axis.plain not in pinned:
                 rules += [
-                    _outside(axes, condition, f"{axis.key} is held to {' or '.join(map(str, pinned))}")
+                    _outside(axes, condition, f"{axis.key} is fixed to {' or '.join(map(str, pinned))}")
                     for condition in axes[axis.key].when
                 ]
         rules[:] = [rule for rule in rules if all(values for _, values in rule.where)]

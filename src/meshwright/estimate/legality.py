@@ -6,6 +6,7 @@ Each rule is a predicate over columns and, for the row that breaks it, the sente
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -295,12 +296,17 @@ def _strategy_degrees(strategy: LayerStrategy, micro_batch: int) -> Degrees:
     return {name: np.array([value]) for name, value in values.items()}
 
 
+def _in_plan_words(problem: Problem) -> Problem:
+    """Chunks per worker as the one-line form of a plan writes them: `vpp4` for `v = 4`."""
+    return replace(problem, what=problem.what.replace(": v = ", ": vpp = "), fix=problem.fix.replace("v = ", "vpp"))
+
+
 def _schedule_problems(row: PlanRow) -> list[Problem]:
     """What its schedule has against a row."""
     schedule = schedule_named(row.schedule)
     if schedule.not_in_plans:
         return [refusal(schedule)]
-    found = list(schedule.problems(row.pp, row.micro_batches, row.vpp))
+    found = [_in_plan_words(problem) for problem in schedule.problems(row.pp, row.micro_batches, row.vpp)]
     kinds = {"sel": "selective", "uni": "grouped", "block": "none"}
     again = recompute_problem(schedule, {kinds.get(row.recompute, row.recompute)}) if row.pp > 1 else None
     return [*found, again] if again else found

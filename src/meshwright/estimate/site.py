@@ -89,8 +89,8 @@ class Sites:
             raise UnsupportedError(
                 Problem(
                     what=f"a worker on devices {ranges[0][0]} to {ranges[-1][1]}, of the groups {names}",
-                    why="the ranks of a worker run in step, so that the quicker devices would wait at every layer",
-                    fix="give each group workers of its own: other stages, or other pipelines",
+                    why="the ranks of a worker run in step and use one kind of link, those of one group",
+                    fix="give each group workers of its own, as `meshwright plan` does, or use one group",
                     field="workers.devices",
                 ),
                 code="MW407",

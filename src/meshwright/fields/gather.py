@@ -10,6 +10,9 @@ from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedE
 
 T = TypeVar("T")
 
+OPTION = "MW206"
+"""The code of an option's own problem: it names the whole where problems of several codes meet."""
+
 
 @dataclass(slots=True)
 class Gather:
@@ -17,7 +20,7 @@ class Gather:
 
     errors: list[MeshwrightError] = field(default_factory=list)
 
-    def problem(self, problem: Problem, code: str = "MW206") -> None:
+    def problem(self, problem: Problem, code: str = OPTION) -> None:
         """Note a problem of the input."""
         self.errors.append(InputError(problem, code=code))
 
@@ -42,4 +45,5 @@ class Gather:
             problems: Sequence[Problem] = [problem for error in self.errors for problem in error.problems]
             wrong = [error for error in self.errors if isinstance(error, InputError)]
             kind = InputError if wrong else UnsupportedError
-            raise kind(problems, code=(wrong or self.errors)[0].code)
+            codes = [error.code for error in wrong or self.errors]
+            raise kind(problems, code=OPTION if OPTION in codes else codes[0])

@@ -82,7 +82,7 @@ def read_table(path: str | Path, noun: str) -> dict[str, object]:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise InputError(
             Problem(
-                what=f"{noun} {str(path)!r} is not valid {language}", why=reason, fix=f"mend the {language} syntax"
+                what=f"{noun} {str(path)!r} is not valid {language}", why=reason, fix=f"correct the {language} syntax"
             ),
             code="MW202",
         ) from None

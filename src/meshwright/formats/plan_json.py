@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
@@ -233,7 +234,7 @@ def _fail(what: str, why: str, fix: str = "", field: str = "", code: str = "MW22
 def _split_index(source: str) -> tuple[str, int | None]:
     """`plans.json#2` into path and number; a file whose name has the # in it comes first."""
     match = re.fullmatch(r"(.+)#(\d*)", source)
-    if not match or Path(source).exists():
+    if not match or os.path.exists(source):
         return source, None
     if not match[2] or len(match[2]) > 9 or int(match[2]) < 1:
         raise _fail(f"plan number {match[2]!r} of {match[1]}", "plans of a set count from 1", f"write {match[1]}#1")

@@ -53,14 +53,15 @@ def read_calibration(path: Path) -> Calibration:
     """
     data = read_table(path, "calibration")
     try:
-        if data["schema"] != SCHEMA:
-            raise ValueError(f"its schema is {data['schema']!r}")
+        if data.get("schema") != SCHEMA:
+            raise ValueError(f"its schema is {data['schema']!r}" if "schema" in data else "it names no schema")
         return calibration_record(data)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise InputError(
             Problem(
                 what=f"{str(path)!r} is not a calibration of this version",
-                why=f"{type(error).__name__}: {error}; the schema read here is {SCHEMA}",
+                why=f"{reason}; the schema read here is {SCHEMA}",
                 fix="write it again with `meshwright calibrate`, or remove it",
                 field="calibration",
             ),

@@ -235,7 +235,7 @@ def _find(name: str, calibration: Calibration) -> DeviceSpec:
             return spec
     names = [*_aliases(), *(alias for aliases in _aliases().values() for alias in aliases)]
     names += [path.stem for path in own]
-    problem = unknown_name("device", name[:80], names, remedy="`meshwright gpus list` shows all")
+    problem = unknown_name("device", name[:80], names, remedy="See `meshwright gpus list`.")
     raise UnsupportedError(problem, code="MW402")
 
 

@@ -314,7 +314,7 @@ def _parse(data: bytes, where: str) -> object:
         raise _input(
             f"{where} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}",
             "a config.json holds one JSON object",
-            "mend the file there, or pass the config.json as published",
+            "correct the file there, or pass the config.json as published",
             code="MW203",
         ) from None
     except (ValueError, RecursionError) as error:

@@ -65,7 +65,7 @@ def space_of(
     def hold(axis: str, values: Sequence[object], said: str) -> None:
         left = tuple(value for value in values if axis not in pins or value in pins[axis])
         if not left:
-            why = f"{axis} is held to {_listed(pins.get(axis, ()))} already"
+            why = f"{axis} is fixed to {_listed(pins.get(axis, ()))} already"
             problems.append(Problem(what=f"{said} leaves no {axis}", why=why, fix="drop one of the two", field=axis))
         pins[axis] = left
 
@@ -73,7 +73,7 @@ def space_of(
         axis, values = _read(entry, "pin", problems)
         if axis and not values:
             fix = f"say {axis}={'8' if axis in COUNTED else AXES[axis].values()[-1]}"
-            problems.append(Problem(what=f"pin {entry!r} has no value", why="a pin holds an axis to values", fix=fix))
+            problems.append(Problem(what=f"pin {entry!r} has no value", why="a pin fixes an axis to values", fix=fix))
         elif axis:
             hold(axis, values, f"pin {entry!r}")
     if schedule is not None:
@@ -217,7 +217,8 @@ def _unknown(entry: str, name: str, verb: str) -> Problem:
 
 def _wrong_value(axis: str, text: str, verb: str) -> Problem:
     if axis in COUNTED:
-        return Problem(what=f"{verb} {axis}={text[:40]}", why="degrees are whole numbers from 1 on", field=axis)
+        why, fix = "degrees are whole numbers from 1 on", f"for example {axis}=8"
+        return Problem(what=f"{verb} {axis}={text[:40]}", why=why, fix=fix, field=axis)
     close = nearest(text, AXES[axis].values())
     fix = f"did you mean {' or '.join(close)}?" if close else ""
     return Problem(

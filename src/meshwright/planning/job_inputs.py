@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.hardware import hardware_of
@@ -151,7 +150,8 @@ def resolve_cluster(
 def is_cluster_path(cluster: str | os.PathLike[str]) -> bool:
     """Whether a text names a file rather than being the one-line form."""
     text = os.fspath(cluster)
-    return not isinstance(cluster, str) or text.lower().endswith(_FILE_ENDINGS) or os.sep in text or Path(text).exists()
+    looks_like_a_path = text.lower().endswith(_FILE_ENDINGS) or os.sep in text
+    return not isinstance(cluster, str) or looks_like_a_path or os.path.exists(text)
 
 
 def sensible_batch(target: float, devices: int, tolerance: float = BATCH_TOLERANCE) -> int:

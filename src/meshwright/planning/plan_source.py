@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -97,8 +97,23 @@ def planned_job(plan: PlanLike) -> tuple[PlannedJob, tuple[str, ...]]:
             ),
             code="MW232",
         )
+    if not isinstance(plan, (str, os.PathLike)):
+        raise _no_plan(plan)
     read = read_job(plan if isinstance(plan, str) else Path(plan))
     return read.planned, read.warnings
+
+
+def _no_plan(value: object) -> InputError:
+    """The error of a value that is no plan, such as a whole plan set."""
+    return InputError(
+        Problem(
+            what=f"plan is of type {type(value).__name__}",
+            why="a plan is one entry of a plan set, a plan file or one line such as tp8.pp4.mbs1",
+            fix="pass one entry: plans[0]" if isinstance(value, Sequence) else "pass one of these",
+            field="plan",
+        ),
+        code="MW232",
+    )
 
 
 def measured_plan(
@@ -138,7 +153,7 @@ def is_file(text: str) -> bool:
     path = text.partition("#")[0]
     if not path.strip() or "\0" in path or len(path) > 4096:
         return False
-    return text.lstrip()[:1] == "{" or path.endswith(".json") or os.sep in path or Path(path).exists()
+    return text.lstrip()[:1] == "{" or path.endswith(".json") or os.sep in path or os.path.exists(path)
 
 
 def plan_question(plan: PlanLike | ExecutionPlan | PlanRow, asked: JobFields) -> PlanQuestion:
@@ -162,6 +177,8 @@ def plan_question(plan: PlanLike | ExecutionPlan | PlanRow, asked: JobFields) ->
         job, read_warnings = job_of(plan)  # type: ignore[arg-type]
         job = replace(job, workload=with_rest(job.workload, asked.like or job.workload))
         return _carried(job, read_warnings, asked)
+    if not isinstance(plan, (str, ExecutionPlan, PlanRow)):
+        raise _no_plan(plan)
     if asked.model is None:
         why = "only a plan file carries its model"
         raise InputError(Problem(what="no model is given", why=why, fix="name one", field="model"), code="MW203")

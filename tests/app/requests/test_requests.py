@@ -138,3 +138,14 @@ def test_settings_of_schedules_are_fields_and_only_those_given_arrive() -> None:
 def test_a_python_verb_refuses_a_name_that_is_no_field() -> None:
     with pytest.raises(TypeError, match="sequence_length"):
         python_verb("plan")("gpt2", sequence_length=4)
+    with pytest.raises(TypeError, match=r"plan\(\) got an unexpected keyword argument 'seqlen'; did you mean seq_len?"):
+        python_verb("plan")("gpt2", seqlen=4)
+    with pytest.raises(TypeError, match="it takes plan, target, directory, force"):
+        python_verb("export")("plans.json", to="megatron")
+
+
+@pytest.mark.parametrize("verb", ["explain", "estimate", "check", "trace"])
+def test_a_whole_plan_set_is_no_plan(verb: str) -> None:
+    plans = mw.estimate("gpt2", plan="dp8", cluster="8xH100")
+    with pytest.raises(InputError, match=r"plans\[0\]"):
+        getattr(mw, verb)(plan=plans)

@@ -10,6 +10,9 @@ from meshwright.fields.job import MODEL_HELP, NAME, PLAN_HELP
 from meshwright.fields.kinds import Flag, Kind, Number, Whole
 from meshwright.fields.request import Reading, Request
 
+MOST_DEVICES = 1024
+"""Of one machine: each virtual device takes threads and memory when JAX starts, and no machine has more real ones."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionFields:
@@ -22,7 +25,9 @@ class ExecutionFields:
     )
     ray: str | None = ask("Ray cluster of --backend ray.", Kind(metavar="ADDRESS"))
     hosts_per_mesh: int = ask("Workers that share the devices of each mesh.", Whole(), default=1, usual="1")
-    devices: int | None = ask("Of this machine; virtual CPU devices where it has no others.", Whole(), usual="8")
+    devices: int | None = ask(
+        "Of this machine; virtual CPU devices where it has no others.", Whole(high=MOST_DEVICES), usual="8"
+    )
     layers: int | None = ask("Run the model with its first N layers.", Whole())
     hidden: int | None = ask("Run the model at this width.", Whole())
     vocab: int | None = ask("Run the model with so many tokens.", Whole())

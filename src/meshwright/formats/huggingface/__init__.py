@@ -118,6 +118,15 @@ def _family(config: Mapping[str, object], name: str) -> tuple[str, Mapping[str, 
     if said is None:
         said = _from_architecture(config)
     if not isinstance(said, str) or not said:
+        schema = config.get("schema")
+        if isinstance(schema, str) and schema.startswith("meshwright.plan"):
+            problem = Problem(
+                what=f"model {name} is a plan file",
+                why="it holds a plan, and its model with it",
+                fix=f"name it as the plan: --plan {name}.json",
+                field="model",
+            )
+            raise InputError(problem, code="MW204")
         problem = Problem(
             what=f"model {name}: model_type is {'missing' if said is None else show(said)}",
             why="it names the family, so this is not the config.json of a model",

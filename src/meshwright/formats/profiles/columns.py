@@ -104,7 +104,7 @@ def _value(name: str, text: str, where: str, faults: list[Problem]) -> str | flo
     text = text.strip()
     rule, value = _checked(name, text)
     if rule:
-        faults.append(Problem(what=f"{where}: {name} is {text[:40]!r}", why=rule, fix="mend the value", field=name))
+        faults.append(Problem(what=f"{where}: {name} is {text[:40]!r}", why=rule, fix="correct the value", field=name))
         return None
     return value
 

@@ -20,7 +20,7 @@ def read_json(path: Path, faults: list[Problem]) -> object:
     except (ValueError, RecursionError) as error:
         if hasattr(error, "problems"):
             raise
-        faults.append(Problem(what=f"{path} is not JSON: {error}", why="profilers write JSON", fix="mend the file"))
+        faults.append(Problem(what=f"{path} is not JSON: {error}", why="profilers write JSON", fix="correct the file"))
         return {}
 
 

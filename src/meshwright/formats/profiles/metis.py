@@ -118,7 +118,7 @@ def _file(path: Path, faults: list[Problem]) -> _File | None:
     if not (times and parameters and update):
         return None
     if min((*times, *parameters, *update)) < 0:
-        faults.append(Problem(what=f"{path} holds a negative number", why="times and bytes count up", fix="mend it"))
+        faults.append(Problem(what=f"{path} holds a negative number", why="times and bytes count up", fix="fix it"))
         return None
     return _File(
         model=str(found("model", "model_name") or path.parent.name),
@@ -177,7 +177,7 @@ def _links(folder: Path, devices: set[str], faults: list[Problem]) -> dict[Route
             speed = numbers_of([values.get("inter_bandwidth")], 1, f"{path}: {node}: inter_bandwidth", faults)
             if speed and speed[0] <= 0:
                 why = "a link without bandwidth joins nothing"
-                faults.append(Problem(what=f"{path}: {node}: inter_bandwidth is {speed[0]:g}", why=why, fix="mend it"))
+                faults.append(Problem(what=f"{path}: {node}: inter_bandwidth is {speed[0]:g}", why=why, fix="fix it"))
             elif speed:
                 device = str(values.get("instance_type"))
                 gb_s[device] = min(speed[0], gb_s.get(device, speed[0]))
