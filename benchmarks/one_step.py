@@ -20,7 +20,8 @@ from meshwright.calibrate.fit import MeasuredStep
 from meshwright.calibrate.one_step import Learned, StepOn, doubt_of, learn
 from meshwright.calibrate.parameters import parameters_of
 from meshwright.formats.measured import read_rows
-from meshwright.library.calibration import calibration, pace_name
+from meshwright.library.calibration import calibration
+from meshwright.specs.calibration import pace_name
 
 MOST_ROWS = 20
 """Of a source, evenly spread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import sys
 from pathlib import Path
@@ -12,7 +13,13 @@ from benchmarks import __main__ as speed
 from benchmarks import accuracy, calculon, machine, version
 from meshwright.library.calibration import calibration
 
+BENCHMARKS = sorted(path.stem for path in Path(speed.__file__).parent.glob("[!_]*.py"))
 SAMPLE = Path(__file__).parent / "app" / "data" / "measured_sample.csv"
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_benchmark_is_a_module_that_imports(name: str) -> None:
+    assert importlib.import_module(f"benchmarks.{name}").__doc__
 
 
 def test_the_accuracy_page_shows_every_scored_run(tmp_path: Path) -> None:
