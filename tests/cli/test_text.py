@@ -34,7 +34,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> str:
         ("trace pp2.mbs1 --model gpt2 --gpus 2xH100 --gbs 8", ("1 |", "activations of stage 0", "1: layers ")),
         ("size gpt2 --device H100 --gbs 8 --step-time 1", ("are the fewest for 1 s per step",)),
         ("schedule list", ("1f1b", "gpipe", "interleaved", "dapple")),
-        ("schedule best --p 4 --m 8", ("zb-v, v = 2: 25.5 s", "looked at", "list scheduling, linear")),
+        ("schedule best --p 4 --m 8", ("zb-v, v = 2: 25.5 s", "candidate", "list scheduling, linear")),
         ("schedule 1f1b --p 4 --m 8", ("3 |", "33 s", "27.3%", "4, 3, 2, 1")),
         ("schedule 1f1b,zb-h1 --p 4 --m 8", ("1f1b, p 4, m 8", "zb-h1, p 4, m 8", "27.3%", "27 s", "4, 4, 4, 4")),
         ("models list", ("llama-3.1-70b", "any other: pass the path")),
