@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from meshwright.app.plan_set import PlanSet, RankedPlan
+from meshwright.app.plan_set import PlanSet, RankedPlan, runner_up
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.cluster import Assumption
 from meshwright.planning.exporters import EXPORTERS
@@ -19,7 +19,7 @@ from meshwright.planning.reasons import plan_reasons, price_reasons
 from meshwright.planning.whole_run import whole_run
 from meshwright.report.words.mixed import composition_lines, idle_lines, mixing_lines, search_lines, worth
 from meshwright.report.words.reasons import reason_text
-from meshwright.report.words.verdict import RunnerUp, Verdict, sentence
+from meshwright.report.words.verdict import Verdict, sentence
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredModel, MeasuredWorkload
 from meshwright.specs.model import ModelSpec
@@ -86,7 +86,7 @@ def mixed_answer(
         verdict=Verdict(
             text=" ".join([sentence(best.job, best.estimate), *([worth(mixing)] if mixing else [])]),
             why=tuple(why),
-            runner_up=None if asked.brief else _runner_up(plans, aim),
+            runner_up=None if asked.brief else runner_up(plans[0], plans[1] if len(plans) > 1 else None, aim),
             reasons=tuple(reasons),
         ),
         plans=plans[: asked.top],
@@ -104,18 +104,6 @@ def _cheaper_than(found: MixedPlans, aim: Aim) -> Iterator[str]:
     price, dearest = found.candidates[0].estimate.price_per_step, found.quickest.estimate.price_per_step
     if aim.rents and price is not None and dearest is not None and price < dearest * (1 - 1e-9):
         yield f"the quickest plan takes {seconds(found.quickest.step_time_s)} for {usd(dearest)}"
-
-
-def _runner_up(plans: Sequence[RankedPlan], aim: Aim) -> RunnerUp | None:
-    if len(plans) < 2:
-        return None
-    best, other = plans[0], plans[1]
-    return RunnerUp(
-        name=other.name,
-        title=other.title,
-        step_time_s=other.estimate.step_time_s,
-        loses_because=reason_text(aim.by.difference(best.estimate, other.estimate)),
-    )
 
 
 def _frameworks(one: PricedPlan) -> Iterator[tuple[str, str]]:

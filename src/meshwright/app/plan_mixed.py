@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
 
 from meshwright.app.mixed_answer import Asked, mixed_answer
 from meshwright.app.plan_set import PlanSet
@@ -12,6 +11,7 @@ from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedE
 from meshwright.formats.cluster import Assumption
 from meshwright.formats.profiles import read_profiles
 from meshwright.planning.axes import space_of, target_rule
+from meshwright.planning.compose.sources.parallelizers.registry import parallelizers_named
 from meshwright.planning.compose.sources.profiles.cluster import measured_cluster
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.native import NativeSource
@@ -22,90 +22,68 @@ from meshwright.planning.mixed.slices import Composition, planned_slices
 from meshwright.planning.mixed.spaces import space_anywhere
 from meshwright.planning.objectives import QUICKEST, Aim, aim_of
 from meshwright.planning.one_kind import find_plans, restricted
+from meshwright.planning.one_kind_plans import pinned_notes, target_note
 from meshwright.planning.plan_shape import title
 from meshwright.report.words.titles import title_of
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredWorkload
-from meshwright.specs.seam import Parallelizer
 
 OWN_COMPOSED = 4
 """Pipeline sets of our own search that plans of parallelizers are compared with."""
 
 
-def check_mixed(*, pareto: bool, by: str) -> None:
-    """Refuse what only the search of one kind of device answers.
-
-    Args:
-        pareto: whether the front of time and memory was asked for.
-        by: what was asked for beside it, in words.
-
-    Raises:
-        UnsupportedError: it was.
-    """
-    if pareto:
-        raise UnsupportedError(
-            Problem(
-                what=f"--pareto with {by}",
-                why="the front of time, memory, devices and cost is that of one kind of device",
-                fix="leave it out, or plan one group by meshwright's own search",
-                field="pareto",
-            ),
-            code="MW407",
-        )
-
-
-def plan_mixed(
-    inputs: JobInputs,
-    *,
-    parallelizers: Sequence[Parallelizer] = (),
-    top: int = 5,
-    aim: Aim = QUICKEST,
-    pin: str | Iterable[str] = (),
-    forbid: str | Iterable[str] = (),
-    schedule: str | Iterable[str] | None = None,
-    target: str | None = None,
-) -> PlanSet:
+def plan_mixed(inputs: JobInputs, request: PlanRequest, aim: Aim = QUICKEST) -> PlanSet:
     """The best plans of a model on a cluster of several groups, or of one that parallelizers plan slices for.
 
     Args:
         inputs: model, cluster and workload.
-        parallelizers: who plans slices of the model; our own search where there are none.
-        top: how many plans.
-        aim: time, memory or cost, and their limits, as `plan` has them; every used device counts at its own price.
-        pin: axes held to values, wherever a stage stands.
-        forbid: axes left at their plain value.
-        schedule: pipeline schedules that may be used.
-        target: only plans this framework can run.
+        request: parallelizers that plan slices of the model, our own search where there are none; limits of every
+            stage; how many plans.
+        aim: time, memory or cost, and their limits; every used device counts at its own price.
 
     Returns:
         The plans, best first, with what mixing is worth.
 
     Raises:
         InputError: malformed or contradictory input, or a price that is missing.
+        UnsupportedError: the front of time and memory is asked for.
         InfeasibleError: no plan fits, or none keeps to the limits.
     """
-    refuses = target_rule(target)
-    spec, workload = inputs.model, inputs.workload
+    named = parallelizers_named(request.parallelizer) if request.parallelizer else ()
+    if request.pareto:
+        raise UnsupportedError(_no_front("--parallelizer" if named else "several groups of nodes"), code="MW407")
+    spec, workload, refuses = inputs.model, inputs.workload, target_rule(request.target)
 
     def space_for(part: ClusterSpec) -> Space:
-        space = space_of(spec, workload, part.devices, pin=pin, forbid=forbid, schedule=schedule)
+        space = space_of(spec, workload, part.devices, **request.space.keywords())
         return restricted(space, spec, part, workload, refuses) if refuses and part.homogeneous else space
 
     source: NativeSource | SliceSource
-    notes = tuple(_pins(space_anywhere(inputs.cluster, space_for)))
-    if target:
-        notes += (Assumption(name="target", value=f"plans that {target} can run", basis="assumed"),)
-    if parallelizers:
-        source = SliceSource(inputs, parallelizers, space_anywhere(inputs.cluster, space_for))
+    anywhere = space_anywhere(inputs.cluster, space_for)
+    notes = tuple(pinned_notes(anywhere))
+    if request.target:
+        notes += (target_note(request.target),)
+    if named:
+        source = SliceSource(inputs, named, anywhere)
         notes = (Assumption(name="parallelizers", value=", ".join(source.names), basis="assumed"), *notes)
     else:
         source = NativeSource(inputs, space_for)
+    top = request.top
     found = mixed_plans(source, aim, refuses)
     composition = _composition(source, found, top, _own_search(inputs)) if isinstance(source, SliceSource) else None
     asked = Asked(model=spec, workload=workload, assumptions=(*inputs.assumptions, *notes), top=top, aim=aim)
     return mixed_answer(asked, source, found, composition)
+
+
+def _no_front(by: str) -> Problem:
+    return Problem(
+        what=f"--pareto with {by}",
+        why="the front of time, memory, devices and cost is that of one kind of device",
+        fix="leave it out, or plan one group by meshwright's own search",
+        field="pareto",
+    )
 
 
 def plan_measured(request: PlanRequest) -> PlanSet:
@@ -150,13 +128,6 @@ def plan_measured(request: PlanRequest) -> PlanSet:
         aim=aim,
     )
     return mixed_answer(of, source, found)
-
-
-def _pins(space: Space) -> Iterator[Assumption]:
-    """What narrows the search."""
-    for axis, values in space.pins:
-        if len(values) <= 8:
-            yield Assumption(name=f"only {axis}", value=", ".join(map(str, values)), basis="assumed")
 
 
 def _composition(source: SliceSource, found: MixedPlans, top: int, own: tuple[str, float] | None) -> Composition:

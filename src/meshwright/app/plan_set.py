@@ -17,8 +17,9 @@ from meshwright.planning.rank_map import RankMap, rank_map
 from meshwright.planning.ties import tied
 from meshwright.planning.whole_run import WholeRun
 from meshwright.records import plain
+from meshwright.report.words.reasons import reason_text
 from meshwright.report.words.titles import shortened, title_of
-from meshwright.report.words.verdict import Verdict, run_sentence
+from meshwright.report.words.verdict import RunnerUp, Verdict, run_sentence
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.result import PlanCertificate
 from meshwright.specs.cluster import ClusterSpec
@@ -267,6 +268,15 @@ def _absent(kind: str, name: str) -> AttributeError:
 def ranked(job: Job, estimate: StepEstimate, rank: int = 1) -> RankedPlan:
     """A job with its estimate as an entry of an answer."""
     return RankedPlan(rank=rank, job=job, row=row_of(job.plan, job.model), estimate=estimate)
+
+
+def runner_up(best: RankedPlan, other: RankedPlan | None, aim: Aim) -> RunnerUp | None:
+    """Another plan and what it loses by to the best; None where there is none."""
+    if other is None:
+        return None
+    because = reason_text(aim.by.difference(best.estimate, other.estimate))
+    time_s = other.estimate.step_time_s
+    return RunnerUp(name=other.name, title=other.title, step_time_s=time_s, loses_because=because)
 
 
 def identities(job: PlannedJob, row: PlanRow | None) -> tuple[str, ...]:

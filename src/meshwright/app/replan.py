@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.app.mixed_answer import Asked, mixed_answer
-from meshwright.app.plan import plan
+from meshwright.app.plan_job import plan_job
 from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.app.requests.plan import PlanRequest
 from meshwright.fields.job import SpaceFields
@@ -193,4 +193,4 @@ def _again(job: Job, cluster: ClusterSpec, top: int, pins: Iterable[str], forbid
 def _planned(job: Job, cluster: ClusterSpec, top: int, pins: Iterable[str], forbid: Iterable[str]) -> PlanSet:
     asked = replace(job_fields(job.model, cluster, job.workload), tokens=None)
     space = SpaceFields(pin=tuple(pins), forbid=tuple(forbid))
-    return plan(PlanRequest(job=asked, space=space, top=top))
+    return plan_job(PlanRequest(job=asked, space=space, top=top))

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from meshwright.app.answer import Answer
-from meshwright.app.plan import plan_set
+from meshwright.app.plan_job import plan_set
 from meshwright.app.plan_set import PlanSet
 from meshwright.errors import InfeasibleError, InputError, Problem
 from meshwright.library.devices import device as library_device
 from meshwright.planning.job_inputs import job_inputs
+from meshwright.planning.one_kind_plans import OneKindPlans
 from meshwright.planning.size import MOST_DEVICES, CurvePoint, Goal, Sizing, nodes_of
 from meshwright.records import plain
 from meshwright.report.words.sizing import considered_text, goal_text
@@ -76,7 +77,7 @@ def size(request: SizeRequest) -> SizeAnswer:
             raise sizing.unusable
         raise InfeasibleError(_impossible(spec, goal, curve, sizing), code="MW302")
     inputs, best = sizing.found(found.devices)
-    plans = plan_set(inputs, best, top=1)
+    plans = plan_set(inputs, OneKindPlans(found=best), top=1)
     fewest = "are the fewest" if not sizing.skipped else "are enough"
     return SizeAnswer(
         device=spec.name,

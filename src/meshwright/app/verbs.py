@@ -40,7 +40,7 @@ class Verb:
 
 
 VERBS = {
-    "plan": Verb("plan:PlanRequest", "best_plans:best_plans"),
+    "plan": Verb("plan:PlanRequest", "plan:plan"),
     "estimate": Verb("estimate:EstimateRequest", "estimate:estimate"),
     "check": Verb("check:CheckRequest", "check:check"),
     "explain": Verb("read:ExplainRequest", "explain:explain", apart=True),

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from meshwright.estimate.result import StepEstimate
 from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.mixed.native import NativeSource
+from meshwright.planning.mixed.source import PricedPlan
 from meshwright.planning.one_kind import Found, SpaceFor
 from meshwright.planning.reason import idle_reason
 from meshwright.search.result import FoundPlan, SearchResult
-from meshwright.specs.cluster import ClusterSpec
-
-if TYPE_CHECKING:
-    from meshwright.planning.mixed.source import PricedPlan
 
 LOOKED_AT = 4
 """Compositions that are priced in full."""
 GAIN = 0.01
 """Share of the step that unequal pipelines must save to stand in for equal ones."""
-
-
-def divides_well(cluster: ClusterSpec) -> bool:
-    """Whether equal pipelines use all of a count of devices: where it is a power of two."""
-    return cluster.devices & (cluster.devices - 1) == 0
 
 
 def with_unequal(inputs: JobInputs, found: Found, space_for: SpaceFor, *, top: int) -> Found:
@@ -36,10 +28,6 @@ def with_unequal(inputs: JobInputs, found: Found, space_for: SpaceFor, *, top: i
         top: how many plans to keep.
     """
     whole = inputs.cluster
-    if divides_well(whole) and found.cluster.devices == whole.devices and found.result.plans:
-        return found
-    from meshwright.planning.mixed.native import NativeSource  # the composer, where equal pipelines leave devices idle
-
     source = NativeSource(inputs, space_for)
     composed = [one for one in source.composed(source.whole, LOOKED_AT) if len(one.plan.pipelines) > 1]
     equal_s = found.result.plans[0].estimate.step_time_s if found.result.plans else float("inf")

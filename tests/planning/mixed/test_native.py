@@ -10,6 +10,7 @@ import pytest
 from meshwright import estimate, plan
 from meshwright.app.plan_mixed import plan_mixed
 from meshwright.app.plan_set import PlanSet
+from meshwright.app.requests.plan import PlanRequest
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 from tests.planning.compose.test_composer import asked
 
@@ -96,7 +97,10 @@ def test_devices_that_a_small_batch_does_not_divide_over_are_left_idle(
     before: str, after: str, batch: int, layers: int
 ) -> None:
     few, many = (
-        plan_mixed(asked(gpus, batch, layers), top=1, pin=("sharding=z0,z1", "recompute=none"))
+        plan_mixed(
+            asked(gpus, batch, layers),
+            PlanRequest.read({"model": MODEL, "gpus": gpus, "top": 1, "pin": ("sharding=z0,z1", "recompute=none")}),
+        )
         for gpus in (before, after)
     )
     assert many.plans[0].estimate.step_time_s <= few.plans[0].estimate.step_time_s * (1 + 1e-9)

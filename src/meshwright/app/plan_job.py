@@ -1,0 +1,118 @@
+"""The best plans of a model on a cluster, with the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from meshwright.app.plan_set import PlanSet, RankedPlan, identities, runner_up
+from meshwright.app.requests.plan import PlanRequest
+from meshwright.formats.cluster import Assumption
+from meshwright.planning.axes import inexact
+from meshwright.planning.job_inputs import JobInputs, job_inputs
+from meshwright.planning.objectives import QUICKEST, Aim, aim_of
+from meshwright.planning.one_kind import Found
+from meshwright.planning.one_kind_plans import OneKindPlans, one_kind_plans, pinned_notes, target_note
+from meshwright.planning.rank_map import rank_map
+from meshwright.planning.reason import Reason
+from meshwright.planning.reasons import plan_reasons, price_reasons
+from meshwright.planning.reserve import reserve_reason
+from meshwright.planning.whole_run import whole_run
+from meshwright.report.words.reasons import reason_text
+from meshwright.report.words.verdict import run_sentence, sentence, verdict_of
+from meshwright.specs.job import Job
+
+
+def plan_job(request: PlanRequest) -> PlanSet:
+    """The best plans of a model on a cluster, one per layout of degrees, with verdict, runner-up and certificate.
+
+    Raises:
+        InputError: malformed or contradictory input, all problems together.
+        UnsupportedError: an unknown model, device, dtype, optimizer or target.
+        InfeasibleError: no plan fits, or none keeps to the limits; says which constraint binds and what would help.
+    """
+    inputs, aim = job_inputs(request.job), aim_of(request.aim)
+    aim, left_out = aim.of_run(inputs.workload), tuple[str, ...]()
+    if not inputs.cluster.homogeneous:
+        from meshwright.planning.usable_islands import usable_islands
+
+        inputs, left_out = usable_islands(inputs, request.tolerance)
+    if request.parallelizer or not inputs.cluster.homogeneous:
+        from meshwright.app.plan_mixed import plan_mixed
+
+        answer = plan_mixed(inputs, request, aim)
+    else:
+        # The runner-up of the answer is the second plan, however few are shown.
+        top, target, pareto = max(request.top, 2), request.target, request.pareto
+        found = one_kind_plans(inputs, request.space, aim, top=top, target=target, pareto=pareto)
+        answer = plan_set(inputs, found, top=request.top, aim=aim, target=target)
+    return replace(answer, warnings=(*left_out, *answer.warnings))
+
+
+def plan_set(
+    inputs: JobInputs, one_kind: OneKindPlans, *, top: int, aim: Aim = QUICKEST, target: str | None = None
+) -> PlanSet:
+    """The answer made of what a search found.
+
+    Args:
+        inputs: the question.
+        one_kind: at least one plan; the second is the runner-up.
+        top: how many plans to keep.
+        aim: what they are ordered by.
+        target: framework whose plans were searched.
+    """
+    found, result = one_kind.found, one_kind.found.result
+    plans = tuple(
+        RankedPlan(rank=rank, job=found.job(plan, inputs.model, inputs.workload), row=plan.row, estimate=plan.estimate)
+        for rank, plan in enumerate(result.plans, start=1)
+    )
+    best, job = plans[0], found.job(result.plans[0], inputs.model, inputs.workload)
+    run = whole_run(best.job, best.estimate)
+    text = sentence(best.job, best.estimate) + (f" {run_sentence(run)}." if run else "")
+    other = next((plan for plan in plans[1:] if plan.layout != best.layout), None)
+    return PlanSet(
+        model=inputs.model,
+        cluster=inputs.cluster,
+        workload=inputs.workload,
+        assumptions=(*inputs.assumptions, *_notes(one_kind, aim, target)),
+        verdict=verdict_of(text, _reasons(one_kind, job, aim), runner_up(best, other, aim)),
+        plans=plans[:top],
+        certificate=result.certificate,
+        pareto=one_kind.front,
+        aim=aim,
+        warnings=tuple(_warnings(found, plans)),
+        run=run,
+    )
+
+
+def _notes(one_kind: OneKindPlans, aim: Aim, target: str | None) -> Iterator[Assumption]:
+    """What narrowed the search, and the rule of the objective."""
+    if one_kind.space is not None:
+        yield from pinned_notes(one_kind.space)
+    if aim.by.rule:
+        yield Assumption(name="objective", value=f"{aim.objective}: {aim.by.rule}", basis="assumed")
+    if target:
+        yield target_note(target)
+
+
+def _reasons(one_kind: OneKindPlans, job: Job, aim: Aim) -> Iterator[Reason]:
+    """Why the best plan is the answer."""
+    result, space = one_kind.found.result, one_kind.space
+    best = result.plans[0]
+    yield Reason.of("identity", text=identities(job, best.row)[0])
+    yield from plan_reasons(job, best.estimate, result.certificate, aim.objective)
+    yield from price_reasons(job, best.estimate, aim)
+    if space is not None and aim.by.exact and not result.relaxed:
+        kept_out = reserve_reason(job, best.row, best.estimate, space)
+        if kept_out:
+            yield kept_out
+
+
+def _warnings(found: Found, plans: tuple[RankedPlan, ...]) -> Iterator[str]:
+    """Tight memory, idle devices, groups that leave their domain, schedules that change the gradient."""
+    if found.result.relaxed:
+        yield "no plan leaves 8% of the memory free; these leave less"
+    if found.idle:
+        yield reason_text(found.idle)
+    yield from rank_map(plans[0].job).warnings
+    yield from inexact(plan.row.schedule for plan in plans if plan.row is not None and plan.row.pp > 1)

@@ -1,0 +1,102 @@
+"""The plans of a job on one kind of device: searched, refilled with unequal pipelines, ordered by what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from meshwright.fields.job import SpaceFields
+from meshwright.formats.cluster import Assumption
+from meshwright.library.calibration import calibration as calibration_of
+from meshwright.planning.axes import space_of, target_rule
+from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.objectives import QUICKEST, Aim
+from meshwright.planning.one_kind import Found, find_best, restricted
+from meshwright.search.space import Space
+from meshwright.specs.cluster import ClusterSpec
+
+if TYPE_CHECKING:
+    from meshwright.search.front import FrontPlan
+
+MOST_NAMED = 8
+"""Values of a pinned axis that an assumption lists; more narrow little."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneKindPlans:
+    """What a search on one kind of device found, at least one plan."""
+
+    found: Found
+    space: Space | None = None
+    """What was searched on the whole cluster; None where it narrows nothing that the answer has to name."""
+    front: tuple[FrontPlan, ...] = ()
+    """Plans that no other beats in time, memory, devices and cost; empty unless requested."""
+
+
+def one_kind_plans(
+    inputs: JobInputs, limits: SpaceFields, aim: Aim, *, top: int, target: str | None = None, pareto: bool = False
+) -> OneKindPlans:
+    """The best plans on one kind of device.
+
+    Args:
+        inputs: model, cluster of one group, workload.
+        limits: pinned and forbidden axes, and schedules.
+        aim: what the plans are ordered by, and limits of time and price.
+        top: how many layouts.
+        target: only plans that this framework can run.
+        pareto: also find the front.
+
+    Raises:
+        InputError: contradictory limits.
+        UnsupportedError: an unknown target, or one that cannot run the model.
+        InfeasibleError: no plan fits, or none keeps to the limits.
+    """
+    spec, cluster, workload, refuses = inputs.model, inputs.cluster, inputs.workload, target_rule(target)
+
+    def space_for(part: ClusterSpec) -> Space:
+        space = space_of(spec, workload, part.devices, **limits.keywords())
+        return restricted(space, spec, part, workload, refuses) if refuses else space
+
+    space = space_for(cluster)
+    found = find_best(spec, cluster, workload, space_for, aim, top=top, refuses=refuses, pareto=pareto)
+    if aim == QUICKEST and refuses is None and not pareto and not _equal_pipelines_suffice(found, cluster):
+        from meshwright.planning.unequal import with_unequal  # loads the composer
+
+        found = with_unequal(inputs, found, space_for, top=top)
+    if not found.result.plans:
+        from meshwright.planning.repair.no_plan import no_plan
+
+        raise no_plan(spec, cluster, workload, space_for, found)
+    if calibration_of(workload.calibration).run is not None and aim.by.exact:
+        found = _measured_again(found)
+    if not pareto:
+        return OneKindPlans(found=found, space=space)
+    from meshwright.search.front import device_front
+
+    front = device_front(spec, found.cluster, workload, space_for, found.result)
+    return OneKindPlans(found=found, space=space, front=front)
+
+
+def _equal_pipelines_suffice(found: Found, cluster: ClusterSpec) -> bool:
+    """Whether equal pipelines use every device: where a count is a power of two and a plan on all of it is found."""
+    power_of_two = cluster.devices & (cluster.devices - 1) == 0
+    return power_of_two and found.cluster.devices == cluster.devices and bool(found.result.plans)
+
+
+def pinned_notes(space: Space) -> Iterator[Assumption]:
+    """The axes that a search was narrowed to."""
+    for axis, values in space.pins:
+        if len(values) <= MOST_NAMED:
+            yield Assumption(name=f"only {axis}", value=", ".join(map(str, values)), basis="assumed")
+
+
+def target_note(target: str) -> Assumption:
+    """The framework that has to run the plans."""
+    return Assumption(name="target", value=f"plans that {target} can run", basis="assumed")
+
+
+def _measured_again(found: Found) -> Found:
+    """Ordered once more: the plan whose own step was measured stands where the measurement puts it."""
+    plans = tuple(sorted(found.result.plans, key=lambda plan: plan.estimate.step_time_s))
+    return replace(found, result=replace(found.result, plans=plans))
