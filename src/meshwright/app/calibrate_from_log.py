@@ -47,7 +47,7 @@ FURTHEST = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FromLog:
-    """What one log said."""
+    """What one log states."""
 
     record: dict[str, Any]
     """The content of the file."""
@@ -100,7 +100,7 @@ def calibrate_from_log(
         asked: model, cluster and workload; length and batch are the log's by default. Its calibration is what the
             log's step moves, and what the new file builds on.
         out_json: where the calibration goes; None writes nothing.
-        framework: that wrote the log; told by its lines by default.
+        framework: that wrote the log; recognised by its lines by default.
 
     Returns:
         The calibration, and what was compared.

@@ -113,7 +113,7 @@ def check(request: CheckRequest) -> CheckReport:
 
     Raises:
         InputError: malformed input; a plan that is only illegal or too large is an answer, not an error.
-        UnsupportedError: an unknown name, or a plan nobody prices.
+        UnsupportedError: an unknown name, or a plan that no model prices.
     """
     if request.source is not None:
         framework = request.source_format or "megatron"

@@ -121,7 +121,7 @@ def compare(first: PlanLike, second: PlanLike) -> Comparison:
 
     Raises:
         InputError: a file cannot be used.
-        UnsupportedError: a plan nobody prices.
+        UnsupportedError: a plan that no model prices.
     """
     (one, warnings), (two, more) = planned_job(first), planned_job(second)
     if isinstance(one, MeasuredJob) != isinstance(two, MeasuredJob):

@@ -35,7 +35,7 @@ def estimate(request: EstimateRequest) -> PlanSet | ScheduleComparison:
 
     Raises:
         InputError: the plan is not legal, or anything is malformed or contradictory, all problems together.
-        UnsupportedError: an unknown name, or a plan nobody prices.
+        UnsupportedError: an unknown name, or a plan that no model prices.
     """
     job, workload = request.job, request.workload
     if workload is not None:

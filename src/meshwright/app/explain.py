@@ -44,7 +44,7 @@ def explain(plan: PlanLike) -> Explanation:
 
     Raises:
         InputError: the file cannot be used.
-        UnsupportedError: a plan nobody prices.
+        UnsupportedError: a plan that no model prices.
     """
     job, warnings = planned_job(plan)
     if isinstance(job, MeasuredJob):

@@ -128,7 +128,7 @@ def replan(
         lost: device numbers and ranges, `16-23`, or counts of a group or device, `8xH100`.
         added: as `--gpus` takes it.
         top: how many plans.
-        pin: axes held to values, instead of the earlier plan's.
+        pin: axes fixed to values, instead of the earlier plan's.
         forbid: axes left at their plain value.
 
     Raises:

@@ -139,7 +139,7 @@ def trace(request: TraceRequest) -> Trace:
 
     Raises:
         InputError: the plan cannot be used, or a file cannot be written.
-        UnsupportedError: a plan that nobody prices.
+        UnsupportedError: a plan that no model prices.
     """
     output, svg = request.output, request.svg
     measured = measured_plan(request.plan, values_of(request.job))

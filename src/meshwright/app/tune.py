@@ -197,7 +197,7 @@ def calculon_tune(request: CalculonTuneRequest, *, on_trial: OnTrial | None = No
 def _tuned(
     space: TunableSpace, size: int, optimum: Optimum | None, options: TuneOptions, on_trial: OnTrial | None
 ) -> TuneAnswer:
-    """Run the studies; when comparing, a tuner that breaks is left out and said to be."""
+    """Run the studies; when comparing, a tuner that breaks is left out and listed as such."""
     studies: list[Judged] = []
     left_out = list(options.left_out)
     for chosen in options.tuners:

@@ -1,4 +1,4 @@
-"""`verify`: a plan held against one device; the same losses, gradients and weights, or it is wrong."""
+"""`verify`: a plan compared with one device; the same losses, gradients and weights, or it is wrong."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def space_of(
         model: decides which degrees can be legal.
         workload: likewise, by its batch and sequence.
         devices: of the cluster.
-        pin: axes held to a value, `tp=8`, or to several, `tp=4,8`; tokens of the one-line form too.
+        pin: axes fixed to a value, `tp=8`, or to several, `tp=4,8`; tokens of the one-line form too.
         forbid: an axis, `vpp`, which then stays at its plain value, or single values, `pp=4`, `fsdp`.
         schedule: names that may be used; `all` for every one; those of `DEFAULT_SCHEDULES` by default.
 
@@ -227,10 +227,10 @@ def _wrong_value(axis: str, text: str, verb: str) -> Problem:
 
 
 def _schedules(
-    said: str | Iterable[str], problems: list[Problem], allowed: Sequence[str] = PLAN_SCHEDULES
+    named: str | Iterable[str], problems: list[Problem], allowed: Sequence[str] = PLAN_SCHEDULES
 ) -> list[str]:
     names: list[str] = []
-    for text in [said] if isinstance(said, str) else said:
+    for text in [named] if isinstance(named, str) else named:
         for name in (part.strip().lower() for part in str(text).split(",") if part.strip()):
             if name == "all":
                 names += list(allowed)
@@ -247,18 +247,18 @@ def _schedules(
     return list(dict.fromkeys(names))
 
 
-def schedule_names(said: str | Iterable[str], *, refused: bool = False) -> list[str]:
+def schedule_names(named: str | Iterable[str], *, refused: bool = False) -> list[str]:
     """Names of schedules, aliases resolved.
 
     Args:
-        said: names, in one text with commas or several; `all` for every one.
+        named: names, in one text with commas or several; `all` for every one.
         refused: whether schedules that plans cannot run may be among them.
 
     Raises:
         InputError: unknown names, all together.
     """
     problems: list[Problem] = []
-    names = _schedules(said, problems, tuple(SCHEDULES) if refused else PLAN_SCHEDULES)
+    names = _schedules(named, problems, tuple(SCHEDULES) if refused else PLAN_SCHEDULES)
     if problems:
         raise InputError(problems, code="MW205")
     return names

@@ -40,7 +40,7 @@ _FILE_ENDINGS = (".toml", ".json", ".yaml", ".yml", ".csv", ".txt")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobInputs:
-    """Model, cluster and workload of a question, and what nobody said but the answer rests on."""
+    """Model, cluster and workload of a question, and the assumptions made where a field was not given."""
 
     model: ModelSpec
     cluster: ClusterSpec
@@ -51,10 +51,10 @@ class JobInputs:
 
 
 def job_inputs(job: JobFields) -> JobInputs:
-    """Resolve what a user said; all problems of all inputs together.
+    """Resolve the inputs of a user; all problems of all inputs together.
 
     Args:
-        job: model, cluster and workload; None where nobody said.
+        job: model, cluster and workload; None where not given.
 
     Returns:
         The nouns and the assumptions.
@@ -195,7 +195,7 @@ def _check_batch(batch: int) -> None:
 
 
 def _computes(groups: tuple[NodeGroup, ...], precision: Precision) -> None:
-    """Whether any of the devices computes in a format; others are told what is left out.
+    """Whether any of the devices computes in a format; a warning names the others.
 
     Raises:
         UnsupportedError: none does.

@@ -123,7 +123,7 @@ def measured_plan(
 
     Args:
         plan: as `plan_question` takes it.
-        settings: what else was said; the file of such a plan says all there is.
+        settings: further fields of the question; a plan file of measured layers carries all of them.
 
     Raises:
         InputError: the file cannot be used, or another model, cluster or workload is given.

@@ -34,7 +34,7 @@ def plans_again(
         inputs: model and workload of the earlier plan, and the later cluster.
         job: the earlier plan.
         top: how many plans.
-        pin: axes held to values.
+        pin: axes fixed to values.
         forbid: axes left at their plain value.
 
     Returns:
