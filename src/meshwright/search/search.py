@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,13 +32,15 @@ from meshwright.search.grid import Grid, build_grid
 from meshwright.search.queue import Queue, Simulated
 from meshwright.search.recompute import refine_recompute
 from meshwright.search.result import FoundPlan, PlanCertificate, SearchResult
-from meshwright.search.sketch import Sketch, sketches
 from meshwright.search.space import Space
 from meshwright.search.table import Table
 from meshwright.shapes import Float, Int
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
+
+if TYPE_CHECKING:
+    from meshwright.search.sketch import Sketch
 
 SIZES = (512, 2, 4096)
 """Rows priced before anything is known, to find a first time to beat; twice as many each time after, until their
@@ -162,9 +165,12 @@ class _Search:
             if not self.in_order:
                 kept.append(rows)
         self.queue.simulate(rounds=2)
-        sketched = [found for rows in kept for found in sketches(rows, self.factory, self.workload)]
-        for sketch in sorted(sketched, key=lambda found: found.least_s):
-            self._price_sketch(sketch)
+        if kept:
+            from meshwright.search.sketch import sketches
+
+            sketched = [found for rows in kept for found in sketches(rows, self.factory, self.workload)]
+            for sketch in sorted(sketched, key=lambda found: found.least_s):
+                self._price_sketch(sketch)
 
     def rows(self, grid: Grid) -> Iterator[PricedRows]:
         """The rows priced, all at once, and those of each (pp, m) together, in the order of their first."""

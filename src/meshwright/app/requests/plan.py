@@ -135,6 +135,9 @@ class PlanRequest(Request):
         from meshwright.planning.job_inputs import job_inputs
 
         self._aimed(reading)
+        if self.parallelizer and self.pareto:
+            why = "the front of time, memory, devices and cost is that of meshwright's own search of one kind of device"
+            reading.problem("--pareto with --parallelizer", why, "leave one of them out", "pareto")
         if "tokens" not in self.given:
             why = "how long a run is, and what it costs, depends on its tokens"
             fix = "say --tokens 2T, or limit one step: --max-step-time, --max-price-per-step"
