@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.units import GIB, of_capacity, percent, percents, rounded, scaled, slower, usd
+from meshwright.units import GIB, of_capacity, percent, percents, rounded, scaled, seconds, slower, usd
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=3), st.floats(1e-6, 1e6), min_size=1, max_size=11))
@@ -40,3 +40,8 @@ def test_the_largest_remainder_takes_what_is_missing() -> None:
 )
 def test_a_quantity_is_written_in_one_way(text: str, expected: str) -> None:
     assert text == expected
+
+
+@pytest.mark.parametrize("rounding_error", [0.0, 7e-15, -1e-17])
+def test_what_rounds_to_no_time_is_no_time(rounding_error: float) -> None:
+    assert seconds(rounding_error) == "0 s"

@@ -25,7 +25,10 @@ def seconds(time_s: float) -> str:
     """Seconds as text with three significant digits in s, ms or µs."""
     if time_s >= 1 or time_s == 0:
         return f"{significant(time_s)} s"
-    return f"{significant(time_s * 1e3)} ms" if time_s >= 1e-3 else f"{significant(time_s * 1e6)} µs"
+    if time_s >= 1e-3:
+        return f"{significant(time_s * 1e3)} ms"
+    micro = significant(time_s * 1e6)
+    return "0 s" if micro in ("0", "-0") else f"{micro} µs"
 
 
 def count(number: float) -> str:

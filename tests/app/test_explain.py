@@ -26,6 +26,12 @@ from tests.estimate.cases import DENSE
 from tests.estimate.mixed import Stage, plan_of
 
 
+def test_every_rung_and_neighbour_of_a_2d_plan_says_its_change() -> None:
+    found = explain(estimate("llama-3-8b", "tp4-2d.dp2.mbs4.z1", gpus="8xH100")[0])
+    assert "add tp4-2d" in [step.change for step in found.ladder]
+    assert all(step.change.strip() for step in (*found.ladder, *found.neighbours))
+
+
 def test_the_ladder_climbs_from_plain_data_parallelism_to_the_plan() -> None:
     chosen = estimate("llama-3-70b", "tp8.pp4.vpp2.z1.rc-sel.tpov", gpus="64xH100")[0]
     found = explain(chosen)

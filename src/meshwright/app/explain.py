@@ -118,6 +118,7 @@ def _rungs(row: PlanRow, devices: int) -> Iterator[tuple[str, PlanRow]]:
         ("recompute", "recompute_layers"),
         ("vpp", "schedule"),
         ("mbs",),
+        ("tensor",),
         ("tp_overlap",),
         ("offload",),
         ("dp_overlap",),

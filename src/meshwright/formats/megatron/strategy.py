@@ -59,7 +59,7 @@ def _tensor_problems(strategy: LayerStrategy, model: ModelSpec) -> Iterator[Prob
     tensor = strategy.tensor
     if not isinstance(tensor, Tensor1D):
         yield strategy_refusal(
-            "tensor.name", tensor.name, "weights are split in one dimension only", f"use 1d({tensor.degree})"
+            "tensor.name", tensor.name, "weights are split in one dimension only", "use 1d"
         )
         return
     if tensor.degree == 1:
