@@ -58,9 +58,7 @@ def strategy_flags(found: Homogeneous, model: ModelSpec) -> tuple[Flags, list[st
 def _tensor_problems(strategy: LayerStrategy, model: ModelSpec) -> Iterator[Problem]:
     tensor = strategy.tensor
     if not isinstance(tensor, Tensor1D):
-        yield strategy_refusal(
-            "tensor.name", tensor.name, "weights are split in one dimension only", "use 1d"
-        )
+        yield strategy_refusal("tensor.name", tensor.name, "weights are split in one dimension only", "use 1d")
         return
     if tensor.degree == 1:
         return
