@@ -301,7 +301,7 @@ def _above(result: Validation, limit_percent: float) -> Iterator[Problem]:
     if not result.scores:
         yield Problem(
             what=f"{result.measured}: no usable row has a measurement",
-            why="there is nothing to hold predictions against",
+            why="there is nothing to compare predictions with",
         )
     for metric, found in result.scores:
         overall = found[0]
