@@ -4,7 +4,7 @@ minimise over b:  sum over runs of w pinball_0.9(ln|r| - b f) + penalty |b witho
 
 r is ln(predicted / measured) with the run's source left out of the fit, f what is in doubt about the run. How often
 such ranges hold is counted with the widths fitted without the source too, so that neither the numbers nor the widths
-have seen what they are held against.
+have seen what they are compared with.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication O
 et al., "Collective communication: theory, practice, and experience", CCPE 2007.
 
 Bus bandwidth, as nccl-tests prints it, is S / seconds times `all_reduce_bus_factor` or `gather_bus_factor`: it can be
-held against the bandwidth of the link whatever n is. https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
+compared with the bandwidth of the link whatever n is. https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ def read_pattern(text: str, layers: int) -> list[bool] | None:
 
 
 def model_facts(model: ModelSpec) -> dict[str, Any]:
-    """The shape of a model in the words that `read_facts` uses, to be held against options."""
+    """The shape of a model in the words that `read_facts` uses, to be compared with options."""
     layer = next(model.layers())
     attention = layer.attention
     dense = next((kind.mlp for kind in model.kinds() if isinstance(kind.mlp, DenseMlp)), None)

@@ -1,4 +1,4 @@
-"""Points and sizes of one model held against each other; what lies between two measured points is filled in."""
+"""Points and sizes of one model compared with each other; what lies between two measured points is filled in."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from meshwright.specs.workload import OPTIMIZER_MOMENTS, Workload
 
 
 def least_step_s(model: ModelSpec, workload: Workload, devices: list[tuple[Hardware, int]]) -> float:
-    """Seconds that no plan's step can undercut.
+    """Lower bound of the step of any plan, in seconds.
 
         dual of the fractional shares, plus the update
 
