@@ -49,7 +49,7 @@ class SizeRequest(Request):
             what = (
                 f"{reading.called('days')}, {reading.called('step_time')} or {reading.called('max_price')} is missing"
             )
-            reading.problem(what, "size finds the fewest devices that meet a goal", "for example --step-time 10", "days")
+            reading.problem(what, "a size needs a goal to meet", "for example --step-time 10", "days")
         if "tokens" not in self.given and self.given & {"days", "max_price"}:
             why, fix = "a run's length needs the tokens it trains on", "for example --tokens 15T"
             reading.problem(f"{reading.called('tokens')} is missing", why, fix, "tokens")
