@@ -57,10 +57,10 @@ def pricing_lines() -> list[Line]:
     from meshwright.calculon.legality import reject
     from meshwright.calculon.model import price, price_for_search
     from meshwright.calculon.reading import read_application, read_system
-    from meshwright.calculon.space import Space
+    from meshwright.calculon.space import ExecutionSpace
 
     app, system = read_application("gpt3-175B"), read_system("a100_80g")
-    space = Space(app, system, 512, 512, optimal_execution(system))
+    space = ExecutionSpace(app, system, 512, 512, optimal_execution(system))
     sound = []
     for start in range(0, space.size, ROWS):
         columns = space.take(np.arange(start, min(start + ROWS, space.size)))

@@ -305,7 +305,7 @@ def test_recompute_by_layer_has_no_one_line_form_but_a_title() -> None:
     assert plans.to_dict()["plans"][0]["name"] is None
     assert plans[0].identities()[0] == bare_row(plans[0].plan, plans[0].job.model).identity()
     assert all(entry.title == entry.name or " + recompute" in entry.title for entry in plans)
-    assert plans[0].explain().ladder[-1].change == "choose recompute layer by layer"
+    assert plans[0].explain().ladder[-1].change == "choose recompute per layer"
     assert plans[0].explain().ladder[-1].step_time_s == plans[0].estimate.step_time_s
 
 

@@ -185,7 +185,7 @@ def test_tasks_cut_a_design_along_its_splits() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_stops_with_130_and_a_valid_file(tmp_path: Path, number: int) -> None:
     path = tmp_path / "s.parquet"
-    procs = ",".join(str(count) for count in range(64, 4096, 64))
+    procs = ",".join(str(count) for count in range(64, 4096, 16))
     arguments = ["calculon", "sweep", "gpt3-175B", "a100_80g", "--procs", procs, "--batch", "2048", "-o", str(path)]
     with subprocess.Popen(
         [sys.executable, "-m", "meshwright", *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -114,12 +114,16 @@ class Schedule(ABC):
         declared = (one.problem(self.name, getattr(self, one.name)) for one in self.parameters())
         found += [problem for problem in declared if problem is not None]
         if found:
-            return tuple(found)
+            return (*found, *(self._value_problems(p) if p > 0 else ()))
         only = self.only_chunks
         if only and v != only:
             what = f"{self.name}: v = {v} chunks per worker"
             found.append(Problem(what=what, why=f"{self.name} {CHUNKS_WHY[only]}", fix=CHUNKS_FIX[only], field="v"))
-        return (*found, *self._problems(p, m, v))
+        return (*found, *self._value_problems(p), *self._problems(p, m, v))
+
+    def _value_problems(self, p: int) -> list[Problem]:
+        """What is wrong with fields that are no settings, such as times given for each of p workers."""
+        return []
 
     def fewest_chunks(self, p: int, m: int) -> int:
         """Fewest chunks per worker that it allows; 1 if it refuses p and m whatever the chunks.

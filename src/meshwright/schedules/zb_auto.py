@@ -55,7 +55,7 @@ class ZeroBubbleAuto(ListedSchedule):
     title = "zero-bubble search for unequal stages under a memory limit"
     source = "Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024"
 
-    def _problems(self, p: int, m: int, v: int) -> list[Problem]:
+    def _value_problems(self, p: int) -> list[Problem]:
         found: list[Problem] = []
         for field in ("forward_s", "input_s", "weight_s"):
             given = getattr(self, field)

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 
 from meshwright.search.parts import threads
 from meshwright.search.tasks import Part, Task, do_task, run_here
@@ -30,6 +29,8 @@ def run_on_cores(tasks: Sequence[Task[Part]]) -> Iterator[tuple[int, Part]]:
     if workers < 2 or not forkable:
         yield from run_here(tasks)
         return
+    from concurrent.futures import ProcessPoolExecutor
+
     pool = ProcessPoolExecutor(
         workers, mp_context=multiprocessing.get_context("fork"), initializer=_begin, initargs=(os.getpid(),)
     )

@@ -11,7 +11,7 @@ import pytest
 from meshwright import check, plan, trace
 from meshwright.app.explain import explain
 from meshwright.app.plan_set import PlanSet
-from meshwright.errors import InfeasibleError, UnsupportedError
+from meshwright.errors import InfeasibleError, InputError
 from meshwright.report.words.mixed import slice_line
 from meshwright.specs.model import LayerRun
 from tests.planning.compose.sources.parallelizers.slices import Half, Plain, job
@@ -119,5 +119,5 @@ def test_the_cheapest_plan_rents_what_pays() -> None:
 
 
 def test_the_front_is_that_of_our_own_search() -> None:
-    with pytest.raises(UnsupportedError, match="--pareto with --parallelizer"):
+    with pytest.raises(InputError, match="--pareto with --parallelizer"):
         planned(Plain(), pareto=True)
