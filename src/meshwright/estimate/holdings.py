@@ -26,6 +26,8 @@ class Updates:
 
     dense_parameters: Float[np.ndarray, "plans workers"]
     expert_parameters: Float[np.ndarray, "plans workers"]
+    replicated_parameters: Float[np.ndarray, "plans workers"]
+    """Of the dense ones: their gradients are summed over tensor ranks."""
     forward_s: Float[np.ndarray, "plans workers"]
     """Of one micro-batch."""
     last_s: Float[np.ndarray, "plans workers"]
@@ -56,6 +58,7 @@ def updates_of(columns: PipelineColumns) -> Updates:
     return Updates(
         dense_parameters=columns.dense_parameters,
         expert_parameters=columns.expert_parameters,
+        replicated_parameters=columns.replicated_parameters,
         forward_s=columns.forward_s.sum(axis=2),
         last_s=last_s.sum(axis=2),
         micro_batches=np.full((1, 1), float(micro_batches)),

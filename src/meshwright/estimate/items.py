@@ -80,6 +80,8 @@ class ItemCosts:
     transient_bytes: Float[np.ndarray, "rows items"]
     dense_parameters: Float[np.ndarray, "rows items"]
     expert_parameters: Float[np.ndarray, "rows items"]
+    replicated_parameters: Float[np.ndarray, "rows items"]
+    """Of the dense ones: their gradients are summed over tensor ranks."""
     recompute_flop: Float[np.ndarray, "rows items"]
     """Computed a second time by the device."""
 
@@ -212,6 +214,7 @@ def _add_item(
         "kept_bytes": kept * (1.0 - columns.offload_activations),
         "dense_parameters": seconds.dense_parameters,
         "expert_parameters": seconds.expert_parameters,
+        "replicated_parameters": seconds.replicated_parameters,
         "recompute_flop": recompute_flop,
     }
     for name, value in added.items():

@@ -143,6 +143,7 @@ def pipeline_columns(
         parts_s=parts,
         dense_parameters=costs.dense_parameters @ held,
         expert_parameters=costs.expert_parameters @ held,
+        replicated_parameters=costs.replicated_parameters @ held,
         largest_dense=largest(costs.dense_parameters * whole),
         largest_expert=largest(costs.expert_parameters * whole),
         transient_bytes=largest(costs.transient_bytes),

@@ -46,6 +46,8 @@ class PipelineColumns:
     """Of the step, by part: compute, recompute, tp, cp, ep, dp, offload, host, and pp where it occupies workers."""
     dense_parameters: Float[np.ndarray, "plans workers"]
     expert_parameters: Float[np.ndarray, "plans workers"]
+    replicated_parameters: Float[np.ndarray, "plans workers"]
+    """Of the dense ones: their gradients are summed over tensor ranks."""
     largest_dense: Float[np.ndarray, "plans workers"]
     largest_expert: Float[np.ndarray, "plans workers"]
     transient_bytes: Float[np.ndarray, "plans workers"]

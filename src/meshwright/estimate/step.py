@@ -11,7 +11,7 @@ estimate one plan of many pipelines: both are rows and columns of the same sums.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -240,6 +240,9 @@ def sync_of(work: Updates, hardware: Hardware, workload: Workload, partners: Par
         network,
         workload,
     )
+    if work.replicated_parameters.any():
+        summed_s = network.tensor_sum_s(work.replicated_parameters, work.sharding, workload)
+        once = replace(once, gradients_s=once.gradients_s + summed_s)
     if not (work.apart.any() or work.passes.any() or (work.updates > 1).any()):
         return once
     copies_s = _copies_sum_s(work, hardware, workload)

@@ -124,6 +124,7 @@ class DataNetwork:
             False: group_span(groups.dense_stride * sharding.shard, sharding.replicate, sizes),
             True: group_span(groups.expert_stride * sharding.expert_shard, sharding.expert_replicate, sizes),
         }
+        self.tensor = group_span(1, groups.dense_stride, sizes)
         self.replica_rates = hardware.rates
         if partners is not None:
             # A replica group goes on in the partners: as many times its members at each level, and all at the last.
@@ -147,6 +148,21 @@ class DataNetwork:
     def replica_sum_s(self, size_bytes: Array, *, expert: bool) -> Array:
         """All-reduce between shard groups, and between pipelines."""
         return np.asarray(all_reduce_s(size_bytes, inside=self.replica[expert], rates=self.replica_rates))
+
+    def tensor_sum_s(self, parameters: Array, sharding: ShardingColumns, workload: Workload) -> Array:
+        """All-reduce over tensor ranks of gradients that data ranks have summed: of each rank's shard, where sharded.
+
+        Nothing hides it: it comes after the last sum over data ranks. Megatron-LM does so with gradients of norms under
+        sequence parallelism.
+
+        Args:
+            parameters: that tensor ranks hold whole, each with the gradient of its own tokens.
+            sharding: the data-parallel choice.
+            workload: formats.
+        """
+        shards = np.where(sharding.zero > Z0, sharding.shard, 1)
+        size = parameters * sharding.reduced_bytes(workload.precision) / shards * workload.training
+        return np.asarray(all_reduce_s(size, inside=self.tensor, rates=self.hardware.rates))
 
     def partner_sum_s(self, size_bytes: Array) -> Array:
         """All-reduce between pipelines alone, of what is summed inside each."""

@@ -74,6 +74,8 @@ class WorkSeconds:
     """Forward work by module name, for selective recompute."""
     dense_parameters: Rows
     expert_parameters: Rows
+    replicated_parameters: Rows
+    """Of the dense ones: their gradients are summed over tensor ranks."""
     transient_bytes: Rows
     """Working memory of the largest operator, forward or backward."""
 
@@ -140,7 +142,7 @@ class _Pricing:
         self.forward, self.backward = self._module(), self._module()
         self.weight_gradient_s = self.zero
         self.modules: dict[str, ModuleSeconds] = {}
-        self.dense, self.experts = self.zero, self.zero
+        self.dense, self.experts, self.replicated = self.zero, self.zero, self.zero
         self.transient = self.zero
         self.expert_s = {"forward": self.zero, "input_gradient": self.zero}
 
@@ -174,6 +176,7 @@ class _Pricing:
             by_module=self.modules,
             dense_parameters=self.dense,
             expert_parameters=self.experts,
+            replicated_parameters=self.replicated,
             transient_bytes=self.transient,
         )
 
@@ -197,6 +200,7 @@ class _Pricing:
             self.experts = self.experts + local.parameters
         else:
             self.dense = self.dense + local.parameters
+            self.replicated = self.replicated + local.replicated
         self._cast(local, module)
         self._count(module, 2.0 * local.m * local.n * local.k * local.groups)
         moved = local.m * local.groups * (local.n + local.k) * self.activation_bytes

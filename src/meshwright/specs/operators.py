@@ -37,6 +37,8 @@ class Linear:
     """Bias elements."""
     experts: int = 0
     """Routed experts that each hold such a matrix; 0 for none."""
+    of_heads: bool = False
+    """Makes or takes tensors of attention heads, which ranks can exchange for tokens."""
 
     @property
     def parameters(self) -> int:

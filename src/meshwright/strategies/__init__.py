@@ -12,6 +12,7 @@ from typing import Any
 from meshwright.errors import InputError, Problem
 from meshwright.strategies.base import ContextStrategy, TensorStrategy
 from meshwright.strategies.gathered import Gathered
+from meshwright.strategies.heads import Heads
 from meshwright.strategies.ring import Ring
 from meshwright.strategies.tensor_1d import OneDimension
 from meshwright.strategies.tensor_2d import TwoDimensions
@@ -22,6 +23,7 @@ TENSORS: dict[str, TensorStrategy] = {
     for strategy in (
         OneDimension(),
         TwoDimensions(),
+        Heads(),
     )
 }
 """Tensor strategies by name; the first is what a plan has that names none."""

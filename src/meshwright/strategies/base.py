@@ -137,6 +137,8 @@ class LocalGemm:
     groups: Column
     parameters: Column
     expert: bool
+    replicated: Column = 0.0
+    """Of the parameters: whole on every tensor rank, each with the gradient of its own tokens, to be summed."""
     calls: tuple[Call, ...] = ()
 
 

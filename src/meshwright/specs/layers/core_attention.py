@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Protocol
 
 from meshwright.specs.layers.base import LayerContext, Mixer, PartWork
@@ -78,9 +79,13 @@ def attention_work(
         split="row",
         reduce=context.hidden,
         bias=context.hidden if out_bias else 0,
+        of_heads=True,
+    )
+    projections = (
+        replace(op, of_heads=True) if isinstance(op, Linear) and op.split == "column" else op for op in project
     )
     return PartWork(
-        ops=(*project, core, output),
+        ops=(*projections, core, output),
         kept=(
             Kept(name="qkv input", elements=context.hidden, role="input", region="sequence", freed_by=("layernorm",)),
             *kept,
