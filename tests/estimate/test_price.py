@@ -13,10 +13,9 @@ from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.items import Item, ItemCosts, item_costs, items_of
 from meshwright.estimate.layout import expand
-from meshwright.estimate.memory import TIGHT_SHARE
+from meshwright.estimate.memory import TIGHT_SHARE, fits
 from meshwright.estimate.price import estimate_plan, model_flop_per_token, strategy_columns, weakest_basis
 from meshwright.estimate.result import RANGE_BY_BASIS
-from meshwright.estimate.step import fits
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import spec
 from meshwright.specs import ModelSpec, PlanRow, Workload

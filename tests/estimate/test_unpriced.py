@@ -19,7 +19,7 @@ from meshwright.errors import MeshwrightError, UnsupportedError
 from meshwright.estimate.layout import expand
 from meshwright.estimate.price import estimate_plan
 from meshwright.library.clusters import resolve_gpus
-from meshwright.specs.cluster import LinkSpec
+from meshwright.specs.cluster import HostSpec, LinkSpec
 from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
@@ -70,6 +70,25 @@ def two_pipelines() -> Job:
     return Job(model=TIED, cluster=where, workload=Workload(seq_len=8192, global_batch=8), plan=plan)
 
 
+def plain_strategy() -> LayerStrategy:
+    return PlanRow(dp=2, gbs=2, sharding="z3").strategy()
+
+
+def hosted(own: Job) -> Job:
+    """The same on a host that is stated."""
+    host = HostSpec(
+        memory_bytes=1e12,
+        memory_bytes_per_s=2e11,
+        link_bytes_per_s=2e10,
+        link_devices=2,
+        disk_bytes=4e12,
+        disk_read_bytes_per_s=6e9,
+        disk_write_bytes_per_s=3e9,
+    )
+    (group,) = own.cluster.groups
+    return replace(own, cluster=replace(own.cluster, groups=(replace(group, host=host),)))
+
+
 def jobs() -> dict[str, Job]:
     experts = ExpertParallel(ep=2, etp=2, capacity_factor=1.5, overlap_degree=2)
     rich = PlanRow(tp=2, cp=(("p2p", 2),), ep=2, etp=2, pp=2, dp=2, gbs=8, mbs=2).strategy()
@@ -77,7 +96,8 @@ def jobs() -> dict[str, Job]:
     grouped = replace(rich, recompute=Recompute(kind="grouped", group=2))
     some = replace(rich, recompute=Recompute(kind="selective", modules=("layernorm",)))
     row = PlanRow(tp=2, cp=(("p2p", 2),), ep=2, etp=2, pp=2, dp=2, gbs=8, mbs=2)
-    away = replace(zero3, offload=Offload(weights=0.5, activations=0.5, optimizer=0.5))
+    away = replace(zero3, offload=Offload(weights=0.5, activations=0.5, optimizer=0.5, gradients=0.25))
+    disks = replace(plain_strategy(), offload=Offload(weights=1.0, optimizer=1.0, tier="nvme"))
     plain = PlanRow(tp=2, pp=2, dp=4, gbs=16)
     return {
         "experts": job(MIXED, "16xH100", row, zero3),
@@ -86,6 +106,7 @@ def jobs() -> dict[str, Job]:
         "selective": job(MIXED, "16xH100", row, some),
         "selective, latent": job(LATENT, "16xH100", row, some),
         "offloaded": job(MIXED, "16xH100", row, away),
+        "on disks": hosted(job(DENSE, "2xH100", PlanRow(dp=2, gbs=2, sharding="z3"), disks)),
         "latent": job(LATENT, "16xA100-80", row),
         "tied": job(TIED, "16xA100-80", plain, attention_kernel="materialised"),
         "fp8": job(DENSE, "16xH200", plain, precision=PRECISIONS["fp8"]),

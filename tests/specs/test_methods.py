@@ -303,10 +303,14 @@ METHODS: dict[str, Callable[[], ExecutionPlan]] = {
     "MoE parallel folding": lambda: flat(experts(32, tp=4, cp=2, data=4)),
     "DeepEP": lambda: flat(experts(dispatcher="deduplicated")),
     "ZeRO-Offload": lambda: flat(
-        LayerStrategy(data=DataParallel(shard=8, zero=2), offload=Offload(optimizer=1.0, delayed_update=True))
+        LayerStrategy(
+            data=DataParallel(shard=8, zero=2), offload=Offload(optimizer=1.0, gradients=1.0, delayed_update=True)
+        )
     ),
     "ZeRO-Infinity": lambda: flat(
-        LayerStrategy(data=DataParallel(shard=8, zero=3), offload=Offload(weights=1.0, optimizer=1.0, tier="nvme"))
+        LayerStrategy(
+            data=DataParallel(shard=8, zero=3), offload=Offload(weights=1.0, optimizer=1.0, gradients=1.0, tier="nvme")
+        )
     ),
     "Swap/offload activations": lambda: flat(LayerStrategy(offload=Offload(activations=1.0))),
     "Mixed precision": lambda: flat(LayerStrategy(precision=PRECISIONS["fp16"])),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +29,14 @@ IN_SWITCH_LATENCY_S = 25e-6
 _FALLBACK_PEAK = {"fp32": "tf32"}
 
 
+# Adam on the host, by the bytes of host memory that it moves. ZeRO-Offload's vectorised Adam takes 0.26 s for a billion
+# parameters of 28 bytes on a DGX-2 (two sockets, 256 GB/s; Ren et al. 2021, table 4), 0.44 of the nominal bandwidth.
+# Where a host's is not stated: 0.5 s, between that and 0.71 s (11.6e9 parameters in 8.2 s, DeepSpeed pull request 735,
+# 2021); a node of four with 8 A100 takes about 0.55 s (72.7e9 in 10 s, DeepSpeed issue 6834, 2024).
+HOST_MEMORY_FRACTION = 0.44
+HOST_UPDATE_BYTES_PER_S = 56e9
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
     """One device of a homogeneous group and the links around it, SI numbers."""
@@ -45,12 +55,23 @@ class Hardware:
     memory_bytes_per_s: float
     """Nominal."""
     host_bytes_per_s: float
+    """Between the device and host memory, per direction, all devices of the host copying."""
     units: int
     efficiency: KernelEfficiency
     software: Software
     domain_sizes: tuple[int, ...]
     rates: tuple[LevelRates, ...]
     price_per_hour: float | None
+    unified_memory: bool = False
+    """The device's memory is the host's: there is no other to move to."""
+    host_memory_bytes: float | None = None
+    """The device's share of the host's memory; None where it is not stated."""
+    host_update_bytes_per_s: float = HOST_UPDATE_BYTES_PER_S
+    """The device's share of what the host's cores move in an optimizer."""
+    disk_bytes: float | None = None
+    """The device's share."""
+    disk_rates: tuple[float, float] = (math.inf, math.inf)
+    """The device's share of the speed of reading and writing; infinite where the host states no disks."""
     pace: float = 1.0
     """Speed of this machine's runs over what the numbers of their parts give; the rates and times above include it."""
     pace_range: tuple[float, float] | None = None
@@ -102,6 +123,7 @@ def at_pace(hardware: Hardware, pace: float, pace_range: tuple[float, float] | N
         head_flop_per_s=hardware.head_flop_per_s * pace,
         memory_bytes_per_s=hardware.memory_bytes_per_s * pace,
         host_bytes_per_s=hardware.host_bytes_per_s * pace,
+        host_update_bytes_per_s=hardware.host_update_bytes_per_s * pace,
         efficiency=replace(efficiency, launch_s=efficiency.launch_s / pace, dispatch_s=efficiency.dispatch_s / pace),
         software=replace(
             driver,
@@ -136,6 +158,29 @@ def power_limited_clock(device: DeviceSpec) -> float:
     if not (efficiency.power_exponent and efficiency.power_w_per_tflop and device.power_w and peak):
         return 1.0
     return float((device.power_w / (peak / TERA) / efficiency.power_w_per_tflop) ** efficiency.power_exponent)
+
+
+def host_columns(group: NodeGroup) -> dict[str, Any]:
+    """What a device has of its host, all devices of the node taking their share at once.
+
+    Args:
+        group: the devices and their host.
+    """
+    device, host, sharing = group.device, group.host, group.devices_per_node
+    shared_link = min(host.link_devices, sharing)
+    reached = HOST_UPDATE_BYTES_PER_S
+    if host.memory_bytes_per_s is not None:
+        reached = host.memory_bytes_per_s * HOST_MEMORY_FRACTION
+    read = math.inf if host.disk_read_bytes_per_s is None else host.disk_read_bytes_per_s
+    write = read if host.disk_write_bytes_per_s is None else host.disk_write_bytes_per_s
+    return {
+        "host_bytes_per_s": (host.link_bytes_per_s or device.host_bandwidth_bytes_per_s) / shared_link,
+        "unified_memory": device.unified_memory,
+        "host_memory_bytes": None if host.memory_bytes is None else host.memory_bytes / sharing,
+        "host_update_bytes_per_s": reached / sharing,
+        "disk_bytes": None if host.disk_bytes is None else host.disk_bytes / sharing,
+        "disk_rates": (read / sharing, write / sharing),
+    }
 
 
 def hardware_of(group: NodeGroup, workload: Workload, driver: Software | None = None) -> Hardware:
@@ -186,7 +231,7 @@ def hardware_of(group: NodeGroup, workload: Workload, driver: Software | None = 
         head_fraction=min(1.0, fraction.get(wide_bytes, efficiency.gemm_fraction) * clock) * driver.product_share,
         memory_bytes=device.memory_bytes,
         memory_bytes_per_s=device.memory_bandwidth_bytes_per_s,
-        host_bytes_per_s=device.host_bandwidth_bytes_per_s,
+        **host_columns(group),
         units=device.units,
         efficiency=efficiency,
         software=driver,

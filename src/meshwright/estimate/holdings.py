@@ -7,7 +7,7 @@ keep in memory is added up.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -87,8 +87,8 @@ class Holding:
 
 def layout_key(strategy: LayerStrategy) -> tuple[object, ...]:
     """What is priced once for all layers of a holding."""
-    expert, offload = strategy.expert, strategy.offload
-    return (strategy.tp, strategy.cp, expert.ep, expert.etp, strategy.data, offload.weights, offload.optimizer)
+    expert, states = strategy.expert, replace(strategy.offload, activations=0.0)
+    return (strategy.tp, strategy.cp, expert.ep, expert.etp, strategy.data, states)
 
 
 def layouts(plan: ExecutionPlan, worker: Worker, edge: int) -> list[list[int]]:

@@ -77,6 +77,8 @@ class ItemCosts:
     """Waiting for copies to and from the host."""
     kept_bytes: Float[np.ndarray, "rows items"]
     """Per micro-batch in flight."""
+    away_bytes: Float[np.ndarray, "rows items"]
+    """The same in host memory."""
     transient_bytes: Float[np.ndarray, "rows items"]
     dense_parameters: Float[np.ndarray, "rows items"]
     expert_parameters: Float[np.ndarray, "rows items"]
@@ -191,17 +193,20 @@ def _add_item(
 
     kept = kept_bytes(work, columns, workload.precision, recompute) * training
     weight_bytes = (seconds.dense_parameters + seconds.expert_parameters) * workload.precision.bytes_of("weights")
-    moved_forward = kept * columns.offload_activations + weight_bytes * columns.offload_weights
-    moved_backward = (moved_forward + weight_bytes * columns.offload_weights) * training
-    offload_forward_s = np.maximum(moved_forward / hardware.host_bytes_per_s - forward_s, 0.0)
-    offload_backward_s = np.maximum(moved_backward / hardware.host_bytes_per_s - backward_s, 0.0)
+    # Weights come once for each pass; activations leave in one and return in the other.
+    fetched, away = weight_bytes * columns.offload_weights, kept * columns.offload_activations
+    copies_s = (fetched + away) / hardware.host_bytes_per_s
+    if columns.weights_on_disk is not None:
+        copies_s = np.maximum(copies_s, fetched * columns.weights_on_disk / hardware.disk_rates[0])
+    offload_forward_s = np.maximum(copies_s - forward_s, 0.0)
+    offload_backward_s = np.maximum(copies_s - backward_s, 0.0) * training
 
     transient = seconds.transient_bytes + WORKSPACE_BYTES
     if training and recompute.kind in ("full", "grouped"):
         live = recompute.group if recompute.kind == "grouped" else 1
         transient = transient + live * kept_bytes(work, columns, workload.precision, NONE)
     # Two layers' worth of copies are on the device while one computes.
-    transient = transient + 2 * (kept * columns.offload_activations + weight_bytes * columns.offload_weights)
+    transient = transient + 2 * (away + fetched)
 
     added = {
         "forward_s": forward_s + offload_forward_s,
@@ -211,7 +216,8 @@ def _add_item(
         **comm,
         "host_s": host_forward_s + host_backward_s,
         "offload_s": offload_forward_s + offload_backward_s,
-        "kept_bytes": kept * (1.0 - columns.offload_activations),
+        "kept_bytes": kept - away,
+        "away_bytes": away,
         "dense_parameters": seconds.dense_parameters,
         "expert_parameters": seconds.expert_parameters,
         "replicated_parameters": seconds.replicated_parameters,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.estimate.away import AWAY_KINDS, states_away
 from meshwright.estimate.hardware import Hardware
 from meshwright.shapes import Float
 from meshwright.specs.workload import Workload
@@ -20,6 +21,8 @@ COMMUNICATOR_BYTES = 0.5 * GIB
 TIGHT_SHARE = 0.08
 
 MEMORY_KINDS = ("weights", "gradients", "optimizer", "activations", "transient", "comm_buffers", "overhead")
+ALL_KINDS = (*MEMORY_KINDS, *AWAY_KINDS)
+"""Those on the device, and those away from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,10 @@ class WorkerBytes:
     transient: Array
     comm_buffers: Array
     overhead: Array
+    host: Array
+    """In the host's memory, for this device; not of the peak."""
+    disk: Array
+    """On the host's disks, likewise."""
 
     @property
     def peak(self) -> Array:
@@ -66,6 +73,8 @@ class WorkerLoad:
     """Process groups with more than one rank."""
     offload_weights: Array
     """Share of the weights on the host."""
+    away: Array | float = 0.0
+    """Activations in host memory at the peak."""
     weight_versions: Array | float = 1.0
     """Versions of the weights that are kept (asynchronous pipelines keep more than one)."""
 
@@ -89,6 +98,13 @@ def worker_bytes(load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware
     weights = weights * (1.0 - load.offload_weights) * load.weight_versions
     gradients = dense.gradients * load.dense_parameters + experts.gradients * load.expert_parameters
     optimizer = dense.optimizer * load.dense_parameters + experts.optimizer * load.expert_parameters
+    # The gradients of one layer wait for their turn to leave.
+    gradients = gradients + (
+        sharding.away("gradients")
+        * sharding.reduced_bytes(precision)
+        * (load.largest_dense + load.largest_expert)
+        * workload.training
+    )
     # Gathered weights of two layers where they are freed again, and one unsharded gradient on its way out.
     sharded = np.asarray(sharding.zero == Z3, dtype=float)
     weight_copies = 2 * precision.bytes_of("weights") * sharding.gathers_layers
@@ -97,6 +113,8 @@ def worker_bytes(load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware
     comm_buffers = load.communicators * COMMUNICATOR_BYTES
     allocated = weights + gradients + optimizer + load.activations + transient
     shape = np.shape(allocated)
+    host, disk = states_away(load.dense_parameters, sharding.shard, sharding, workload)
+    expert_host, expert_disk = states_away(load.expert_parameters, sharding.expert_shard, sharding, workload)
     return WorkerBytes(
         weights=np.broadcast_to(weights, shape),
         gradients=np.broadcast_to(gradients, shape),
@@ -105,7 +123,16 @@ def worker_bytes(load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware
         transient=np.broadcast_to(transient, shape),
         comm_buffers=np.broadcast_to(comm_buffers, shape),
         overhead=hardware.software.fragmentation * allocated + always_bytes(hardware),
+        host=np.broadcast_to(host + expert_host + load.away, shape),
+        disk=np.broadcast_to(disk + expert_disk, shape),
     )
+
+
+def fits(peak_bytes: float, capacity_bytes: float) -> str:
+    """`yes`, `tight` (less than 8% of the capacity left) or `no`."""
+    if peak_bytes > capacity_bytes:
+        return "no"
+    return "tight" if peak_bytes > (1.0 - TIGHT_SHARE) * capacity_bytes else "yes"
 
 
 def always_bytes(hardware: Hardware) -> float:

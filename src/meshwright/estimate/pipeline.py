@@ -140,6 +140,7 @@ def pipeline_columns(
         recompute_s=recompute_s,
         kept_bytes=kept_bytes,
         made_bytes=made_bytes,
+        away_bytes=cells(costs.away_bytes) if costs.away_bytes.any() else None,
         parts_s=parts,
         dense_parameters=costs.dense_parameters @ held,
         expert_parameters=costs.expert_parameters @ held,

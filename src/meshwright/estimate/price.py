@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from itertools import combinations
 
 from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.estimate.away import HOST_SHARE
+from meshwright.estimate.away_rules import away_problems
 from meshwright.estimate.hardware import Hardware, at_pace, hardware_of
 from meshwright.estimate.layout import token_flop
 from meshwright.estimate.memory import MEMORY_KINDS
@@ -15,7 +17,7 @@ from meshwright.estimate.result import BASIS_ORDER, LinkTraffic, StageEstimate, 
 from meshwright.estimate.rows import strategy_columns as strategy_columns
 from meshwright.estimate.site import Site, Sites
 from meshwright.estimate.stages import recompute_problem, schedule_problems, strategies_of
-from meshwright.estimate.step import StepColumns, fits
+from meshwright.estimate.step import StepColumns
 from meshwright.estimate.unpriced import unpriced
 from meshwright.library.calibration import calibration
 from meshwright.ops.layers import layer_work
@@ -138,7 +140,7 @@ def check_plan(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, work
         )
     if problems:
         raise InputError(problems, code="MW230")
-    unsupported = unpriced(plan, workload)
+    unsupported = (*unpriced(plan, workload), *away_problems(plan, cluster))
     if unsupported:
         refused = [problem for pipeline in plan.pipelines for problem in schedule_problems(pipeline)]
         raise UnsupportedError((*unsupported, *refused), code="MW406")
@@ -232,7 +234,7 @@ def _result(plan: ExecutionPlan, run: RunPlan, pricer: PlanPricer) -> StepEstima
     again = float(step.recompute_flop[0]) * plan.devices
     peak_flop_per_s = sum(site.devices * site.hardware.gemm_flop_per_s / site.hardware.pace for site in flat)
     stages = tuple(_stages(plan, run))
-    verdicts = [fits(stage.peak_memory_bytes, stage.capacity_bytes) for stage in stages]
+    verdicts = [stage.fits for stage in stages]
     prices = [None if (p := site.hardware.price_per_hour) is None else p * site.devices for site in flat]
     stated = [price for price in prices if price is not None]
     traffic: tuple[LinkTraffic, ...] = ()
@@ -296,4 +298,8 @@ def _stage(
         capacity_bytes=site.hardware.memory_bytes,
         peak_moment=moment,
         busy_s=float(step.busy_s[0, column]),
+        host_bytes=float(step.memory.host[0, column]),
+        host_capacity_bytes=None if (room := site.hardware.host_memory_bytes) is None else room * HOST_SHARE,
+        disk_bytes=float(step.memory.disk[0, column]),
+        disk_capacity_bytes=site.hardware.disk_bytes,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshwright.estimate.memory import MEMORY_KINDS
+from meshwright.estimate.memory import MEMORY_KINDS, fits
 from meshwright.specs.calibration import UNMEASURED_TIE
 from meshwright.specs.device import Basis
 
@@ -43,9 +43,29 @@ class StageEstimate:
     peak_moment: str
     busy_s: float
     """Of the whole step."""
+    host_bytes: float = 0.0
+    """Of one device's states and activations, in the memory of its host."""
+    host_capacity_bytes: float | None = None
+    """The device's share of what a job may take there; None where the host's memory is not stated."""
+    disk_bytes: float = 0.0
+    """On the disks of its host."""
+    disk_capacity_bytes: float | None = None
+
+    @property
+    def fits(self) -> str:
+        """`yes`, `tight` or `no`, on the device and on its host."""
+        away = ((self.host_bytes, self.host_capacity_bytes), (self.disk_bytes, self.disk_capacity_bytes))
+        if any(room is not None and size > room for size, room in away):
+            return "no"
+        return fits(self.peak_memory_bytes, self.capacity_bytes)
 
     def to_dict(self) -> dict[str, object]:
-        """As data."""
+        """As data; what is away from the device only where something is."""
+        away = {
+            name: getattr(self, name)
+            for name in ("host_bytes", "host_capacity_bytes", "disk_bytes", "disk_capacity_bytes")
+            if self.host_bytes or self.disk_bytes
+        }
         return {
             "pipeline": self.pipeline,
             "stage": self.stage,
@@ -62,6 +82,7 @@ class StageEstimate:
             "capacity_bytes": self.capacity_bytes,
             "peak_moment": self.peak_moment,
             "busy_s": self.busy_s,
+            **away,
         }
 
 

@@ -167,13 +167,23 @@ def strategy_columns(
             [np.nan if s.expert.capacity_factor is None else s.expert.capacity_factor for s in strategies]
         ),
         ep_chunks=np.array([s.expert.overlap_degree for s in strategies]),
-        offload_weights=np.array([s.offload.weights for s in strategies]),
+        offload_weights=np.array([s.offload.weights * fetched_share(s) for s in strategies]),
         offload_activations=np.array([s.offload.activations for s in strategies]),
         seq_len=workload.seq_len,
         imbalance=workload.expert_imbalance,
         tensor=tensors[0].name,
         deduplicated=np.array([s.expert.dispatcher == "deduplicated" for s in strategies]),
+        weights_on_disk=np.array([s.offload.tier == "nvme" for s in strategies]),
     )
+
+
+def fetched_share(strategy: LayerStrategy) -> float:
+    """Part of a layer's weights that one rank fetches from its host: with zero 3 its shard, which is then gathered."""
+    ranks, expert = strategy.cp * strategy.dp, strategy.expert
+    if strategy.data.zero < 3:
+        return 1.0
+    shard = ranks // strategy.data.replicate
+    return 1.0 / max(1, min(shard, shard * strategy.tp // (expert.ep * expert.etp)))
 
 
 def sharding_columns(strategies: Sequence[LayerStrategy]) -> ShardingColumns:
@@ -205,6 +215,10 @@ def sharding_columns(strategies: Sequence[LayerStrategy]) -> ShardingColumns:
         expert_replicate=column(list(expert_replicate)),
         overlap=column([s.data.overlap for s in strategies]),
         offload_optimizer=column([s.offload.optimizer for s in strategies]),
+        offload_gradients=column([s.offload.gradients for s in strategies]),
+        offload_weights=column([s.offload.weights for s in strategies]),
+        offload_disk=column([float(s.offload.tier == "nvme") for s in strategies]),
+        delayed_update=column([float(s.offload.delayed_update) for s in strategies]),
         gather_bytes=column([DTYPE_BYTES.get(s.data.gather_dtype or "", np.nan) for s in strategies]),
         reduce_bytes=column([DTYPE_BYTES.get(s.data.reduce_dtype or "", np.nan) for s in strategies]),
     )

@@ -42,6 +42,8 @@ class PipelineColumns:
     """Per run in flight."""
     made_bytes: Float[np.ndarray, "plans workers chunks"] | None = None
     """Per run recomputed, or waiting for its weight gradient."""
+    away_bytes: Float[np.ndarray, "plans workers chunks"] | None = None
+    """Per run in flight, in host memory; None where nothing is."""
     parts_s: dict[str, Float[np.ndarray, "plans workers"]]
     """Of the step, by part: compute, recompute, tp, cp, ep, dp, offload, host, and pp where it occupies workers."""
     dense_parameters: Float[np.ndarray, "plans workers"]
@@ -201,6 +203,20 @@ def _recomputed(
     """Tasks whose virtual stage and micro-batch have a recomputation."""
     code = stage.astype(np.int64) * (int(unit.max()) + 1) + unit
     return np.isin(code, code[kind == Kind.R])
+
+
+def activations_away(columns: PipelineColumns) -> Float[np.ndarray, "plans workers"]:
+    """Bytes of activations in host memory at the moment of the schedule that has the most."""
+    if columns.away_bytes is None:
+        return np.zeros((len(columns.kept_bytes), columns.p))
+    alive = live(columns.schedule, columns.p, columns.m, columns.v)
+    return np.stack(
+        [
+            (columns.away_bytes[:, worker, :] @ kept.T.astype(float)).max(axis=1)
+            for worker, kept in enumerate(alive.kept)
+        ],
+        axis=1,
+    )
 
 
 def activations(

@@ -17,8 +17,8 @@ import numpy as np
 
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.holdings import Holding, Updates, all_updates, beside, picked, whole_holding
-from meshwright.estimate.memory import MEMORY_KINDS, TIGHT_SHARE, WorkerBytes, WorkerLoad, always_bytes, worker_bytes
-from meshwright.estimate.run import PipelineColumns, activations, busy_s, run_s, weight_versions
+from meshwright.estimate.memory import ALL_KINDS, WorkerBytes, WorkerLoad, always_bytes, worker_bytes
+from meshwright.estimate.run import PipelineColumns, activations, activations_away, busy_s, run_s, weight_versions
 from meshwright.estimate.sync import DataNetwork, Partners, StepSync, joined, step_sync
 from meshwright.kernels.collectives import all_reduce_s
 from meshwright.shapes import Float, Int
@@ -57,6 +57,8 @@ class RunPipeline:
     """The end if transfers took no time; None unless `pp` and `bubble` are told apart."""
     busy: Float[np.ndarray, "plans workers"]
     kept_bytes: Float[np.ndarray, "plans workers"]
+    away_bytes: Float[np.ndarray, "plans workers"]
+    """Activations in host memory."""
     in_flight: Float[np.ndarray, "plans workers"]
     versions: Float[np.ndarray, "1 workers"]
     holdings: tuple[Holding, ...]
@@ -116,6 +118,7 @@ def run_pipeline(
         without_s=run_s(columns, transfers=False) if transfers_apart else None,
         busy=busy_s(columns),
         kept_bytes=kept_bytes,
+        away_bytes=activations_away(columns),
         in_flight=in_flight,
         versions=weight_versions(columns.schedule, columns.p, columns.m, columns.v)[None, :],
         holdings=holdings or (whole_holding(columns),),
@@ -284,6 +287,7 @@ def _memory(
         "largest_expert": beside([columns.largest_expert for columns in every]),
         "activations": beside([pipeline.kept_bytes for pipeline in pipelines]),
         "transient": beside([columns.transient_bytes for columns in every]),
+        "away": beside([pipeline.away_bytes for pipeline in pipelines]),
     }
     versions = beside([pipeline.versions for pipeline in pipelines])
     parts = []
@@ -298,7 +302,7 @@ def _memory(
         )
         found = worker_bytes(load, one.updates.sharding, hardware, workload)
         parts.append((one.places, found, {"overhead": 0.0 if first else always_bytes(hardware)}))
-    return WorkerBytes(**_joined(parts, MEMORY_KINDS, len(workers.view)))
+    return WorkerBytes(**_joined(parts, ALL_KINDS, len(workers.view)))
 
 
 def _joined(
@@ -338,10 +342,3 @@ def _side_by_side(pipelines: Sequence[RunPipeline]) -> Sequence[Holding]:
             )
         )
     return found
-
-
-def fits(peak_bytes: float, capacity_bytes: float) -> str:
-    """`yes`, `tight` (less than 8% of the capacity left) or `no`."""
-    if peak_bytes > capacity_bytes:
-        return "no"
-    return "tight" if peak_bytes > (1.0 - TIGHT_SHARE) * capacity_bytes else "yes"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from meshwright.estimate.away import update_away
 from meshwright.estimate.hardware import Hardware
 from meshwright.kernels.collectives import LevelRates, all_gather_s, all_reduce_s, group_span, reduce_scatter_s
 from meshwright.kernels.overlap import exposed_s
@@ -23,9 +24,6 @@ Array = Float[np.ndarray, "..."]
 # Source: Megatron-LM, distributed data parallel configuration: max(40 M, 1 M x data-parallel degree).
 BUCKET_PARAMETERS = 40e6
 BUCKET_PARAMETERS_PER_RANK = 1e6
-# One parameter updated by Adam on the host with all cores of a device's share. Source: ZeRO-Offload (Ren et al. 2021,
-# table 4): 1 to 1.2 s per billion parameters.
-HOST_ADAM_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +98,12 @@ class StepSync:
     gradients_s: Array
     """After the last backward, before the optimizer may start."""
     copies_s: Array
-    """Gradients on their way to an optimizer on the host, beyond the last backward and their sum."""
+    """Gradients on their way to an optimizer on the host, beyond the backwards and their sum."""
     gather_s: Array
     """Weights gathered for the next step and not hidden by its first forward."""
     optimizer_s: Array
     offload_s: Array
-    """Update on the host and new weights on their way back."""
+    """Update on the host and new weights on their way back, beyond the next step where it is delayed."""
 
 
 class DataNetwork:
@@ -252,7 +250,7 @@ def step_sync(
     none: Array = np.zeros(1)
     # Dense and expert parameters share the compute that hides them, so they are summed before they are hidden.
     last = beside = each = first = behind = none
-    optimizer_s = copied_s = host_s = none
+    optimizer_s = copied_s = streamed_s = host_s = none
     for expert, parameters in ((False, dense_parameters), (True, expert_parameters)):
         if expert and not np.any(parameters):
             continue
@@ -272,9 +270,9 @@ def step_sync(
             each = each + scattered * buckets
             traffic = optimizer_traffic_bytes(sharding, shards, precision, workload.optimizer) * parameters
             optimizer_s = optimizer_s + traffic / hardware.achieved_memory_bytes_per_s
-            updated = parameters * np.where(zero >= Z1, 1.0 / shards, 1.0) * sharding.offload_optimizer
-            copied_s = copied_s + updated * precision.bytes_of("gradients") / hardware.host_bytes_per_s
-            host_s = host_s + updated * (HOST_ADAM_S + precision.gathered_bytes / hardware.host_bytes_per_s)
+            away = update_away(parameters, shards, sharding, hardware, workload)
+            copied_s, streamed_s = copied_s + away.copied_s, streamed_s + away.streamed_s
+            host_s = host_s + away.update_s
         kept = ((zero == Z1) | (zero == Z2)) * training + ((zero == Z3) & ~sharding.reshard)
         gathered = network.gather_s(piece * weight, expert=expert) * kept
         first = first + gathered
@@ -286,6 +284,12 @@ def step_sync(
     gather_s = _late_s(behind, forward_s * hidden, slowdown, on_time) + first
     optimizer_s = optimizer_s + hardware.software.step_s * training
     copies_s = np.maximum(copied_s - backward_s - gradients_s, 0.0)
+    # Gradients that leave as they come do so in every micro-batch; earlier ones are fetched and added meanwhile.
+    copies_s = copies_s + np.maximum(streamed_s - backward_s, 0.0) * micro_batches
+    # A delayed update has the whole of the next step.
+    if sharding.delayed_update is not None:
+        beside_s = (forward_s + backward_s) * micro_batches * sharding.delayed_update
+        host_s = np.maximum(host_s - beside_s, 0.0)
     shape = np.broadcast_shapes(np.shape(gradients_s), np.shape(gather_s), np.shape(forward_s))
     return StepSync(
         gradients_s=np.broadcast_to(gradients_s, shape),

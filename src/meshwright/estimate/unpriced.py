@@ -103,18 +103,6 @@ OF_STRATEGY = (
         "which operators are recomputed stands in a table that is not read",
         "use selective with the modules that are computed again, or full",
     ),
-    Unpriced(
-        "offload.tier",
-        ("host",),
-        "devices state the bandwidth to host memory, none that to a disk",
-        "use host",
-    ),
-    Unpriced(
-        "offload.delayed_update",
-        (False,),
-        "the update on the host is waited for at the end of its own step",
-        "leave it out",
-    ),
     Unpriced("optimizer_tile", (0,), "the optimizer updates all parameters of a rank at once", "use 0"),
 )
 OF_WORKLOAD = (

@@ -44,6 +44,40 @@ class DomainSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostSpec:
+    """The host of a node: memory, disks and links that offloaded states live in and cross; None where not stated."""
+
+    memory_bytes: float | None = None
+    memory_bytes_per_s: float | None = None
+    """Nominal, of all channels."""
+    link_bytes_per_s: float | None = None
+    """Between one device, or those that share a link, and host memory, per direction; None for the device's own."""
+    link_devices: int = 1
+    """Devices that share such a link (two cards behind one PCIe switch)."""
+    disk_bytes: float | None = None
+    disk_read_bytes_per_s: float | None = None
+    """Of all NVMe drives of the host together."""
+    disk_write_bytes_per_s: float | None = None
+    """None for as fast as reading."""
+
+    def __post_init__(self) -> None:
+        check = Check("host")
+        for name in ("memory_bytes", "memory_bytes_per_s", "link_bytes_per_s", "disk_bytes", "disk_read_bytes_per_s"):
+            if getattr(self, name) is not None:
+                check.positive(name, getattr(self, name))
+        if self.disk_write_bytes_per_s is not None:
+            check.positive("disk_write_bytes_per_s", self.disk_write_bytes_per_s)
+            check.that(
+                self.disk_read_bytes_per_s is not None,
+                "disk_write_bytes_per_s",
+                self.disk_write_bytes_per_s,
+                "needs the speed of reading beside it",
+            )
+        check.whole("link_devices", self.link_devices)
+        check.done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGroup:
     """Equal nodes."""
 
@@ -55,6 +89,7 @@ class NodeGroup:
     """Innermost first; sizes grow; the last one holds the whole group."""
     zone: str | None = None
     price_per_device_hour: float | None = None
+    host: HostSpec = HostSpec()
 
     def __post_init__(self) -> None:
         check = Check(f"group {self.name}")

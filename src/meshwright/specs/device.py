@@ -121,6 +121,8 @@ class DeviceSpec:
     provenance: tuple[tuple[str, Provenance], ...] = ()
     """Source and basis by field name."""
     notes: str = ""
+    unified_memory: bool = False
+    """The processor of the host and the device share one memory, and no copies pass between them."""
     node: NodeDefaults | None = None
 
     def __post_init__(self) -> None:

@@ -22,6 +22,8 @@ from meshwright.specs.strategy import (
 )
 
 SHARDINGS = ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep", "hsdp")
+OFFLOAD_LETTERS = {"w": "weights", "a": "activations", "o": "optimizer", "g": "gradients"}
+"""Letters of `off-waog`, and the states that they move."""
 RECOMPUTES = ("none", "sel", "full", "block", "uni")
 
 
@@ -51,7 +53,7 @@ class PlanRow:
     recompute_layers: int = 0
     """K of `block` (first K layers of each chunk) and `uni` (groups of K)."""
     offload: str = ""
-    """Letters of what is offloaded: w, a, o."""
+    """Letters of what is offloaded: w, a, o, g; behind them `-nvme` and `-dpu`, as in `waog-nvme`."""
     dp_overlap: bool = True
 
     @property
@@ -132,11 +134,7 @@ class PlanRow:
             expert=ExpertParallel(ep=self.ep, etp=self.etp),
             data=self.data(),
             recompute=recompute,
-            offload=Offload(
-                weights=float("w" in self.offload),
-                activations=float("a" in self.offload),
-                optimizer=float("o" in self.offload),
-            ),
+            offload=offload_of(self.offload),
         )
 
     def data(self) -> DataParallel:
@@ -153,6 +151,23 @@ class PlanRow:
             shard = max(1, self.shard_group // self.cp_degree)
             return DataParallel(replicate=max(1, self.dp // shard), shard=shard, zero=3, family="fsdp", overlap=overlap)
         return DataParallel(shard=self.dp, zero=3, family="fsdp", reshard=self.sharding == "fsdp", overlap=overlap)
+
+
+def offload_of(token: str) -> Offload:
+    """The record of letters and words: `og-nvme`."""
+    letters, *words = token.split("-")
+    return Offload(
+        **{name: float(letter in letters) for letter, name in OFFLOAD_LETTERS.items()},
+        tier="nvme" if "nvme" in words else "host",
+        delayed_update="dpu" in words,
+    )
+
+
+def offload_token(offload: Offload) -> str:
+    """Letters and words of a record; of one that moves a part of something, those of what it moves whole."""
+    letters = "".join(letter for letter, name in OFFLOAD_LETTERS.items() if getattr(offload, name) == 1)
+    words = [word for word, said in (("nvme", offload.tier == "nvme"), ("dpu", offload.delayed_update)) if said]
+    return "-".join((letters, *words)) if letters else ""
 
 
 def default_schedule(vpp: int) -> str:
@@ -176,7 +191,7 @@ _CP = re.compile(r"^cp([0-9]{1,9})(?:-([a-z0-9]{1,60}))?$")
 _LEVEL = re.compile(r"^([a-z0-9]*[a-z])([0-9]{1,9})$")
 _RECOMPUTE = re.compile(r"^rc-(none|sel|full|block([0-9]{1,9})|uni([0-9]{1,9}))$")
 _HSDP = re.compile(r"^hsdp([0-9]{1,9})$")
-_OFFLOAD = re.compile(r"^off-([wao]{1,3})$")
+_OFFLOAD = re.compile(r"^off-([waog]{1,4})(-nvme)?(-dpu)?$")
 _WORDS = ("nosp", "tpov", "nodpov", "z0", "z1", "z2", "z3", "fsdp", "fsdp-keep")
 _EXAMPLES = (
     *_WORDS,
@@ -186,6 +201,8 @@ _EXAMPLES = (
     "rc-block4",
     "rc-uni4",
     "off-o",
+    "off-og",
+    "off-og-nvme",
     "tp8",
     "cp2",
     "pp4",
@@ -233,7 +250,9 @@ def parse_row(text: str, *, devices: int, global_batch: int, schedules: tuple[st
             put("sharding", "hsdp", token)
             fields["shard_group"] = int(match[1])
         elif match := _OFFLOAD.match(token):
-            put("offload", "".join(letter for letter in "wao" if letter in match[1]), token)
+            letters = "".join(letter for letter in OFFLOAD_LETTERS if letter in match[1])
+            put("offload", f"{letters}{match[2] or ''}{match[3] or ''}", token)
+            problems += offload_problems(fields["offload"], f"plan {text!r}: ")
         elif token in SHARDINGS[:-1]:
             put("sharding", token, token)
         elif token == "nosp":
@@ -265,6 +284,16 @@ def parse_row(text: str, *, devices: int, global_batch: int, schedules: tuple[st
     if "dp" not in fields:
         row = replace(row, dp=max(1, devices // model_parallel))
     return row
+
+
+def offload_problems(token: str, where: str = "") -> list[Problem]:
+    """What is wrong with letters and words of an offload."""
+    try:
+        offload_of(token)
+    except InputError as error:
+        fix = "add o, or leave it out"
+        return [replace(one, what=f"{where}{one.what}", fix=one.fix or fix, field="offload") for one in error.problems]
+    return []
 
 
 def _parse_cp(match: re.Match[str], text: str, problems: list[Problem]) -> tuple[tuple[str, int], ...]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.specs.plan import ExecutionPlan, Pipeline
-from meshwright.specs.row import PlanRow
+from meshwright.specs.row import PlanRow, offload_token
 from meshwright.specs.strategy import DataParallel, LayerStrategy, Recompute, Tensor1D
 
 
@@ -44,7 +44,6 @@ def row_from(found: Homogeneous, *, gbs: int) -> PlanRow | None:
     recompute, count = _recompute_fields(strategy.recompute)
     if found.block:
         recompute, count = "block", found.block
-    letters = (("w", strategy.offload.weights), ("a", strategy.offload.activations), ("o", strategy.offload.optimizer))
     sharding, group = _sharding_fields(strategy.data, strategy.cp)
     row = PlanRow(
         tp=strategy.tp,
@@ -64,7 +63,7 @@ def row_from(found: Homogeneous, *, gbs: int) -> PlanRow | None:
         schedule=found.pipeline.schedule.token,
         recompute=recompute,
         recompute_layers=count,
-        offload="".join(letter for letter, share in letters if share == 1),
+        offload=offload_token(strategy.offload),
         dp_overlap=strategy.data.overlap,
     )
     return row if row.strategy(recomputed=False) == strategy else None

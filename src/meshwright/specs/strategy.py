@@ -212,17 +212,41 @@ class Offload:
     weights: float = 0.0
     activations: float = 0.0
     optimizer: float = 0.0
+    gradients: float = 0.0
+    """Sent to the optimizer on the host as backward makes them, so that the device keeps a bucket (ZeRO-Offload)."""
     tier: Literal["host", "nvme"] = "host"
+    """Where weights and optimizer states live: the host's memory, or its disks (ZeRO-Infinity). Activations and
+    gradients are in its memory either way."""
     delayed_update: bool = False
     """The optimizer on the host runs one step behind (ZeRO-Offload DPU)."""
 
     def __post_init__(self) -> None:
         check = Check("offload")
-        for name in ("weights", "activations", "optimizer"):
+        for name in OFFLOADED:
             value = getattr(self, name)
             if check.positive(name, value, zero=True):
                 check.that(value <= 1, name, value, "is a share and cannot exceed 1")
+        check.that(
+            self.gradients <= self.optimizer,
+            "gradients",
+            self.gradients,
+            f"leave for the optimizer on the host, which updates {self.optimizer:g} of the parameters",
+        )
+        moved = self.optimizer + self.weights
+        check.that(
+            self.tier == "host" or moved > 0, "tier", self.tier, "holds weights or optimizer states, and none are moved"
+        )
+        check.that(
+            not self.delayed_update or self.optimizer > 0,
+            "delayed_update",
+            self.delayed_update,
+            "is of an optimizer on the host, and none is moved",
+        )
         check.done()
+
+
+OFFLOADED = ("weights", "activations", "optimizer", "gradients")
+"""What may leave the device, in the order of the letters of `off-waog`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

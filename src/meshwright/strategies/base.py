@@ -50,6 +50,7 @@ class StrategyColumns:
     ep_chunks: Int[np.ndarray, "rows"]
     """Pieces in which dispatch, experts and combine are pipelined."""
     offload_weights: Float[np.ndarray, "rows"]
+    """Part of a layer's weights that a rank fetches from its host whenever it computes with them."""
     offload_activations: Float[np.ndarray, "rows"]
     seq_len: int
     imbalance: float
@@ -58,6 +59,8 @@ class StrategyColumns:
     """Tensor strategy of all rows, by its name in `TENSORS`."""
     deduplicated: Bool[np.ndarray, "rows"] | None = None
     """Tokens enter a domain once however many of its experts they visit; None where no row does."""
+    weights_on_disk: Bool[np.ndarray, "rows"] | None = None
+    """Weights that are away are on disks, not in host memory; None where no row's are."""
 
     @property
     def rows(self) -> int:

@@ -45,6 +45,19 @@ class ShardingColumns:
     """Bytes of a weight on the network, NaN for those of the precision; None where all rows have the precision's."""
     reduce_bytes: Float[np.ndarray, "..."] | None = None
     """Bytes of a gradient on the network, in the same way."""
+    offload_gradients: Float[np.ndarray, "..."] | None = None
+    """Share of the gradients that leave for the host as backward makes them; None for none in any row."""
+    offload_weights: Float[np.ndarray, "..."] | None = None
+    """Share of the weights that the host holds, in the same way."""
+    offload_disk: Float[np.ndarray, "..."] | None = None
+    """1 where weights and optimizer states that are away are on disks, in the same way."""
+    delayed_update: Float[np.ndarray, "..."] | None = None
+    """1 where the update on the host runs beside the next step, in the same way."""
+
+    def away(self, what: str) -> Float[np.ndarray, "..."] | float:
+        """Share of `gradients` or `weights` that is away, or whether states are on `disk`; 0 where no row says it."""
+        found = getattr(self, f"offload_{what}")
+        return 0.0 if found is None else found
 
     def gathered_bytes(self, precision: Precision) -> Float[np.ndarray, "..."] | float:
         """Bytes of a weight on its way to other ranks."""
@@ -115,6 +128,7 @@ def state_bytes(
         return StateBytes(weights=np.where(sharding.fsdp, weight * by_zero[2], weights), gradients=zero, optimizer=zero)
     gradient = precision.bytes_of("gradients") + (4.0 if precision.master_gradient_copy else 0.0)
     gradients = np.where(sharding.fsdp, fsdp_weight * by_zero[2], gradient * by_zero[1])
+    gradients = gradients * (1.0 - sharding.away("gradients"))
     moments = OPTIMIZER_MOMENTS[optimizer] * precision.bytes_of("moments")
     states = (moments + np.where(sharding.fsdp, 0.0, master)) * by_zero[0]
     return StateBytes(weights=weights, gradients=gradients, optimizer=states * (1.0 - sharding.offload_optimizer))

@@ -234,6 +234,7 @@ def _weakest(groups: list[NodeGroup], links: tuple[LinkSpec, ...]) -> NodeGroup:
         price_per_device_hour=None
         if any(price is None for price in prices)
         else sum(g.devices * (g.price_per_hour or 0.0) for g in groups) / whole,
+        host=min((group.host for group in groups), key=lambda host: host.memory_bytes or math.inf),
     )
 
 
