@@ -77,7 +77,7 @@ def test_every_rule_of_a_model_is_tried_above() -> None:
     tried = " ".join(f"{model.name} {words}" for model, _, _, _, words, _ in RULES)
     names = {rule.name for model in (DENSE, MIXED) for rule in model_rules(model, SEQ)}
     assert names == {
-        "heads", "kv heads", "a2a heads", "ffn", "sequence", "zigzag", "context", "layers", "experts", "folding",
+        "heads", "key-value heads", "a2a heads", "ffn", "sequence", "zigzag", "context", "layers", "experts", "folding",
         "token split", "expert ffn",
     }  # fmt: skip
     for words in ("attention heads", "key-value heads", "all-to-all", "feed-forward", "zigzag", "expert width"):

@@ -21,6 +21,7 @@ from meshwright.library.clusters import resolve_gpus
 from meshwright.records import plain
 from meshwright.schedules import SCHEDULES, simulate
 from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.layers import Attention
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
 from meshwright.specs.workload import Workload
@@ -174,7 +175,11 @@ def _priced() -> tuple[ModelSpec, ClusterSpec, Workload, StepEstimate]:
 
 def _check_flop(model: ModelSpec, cluster: ClusterSpec, workload: Workload, estimate: StepEstimate) -> tuple[bool, str]:
     """MFU x devices x peak x step = (6 N + 6 L s h_attention) x tokens: causal attention is half of 12 L s h."""
-    attention = sum(count * layer.attention.query_width for layer, count in model.kind_counts().items())
+    attention = sum(
+        count * layer.attention.query_width
+        for layer, count in model.kind_counts().items()
+        if isinstance(layer.attention, Attention)
+    )
     by_hand = (6 * model.active_parameters + 6 * workload.seq_len * attention) * workload.tokens_per_step
     peak = cluster.groups[0].device.peak(workload.precision.compute) or math.nan
     priced = estimate.mfu * cluster.devices * peak * estimate.step_time_s

@@ -54,7 +54,7 @@ def items_of(model: ModelSpec, modes: tuple[Recompute, ...]) -> tuple[Item, ...]
     """
     layers = tuple(Item("layer", kind, mode) for mode in modes for kind in model.kinds())
     edges = tuple(Item(part) for part in ("embedding", "head", "tie", "copy"))
-    modules = tuple(Item("mtp", model.last_layer(), mode) for mode in modes) if model.mtp_layers else ()
+    modules = tuple(Item("mtp", model.mtp_kind, mode) for mode in modes) if model.mtp_layers else ()
     return layers + edges + modules
 
 

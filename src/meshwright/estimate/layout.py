@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from meshwright.errors import InfeasibleError, Problem
-from meshwright.kernels.compute import score_pairs
+from meshwright.estimate.attended import attended_pairs
 from meshwright.kernels.partition import balanced_partition
 from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import layer_work
@@ -16,7 +16,7 @@ from meshwright.schedules import Placement
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import LayerSpec, ModelSpec
-from meshwright.specs.operators import CoreAttention, LayerWork, Linear
+from meshwright.specs.operators import CoreAttention, LayerWork, Linear, Scan
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 
@@ -25,7 +25,7 @@ Ranges = tuple[tuple[tuple[int, int], ...], ...]
 
 
 def token_flop(work: LayerWork, seq_len: int) -> float:
-    """Forward FLOP per token of a layer: 2 per weight a token meets, and 2 (d_qk + d_v) per attended key and head.
+    """Forward FLOP per token of a layer: 2 per weight it meets, 2 (d_qk + d_v) per attended key and head, recurrences.
 
     Args:
         work: the layer's operators.
@@ -39,9 +39,10 @@ def token_flop(work: LayerWork, seq_len: int) -> float:
         if isinstance(op, Linear):
             total += 2.0 * op.parameters * (work.top_k / op.experts if op.experts else 1.0)
         elif isinstance(op, CoreAttention):
-            window = float(op.window) if op.window else np.inf
-            pairs = float(score_pairs(float(seq_len), float(seq_len), window=window, causal=op.causal))
+            pairs = attended_pairs(op, float(seq_len))
             total += 2.0 * op.heads * (op.head_dim + op.value_dim) * pairs / seq_len
+        elif isinstance(op, Scan):
+            total += op.heads * op.recurrence_flop
     return total
 
 
@@ -70,7 +71,8 @@ class ModelLayout:
         one_hot[np.arange(1, model.num_layers + 1), [number[layer] for layer in model.layers()]] = 1
         flop = np.array([token_flop(layer_work(kind, model.hidden, "flash"), seq_len) for kind in kinds])
         head = token_flop(edge_work(model, "head"), seq_len)
-        module = flop[number[model.last_layer()]] + token_flop(edge_work(model, "mtp"), seq_len) + head
+        module = token_flop(layer_work(model.mtp_kind, model.hidden, "flash"), seq_len)
+        module += token_flop(edge_work(model, "mtp"), seq_len) + head
         return ModelLayout(model, kinds, one_hot.cumsum(axis=0), flop, float(head + model.mtp_layers * module))
 
     def split(self, parts: int) -> tuple[int, ...]:

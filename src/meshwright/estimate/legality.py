@@ -35,36 +35,36 @@ def model_rules(model: ModelSpec, seq_len: int, tensor: str = "1d") -> tuple[Rul
     """
     strategy = TENSORS[tensor]
     rules = []
-    attentions = [layer.attention for layer in model.kinds()]
-    for heads in dict.fromkeys(attention.heads for attention in attentions):
+    kinds = (*model.kinds(), *((model.mtp_kind,) if model.mtp_layers else ()))
+    mixers = [layer.attention for layer in kinds]
+    for name, heads in dict.fromkeys(units for mixer in mixers for units in mixer.divided):
         rules += [
             Rule(
                 "heads",
                 lambda d, heads=heads: heads % strategy.head_ranks(d["tp"]) == 0,  # type: ignore[misc]
-                f"tp must divide the {heads} attention heads",
+                f"tp must divide the {heads} {name}",
                 f"use a divisor of {heads}",
                 "tp",
             ),
             Rule(
                 "a2a heads",
                 lambda d, heads=heads: np.maximum(heads // strategy.head_ranks(d["tp"]), 1) % d["cp_heads"] == 0,  # type: ignore[misc]
-                f"the all-to-all level of cp must divide the {heads} heads / tp that a rank holds",
+                f"the all-to-all level of cp must divide the {heads} {_short(name)} / tp that a rank holds",
                 "lower the a2a degree or use p2p",
                 "cp",
             ),
         ]
-    grouped = (attention.shared_kv_heads for attention in attentions)
-    for kv_heads in dict.fromkeys(heads for heads in grouped if heads):
+    for name, kv_heads in dict.fromkeys(units for mixer in mixers for units in mixer.replicated):
         rules.append(
             Rule(
-                "kv heads",
+                name,
                 lambda d, kv=kv_heads: (kv % (t := strategy.head_ranks(d["tp"])) == 0) | (t % kv == 0),  # type: ignore[misc]
-                f"tp must divide the {kv_heads} key-value heads or be a multiple of them",
+                f"tp must divide the {kv_heads} {name}{_OR_MULTIPLE}",
                 f"use a divisor or a multiple of {kv_heads}",
                 "tp",
             )
         )
-    widths = (layer.mlp.tensor_width for layer in model.kinds())
+    widths = (layer.mlp.tensor_width for layer in kinds)
     for width in dict.fromkeys(width for width in widths if width):
         rules.append(
             Rule(
@@ -100,6 +100,11 @@ def model_rules(model: ModelSpec, seq_len: int, tensor: str = "1d") -> tuple[Rul
         ),
     ]
     return (*rules, *_expert_rules(model))
+
+
+def _short(name: str) -> str:
+    """`heads`, where they are those of attention."""
+    return name.removeprefix("attention ")
 
 
 def _expert_rules(model: ModelSpec) -> tuple[Rule, ...]:
@@ -312,9 +317,10 @@ def _schedule_problems(row: PlanRow) -> list[Problem]:
     return [*found, again] if again else found
 
 
+_OR_MULTIPLE = " or be a multiple of them"
+
 _SUBJECTS = {
     "a2a heads": "the heads that a rank holds",
-    "kv heads": "the key-value heads",
     "sequence": "the sequence length",
     "zigzag": "the sequence length",
     "layers": "the layers",
@@ -327,7 +333,9 @@ _SUBJECTS = {
 def _what(rule: Rule, value: object) -> str:
     """`tp 128 does not divide the 64 attention heads`; the rule itself stands in the reason."""
     lead = f"{rule.field} must divide "
-    if rule.why.startswith(lead) and rule.name not in ("kv heads",):
+    if rule.why.endswith(_OR_MULTIPLE):
+        return f"{rule.field} {value} does not go with the {rule.name}"
+    if rule.why.startswith(lead):
         return f"{rule.field} {value} does not divide {rule.why.removeprefix(lead)}"
     return f"{rule.field} {value} does not go with {_SUBJECTS.get(rule.name, 'the model')}"
 

@@ -25,7 +25,7 @@ from meshwright.schedules.plan_rows import row_of, schedule_of
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.device import Basis
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.operators import CoreAttention
+from meshwright.specs.operators import CoreAttention, Scan
 from meshwright.specs.plan import ExecutionPlan, Pipeline
 from meshwright.specs.workload import Workload
 
@@ -173,13 +173,13 @@ def _check_pipeline(plan: ExecutionPlan, pipeline: Pipeline, seq_len: int) -> No
 
 
 def attention_flop_per_token(model: ModelSpec, seq_len: int) -> float:
-    """Forward FLOP per token of scores and weighted values, causal pairs counted once, windows as they are."""
+    """Forward FLOP per token of scores and weighted values, causal pairs counted once, windows as they are, and of
+    recurrences."""
     total = 0.0
     for kind, count in model.kind_counts().items():
         work = layer_work(kind, model.hidden, "flash")
-        only_core = type(work)(
-            ops=tuple(op for op in work.ops if isinstance(op, CoreAttention)), kept=(), input_width=work.input_width
-        )
+        mixing = tuple(op for op in work.ops if isinstance(op, (CoreAttention, Scan)))
+        only_core = type(work)(ops=mixing, kept=(), input_width=work.input_width)
         total += count * token_flop(only_core, seq_len)
     return total
 

@@ -126,7 +126,7 @@ class Rows:
         items = (
             *(Item("layer", kind, mode) for mode in modes for kind in self.kinds),
             *(Item(part) for part in ("embedding", "head", "tie", "copy")),
-            *(Item("mtp", self.model.last_layer(), mode) for mode in modes if self.places.modules),
+            *(Item("mtp", self.model.mtp_kind, mode) for mode in modes if self.places.modules),
         )
         costs = item_costs(items, columns, self.model, hardware, workload)
         sync = sync_layers(costs, columns, sharding, hardware, workload, anything=bool((sharding.zero == 3).any()))

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.estimate.attended import attended_pairs
 from meshwright.estimate.hardware import Hardware
 from meshwright.kernels import collectives, compute
 from meshwright.kernels.overlap import exposed_s
+from meshwright.kernels.scans import scan_s
 from meshwright.shapes import Float
-from meshwright.specs.operators import CoreAttention, Exchange, LayerWork, Linear, Vector
+from meshwright.specs.operators import CoreAttention, Exchange, LayerWork, Linear, Scan, Vector
 from meshwright.specs.workload import Precision, Workload
 from meshwright.strategies import TENSORS, context, expert
 from meshwright.strategies.base import (
@@ -33,6 +35,8 @@ Rows = Float[np.ndarray, "rows"]
 ALIGNED = 8
 # Fused attention kernels are compiled for head dims in steps of this. Source: Dao-AILab/flash-attention, README.
 FLASH_PAD = 32
+# Of the rate of large products, what products of the chunks of a scan reach.
+SCAN_SHARE = 0.35
 
 _COLLECTIVES = {
     "all_gather": collectives.all_gather_s,
@@ -160,6 +164,8 @@ class _Pricing:
                     self.gemm(expert.shard_experts(op, self.columns, work.top_k), module)
                 case CoreAttention():
                     self.attention(op, module)
+                case Scan():
+                    self.scan(op, module)
                 case Vector():
                     self.vector(op, work.top_k, module)
                 case Exchange():
@@ -251,8 +257,7 @@ class _Pricing:
         columns = self.columns
         materialised = self.workload.attention_kernel == "materialised"
         seq = float(columns.seq_len)
-        window = float(op.window) if op.window else np.inf
-        pairs = seq * seq if materialised else float(compute.score_pairs(seq, seq, window=window, causal=op.causal))
+        pairs = seq * seq if materialised else attended_pairs(op, seq)
         local = context.shard_attention(op, columns, pairs, self.activation_bytes, materialised=materialised)
         forward = self._core(op, local, backward=False, materialised=materialised)
         backward = self._core(op, local, backward=True, materialised=materialised)
@@ -308,7 +313,30 @@ class _Pricing:
             element_bytes=self.activation_bytes,
         )
 
-    def vector(self, op: Vector, top_k: int, module: ModuleSeconds) -> None:
+    def scan(self, op: Scan, module: ModuleSeconds) -> None:
+        """Products of chunks at a share of what large products reach, each direction against its memory traffic."""
+        hardware, launched = self.hardware, int(op.kernels)
+        local = context.shard_scan(op, self.columns, self.activation_bytes)
+        amount = local.tokens * local.heads
+        state_bytes = 2.0 * op.state * context.STATE_BYTES / op.chunk
+
+        def seconds(flop: float, scalar_flop: float, elements: float, passes: int) -> Rows:
+            traffic = elements * self.activation_bytes * hardware.software.vector_passes + passes * state_bytes
+            return self.zero + scan_s(
+                amount * flop,
+                amount * scalar_flop,
+                amount * traffic,
+                roof=self._roof(hardware.head_flop_per_s, SCAN_SHARE * hardware.head_fraction, passes * launched),
+                scalar_flop_per_s=SCAN_SHARE * hardware.scalar_flop_per_s,
+            )
+
+        forward = seconds(op.forward_flop, op.forward_scalar_flop, op.forward_elements, 1)
+        backward = seconds(op.backward_flop, op.backward_scalar_flop, op.backward_elements, 2)
+        self._add(module, forward, backward, self.zero, (op.kernels, 2 * op.kernels))
+        self.calls(local.calls, {"forward": forward, "input_gradient": backward}, module)
+        self._count(module, amount * (op.forward_flop + op.forward_scalar_flop))
+
+    def vector(self, op: Vector, top_k: float, module: ModuleSeconds) -> None:
         columns, hardware = self.columns, self.hardware
         size = 4.0 if op.fp32 else self.activation_bytes
         scale = region_scale(op.region, columns, top_k) * size
@@ -319,7 +347,7 @@ class _Pricing:
         backward = scale * (op.backward_elements * passes / bandwidth) + launch
         self._add(module, forward, backward, self.zero, (op.kernels, op.kernels))
         self.calls(self.tensor.vector_calls(op, columns, self.activation_bytes), {}, module)
-        self.dense = self.dense + float(op.parameters)
+        self.dense = self.dense + (op.parameters + op.cut_parameters / columns.tp)
         if op.table:
             rows, width = op.table
             self.dense = self.dense + local_units(rows, columns.tp) * width

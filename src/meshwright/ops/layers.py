@@ -30,6 +30,8 @@ def layer_work(layer: LayerSpec, hidden: int, kernel: AttentionKernel) -> LayerW
         ("mlp", layer.mlp, not layer.parallel_block),
     )
     for name, part, own_input in parts:
+        if part.absent:
+            continue
         norm, residual = _split_norms(layer, hidden, name, first=name == "attention")
         work = part.work(context)
         ops += [*norm, *work.ops, *residual]
@@ -48,7 +50,7 @@ def layer_work(layer: LayerSpec, hidden: int, kernel: AttentionKernel) -> LayerW
 
 
 def _split_norms(layer: LayerSpec, hidden: int, name: str, *, first: bool) -> tuple[list[Op], list[Op]]:
-    """Norms before and residual addition after; an odd single norm belongs to the attention half.
+    """Norms before and residual addition after; an odd norm belongs to the attention half, all norms to a single part.
 
     Args:
         layer: the layer.
@@ -57,6 +59,7 @@ def _split_norms(layer: LayerSpec, hidden: int, name: str, *, first: bool) -> tu
         first: whether it is the attention half.
     """
     share = 0.5 if layer.norms % 2 == 0 else (1.0 if first else 0.0)
+    share = 1.0 if layer.single else share
     parts: list[Op] = list(_norms(layer, hidden, name, share))
     return parts[:-1], parts[-1:]
 

@@ -193,7 +193,7 @@ def _idle(whole: Found, part: ClusterSpec, model: ModelSpec, workload: Workload,
     if certificate.space:
         return idle_reason(part.devices, devices, "too large", space=certificate.space)
     factor = max(d for d in divisors(devices) if all(d % other for other in divisors(d)[1:-1]))
-    heads = model.kinds()[0].attention.heads
+    heads = next((number for kind in model.kinds() for _, number in kind.attention.divided), 0)
     refused = {
         "dp": ("batch", workload.global_batch) if workload.global_batch % factor else None,
         "tp": ("heads", heads) if heads % factor else None,

@@ -139,7 +139,7 @@ def row_bounds(
     head = factored.part(edge_work(model, "head"), quantised=False)
     head_work_s = head.forward_s + head.backward_s
     if model.mtp_layers:
-        last = parts[kinds.index(model.last_layer())]
+        last = factored.part(layer_work(model.mtp_kind, model.hidden, workload.attention_kernel))
         head_work_s = head_work_s + model.mtp_layers * (head_work_s + last.forward_s + last.backward_s)
 
     work_s = [part.forward_s + part.backward_s for part in parts]

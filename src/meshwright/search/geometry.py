@@ -280,7 +280,7 @@ class ShapeFactory:
         if model.mtp_layers:
             whole = layers >= (behind - first)[heads][0]
             mode = {"none": NONE, "sel": SELECTIVE, "full": FULL, "block": FULL if whole else NONE}[recompute]
-            counts[heads, self._place(Item("mtp", model.last_layer(), mode))] = model.mtp_layers
+            counts[heads, self._place(Item("mtp", model.mtp_kind, mode))] = model.mtp_layers
         return counts
 
     def _shared(self, counts: Float[np.ndarray, "workers chunks items"]) -> Float[np.ndarray, "workers chunks items"]:

@@ -11,6 +11,7 @@ Source: Miao et al., "Galvatron: Efficient Transformer Training over Multiple GP
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -173,7 +174,7 @@ def layer_options(
 def _strategies(model: ModelSpec, kind: LayerSpec, devices: int, samples: int) -> tuple[LayerStrategy, ...]:
     """Tensor degrees that divide heads and devices, ZeRO stages 1 and 3 (0 on one replica), and recompute."""
     found = []
-    heads = getattr(kind.attention, "kv_heads", 1)
+    heads = getattr(kind.attention, "kv_heads", 0) or math.gcd(*(units for _, units in kind.attention.divided))
     for tp in _powers(devices):
         dp = devices // tp
         if heads % tp or samples % dp:

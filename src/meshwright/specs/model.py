@@ -17,9 +17,10 @@ from meshwright.specs.layers import FeedForwardKind, MixerKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
-    """One transformer layer."""
+    """One layer: a mixer and a feed-forward part, of which one may be absent."""
 
     attention: Annotated[MixerKind, BY_KIND]
+    """The mixer, of whatever kind."""
     mlp: Annotated[FeedForwardKind, BY_KIND]
     norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
     norms: int = 2
@@ -27,6 +28,17 @@ class LayerSpec:
     parallel_block: bool = False
     """Attention and MLP read the same input (GPT-NeoX, Falcon)."""
     dropout: bool = False
+
+    def __post_init__(self) -> None:
+        check = Check("layer")
+        absent = self.attention.absent and self.mlp.absent
+        check.that(not absent, "mlp", "absent", "a layer has a mixer, a feed-forward part, or both")
+        check.done()
+
+    @property
+    def single(self) -> bool:
+        """Whether it has one part only."""
+        return self.attention.absent or self.mlp.absent
 
     def parameters(self, hidden: int) -> int:
         """Everything in the layer."""
@@ -89,6 +101,8 @@ class ModelSpec:
     head_bias: bool = False
     mtp_layers: int = 0
     """Multi-token-prediction modules after the last layer (DeepSeek-V3, section 2.2)."""
+    mtp_layer: LayerSpec | None = None
+    """The layer of such a module; None where it is one like the last layer."""
     source: str = ""
     """Where the shape comes from."""
     notes: tuple[str, ...] = ()
@@ -101,6 +115,8 @@ class ModelSpec:
         check.whole("learned_positions", self.learned_positions, 0)
         check.whole("mtp_layers", self.mtp_layers, 0)
         check.that(len(self.runs) > 0, "runs", self.runs, "must hold at least one layer")
+        if self.mtp_layer is not None:
+            check.that(self.mtp_layers > 0, "mtp_layer", "given", "there are no modules for it", "give mtp_layers")
         check.done()
 
     @property
@@ -127,8 +143,13 @@ class ModelSpec:
         return counts
 
     def last_layer(self) -> LayerSpec:
-        """The kind a multi-token-prediction module copies."""
+        """The last of them."""
         return self.runs[-1].layers[-1]
+
+    @property
+    def mtp_kind(self) -> LayerSpec:
+        """The layer of a multi-token-prediction module."""
+        return self.mtp_layer or self.last_layer()
 
     def _norm(self, norm: str | None) -> int:
         return 0 if norm is None else self.hidden * (2 if norm == "layernorm" else 1)
@@ -160,7 +181,7 @@ class ModelSpec:
     @property
     def mtp_parameters(self) -> int:
         """Multi-token-prediction modules: a layer, a 2h-by-h projection and three norms each; the tables are shared."""
-        layer = self.last_layer().parameters(self.hidden)
+        layer = self.mtp_kind.parameters(self.hidden)
         return self.mtp_layers * (layer + 2 * self.hidden * self.hidden + 3 * self._norm(self.final_norm or "rmsnorm"))
 
     @property

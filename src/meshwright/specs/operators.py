@@ -59,7 +59,39 @@ class CoreAttention:
     head_dim: int
     value_dim: int
     window: int | None
+    """Keys that a query sees at most, the last ones or picked ones; None for all."""
     causal: bool
+    chunk: int | None = None
+    """Tokens of a piece of the sequence beyond which no query sees; None for one piece."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """A recurrence over the sequence that carries a state from token to token, computed a chunk of tokens at a time."""
+
+    name: str
+    module: str
+    heads: int
+    """What tensor ranks and all-to-alls share out; all numbers below are of one."""
+    state: int
+    """Elements of the state, in 32 bits."""
+    chunk: int
+    """Tokens computed by products; the state is written and read once a chunk."""
+    recurrence_flop: float
+    """Per token, as a recurrence: what the model asks for whatever the kernel does."""
+    forward_flop: float
+    """Per token, of products of chunks."""
+    backward_flop: float
+    forward_scalar_flop: float = 0.0
+    """Per token, in 32 bits outside of products."""
+    backward_scalar_flop: float = 0.0
+    forward_elements: float
+    """Read and written per token, the state not included."""
+    backward_elements: float
+    exchanged: float
+    """Inputs and outputs per token, which an exchange of heads for sequence moves."""
+    kernels: float = 1.0
+    """Kernels that frameworks launch for it forward; twice that backward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +105,8 @@ class Vector:
     backward_elements: float
     parameters: int = 0
     """Norm scales and the like, on every tensor rank."""
+    cut_parameters: int = 0
+    """Scales of heads or channels, shared out by tensor ranks."""
     fp32: bool = False
     """Works on 4-byte elements whatever the precision."""
     reduce: int = 0
@@ -93,7 +127,7 @@ class Exchange:
     direction: Literal["dispatch", "combine"]
 
 
-Op = Linear | CoreAttention | Vector | Exchange
+Op = Linear | CoreAttention | Scan | Vector | Exchange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,13 +154,15 @@ class LayerWork:
     kept: tuple[Kept, ...]
     input_width: int
     """Width of the layer's input, all that full recompute keeps."""
-    top_k: int = 0
+    top_k: float = 0
+    """Copies of a token that go to experts."""
     experts: int = 0
 
     @property
     def parameters(self) -> int:
         """Sum over operators."""
         tables = [op.table for op in self.ops if isinstance(op, Vector) and op.table]
+        cut = sum(op.cut_parameters for op in self.ops if isinstance(op, Vector))
         return sum(op.parameters for op in self.ops if isinstance(op, (Linear, Vector))) + sum(
-            rows * width for rows, width in tables
+            (rows * width for rows, width in tables), cut
         )

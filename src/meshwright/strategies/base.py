@@ -90,7 +90,7 @@ class StrategyColumns:
         """
         return self.tokens / self.tp
 
-    def received(self, top_k: int) -> Float[np.ndarray, "rows"]:
+    def received(self, top_k: float) -> Float[np.ndarray, "rows"]:
         """Token copies at the fullest rank's experts: T k times imbalance, or capacity's padding, times etp.
 
         With capacity c every expert computes c times its balanced share whatever it gets.
@@ -159,6 +159,15 @@ class LocalAttention:
     calls: tuple[Call, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalScan:
+    """A recurrence on one device."""
+
+    tokens: Column
+    heads: Column
+    calls: tuple[Call, ...] = ()
+
+
 Degrees = Mapping[str, Int[np.ndarray, "rows"]]
 """Columns tp, sp, cp, cp_heads, pp, vpp, ep, etp, dp, mbs of equal length. `cp_heads`: ranks among which the levels of
 context that exchange heads for sequence share heads."""
@@ -213,6 +222,16 @@ class TensorStrategy(ABC):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StateBlock:
+    """The state of a recurrence at the end of one rank's tokens, of which context parallelism makes calls."""
+
+    state_bytes: Column
+    """Of the sequences and heads of one rank."""
+    heads_bytes: Column
+    """Inputs and outputs of the rank's own tokens, of all heads of its tensor rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionBlock:
     """Keys and values of one rank, of which context parallelism makes calls."""
 
@@ -239,6 +258,18 @@ class ContextStrategy(ABC):
     def calls(self, block: AttentionBlock, degree: Int[np.ndarray, "rows"]) -> tuple[Call, ...]:
         """The collectives around core attention, forward and backward, of no bytes where `degree` is 1."""
 
+    def state_calls(self, block: StateBlock, degree: Int[np.ndarray, "rows"]) -> tuple[Call, ...]:
+        """The collectives around a recurrence: its state goes from rank to rank in the order of the sequence.
+
+        Rank r holds pieces r and 2 C - 1 - r of the sequence, so that a state makes 2 (C - 1) hops, its gradient as
+        many; nothing hides them. Source: Sun et al. 2024 (LASP, arXiv 2404.02882), section 3.
+        """
+        sent, hops = block.state_bytes * (degree > 1), 2.0 * (degree - 1)
+        return tuple(
+            Call(kind="send", category="cp", phase=phase, group=f"cp_{self.name}", payload_bytes=sent, repeats=hops)
+            for phase in ("forward", "backward")
+        )
+
 
 def ranks_of(context: Int[np.ndarray, "rows kinds"]) -> Int[np.ndarray, "rows"]:
     """Product of degrees by kind; column by column, for numpy is slow along short rows."""
@@ -263,7 +294,7 @@ def full_width(parts: tuple[tuple[int, int], ...]) -> float:
     return float(sum(units * width for units, width in parts))
 
 
-def region_scale(region: Region, columns: StrategyColumns, top_k: int) -> Float[np.ndarray, "rows"]:
+def region_scale(region: Region, columns: StrategyColumns, top_k: float) -> Float[np.ndarray, "rows"]:
     """What multiplies a tensor's elements per token to give its elements on one rank.
 
     Args:

@@ -9,17 +9,22 @@ from __future__ import annotations
 import numpy as np
 
 from meshwright.shapes import Int
-from meshwright.specs.operators import CoreAttention
+from meshwright.specs.operators import CoreAttention, Scan
 from meshwright.strategies import CONTEXTS, TENSORS
 from meshwright.strategies.base import (
     AttentionBlock,
     Call,
     Group,
     LocalAttention,
+    LocalScan,
+    StateBlock,
     StrategyColumns,
     local_units,
     ranks_of,
 )
+
+STATE_BYTES = 4.0
+"""States of recurrences are kept in 32 bits."""
 
 
 def head_ranks(context: Int[np.ndarray, "rows kinds"]) -> Int[np.ndarray, "rows"]:
@@ -80,6 +85,32 @@ def shard_attention(
         pairs=query_len * sequence if materialised else pairs / sequence_ranks,
         calls=calls,
     )
+
+
+def shard_scan(op: Scan, columns: StrategyColumns, activation_bytes: float) -> LocalScan:
+    """A recurrence on one of tp x cp ranks: heads of its tensor rank, its tokens; states pass between context ranks.
+
+    Args:
+        op: the scan of the whole layer.
+        columns: strategies, one per row.
+        activation_bytes: per element exchanged.
+
+    Returns:
+        Tokens and heads of one rank, whose product falls with tp and cp, and its collectives.
+    """
+    sharing = TENSORS[columns.tensor].head_ranks(columns.tp)
+    batch_ranks = columns.tp / sharing
+    heads, exchanging = local_units(op.heads, sharing), head_ranks(columns.context)
+    tokens = columns.tokens / batch_ranks
+    own = np.maximum(heads / exchanging, 1.0)
+    block = StateBlock(
+        state_bytes=columns.mbs / batch_ranks * own * (op.state * STATE_BYTES),
+        heads_bytes=tokens * heads * (op.exchanged * activation_bytes),
+    )
+    calls: tuple[Call, ...] = ()
+    for number, kind in enumerate(CONTEXTS.values()):
+        calls += kind.state_calls(block, columns.context[:, number])
+    return LocalScan(tokens=tokens * exchanging, heads=own, calls=calls)
 
 
 def gathered_keys(columns: StrategyColumns) -> Int[np.ndarray, "rows"]:

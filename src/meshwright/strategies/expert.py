@@ -15,7 +15,7 @@ from meshwright.specs.operators import Exchange, Linear
 from meshwright.strategies.base import Call, Column, LocalGemm, Phase, StrategyColumns, full_width, local_width
 
 
-def shard_experts(op: Linear, columns: StrategyColumns, top_k: int) -> LocalGemm:
+def shard_experts(op: Linear, columns: StrategyColumns, top_k: float) -> LocalGemm:
     """One matrix of all local experts on one rank: a grouped product.
 
     Args:
@@ -41,7 +41,7 @@ def shard_experts(op: Linear, columns: StrategyColumns, top_k: int) -> LocalGemm
     )
 
 
-def exchange_calls(op: Exchange, columns: StrategyColumns, top_k: int, activation_bytes: float) -> tuple[Call, ...]:
+def exchange_calls(op: Exchange, columns: StrategyColumns, top_k: float, activation_bytes: float) -> tuple[Call, ...]:
     """The collectives that bring tokens to experts or back, forward and backward.
 
     Args:

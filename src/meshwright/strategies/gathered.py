@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from meshwright.shapes import Int
-from meshwright.strategies.base import AttentionBlock, Call, ContextStrategy
+from meshwright.strategies.base import AttentionBlock, Call, ContextStrategy, StateBlock
 
 
 class Gathered(ContextStrategy):
@@ -26,4 +26,15 @@ class Gathered(ContextStrategy):
         return (
             Call(kind="all_gather", category="cp", phase="forward", group="cp_ag", payload_bytes=gathered),
             Call(kind="reduce_scatter", category="cp", phase="backward", group="cp_ag", payload_bytes=gathered),
+        )
+
+    def state_calls(self, block: StateBlock, degree: Int[np.ndarray, "rows"]) -> tuple[Call, ...]:
+        """States of all pieces of the sequence, two per rank, gathered at once; each rank adds up those before its own.
+
+        Source: Sun et al. 2025 (LASP-2, arXiv 2502.07563), section 3.
+        """
+        gathered = 2.0 * block.state_bytes * degree * (degree > 1)
+        return tuple(
+            Call(kind="all_gather", category="cp", phase=phase, group="cp_ag", payload_bytes=gathered)
+            for phase in ("forward", "backward")
         )

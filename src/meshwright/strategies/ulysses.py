@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from meshwright.shapes import Int
-from meshwright.strategies.base import AttentionBlock, Call, ContextStrategy
+from meshwright.strategies.base import AttentionBlock, Call, Column, ContextStrategy, StateBlock
 
 
 class Ulysses(ContextStrategy):
@@ -21,8 +21,18 @@ class Ulysses(ContextStrategy):
 
     def calls(self, block: AttentionBlock, degree: Int[np.ndarray, "rows"]) -> tuple[Call, ...]:
         """Exchanges of all heads of the rank's own tokens, exposed."""
-        exchanged = block.heads_bytes * (degree > 1)
-        return (
-            Call(kind="all_to_all", category="cp", phase="forward", group="cp_a2a", payload_bytes=exchanged),
-            Call(kind="all_to_all", category="cp", phase="backward", group="cp_a2a", payload_bytes=exchanged),
-        )
+        return _exchanges(block.heads_bytes * (degree > 1))
+
+    def state_calls(self, block: StateBlock, degree: Int[np.ndarray, "rows"]) -> tuple[Call, ...]:
+        """The same exchanges of what a recurrence reads and writes: a rank scans whole sequences of fewer heads.
+
+        Source: NVIDIA/Megatron-LM, `mamba_context_parallel.py`, as of 2026-11.
+        """
+        return _exchanges(block.heads_bytes * (degree > 1))
+
+
+def _exchanges(exchanged: Column) -> tuple[Call, ...]:
+    return (
+        Call(kind="all_to_all", category="cp", phase="forward", group="cp_a2a", payload_bytes=exchanged),
+        Call(kind="all_to_all", category="cp", phase="backward", group="cp_a2a", payload_bytes=exchanged),
+    )

@@ -13,7 +13,7 @@ import numpy as np
 
 from meshwright.compiler.grid import DeviceGrid
 from meshwright.errors import Problem, UnsupportedError
-from meshwright.specs.layers import Attention, DenseMlp, MoeMlp
+from meshwright.specs.layers import Attention, DenseMlp, LatentAttention, MoeMlp
 from meshwright.specs.model import LayerSpec, ModelSpec
 from meshwright.zoo.attention import attention, attention_weights
 from meshwright.zoo.experts import CAPACITY_FACTOR, expert_weights, experts, routed
@@ -48,8 +48,11 @@ def _missing(spec: ModelSpec) -> Iterator[str]:
     if spec.mtp_layers:
         yield "multi-token-prediction layers"
     for layer in spec.kinds():
+        if not isinstance(layer.mlp, (DenseMlp, MoeMlp)):
+            yield f"feed-forward parts of the kind {layer.mlp.kind!r}"
         if not isinstance(layer.attention, Attention):
-            yield "latent attention"
+            latent = isinstance(layer.attention, LatentAttention)
+            yield "latent attention" if latent else f"mixers of the kind {layer.attention.kind!r}"
             continue
         if layer.attention.gate:
             yield "gates on its attention's output"
@@ -197,6 +200,7 @@ class Decoder:
         if isinstance(layer.mlp, DenseMlp):
             made["mlp"] = mlp_weights(layer.mlp, hidden, thinking, scale)
         else:
+            assert isinstance(layer.mlp, MoeMlp)
             made["experts"] = expert_weights(layer.mlp, hidden, thinking, scale)
         names = ("attention_norm", "mlp_norm")[: layer.norms]
         return made | {name: norm_weights(layer.norm, hidden) for name in names}

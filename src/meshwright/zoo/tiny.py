@@ -96,10 +96,10 @@ def _narrowed(layer: LayerSpec, old: int, new: int) -> LayerSpec:
         kv_heads = max(1, seen.kv_heads * new // old)
         head_dim = max(2, min(seen.head_dim, 2 * (new // (2 * group * kv_heads))))
         seen = replace(seen, heads=group * kv_heads, kv_heads=kv_heads, head_dim=head_dim)
-    thought: DenseMlp | MoeMlp = layer.mlp
+    thought = layer.mlp
     if isinstance(thought, DenseMlp):
         thought = replace(thought, ffn_hidden=share(thought.ffn_hidden))
-    else:
+    elif isinstance(thought, MoeMlp):
         thought = replace(thought, ffn_hidden=share(thought.ffn_hidden),
                           shared_ffn_hidden=share(thought.shared_ffn_hidden))  # fmt: skip
     return replace(layer, attention=seen, mlp=thought)

@@ -11,7 +11,21 @@ import meshwright as mw
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.library import models
 from meshwright.ops.layers import layer_work
-from meshwright.specs.layers import Attention, DenseMlp, LatentAttention, MoeMlp
+from meshwright.specs.layers import (
+    Attention,
+    DeltaNet,
+    DenseMlp,
+    KimiDelta,
+    LatentAttention,
+    LinearAttention,
+    Mamba,
+    Mamba2,
+    MoeMlp,
+    RwkvChannelMix,
+    RwkvTimeMix,
+    ShortConvolution,
+    SideBySide,
+)
 from meshwright.specs.layers.base import LayerContext, LayerPart, Mixer, PartWork
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 from meshwright.specs.operators import Kept, Linear, Vector
@@ -21,6 +35,25 @@ KINDS: tuple[LayerPart, ...] = (
     Attention(heads=8, kv_heads=8, head_dim=16, gate=True, window=64),
     LatentAttention(heads=8, q_rank=24, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=8),
     LatentAttention(heads=8, q_rank=None, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=8),
+    Mamba2(heads=8, head_dim=16, groups=2, state=32, bias=True),
+    Mamba2(heads=8, head_dim=16, groups=1, state=32, norm=False, conv_bias=False),
+    Mamba(width=256, state=16, step_rank=8),
+    Mamba(width=256, state=16, step_rank=8, bias=True, norms=True),
+    DeltaNet(heads=8, key_heads=4, key_dim=16, value_dim=16),
+    KimiDelta(heads=8, head_dim=16),
+    LinearAttention(heads=8, head_dim=16),
+    LinearAttention(heads=8, head_dim=16, gate=False, norm="head"),
+    RwkvTimeMix(version=5, heads=8, head_dim=16),
+    RwkvTimeMix(version=6, heads=8, head_dim=16, mix_rank=4, decay_rank=8),
+    RwkvTimeMix(version=7, heads=8, head_dim=16, decay_rank=8, rate_rank=8, value_rank=4, gate_rank=16),
+    RwkvTimeMix(version=7, heads=8, head_dim=16, decay_rank=8, rate_rank=8, gate_rank=16),
+    ShortConvolution(width=128),
+    ShortConvolution(width=128, bias=True),
+    SideBySide(
+        mixers=(Attention(heads=8, kv_heads=2, head_dim=16), Mamba2(heads=8, head_dim=16, groups=1, state=32)),
+    ),
+    RwkvChannelMix(version=6, ffn_hidden=448),
+    RwkvChannelMix(version=7, ffn_hidden=512),
     DenseMlp(ffn_hidden=256, gated=True),
     DenseMlp(ffn_hidden=256, gated=False, bias=True),
     MoeMlp(experts=8, top_k=2, ffn_hidden=64, gated=True, shared_ffn_hidden=32, shared_gate=True),
@@ -71,7 +104,8 @@ def with_retention(heads: int = 32) -> ModelSpec:
 def test_operators_hold_the_parameters_that_a_kind_declares(part: LayerPart) -> None:
     context = LayerContext(hidden=128, kernel="flash", dropout=False)
     ops = [op for op in part.work(context).ops if isinstance(op, (Linear, Vector))]
-    assert sum(op.parameters for op in ops) == part.parameters(128)
+    cut = sum(op.cut_parameters for op in ops if isinstance(op, Vector))
+    assert sum(op.parameters for op in ops) + cut == part.parameters(128)
     assert part.active_parameters(128) <= part.parameters(128)
     assert all(kept.elements > 0 for kept in part.work(context).kept)
 

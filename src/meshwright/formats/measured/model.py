@@ -88,7 +88,7 @@ def _agrees(model: ModelSpec, shape: _Shape) -> bool:
         if isinstance(mlp, MoeMlp):
             if (mlp.experts, mlp.top_k, mlp.ffn_hidden) != (shape.experts, shape.top_k, shape.expert_ffn):
                 return False
-        elif mlp.ffn_hidden != shape.ffn or mlp.gated != shape.gated:
+        elif not isinstance(mlp, DenseMlp) or (mlp.ffn_hidden, mlp.gated) != (shape.ffn, shape.gated):
             return False
     return model.is_moe == bool(shape.experts)
 

@@ -29,7 +29,7 @@ def model_flags(model: ModelSpec) -> tuple[Flags, list[str], list[Problem]]:
     flags: Flags = [
         ("--num-layers", str(model.num_layers)),
         ("--hidden-size", str(model.hidden)),
-        ("--num-attention-heads", str(layer.attention.heads)),
+        ("--num-attention-heads", str(_mixer(layer).heads)),
         *_mlp_flags(model),
         *_attention_flags(model, layer),
         ("--normalization", "RMSNorm" if layer.norm == "rmsnorm" else "LayerNorm"),
@@ -42,7 +42,7 @@ def model_flags(model: ModelSpec) -> tuple[Flags, list[str], list[Problem]]:
     flags.append(("--position-embedding-type", "learned_absolute" if model.learned_positions else "rope"))
     if model.mtp_layers:
         flags.append(("--mtp-num-layers", str(model.mtp_layers)))
-    gated = any(kind.mlp.gated for kind in model.kinds())
+    gated = any(_mlp(kind).gated for kind in model.kinds())
     notes = [
         f"the shape does not say the {'gate' if gated else 'activation'} function, norm epsilon or rotary base: "
         "the options' defaults stand"
@@ -58,18 +58,30 @@ def _unknown_kinds(model: ModelSpec) -> list[str]:
     )
 
 
+def _mixer(layer: LayerSpec) -> Attention | LatentAttention:
+    """Of a layer whose kinds are known."""
+    assert isinstance(layer.attention, (Attention, LatentAttention))
+    return layer.attention
+
+
+def _mlp(layer: LayerSpec) -> DenseMlp | MoeMlp:
+    """Of a layer whose kinds are known."""
+    assert isinstance(layer.mlp, (DenseMlp, MoeMlp))
+    return layer.mlp
+
+
 def _inexpressible(model: ModelSpec) -> Iterator[Problem]:
     """Parts of the shape that no option says."""
     kinds = model.kinds()
     first = kinds[0]
     for name, values in (
-        ("attention", {_without_window(kind.attention) for kind in kinds}),
+        ("attention", {_without_window(_mixer(kind)) for kind in kinds}),
         ("norm", {kind.norm for kind in kinds}),
         ("dropout", {kind.dropout for kind in kinds}),
         ("experts", {kind.mlp for kind in kinds if isinstance(kind.mlp, MoeMlp)}),
         ("ffn_hidden", {kind.mlp for kind in kinds if isinstance(kind.mlp, DenseMlp)}),
-        ("gated", {kind.mlp.gated for kind in kinds}),
-        ("window", {kind.attention.window for kind in kinds} - {None}),
+        ("gated", {_mlp(kind).gated for kind in kinds}),
+        ("window", {_mixer(kind).window for kind in kinds} - {None}),
     ):
         if len(values) > 1:
             yield _refusal(name, sorted(map(str, values)), "all layers must agree in it")
@@ -78,12 +90,14 @@ def _inexpressible(model: ModelSpec) -> Iterator[Problem]:
             yield _refusal("parallel_block", True, "attention and MLP run one after the other only")
         if kind.norms != 2 and not kind.parallel_block:
             yield _refusal("norms", kind.norms, "a layer has two norms")
-        if not kind.attention.causal:
+        if not _mixer(kind).causal:
             yield _refusal("causal", False, "the GPT model attends to earlier tokens only")
-        if isinstance(kind.mlp, MoeMlp) and kind.mlp.bias and kind.mlp.shared_ffn_hidden:
+        if isinstance(kind.mlp, MoeMlp) and _mlp(kind).bias and kind.mlp.shared_ffn_hidden:
             yield _refusal("bias", True, "shared experts have no biases")
         if _biases(kind) not in ((False,) * 3, (True, False, False), (True,) * 3):
             yield _refusal("bias", _biases(kind), "biases of (qkv, output, MLP) are all, none or qkv alone")
+    if model.mtp_layer is not None:
+        yield _refusal("mtp_layer", model.mtp_layer.attention.kind, "prediction modules are like the last layer")
     if model.embedding_norm:
         yield _refusal("embedding_norm", True, "there is no norm after the embedding")
     if model.head_bias:
@@ -100,9 +114,9 @@ def _without_window(attention: Attention | LatentAttention) -> object:
 
 
 def _biases(layer: LayerSpec) -> tuple[bool, bool, bool]:
-    attention = layer.attention
+    attention = _mixer(layer)
     of_attention = (attention.qkv_bias, attention.out_bias) if isinstance(attention, Attention) else (False, False)
-    return (*of_attention, layer.mlp.bias)
+    return (*of_attention, _mlp(layer).bias)
 
 
 def _bias_flags(layer: LayerSpec) -> Flags:
@@ -117,7 +131,7 @@ def _mlp_flags(model: ModelSpec) -> Flags:
     moe = next((kind.mlp for kind in kinds if isinstance(kind.mlp, MoeMlp)), None)
     width = dense.ffn_hidden if dense else moe.ffn_hidden if moe else 0
     flags: Flags = [("--ffn-hidden-size", str(width))]
-    if kinds[0].mlp.gated:
+    if _mlp(kinds[0]).gated:
         flags.append(("--swiglu", ""))
     if moe is None:
         return flags
@@ -140,7 +154,7 @@ def _mlp_flags(model: ModelSpec) -> Flags:
 
 
 def _attention_flags(model: ModelSpec, layer: LayerSpec) -> Flags:
-    attention = layer.attention
+    attention = _mixer(layer)
     if isinstance(attention, LatentAttention):
         flags: Flags = [("--multi-latent-attention", "")]
         if attention.q_rank is not None:
@@ -163,7 +177,7 @@ def _attention_flags(model: ModelSpec, layer: LayerSpec) -> Flags:
         flags.append(("--attention-output-gate", ""))
     if attention.sinks:
         flags.append(("--softmax-type", "learnable"))
-    windows = [each.attention.window for each in model.layers()]
+    windows = [_mixer(each).window for each in model.layers()]
     width = next((window for window in windows if window is not None), None)
     if width is not None:
         # Megatron-LM counts the keys before the query, we count the query's own too.
@@ -213,22 +227,22 @@ def read_pattern(text: str, layers: int) -> list[bool] | None:
 def model_facts(model: ModelSpec) -> dict[str, Any]:
     """The shape of a model in the words that `read_facts` uses, to be compared with options."""
     layer = next(model.layers())
-    attention = layer.attention
-    dense = next((kind.mlp for kind in model.kinds() if isinstance(kind.mlp, DenseMlp)), None)
-    moe = next((kind.mlp for kind in model.kinds() if isinstance(kind.mlp, MoeMlp)), None)
     facts: dict[str, Any] = {
         "num_layers": model.num_layers,
         "hidden": model.hidden,
-        "heads": attention.heads,
         "norm": layer.norm,
-        "gated": layer.mlp.gated,
-        "biases": _biases(layer),
         "tied_embeddings": model.tied_embeddings,
         "mtp_layers": model.mtp_layers,
         "dropout": any(kind.dropout for kind in model.kinds()),
         "learned_positions": bool(model.learned_positions),
         "vocab": model.vocab,
     }
+    if _unknown_kinds(model):
+        return facts
+    attention = _mixer(layer)
+    dense = next((kind.mlp for kind in model.kinds() if isinstance(kind.mlp, DenseMlp)), None)
+    moe = next((kind.mlp for kind in model.kinds() if isinstance(kind.mlp, MoeMlp)), None)
+    facts |= {"heads": attention.heads, "gated": _mlp(layer).gated, "biases": _biases(layer)}
     if dense or moe:
         facts["ffn_hidden"] = dense.ffn_hidden if dense else moe.ffn_hidden if moe else 0
     if moe:
@@ -246,7 +260,7 @@ def model_facts(model: ModelSpec) -> dict[str, Any]:
         "kv_heads": attention.kv_heads,
         "head_dim": attention.head_dim,
         "qk_norm": attention.qk_norm,
-        "windows": [each.attention.window for each in model.layers()],
+        "windows": [_mixer(each).window for each in model.layers()],
     }
 
 

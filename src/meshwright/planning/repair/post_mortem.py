@@ -13,6 +13,7 @@ from meshwright.planning.pricing import Pricer
 from meshwright.planning.repair.changes import neighbours
 from meshwright.records import Record
 from meshwright.specs.job import Job
+from meshwright.specs.layers.core_attention import AttentionMixer
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 
@@ -173,7 +174,7 @@ def _as_large(size: float, stage: StageEstimate, job: Job) -> Iterator[str]:
         ("the embedding's gradient in 32 bits", vocab * model.hidden * 4.0, f"{vocab:,.0f} x {model.hidden:,}"),
         ("a micro-batch's activations", tokens * model.hidden * wide, f"{tokens:,.0f} tokens x {model.hidden:,}"),
     ]
-    heads = {layer.attention.heads for layer in model.kinds()} if model.num_layers else set()
+    heads = {layer.attention.heads for layer in model.kinds() if isinstance(layer.attention, AttentionMixer)}
     for count in sorted(heads):
         square = stage.mbs * count / stage.tp * (workload.seq_len / stage.cp) * workload.seq_len
         shapes.append(

@@ -49,6 +49,11 @@ class LayerPart(ABC):
         """Those that one token visits."""
         return self.parameters(hidden)
 
+    @property
+    def absent(self) -> bool:
+        """Whether a layer does without this part."""
+        return False
+
     @abstractmethod
     def describe(self) -> dict[str, object]:
         """Its sizes by name, for people and files."""
@@ -68,6 +73,25 @@ class Mixer(LayerPart):
         """Key-value heads that several query heads share, which tensor ranks divide or replicate; 0 if none do."""
         return 0
 
+    @property
+    def divided(self) -> tuple[tuple[str, int], ...]:
+        """Units by name, all of which tensor ranks share out evenly."""
+        return (("attention heads", self.heads),)  # type: ignore[attr-defined]
+
+    @property
+    def replicated(self) -> tuple[tuple[str, int], ...]:
+        """Units by name that tensor ranks share out evenly, or hold several times."""
+        return (("key-value heads", self.shared_kv_heads),) if self.shared_kv_heads else ()
+
+    def state_bytes(self, seq_len: int, element_bytes: float = 2.0) -> float:
+        """What one sequence leaves behind for its next token: cached keys and values, or a state of fixed size.
+
+        Args:
+            seq_len: tokens seen.
+            element_bytes: of cached keys and values; states of recurrences take 4.
+        """
+        return 0.0
+
 
 class FeedForward(LayerPart):
     """Each token by itself."""
@@ -85,8 +109,8 @@ class FeedForward(LayerPart):
         return 0
 
     @property
-    def visited_experts(self) -> int:
-        """Routed experts that a token visits."""
+    def visited_experts(self) -> float:
+        """Routed experts that a token visits, on average where some choices compute nothing."""
         return 0
 
     @property

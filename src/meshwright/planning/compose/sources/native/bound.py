@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from meshwright.estimate.attended import attended_pairs
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.work import ALIGNED, FLASH_PAD
-from meshwright.kernels.compute import score_pairs
 from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import layer_work
 from meshwright.shapes import Float
@@ -101,8 +101,7 @@ def _attention_s(op: CoreAttention, hardware: Hardware, workload: Workload) -> f
         passes = 3.0 if workload.training else 1.0
         flop = 2.0 * op.heads * seq * seq * (op.head_dim + op.value_dim) * passes
         return flop / (peak * hardware.head_fraction)
-    window = float(op.window) if op.window else np.inf
-    pairs = float(score_pairs(seq, seq, window=window, causal=op.causal)) + efficiency.flash_keys_half * seq
+    pairs = attended_pairs(op, seq) + efficiency.flash_keys_half * seq
     qk, v = (-(-dim // FLASH_PAD) * FLASH_PAD for dim in (op.head_dim, op.value_dim))
     once = 2.0 * op.heads * pairs * (1 + 2 * efficiency.flash_dim_half / (qk + v))
     peak = hardware.attention_flop_per_s * hardware.flash_share

@@ -168,7 +168,7 @@ def _items(model: ModelSpec) -> tuple[Item, ...]:
     modes = (NONE, SELECTIVE, FULL)
     layers = tuple(Item("layer", kind, mode) for mode in modes for kind in model.kinds())
     edges = (Item("embedding"), Item("head"))
-    modules = tuple(Item("mtp", model.last_layer(), mode) for mode in modes) if model.mtp_layers else ()
+    modules = tuple(Item("mtp", model.mtp_kind, mode) for mode in modes) if model.mtp_layers else ()
     return (*layers, *edges, *modules)
 
 

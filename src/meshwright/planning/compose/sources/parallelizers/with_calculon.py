@@ -25,7 +25,7 @@ from meshwright.errors import Problem, UnsupportedError
 from meshwright.shapes import Float, Int
 from meshwright.specs.cluster import Island, NodeGroup
 from meshwright.specs.dtypes import DTYPE_BYTES
-from meshwright.specs.layers import Attention, DenseMlp
+from meshwright.specs.layers import Attention, DenseMlp, LatentAttention
 from meshwright.specs.model import LayerSpec
 from meshwright.specs.plan import StrategyRun
 from meshwright.specs.row import PlanRow
@@ -117,6 +117,8 @@ def _application(part: ModelSlice, workload: Workload) -> Application:
         raise UnsupportedError(problems, code="MW406")
     layer = kinds[0]
     attention, mlp = layer.attention, layer.mlp
+    assert isinstance(attention, Attention)  # others are refused above
+    assert isinstance(mlp, DenseMlp)
     return Application(
         name=part.model.name,
         hidden=part.model.hidden,
@@ -132,9 +134,11 @@ def _application(part: ModelSlice, workload: Workload) -> Application:
 
 def _unknown(layer: LayerSpec) -> Iterator[str]:
     if not isinstance(layer.mlp, DenseMlp):
-        yield "experts"
-    if not isinstance(layer.attention, Attention):
+        yield "experts" if layer.mlp.routed_experts else f"feed-forward parts of the kind {layer.mlp.kind!r}"
+    if isinstance(layer.attention, LatentAttention):
         yield "latent attention"
+    elif not isinstance(layer.attention, Attention):
+        yield f"mixers of the kind {layer.attention.kind!r}"
     elif layer.attention.window:
         yield "windowed attention"
 

@@ -1,0 +1,68 @@
+"""Layers of a single part (Nemotron-H, arXiv 2504.03624, section 2.1; Mamba): the other part is absent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from meshwright.specs.layers.base import FeedForward, LayerContext, Mixer, PartWork
+
+NOTHING = PartWork(ops=(), kept=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoMixer(Mixer):
+    """No mixer: a feed-forward part alone."""
+
+    kind: Literal["none"] = "none"
+
+    @property
+    def absent(self) -> bool:
+        """It is."""
+        return True
+
+    @property
+    def heads(self) -> int:
+        """None."""
+        return 0
+
+    @property
+    def divided(self) -> tuple[tuple[str, int], ...]:
+        """Nothing."""
+        return ()
+
+    def parameters(self, hidden: int) -> int:
+        """None."""
+        return 0
+
+    def describe(self) -> dict[str, object]:
+        """Nothing."""
+        return {}
+
+    def work(self, context: LayerContext) -> PartWork:
+        """Nothing."""
+        return NOTHING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoMlp(FeedForward):
+    """No feed-forward part: a mixer alone."""
+
+    kind: Literal["none"] = "none"
+
+    @property
+    def absent(self) -> bool:
+        """It is."""
+        return True
+
+    def parameters(self, hidden: int) -> int:
+        """None."""
+        return 0
+
+    def describe(self) -> dict[str, object]:
+        """Nothing."""
+        return {}
+
+    def work(self, context: LayerContext) -> PartWork:
+        """Nothing."""
+        return NOTHING

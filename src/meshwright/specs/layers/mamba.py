@@ -1,0 +1,139 @@
+"""Mamba: a selective scan with a decay per channel and state (Gu and Dao 2023, arXiv 2312.00752)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from meshwright.specs.check import Check
+from meshwright.specs.layers.base import LayerContext, PartWork
+from meshwright.specs.layers.recurrent import (
+    RecurrentMixer,
+    convolution,
+    gated_norm,
+    product_in,
+    product_out,
+    recurrent_work,
+)
+from meshwright.specs.operators import Linear, Scan, Vector
+
+# Of one state and token: step x A, its exponential, step x input x B, decay x state + it, times C and added up.
+SCAN_FLOP = 7.0
+# Tokens between states that the kernel writes for its backward pass. Source: state-spaces/mamba,
+# selective_scan_fwd_kernel.cuh, as of 2026-11.
+CHUNK = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mamba(RecurrentMixer):
+    """A selective state-space layer: every channel has `state` decays; no products in the scan."""
+
+    kind: Literal["mamba"] = "mamba"
+    width: int
+    """Channels: expansion x hidden."""
+    state: int
+    step_rank: int
+    """Width through which the steps of all channels are made."""
+    conv_kernel: int = 4
+    conv_bias: bool = True
+    bias: bool = False
+    """Of the products in and out."""
+    norms: bool = False
+    """Scales on steps, B and C (Jamba)."""
+
+    def __post_init__(self) -> None:
+        check = Check("Mamba")
+        for name in ("width", "state", "step_rank", "conv_kernel"):
+            check.whole(name, getattr(self, name))
+        check.done()
+
+    @property
+    def heads(self) -> int:
+        """Channels are independent of each other."""
+        return self.width
+
+    @property
+    def divided(self) -> tuple[tuple[str, int], ...]:
+        """Channels."""
+        return (("Mamba channels", self.width),)
+
+    @property
+    def state_elements(self) -> int:
+        """`state` per channel."""
+        return self.width * self.state
+
+    @property
+    def window_elements(self) -> int:
+        """The last tokens of every channel."""
+        return (self.conv_kernel - 1) * self.width
+
+    def parameters(self, hidden: int) -> int:
+        """Products, convolution, steps, A and D per channel."""
+        products = hidden * 3 * self.width + (2 * self.width + hidden if self.bias else 0)
+        selection = self.step_rank + 2 * self.state
+        steps = self.width * selection + self.step_rank * self.width + self.width
+        norms = selection if self.norms else 0
+        return products + self.width * (self.conv_kernel + self.conv_bias + self.state + 1) + steps + norms
+
+    def describe(self) -> dict[str, object]:
+        """Channels and state."""
+        return {"channels": self.width, "state": self.state, "step_rank": self.step_rank}
+
+    def work(self, context: LayerContext) -> PartWork:
+        """B, C and steps are sums over all channels, so that tensor ranks reduce them; steps are made again backward.
+
+        Source of what is kept: `selective_scan_interface.py` of state-spaces/mamba, as of 2026-11.
+        """
+        width, selection = self.width, self.step_rank + 2 * self.state
+        ops = (
+            product_in("mamba in", context.hidden, ((width, 2),), bias=2 * width if self.bias else 0),
+            convolution(width, self.conv_kernel, bias=self.conv_bias, more=width * (self.state + 1)),
+            Linear(
+                name="selection",
+                module="",
+                inputs=((width, 1),),
+                outputs=((1, selection),),
+                split="row",
+                reduce=selection,
+            ),
+            Vector(
+                name="selection norms",
+                module="layernorm",
+                region="sequence",
+                forward_elements=2 * selection,
+                backward_elements=4 * selection,
+                parameters=selection if self.norms else 0,
+            ),
+            Linear(
+                name="steps",
+                module="",
+                inputs=((1, self.step_rank),),
+                outputs=((width, 1),),
+                split="column",
+                gather=selection,
+                bias=width,
+            ),
+            Scan(
+                name="selective scan",
+                module="",
+                heads=width,
+                state=self.state,
+                chunk=CHUNK,
+                recurrence_flop=SCAN_FLOP * self.state,
+                forward_flop=0.0,
+                backward_flop=0.0,
+                forward_scalar_flop=SCAN_FLOP * self.state,
+                backward_scalar_flop=3 * SCAN_FLOP * self.state,
+                # Inputs, steps and gate read, the output written; B and C are shared by all channels.
+                forward_elements=4.0,
+                backward_elements=8.0,
+                exchanged=4.0,
+            ),
+            gated_norm(width),
+            product_out("mamba out", context.hidden, width, 1, bias=self.bias),
+        )
+        tensors = {
+            "inputs and gate": 2 * width,
+            "scan output": width,
+        }
+        return recurrent_work(context, ops, tensors, width)

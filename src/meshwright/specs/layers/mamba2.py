@@ -1,0 +1,119 @@
+"""Mamba-2: a state-space layer with one decay per head, computed by products of chunks (arXiv 2405.21060)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from meshwright.specs.check import Check
+from meshwright.specs.layers.base import LayerContext, PartWork
+from meshwright.specs.layers.recurrent import (
+    RecurrentMixer,
+    chunked_scan,
+    convolution,
+    gated_norm,
+    product_in,
+    product_out,
+    recurrent_work,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mamba2(RecurrentMixer):
+    """A state-space dual layer: gate, inputs, B, C and steps by one product, a convolution, a scan, a gated norm."""
+
+    kind: Literal["mamba2"] = "mamba2"
+    heads: int
+    head_dim: int
+    groups: int
+    """Heads of B and C, each for an equal number of heads."""
+    state: int
+    """Width of B and C: the state of a head has state x head_dim elements."""
+    conv_kernel: int = 4
+    chunk: int = 256
+    conv_bias: bool = True
+    bias: bool = False
+    """Of the products in and out."""
+    norm: bool = True
+    """A norm on the scan's output (Falcon-H1 has none)."""
+
+    def __post_init__(self) -> None:
+        check = Check("Mamba-2")
+        names = ("heads", "head_dim", "groups", "state", "conv_kernel", "chunk")
+        good = [check.whole(name, getattr(self, name)) for name in names]
+        if all(good):
+            check.that(
+                self.heads % self.groups == 0,
+                "groups",
+                self.groups,
+                f"must divide heads = {self.heads}",
+                "use a divisor of the number of heads",
+            )
+        check.done()
+
+    @property
+    def width(self) -> int:
+        """Of all heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def channels(self) -> int:
+        """Of the convolution: inputs, B and C."""
+        return self.width + 2 * self.groups * self.state
+
+    @property
+    def divided(self) -> tuple[tuple[str, int], ...]:
+        """Heads of inputs."""
+        return (("Mamba heads", self.heads),)
+
+    @property
+    def replicated(self) -> tuple[tuple[str, int], ...]:
+        """Groups of B and C."""
+        return (("Mamba groups", self.groups),)
+
+    @property
+    def state_elements(self) -> int:
+        """state x head_dim per head."""
+        return self.width * self.state
+
+    @property
+    def window_elements(self) -> int:
+        """The last tokens of the convolution's channels."""
+        return (self.conv_kernel - 1) * self.channels
+
+    def parameters(self, hidden: int) -> int:
+        """Products, convolution, A, D and step bias per head, norm."""
+        into = self.width + self.channels + self.heads
+        products = hidden * (into + self.width) + (into + hidden if self.bias else 0)
+        return products + self._small + (self.width if self.norm else 0)
+
+    @property
+    def _small(self) -> int:
+        return self.channels * (self.conv_kernel + self.conv_bias) + 3 * self.heads
+
+    def describe(self) -> dict[str, object]:
+        """Heads, groups and state."""
+        sizes = {"heads": self.heads, "head_dim": self.head_dim, "groups": self.groups, "state": self.state}
+        return {**sizes, "chunk": self.chunk}
+
+    def work(self, context: LayerContext) -> PartWork:
+        """Source of what is kept: the fused kernels of state-spaces/mamba, `ssd_combined.py`, as of 2026-11."""
+        into = self.width + self.channels + self.heads
+        outputs = ((self.heads, 2 * self.head_dim + 1), (self.groups, 2 * self.state))
+        ops = (
+            product_in("mamba in", context.hidden, outputs, bias=into if self.bias else 0),
+            convolution(self.channels, self.conv_kernel, bias=self.conv_bias, more=3 * self.heads),
+            chunked_scan(
+                "scan",
+                heads=self.heads,
+                keys=(self.groups / self.heads, self.state, self.head_dim),
+                chunk=self.chunk,
+            ),
+            gated_norm(self.width, cut_parameters=self.width if self.norm else 0),
+            product_out("mamba out", context.hidden, self.heads, self.head_dim, bias=self.bias),
+        )
+        tensors = {
+            "gate, inputs, B, C and steps": into,
+            "scan output": self.width,
+        }
+        return recurrent_work(context, ops, tensors, self.width)
