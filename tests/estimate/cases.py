@@ -25,8 +25,8 @@ from meshwright.specs import (
     Workload,
 )
 from meshwright.specs.layers import LatentAttention
+from meshwright.specs.precision import precision
 from meshwright.specs.row import default_schedule
-from meshwright.specs.workload import precision
 
 
 def _model(name: str, hidden: int, *runs: LayerRun, vocab: int = 32000, **fields: object) -> ModelSpec:

@@ -16,6 +16,7 @@ from meshwright.specs import (
     Workload,
 )
 from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, StrategyRun, Worker
+from meshwright.specs.precision import precision
 from meshwright.specs.strategy import (
     ContextParallel,
     DataParallel,
@@ -24,7 +25,6 @@ from meshwright.specs.strategy import (
     Recompute,
     Tensor1D,
 )
-from meshwright.specs.workload import precision
 from tests.estimate.cases import MODELS
 
 CLUSTER = resolve_gpus("16xH100,16xA100-80,8xV100-32")

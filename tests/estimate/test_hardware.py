@@ -15,8 +15,9 @@ from meshwright.library.devices import device
 from meshwright.library.models import resolve
 from meshwright.library.software import software
 from meshwright.ops.layers import layer_work
+from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.strategy import LayerStrategy, Tensor1D
-from meshwright.specs.workload import PRECISIONS, Workload
+from meshwright.specs.workload import Workload
 
 
 def test_clocks_follow_the_power_limit_where_it_binds() -> None:

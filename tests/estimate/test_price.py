@@ -20,8 +20,8 @@ from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import spec
 from meshwright.specs import ModelSpec, PlanRow, Workload
 from meshwright.specs.plan import ExecutionPlan, StrategyRun
+from meshwright.specs.precision import precision
 from meshwright.specs.strategy import LayerStrategy, Recompute
-from meshwright.specs.workload import precision
 from tests.estimate.cases import DENSE, MIXED, MODELS, TIED, case, part
 
 NONE, FULL = Recompute(), Recompute(kind="full")

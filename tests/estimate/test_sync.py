@@ -22,8 +22,8 @@ from meshwright.estimate.sync import (
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.software import software
 from meshwright.specs import Workload
+from meshwright.specs.precision import precision
 from meshwright.specs.software import Software
-from meshwright.specs.workload import precision
 from tests.strategies.columns import sharding
 
 BF16 = precision("bf16")

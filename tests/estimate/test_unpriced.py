@@ -22,9 +22,10 @@ from meshwright.library.clusters import resolve_gpus
 from meshwright.specs.cluster import HostSpec, LinkSpec
 from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan
+from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.specs.strategy import DataParallel, ExpertParallel, LayerStrategy, Offload, Recompute, TensorPerOperator
-from meshwright.specs.workload import PRECISIONS, Workload
+from meshwright.specs.workload import Workload
 from tests.estimate.cases import DENSE, LATENT, MIXED, TIED
 
 LABELS = {
@@ -116,6 +117,7 @@ def jobs() -> dict[str, Job]:
         "experts across nodes": job(MIXED, "8x2xH100", PlanRow(ep=8, dp=16, gbs=16)),
         "short": job(DENSE, "1xH100", PlanRow(gbs=1), seq_len=512, software="megatron-lm"),
         "4 bits": job(DENSE, "8xGB300", PlanRow(tp=8, gbs=8), precision=PRECISIONS["nvfp4"]),
+        "experts in fp32": job(MIXED, "8xH100", PlanRow(ep=8, dp=8, gbs=8), precision=PRECISIONS["fp32"]),
         "two pipelines": two_pipelines(),
     }
 

@@ -14,6 +14,7 @@ import pytest
 from meshwright.formats.plan_json import read_job, write_job
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs import Chunk, ExecutionPlan, LayerStrategy, Pipeline, PlanRow, Schedule, StrategyRun, Worker
+from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.strategy import (
     ContextParallel,
     DataParallel,
@@ -24,7 +25,6 @@ from meshwright.specs.strategy import (
     TensorNamed,
     TensorPerOperator,
 )
-from meshwright.specs.workload import PRECISIONS
 from tests.formats.jobs import MOE_LAYER, job
 
 TABLE = Path(__file__).resolve().parents[2].parent / "shared" / "methods" / "table.csv"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.library.models import spec
-from meshwright.specs.workload import Precision, precision
+from meshwright.specs.precision import Precision, precision
 from meshwright.strategies.data import StateBytes, optimizer_traffic_bytes, state_bytes
 from tests.strategies.columns import GIB, sharding
 

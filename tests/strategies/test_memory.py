@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from meshwright.library.models import spec
 from meshwright.ops.layers import layer_work
+from meshwright.specs.precision import precision
 from meshwright.specs.strategy import Recompute
-from meshwright.specs.workload import precision
 from meshwright.strategies.memory import kept_bytes
 from tests.strategies.columns import MIB, columns
 

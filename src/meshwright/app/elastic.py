@@ -15,8 +15,9 @@ from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
-from meshwright.specs.workload import PRECISIONS, Workload
+from meshwright.specs.workload import Workload
 from meshwright.units import GIGA
 from meshwright.zoo.tiny import TINY, scaled_model
 

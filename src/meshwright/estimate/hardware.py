@@ -11,6 +11,7 @@ import numpy as np
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.kernels.collectives import LevelRates, group_span
 from meshwright.library.calibration import calibration
+from meshwright.library.devices import devices
 from meshwright.library.software import software
 from meshwright.shapes import Float, Int
 from meshwright.specs.cluster import DomainSpec, NodeGroup
@@ -27,6 +28,8 @@ IN_SWITCH_LATENCY_S = 25e-6
 
 # PyTorch computes fp32 products in tf32 where the device has it only if asked; frameworks for training ask.
 _FALLBACK_PEAK = {"fp32": "tf32"}
+# Devices that a refused format names, the latest of those that compute in it.
+NAMED_DEVICES = 8
 
 
 # Adam on the host, by the bytes of host memory that it moves. ZeRO-Offload's vectorised Adam takes 0.26 s for a billion
@@ -183,6 +186,19 @@ def host_columns(group: NodeGroup) -> dict[str, Any]:
     }
 
 
+def _cannot(device: DeviceSpec, dtype: str) -> Problem:
+    """That a device has no peak in a format, with the latest of those that have one."""
+    able = ", ".join(name for name, _ in device.peak_flop_per_s)
+    others = sorted((one for one in devices() if one.peak(dtype)), key=lambda one: -one.year)
+    named = f", or a device that does: {', '.join(one.name for one in others[:NAMED_DEVICES])}" if others else ""
+    return Problem(
+        what=f"{device.name} does not compute in {dtype}",
+        why=f"its data sheet lists dense peaks for {able}",
+        fix=f"use --dtype {next(one for one in ('bf16', 'fp16', able.split(',')[0]) if one in able)}{named}",
+        field="dtype",
+    )
+
+
 def hardware_of(group: NodeGroup, workload: Workload, driver: Software | None = None) -> Hardware:
     """Unpack a node group for the precision, the framework and the calibration of a workload.
 
@@ -207,16 +223,7 @@ def hardware_of(group: NodeGroup, workload: Workload, driver: Software | None = 
     def peak(dtype: str) -> float:
         found = device.peak(_FALLBACK_PEAK.get(dtype, dtype)) or device.peak(dtype)
         if found is None:
-            able = ", ".join(name for name, _ in device.peak_flop_per_s)
-            raise UnsupportedError(
-                Problem(
-                    what=f"{device.name} does not compute in {dtype}",
-                    why=f"its data sheet lists dense peaks for {able}",
-                    fix=f"use --dtype {'fp16' if 'fp16' in able else able.split(',')[0]}",
-                    field="dtype",
-                ),
-                code="MW405",
-            )
+            raise UnsupportedError(_cannot(device, dtype), code="MW405")
         return found
 
     compute_bytes, wide_bytes = DTYPE_BYTES[precision.compute], DTYPE_BYTES[precision.activations]

@@ -16,7 +16,8 @@ from meshwright.kernels.overlap import exposed_s
 from meshwright.kernels.scans import scan_s
 from meshwright.shapes import Float
 from meshwright.specs.operators import CoreAttention, Exchange, LayerWork, Linear, Scan, Vector
-from meshwright.specs.workload import Precision, Workload
+from meshwright.specs.precision import Precision
+from meshwright.specs.workload import Workload
 from meshwright.strategies import TENSORS, context, expert
 from meshwright.strategies.base import (
     Call,
@@ -171,7 +172,8 @@ class _Pricing:
                 case Exchange():
                     exchanges.append((op, module))
         for op, module in exchanges:
-            calls = expert.exchange_calls(op, self.columns, work.top_k, self.activation_bytes)
+            sent = self.precision.dispatched_bytes
+            calls = expert.exchange_calls(op, self.columns, work.top_k, self.activation_bytes, sent)
             self.calls(calls, self.expert_s, module)
             staged = self.columns.received(work.top_k) * (2 * op.width * self.activation_bytes)
             self.transient = np.maximum(self.transient, staged * (self.columns.ep > 1))

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from meshwright.fields.field import ask
-from meshwright.fields.kinds import Count, Duration, Flag, Kind, Number, Texts
+from meshwright.fields.kinds import Choice, Count, Duration, Flag, Kind, Number, Texts
+from meshwright.specs.precision import PRECISIONS, ROLES
 
 if TYPE_CHECKING:
     from meshwright.specs.calibration import Calibration
     from meshwright.specs.cluster import ClusterSpec
     from meshwright.specs.model import ModelSpec
-    from meshwright.specs.workload import Precision, Workload
+    from meshwright.specs.precision import Precision
+    from meshwright.specs.workload import Workload
 
 DEFAULT_SEQ_LEN = 4096
 DEFAULT_TOKENS_PER_STEP = 4_194_304
@@ -24,6 +26,14 @@ MODEL_HELP = "A name of `models list`, a config.json or a folder with one, - for
 PLAN_HELP = "One line such as tp8.pp4.mbs1.z1.rc-sel, or a plan file."
 PLAN_FILE_HELP = "A plan file; plans.json#2 is the second plan of a plan set."
 WRITE_ONE = "name a plan file, as `meshwright plan ... -o plans.json` writes it"
+
+
+def _role(name: str, text: str, usual: str = "") -> Any:
+    """A field for the format of one role: its formats stand in the help."""
+    formats = ROLES[name].formats
+    kind = Choice(names=formats, noun=name)
+    listed = f" {', '.join(formats)}." if len(formats) > 1 else ""
+    return ask(f"{text}{listed}", kind, usual=usual)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +59,16 @@ class JobFields:
     tokens_per_step: int | None = ask(
         "Global batch in tokens.", Count(whole=True, example="4M"), usual=str(DEFAULT_TOKENS_PER_STEP)
     )
-    dtype: str | Precision | None = ask("bf16, fp8, fp16 or fp32.", NAME, usual="bf16")
+    dtype: str | Precision | None = ask(f"Of products: {', '.join(PRECISIONS)}.", NAME, usual="bf16")
+    weight_dtype: str | None = _role("weight_dtype", "fp8: weights kept in 8 bits alone, none in 16 beside them.")
+    grad_dtype: str | None = _role("grad_dtype", "Gradients.", usual="the recipe's")
+    reduce_dtype: str | None = _role("reduce_dtype", "Gradients on the network.", usual="that of the gradients")
+    gather_dtype: str | None = _role("gather_dtype", "Weights on the network.", usual="that of the weights")
+    moment_dtype: str | None = _role("moment_dtype", "Moments of the optimizer.", usual="fp32")
+    main_copy: str | None = _role(
+        "main_copy", "Weights that the optimizer updates; none: the weights themselves.", usual="fp32"
+    )
+    dispatch_dtype: str | None = _role("dispatch_dtype", "Tokens sent to experts.", usual="that of the activations")
     optimizer: str | None = ask("Optimizer.", NAME, usual="adam")
     attention_kernel: str | None = ask("flash or materialised.", NAME, usual="flash")
     expert_imbalance: float | None = ask("Tokens of the fullest expert rank over the mean.", Number(), usual="1")

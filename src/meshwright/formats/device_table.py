@@ -84,6 +84,8 @@ class _DeviceKeys(TableProblems):
     bf16_tflops: PositiveFloat = key("989.4")
     fp16_tflops: PositiveFloat = key("989.4")
     fp8_tflops: PositiveFloat = key("1979")
+    mxfp8_tflops: PositiveFloat = key("4500")
+    int8_tflops: PositiveFloat = key("1979")
     fp4_tflops: PositiveFloat = key("9000")
     memory_gib: PositiveFloat = key("79.1", required=True)
     memory_gb_s: PositiveFloat = key("3350", required=True)

@@ -20,8 +20,9 @@ from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.precision import ROLES, Precision, precision, stated
 from meshwright.specs.software import DEFAULT_SOFTWARE
-from meshwright.specs.workload import Precision, Workload, precision
+from meshwright.specs.workload import Workload
 from meshwright.units import significant
 
 BATCH_TOLERANCE = 0.05
@@ -67,7 +68,7 @@ def job_inputs(job: JobFields) -> JobInputs:
     spec = gather.attempt(lambda: _model(job.model))
     fitted = None if job.calibration is None else gather.attempt(lambda: calibration_of(job.calibration))
     where = gather.attempt(lambda: resolve_cluster(job.cluster, job.gpus, fitted))
-    policy = gather.attempt(lambda: _precision(job.dtype))
+    policy = gather.attempt(lambda: _precision(job))
     if job.global_batch is not None and job.tokens_per_step is not None:
         gather.problem(_BOTH_BATCHES, "MW203")
     if where is not None and policy is not None:
@@ -210,14 +211,14 @@ def _computes(groups: tuple[NodeGroup, ...], precision: Precision) -> None:
         raise refused[0]
 
 
-def _precision(dtype: object) -> Precision:
-    if isinstance(dtype, Precision):
-        return dtype
-    if dtype is None:
-        dtype = DEFAULT_DTYPE
-    if not isinstance(dtype, str):
+def _precision(job: JobFields) -> Precision:
+    """The recipe with the formats that are stated besides."""
+    dtype: object = DEFAULT_DTYPE if job.dtype is None else job.dtype
+    if not isinstance(dtype, str | Precision):
         raise InputError(Problem(what=f"dtype is {shown(dtype)}", why="must be a name such as bf16", field="dtype"))
-    return precision(dtype)
+    recipe = precision(dtype) if isinstance(dtype, str) else dtype
+    given = {name: value for name in ROLES if (value := getattr(job, name)) is not None}
+    return stated(recipe, given) if given else recipe
 
 
 def _workload(policy: Precision | None, calibration: Calibration | None, job: JobFields) -> Workload:
@@ -284,14 +285,32 @@ def _default_batch(seq: int, per_step: int | None, devices: int, notes: list[Ass
     return batch
 
 
+def _formats(recipe: Precision) -> str:
+    """The formats of a recipe in words: what every recipe has, and of the rest what differs from it."""
+    parts = [f"{recipe.compute} compute"]
+    if recipe.weights != recipe.activations:
+        parts.append(f"{recipe.weights} weights")
+    parts.append(f"{recipe.gradients} gradients")
+    if recipe.master:
+        parts.append(f"{recipe.master} main copies")
+    elif DTYPE_BYTES[recipe.weights] < DTYPE_BYTES["fp32"]:
+        parts.append("no main copies (updates rounded stochastically)")
+    parts.append(f"{recipe.moments} moments")
+    if recipe.reduce != recipe.gradients:
+        parts.append(f"gradients sent in {recipe.reduce}")
+    if recipe.gathered not in (None, recipe.weights):
+        parts.append(f"weights gathered in {recipe.gathered}")
+    if recipe.dispatched not in (None, recipe.activations):
+        parts.append(f"tokens sent to experts in {recipe.dispatched}")
+    return ", ".join(parts)
+
+
 def _defaults(workload: Workload, model: ModelSpec, cluster: ClusterSpec, price: float | None) -> list[Assumption]:
     """Choices of recipe and hardware that shape the answer, whoever made them."""
     recipe = workload.precision
     compute, group = recipe.compute, cluster.groups[0]
-    main = f", {recipe.master} main copies" if recipe.master else ""
-    states = f"{compute} compute, {recipe.gradients} gradients{main}, {recipe.moments} moments"
     found = [
-        Assumption(name="dtype", value=f"{recipe.name}: {states}", basis="assumed"),
+        Assumption(name="dtype", value=f"{recipe.name}: {_formats(recipe)}", basis="assumed"),
         Assumption(name="optimizer", value=workload.optimizer, basis="assumed"),
         Assumption(name="attention", value=f"{workload.attention_kernel} kernel", basis="assumed"),
     ]

@@ -24,6 +24,7 @@ from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
+from meshwright.specs.precision import ROLES
 from meshwright.specs.row import PlanRow, parse_row
 
 
@@ -268,8 +269,9 @@ def _carried(job: Job, warnings: tuple[str, ...], asked: JobFields) -> PlanQuest
     workload = job.workload
     own = job_fields(job.model, job.cluster, workload)
     replaced: dict[str, Any] = {}
-    for name in ("seq_len", "dtype", "optimizer", "attention_kernel", "expert_imbalance", "tokens"):
-        value, planned = getattr(asked, name), getattr(own, name)
+    for name in ("seq_len", "dtype", *ROLES, "optimizer", "attention_kernel", "expert_imbalance", "tokens"):
+        value = getattr(asked, name)
+        planned = getattr(workload.precision, ROLES[name].attribute) if name in ROLES else getattr(own, name)
         if value is not None:
             replaced[name] = value
             made_for = getattr(planned, "name", planned)

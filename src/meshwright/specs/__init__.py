@@ -7,10 +7,11 @@ from meshwright.specs.device import DeviceSpec, KernelEfficiency, Provenance
 from meshwright.specs.layers import Attention, DenseMlp, LatentAttention, MoeMlp
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Schedule, StrategyRun, Worker
+from meshwright.specs.precision import Precision
 from meshwright.specs.row import PlanRow
 from meshwright.specs.seam import ModelSlice, Parallelizer, PartialPlan
 from meshwright.specs.strategy import LayerStrategy
-from meshwright.specs.workload import Precision, Workload
+from meshwright.specs.workload import Workload
 
 __all__ = [
     "Attention",

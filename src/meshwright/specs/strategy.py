@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from meshwright.specs.by_kind import BY_KIND
 from meshwright.specs.check import Check
 from meshwright.specs.dtypes import DTYPE_BYTES
-from meshwright.specs.workload import Precision
+from meshwright.specs.precision import Precision
 
 TensorOverlap = Literal["none", "bulk", "ring"]
 

@@ -8,125 +8,8 @@ from typing import Literal
 from meshwright.errors import Problem, UnsupportedError, unknown_name
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.check import Check
-from meshwright.specs.dtypes import DTYPE_BYTES
+from meshwright.specs.precision import PRECISIONS, Precision
 from meshwright.specs.software import DEFAULT_SOFTWARE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Precision:
-    """The number format of each role."""
-
-    name: str
-    compute: str
-    """Format of the GEMMs' inputs."""
-    activations: str
-    """Format in which activations are kept and sent."""
-    weights: str
-    gradients: str
-    """Format of the accumulated gradients."""
-    master: str | None
-    """Main copy the optimizer updates, None if the weights themselves are it."""
-    moments: str
-    reduce: str
-    """Format in which gradients cross the network."""
-    weight_cache_bytes: float = 0.0
-    """Extra bytes per parameter a recipe keeps, such as fp8 copies of the weights."""
-    master_gradient_copy: bool = False
-    """fp16 recipes keep a second, fp32 copy of the gradients."""
-    gathered: str | None = None
-    """Format in which weights cross the network, None if that of the weights."""
-    sums_in_copy: bool = False
-    """Whether every micro-batch's gradient is added to the fp32 copy, not to the gradient kept beside it."""
-
-    def __post_init__(self) -> None:
-        check = Check(f"precision {self.name}")
-        for role in ("compute", "activations", "weights", "gradients", "moments", "reduce"):
-            check.one_of(role, getattr(self, role), tuple(DTYPE_BYTES))
-        for role in ("master", "gathered"):
-            if getattr(self, role) is not None:
-                check.one_of(role, getattr(self, role), tuple(DTYPE_BYTES))
-        check.done()
-
-    def bytes_of(self, role: str) -> float:
-        """Bytes per element of a role."""
-        name = getattr(self, role)
-        return 0.0 if name is None else DTYPE_BYTES[name]
-
-    @property
-    def gathered_bytes(self) -> float:
-        """Bytes of a weight on its way to other ranks."""
-        return self.bytes_of("gathered") or self.bytes_of("weights")
-
-    @property
-    def adding_bytes(self) -> float:
-        """Bytes moved to add one finished gradient to the sum in a kernel of its own.
-
-        Read both, write the sum; into an fp32 copy: cast (read, write 4), add (read 4 twice, write 4), clear.
-        """
-        gradient = self.bytes_of("gradients")
-        return 2 * gradient + 16.0 if self.sums_in_copy else 3 * gradient
-
-
-PRECISIONS: dict[str, Precision] = {
-    policy.name: policy
-    for policy in (
-        Precision(
-            name="bf16",
-            compute="bf16",
-            activations="bf16",
-            weights="bf16",
-            gradients="fp32",
-            master="fp32",
-            moments="fp32",
-            reduce="fp32",
-        ),
-        Precision(
-            name="fp16",
-            compute="fp16",
-            activations="fp16",
-            weights="fp16",
-            gradients="fp16",
-            master="fp32",
-            moments="fp32",
-            reduce="fp16",
-            master_gradient_copy=True,
-        ),
-        Precision(
-            name="fp8",
-            compute="fp8",
-            activations="bf16",
-            weights="bf16",
-            gradients="fp32",
-            master="fp32",
-            moments="fp32",
-            reduce="fp32",
-            weight_cache_bytes=2.0,
-        ),
-        Precision(
-            name="nvfp4",
-            compute="nvfp4",
-            activations="bf16",
-            weights="bf16",
-            gradients="fp32",
-            master="fp32",
-            moments="fp32",
-            reduce="fp32",
-            weight_cache_bytes=2.0,
-        ),
-        Precision(
-            name="fp32",
-            compute="fp32",
-            activations="fp32",
-            weights="fp32",
-            gradients="fp32",
-            master=None,
-            moments="fp32",
-            reduce="fp32",
-        ),
-    )
-}
-"""The recipes behind `--dtype`: Megatron-LM's mixed precision (18 bytes per parameter in bf16, 20 in fp16 and in fp8
-with cached weight copies, 20 in nvfp4, 16 in fp32)."""
 
 OPTIMIZER_MOMENTS: dict[str, float] = {
     "adam": 2.0,
@@ -137,18 +20,6 @@ OPTIMIZER_MOMENTS: dict[str, float] = {
     "lion": 1.0,
 }
 """States per parameter, each in the format of `Precision.moments`."""
-
-
-def precision(name: str) -> Precision:
-    """The recipe of this name.
-
-    Raises:
-        UnsupportedError: for a name that is none.
-    """
-    try:
-        return PRECISIONS[name]
-    except KeyError:
-        raise UnsupportedError(unknown_name("dtype", name, PRECISIONS), code="MW403") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.shapes import Bool, Float, Int
-from meshwright.specs.workload import OPTIMIZER_MOMENTS, Precision
+from meshwright.specs.precision import Precision
+from meshwright.specs.workload import OPTIMIZER_MOMENTS
 
 Z0, Z1, Z2, Z3 = 0, 1, 2, 3
 

@@ -41,7 +41,9 @@ def shard_experts(op: Linear, columns: StrategyColumns, top_k: float) -> LocalGe
     )
 
 
-def exchange_calls(op: Exchange, columns: StrategyColumns, top_k: float, activation_bytes: float) -> tuple[Call, ...]:
+def exchange_calls(
+    op: Exchange, columns: StrategyColumns, top_k: float, activation_bytes: float, dispatched_bytes: float | None = None
+) -> tuple[Call, ...]:
     """The collectives that bring tokens to experts or back, forward and backward.
 
     Args:
@@ -49,16 +51,16 @@ def exchange_calls(op: Exchange, columns: StrategyColumns, top_k: float, activat
         columns: strategies, one per row.
         top_k: experts a token visits.
         activation_bytes: per element sent.
+        dispatched_bytes: per element on its way to an expert: tokens forward, gradients of results backward; as the
+            rest by default. Sums of what experts give back stay in the format of the activations.
 
     Returns:
         An all-to-all of T k h bytes per rank over ep, and over etp a gather before (scatter after) the experts.
         With a deduplicating dispatcher a token enters each domain once.
         Pipelined in c chunks, all but 1/c of the exchange hides behind the experts.
     """
-    per_rank = columns.received(top_k) / columns.etp * op.width * activation_bytes
-    crossing = per_rank * (columns.ep > 1)
+    elements = columns.received(top_k) / columns.etp * op.width
     copies = 1.0 if columns.deduplicated is None else np.where(columns.deduplicated, float(top_k), 1.0)
-    gathered = per_rank * columns.etp * (columns.etp > 1)
     calls: tuple[Call, ...] = ()
     phases: tuple[tuple[Literal["forward", "backward"], Phase], ...] = (
         ("forward", "forward"),
@@ -66,13 +68,14 @@ def exchange_calls(op: Exchange, columns: StrategyColumns, top_k: float, activat
     )
     for phase, compute in phases:
         gather = (op.direction == "dispatch") == (phase == "forward")
+        per_rank = elements * (dispatched_bytes or activation_bytes if gather else activation_bytes)
         calls += (
             Call(
                 kind="all_to_all",
                 category="ep",
                 phase=phase,
                 group="ep",
-                payload_bytes=crossing,
+                payload_bytes=per_rank * (columns.ep > 1),
                 copies=copies,
                 beside=compute,
                 # Dispatch and combine share the experts' time.
@@ -84,7 +87,7 @@ def exchange_calls(op: Exchange, columns: StrategyColumns, top_k: float, activat
                 category="ep",
                 phase=phase,
                 group="etp",
-                payload_bytes=gathered,
+                payload_bytes=per_rank * columns.etp * (columns.etp > 1),
             ),
         )
     return calls

@@ -8,8 +8,8 @@ import numpy as np
 
 from meshwright.shapes import Float
 from meshwright.specs.operators import Kept, LayerWork
+from meshwright.specs.precision import Precision
 from meshwright.specs.strategy import Recompute
-from meshwright.specs.workload import Precision
 from meshwright.strategies.base import StrategyColumns, region_scale
 
 
@@ -46,7 +46,7 @@ def tensor_bytes(
     for kept in tensors:
         size = {
             "activation": precision.bytes_of("activations"),
-            "input": min(precision.bytes_of("activations"), precision.bytes_of("compute")),
+            "input": precision.input_bytes,
             "mask": 1.0,
             "fp32": 4.0,
         }[kept.role]

@@ -6,20 +6,65 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.formats.megatron import megatron_script, read_flags
+from meshwright.errors import UnsupportedError
+from meshwright.formats.megatron import MegatronFlags, megatron_script, read_flags
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs import PlanRow
-from meshwright.specs.workload import PRECISIONS
+from meshwright.specs.precision import EIGHT_BIT, PRECISIONS, Precision, stated
 from tests.formats.jobs import job
 
+UNSAID = ("int8", "tf32")
+"""Recipes that no option asks for: the first is refused, the second is what fp32 is on devices that have it."""
 
-@pytest.mark.parametrize("name", PRECISIONS)
+
+def through_flags(recipe: Precision) -> MegatronFlags:
+    """Written into a script and read back."""
+    made = job(plan_of(PlanRow(dp=2, sharding="z1", gbs=2), [4]))
+    made = replace(made, workload=replace(made.workload, precision=recipe))
+    return read_flags(megatron_script(made).text)
+
+
+@pytest.mark.parametrize("name", sorted(set(PRECISIONS) - set(UNSAID)))
 def test_every_recipe_survives_its_flags(name: str) -> None:
-    plan = plan_of(PlanRow(dp=2, sharding="z1", gbs=2), [4])
     for changed in ({}, {"moments": "bf16"}):
         recipe = replace(PRECISIONS[name], **changed)
-        made = job(plan)
-        made = replace(made, workload=replace(made.workload, precision=recipe))
-        read = read_flags(megatron_script(made).text)
+        read = through_flags(recipe)
         assert read.problems == ()
         assert read.workload["precision"] == recipe
+
+
+@pytest.mark.parametrize("name", EIGHT_BIT)
+def test_weights_in_8_bits_alone_are_gathered_and_counted_once(name: str) -> None:
+    recipe = stated(PRECISIONS[name], {"weight_dtype": "fp8"})
+    read = through_flags(recipe).workload["precision"]
+    assert read == recipe
+    assert read.weights == name
+
+
+def test_gradients_and_dispatch_of_scripts_are_read() -> None:
+    recipe = replace(PRECISIONS["mxfp8"], gradients="bf16", reduce="bf16", dispatched="mxfp8", moments="fp8")
+    assert through_flags(recipe).workload["precision"] == recipe
+    words = ["--bf16", "--use-precision-aware-optimizer", "--main-grads-dtype", "bf16", "--exp-avg-dtype", "bf16"]
+    read = read_flags([*words, "--exp-avg-sq-dtype", "bf16", "--main-params-dtype", "fp16"], devices=1)
+    found = read.workload["precision"]
+    assert (found.gradients, found.moments, found.master) == ("bf16", "bf16", "fp16")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "what"),
+    [
+        (PRECISIONS["int8"], "compute is 'int8'"),
+        (stated(PRECISIONS["bf16"], {"main_copy": "none"}), "master is None"),
+        (stated(PRECISIONS["fp8"], {"gather_dtype": "fp8"}), "gathered is 'fp8'"),
+        (stated(PRECISIONS["bf16"], {"dispatch_dtype": "fp8"}), "dispatched is 'fp8-block'"),
+        (stated(PRECISIONS["bf16"], {"reduce_dtype": "int8"}), "gradients is 'fp32'"),
+    ],
+)
+def test_formats_that_no_option_asks_for_are_refused(recipe: Precision, what: str) -> None:
+    with pytest.raises(UnsupportedError, match=what):
+        through_flags(recipe)
+
+
+def test_one_way_to_experts_alone_is_a_problem() -> None:
+    read = read_flags(["--bf16", "--moe-dispatch-fwd-dtype", "mxfp8"], devices=1)
+    assert "one way to experts in mxfp8" in [problem.what for problem in read.problems]

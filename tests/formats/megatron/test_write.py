@@ -21,6 +21,7 @@ from meshwright.formats.megatron.options import known_options
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs import ExecutionPlan, PlanRow
 from meshwright.specs.job import Job
+from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.strategy import (
     ContextParallel,
     DataParallel,
@@ -30,7 +31,6 @@ from meshwright.specs.strategy import (
     Tensor1D,
     TensorNamed,
 )
-from meshwright.specs.workload import PRECISIONS
 from tests.formats.jobs import MOE_LAYER, job
 from tests.formats.megatron.specs import DEEPSEEK, with_model
 from tests.formats.rows import rows

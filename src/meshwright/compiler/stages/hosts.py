@@ -9,7 +9,8 @@ from meshwright.compiler.sharding.cost import LogicalMesh, MeshAxis
 from meshwright.errors import InputError, Problem
 from meshwright.estimate.hardware import hardware_of
 from meshwright.specs.cluster import NodeGroup
-from meshwright.specs.workload import Workload, precision
+from meshwright.specs.precision import precision
+from meshwright.specs.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

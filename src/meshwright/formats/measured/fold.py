@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from meshwright.specs.precision import PRECISIONS, Precision
 from meshwright.specs.strategy import RECOMPUTE_MODULES
-from meshwright.specs.workload import PRECISIONS, Precision
 
 
 class Refused(ValueError):

@@ -6,16 +6,20 @@ from dataclasses import replace
 
 from meshwright.errors import Problem
 from meshwright.formats.megatron.options import Values
-from meshwright.specs.workload import PRECISIONS, Precision
+from meshwright.specs.precision import EIGHT_BIT, PRECISIONS, Precision, stated
 
 _LOW = {
     "fp8": (("--fp8-format", "hybrid"), ("--fp8-recipe", "delayed")),
+    "fp8-block": (("--fp8-format", "e4m3"), ("--fp8-recipe", "blockwise")),
     "mxfp8": (("--fp8-format", "e4m3"), ("--fp8-recipe", "mxfp8")),
     "fp4": (("--fp4-format", "e2m1"), ("--fp4-recipe", "nvfp4")),
     "nvfp4": (("--fp4-format", "e2m1"), ("--fp4-recipe", "nvfp4")),
 }
 """Formats of GEMM inputs below the 16-bit formats."""
 _MOMENTS = ("fp32", "bf16", "fp16", "fp8")
+_RECIPES = {"mxfp8": "mxfp8", "blockwise": "fp8-block"}
+"""Recipes of PRECISIONS by Megatron-LM's name, where it is not the one with one scale per tensor."""
+_DISPATCH = ("--moe-dispatch-fwd-dtype", "--moe-combine-bwd-dtype")
 
 
 def precision_flags(precision: Precision, *, sharded: bool) -> tuple[list[tuple[str, str]], list[Problem]]:
@@ -43,10 +47,16 @@ def precision_flags(precision: Precision, *, sharded: bool) -> tuple[list[tuple[
             refuse("compute", "8- and 4-bit recipes stand on bf16 or fp16")
     elif precision.compute not in (base, "tf32"):
         refuse("compute", f"GEMMs compute in the format of the activations, {base}, or below it")
-    if precision.weights == "fp8" and precision.compute in ("fp8", "mxfp8"):
+    if precision.weights in EIGHT_BIT and precision.weights == precision.compute:
         flags.append(("--fp8-param-gather", ""))
     elif precision.weights != base:
         refuse("weights", f"weights are kept in the format of the activations, {base}", f"use {base}")
+    if precision.gathered not in (None, precision.weights):
+        refuse("gathered", "weights are gathered in the format they are kept in", "leave --gather-dtype out")
+    if precision.dispatched == "mxfp8":
+        flags += [(flag, "mxfp8") for flag in _DISPATCH]
+    elif precision.dispatched not in (None, base):
+        refuse("dispatched", f"tokens are sent to experts in {base} or mxfp8", f"use {base} or mxfp8")
     standard = PRECISIONS.get(base, PRECISIONS["bf16"])
     gradients = (precision.gradients, precision.reduce)
     if gradients == ("bf16", "bf16") and base == "bf16":
@@ -85,12 +95,13 @@ def read_precision(values: Values) -> tuple[Precision, list[Problem]]:
         if not given:
             problems.append(Problem(what="--fp8-format without --bf16", why="8-bit recipes stand on 16-bit weights"))
         recipe = PRECISIONS["fp8"] if base == "bf16" else replace(recipe, compute="fp8", weight_cache_bytes=2.0)
-        if values.text("--fp8-recipe") == "mxfp8":
-            recipe = replace(recipe, name="mxfp8", compute="mxfp8")
+        block = _RECIPES.get(values.text("--fp8-recipe"))
+        if block and base == "bf16":
+            recipe = PRECISIONS[block]
         if values.has("--fp4-format"):
-            recipe = replace(recipe, name="nvfp4", compute="nvfp4")
-        if values.has("--fp8-param-gather"):
-            recipe = replace(recipe, weights="fp8")
+            recipe = replace(PRECISIONS["fp8"], name="nvfp4", compute="nvfp4")
+        if values.has("--fp8-param-gather") and recipe.compute in EIGHT_BIT:
+            recipe = stated(recipe, {"weight_dtype": "fp8"})
     if values.has("--grad-reduce-in-bf16"):
         recipe = replace(recipe, gradients="bf16", reduce="bf16")
     elif values.has("--accumulate-allreduce-grads-in-fp32") and base == "fp16":
@@ -105,4 +116,13 @@ def read_precision(values: Values) -> tuple[Precision, list[Problem]]:
         )
         if values.text("--main-params-dtype", "fp32") == "fp16" and recipe.master is not None:
             recipe = replace(recipe, master="fp16")
+        if values.text("--main-grads-dtype", "fp32") == "bf16":
+            recipe = replace(recipe, gradients="bf16", reduce="bf16")
+    sent = {values.text(flag, base) for flag in _DISPATCH}
+    if sent == {"mxfp8"}:
+        recipe = replace(recipe, dispatched="mxfp8")
+    elif "mxfp8" in sent:
+        why = "tokens forward and gradients of their results backward are planned in one format"
+        fix = f"give {' and '.join(_DISPATCH)} alike"
+        problems.append(Problem(what="one way to experts in mxfp8", why=why, fix=fix, field=_DISPATCH[0]))
     return recipe, problems
