@@ -62,12 +62,36 @@ def test_not_a_model(config: dict[str, Any]) -> None:
     assert fields_of(caught.value) <= {"model_type", "text_config"}
 
 
-def test_unknown_family_names_the_nearest() -> None:
+def test_a_family_of_unknown_name_is_read_by_its_fields_and_said() -> None:
+    model = read_config(LLAMA | {"model_type": "qwen33"}, "m")
+    assert model.parameters == read_config(LLAMA, "m").parameters
+    (note,) = model.notes
+    assert "model_type 'qwen33' is unknown (nearest known: qwen3)" in note
+    assert "32 heads in 8 groups, gated MLPs, 2 RMSNorms a layer, untied embeddings" in note
+
+
+def test_a_key_that_may_change_an_unknown_model_is_refused_by_name_and_value() -> None:
     with pytest.raises(UnsupportedError) as caught:
-        read_config(LLAMA | {"model_type": "qwen33"}, "m")
-    assert caught.value.code == "MW401"
+        read_config(LLAMA | {"model_type": "mine", "wormhole_depth": 7, "rope_theta": 1e6, "residual_lanes": 0}, "m")
+    assert fields_of(caught.value) == {"wormhole_depth"}
     assert caught.value.exit_code == 4
-    assert "nearest known: qwen3" in caught.value.render()
+    assert "wormhole_depth is 7" in caught.value.render()
+
+
+@pytest.mark.parametrize("family", ["llama", "mine"])
+def test_a_key_that_changes_any_model_is_refused_whatever_the_family(family: str) -> None:
+    with pytest.raises(UnsupportedError, match="several residual streams"):
+        read_config(LLAMA | {"model_type": family, "hc_mult": 4}, "m")
+
+
+def test_a_key_that_a_known_family_does_not_have_is_left_out_and_said() -> None:
+    model = read_config(LLAMA | {"wormhole_depth": 7, "rope_theta": 1e6}, "m")
+    assert model.notes == ("left out, as its family has no such key: 'wormhole_depth'",)
+
+
+def test_two_spellings_that_disagree() -> None:
+    with pytest.raises(InputError, match="hidden_size is 4096, and both name the same size"):
+        read_config(LLAMA | {"d_model": 2048}, "m")
 
 
 def test_a_problem_inside_text_config_says_where() -> None:
@@ -84,6 +108,7 @@ def test_parameters_beyond_meaning() -> None:
     config = MOE | {
         "model_type": "mixtral",
         "num_local_experts": 60_000,
+        "num_experts": 60_000,
         "hidden_size": 2**20,
         "num_hidden_layers": 999,
     }

@@ -73,4 +73,4 @@ def test_qwen2_moe_has_a_gated_shared_expert() -> None:
 
 def test_experts_are_checked() -> None:
     with pytest.raises(InputError, match="must not exceed the number of experts = 2"):
-        read_config(MOE | {"model_type": "mixtral", "num_local_experts": 2}, "m")
+        read_config(MOE | {"model_type": "mixtral", "num_local_experts": 2, "num_experts": 2}, "m")

@@ -1,4 +1,4 @@
-"""Models from Hugging Face config.json: each family is one function that says where it differs from Llama.
+"""Models from Hugging Face config.json: one reader for all decoders, and one entry a family that says where it differs.
 
 Keys and what a missing one means follow the configuration classes of the transformers library; where a class would
 fill in the shape of some other model (its hidden size, its layers), the key must be there instead.
@@ -10,45 +10,137 @@ from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 
-from meshwright.errors import InputError, Problem, UnsupportedError, nearest
-from meshwright.formats.huggingface.decoder import DecoderFamily
+from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.formats.huggingface.decoder import read_decoder
+from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.fields import Fields, show
+from meshwright.formats.huggingface.nested import TEXT_ONLY, find_text
 from meshwright.specs.model import ModelSpec
 
 __all__ = ["FAMILIES", "read_config"]
 
 FAMILIES: dict[str, str] = {
+    "RefinedWeb": "gpt.falcon",
+    "RefinedWebModel": "gpt.falcon",
+    "apertus": "dense.apertus",
+    "arcee": "dense.arcee",
+    "baichuan": "dense.baichuan",
+    "beam": "moe.beam",
+    "bitnet": "dense.bitnet",
     "bloom": "gpt.bloom",
+    "chatglm": "dense.chatglm",
+    "cohere": "dense.cohere",
+    "cohere2": "dense.cohere2",
+    "cwm": "dense.llama",
+    "dbrx": "moe.dbrx",
+    "deepseek": "moe.deepseek_moe",
     "deepseek_v2": "moe.deepseek_v2",
     "deepseek_v3": "moe.deepseek_v3",
+    "dots1": "moe.dots1",
+    "emu3_text_model": "dense.llama",
+    "ernie4_5": "dense.ernie4_5",
+    "ernie4_5_moe": "moe.ernie4_5_moe",
+    "exaone4": "dense.exaone4",
+    "exaone_moe": "moe.exaone_moe",
     "falcon": "gpt.falcon",
+    "flex_olmo": "moe.flex_olmo",
+    "flint": "moe.flint",
     "gemma": "dense.gemma",
     "gemma2": "dense.gemma2",
     "gemma3": "dense.gemma3",
     "gemma3_text": "dense.gemma3",
+    "glm": "dense.glm",
+    "glm4": "dense.glm4",
+    "glm4_moe": "moe.glm4_moe",
+    "glm4v_moe_text": "moe.glm4_moe",
+    "glm4v_text": "dense.glm4",
     "gpt": "gpt.gpt",
+    "gpt-sw3": "gpt.gpt2",
     "gpt2": "gpt.gpt2",
+    "gpt_bigcode": "gpt.gpt_bigcode",
     "gpt_neox": "gpt.gpt_neox",
     "gpt_oss": "moe.gpt_oss",
+    "gptj": "gpt.gptj",
+    "granite": "dense.granite",
+    "granite_swa": "dense.granite_swa",
+    "granitemoe": "moe.granitemoe",
+    "granitemoe_swa": "moe.granitemoe",
+    "granitemoeshared": "moe.granitemoe",
+    "grok": "moe.grok",
+    "grok-1": "moe.grok",
+    "helium": "dense.helium",
+    "hunyuan": "moe.hunyuan_moe",
+    "hunyuan_v1_dense": "dense.hunyuan_dense",
+    "hunyuan_v1_moe": "moe.hunyuan_moe",
+    "hy_v3": "moe.hy_v3",
+    "internlm": "dense.internlm",
+    "internlm2": "dense.internlm2",
+    "internlm3": "dense.internlm3",
+    "iquestcoder": "dense.llama",
     "kimi_k2": "moe.deepseek_v3",
+    "kolibri1": "moe.kolibri1",
     "llama": "dense.llama",
     "llama4": "moe.llama4",
     "llama4_text": "moe.llama4",
+    "mimo": "dense.mimo",
+    "minicpm": "dense.minicpm",
+    "minicpm3": "moe.minicpm3",
+    "minimax_m2": "moe.minimax_m2",
+    "ministral": "dense.ministral",
+    "ministral3": "dense.ministral3",
     "mistral": "dense.mistral",
     "mixtral": "moe.mixtral",
+    "mpt": "gpt.mpt",
+    "nanochat": "dense.nanochat",
+    "nemotron": "gpt.nemotron",
+    "olmo": "dense.olmo",
+    "olmo2": "dense.olmo2",
+    "olmo3": "dense.olmo3",
+    "olmoe": "moe.olmoe",
     "opt": "gpt.opt",
+    "orion": "gpt.orion",
     "phi": "gpt.phi",
     "phi3": "dense.phi3",
+    "phi3_v": "dense.phi3",
     "phimoe": "moe.phimoe",
+    "qwen": "dense.qwen",
     "qwen2": "dense.qwen2",
+    "qwen2_5_vl": "dense.qwen2",
+    "qwen2_5_vl_text": "dense.qwen2",
     "qwen2_moe": "moe.qwen2_moe",
+    "qwen2_vl": "dense.qwen2",
+    "qwen2_vl_text": "dense.qwen2",
     "qwen3": "dense.qwen3",
     "qwen3_moe": "moe.qwen3_moe",
+    "qwen3_vl_moe_text": "moe.qwen3_moe",
+    "qwen3_vl_text": "dense.qwen3",
+    "seed_oss": "dense.seed_oss",
+    "skywork": "dense.llama",
+    "smollm3": "dense.smollm3",
+    "solar": "dense.llama",
+    "stablelm": "gpt.stablelm",
+    "stablelm_epoch": "gpt.stablelm",
+    "starcoder2": "gpt.starcoder2",
+    "vaultgemma": "dense.vaultgemma",
+    "yi": "dense.llama",
 }
-"""`model_type` to the function that reads it, imported when a config of its family is read."""
+"""`model_type` to the file and the entry that say where its family differs, imported when a config is read."""
+
+REFUSED: dict[str, str] = {
+    "diffllama": "two attention maps subtracted from each other",
+    "jetmoe": "experts in its attention",
+    "rwkv": "RWKV layers",
+    "rwkv5": "RWKV layers",
+    "rwkv6": "RWKV layers",
+    "rwkv7": "RWKV layers",
+    "xlstm": "xLSTM layers",
+    "recurrent_gemma": "recurrent layers",
+    "zamba": "a block shared by several layers",
+    "zamba2": "a block shared by several layers",
+}
+"""Families whose configs do not say by any key what no reader understands, and what that is."""
 
 MAX_PARAMETERS = 10**16
-TEXT_ONLY = "only the text model is planned; the other parts of the config are left out"
 
 
 def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
@@ -60,11 +152,12 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
         source: where the config comes from.
 
     Returns:
-        The model; of a config with a `text_config` the text model, and a note says so.
+        The model; of a config with a `text_config` the text model, and a note says so. A family of unknown name is
+        read by its fields, and a note says as what.
 
     Raises:
         InputError: if it is not the config of a model; every problem at once.
-        UnsupportedError: if the family, or something the config asks of it, is unknown here.
+        UnsupportedError: if something the config asks for is not understood or cannot be planned.
 
     Source: configuration classes of github.com/huggingface/transformers, src/transformers/models.
     """
@@ -77,12 +170,18 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
             ),
             code="MW204",
         )
-    family, inner = _family(config, name)
-    path = "" if inner is None else "text_config."
-    fields = Fields(config if inner is None else inner, name=name, outer=None if inner is None else config, path=path)
-    file, function = FAMILIES[family].split(".")
-    decoder: DecoderFamily = getattr(import_module(f"{__name__}.{file}"), function)(fields)
-    model = decoder.model(fields, function)
+    text = find_text(config, name, FAMILIES)
+    if text.said in REFUSED:
+        problem = Problem(
+            what=f"model {name}: model_type is {show(text.said)}",
+            why=f"it has {REFUSED[text.said]}, which cannot be planned here",
+            field="model_type",
+        )
+        raise UnsupportedError(problem, code="MW401")
+    family, called = _family(text.said)
+    known = text.said in FAMILIES
+    fields = Fields(text.config, name=name, family=family, outer=text.outer, path=text.path, known=known)
+    model = read_decoder(fields, family, called)
     if model.parameters > MAX_PARAMETERS:
         raise InputError(
             Problem(
@@ -92,67 +191,16 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
             ),
             code="MW204",
         )
-    notes = model.notes if inner is None else (*model.notes, TEXT_ONLY)
-    return replace(model, source=source or model.source, notes=notes)
+    notes = model.notes
+    if not known:
+        from meshwright.formats.huggingface.generic import assumed
+
+        notes = (assumed(model, text.said, FAMILIES), *notes)
+    return replace(model, source=source or model.source, notes=(*notes, TEXT_ONLY) if text.towers else notes)
 
 
-def _family(config: Mapping[str, object], name: str) -> tuple[str, Mapping[str, object] | None]:
-    """The family to read, and the nested text config where there is one."""
-    said = config.get("model_type")
-    text = config.get("text_config")
-    if text is not None and not isinstance(text, Mapping):
-        problem = Problem(
-            what=f"model {name}: text_config is {show(text)}",
-            why="must be an object",
-            fix="pass the config.json as published",
-            field="text_config",
-        )
-        raise InputError(problem, code="MW204")
-    if text is not None:
-        inner = text.get("model_type")
-        if isinstance(inner, str) and inner in FAMILIES:
-            return inner, text
-        if inner is None and isinstance(said, str) and said in FAMILIES:
-            return said, text
-        said = inner or said
-    if said is None:
-        said = _from_architecture(config)
-    if not isinstance(said, str) or not said:
-        schema = config.get("schema")
-        if isinstance(schema, str) and schema.startswith("meshwright.plan"):
-            problem = Problem(
-                what=f"model {name} is a plan file",
-                why="it holds a plan, and its model with it",
-                fix=f"name it as the plan: --plan {name}.json",
-                field="model",
-            )
-            raise InputError(problem, code="MW204")
-        problem = Problem(
-            what=f"model {name}: model_type is {'missing' if said is None else show(said)}",
-            why="it names the family, so this is not the config.json of a model",
-            fix="pass the config.json that lies beside a model's weights (not that of a tokenizer or an index)",
-            field="model_type",
-        )
-        raise InputError(problem, code="MW204")
-    if said not in FAMILIES:
-        close = nearest(said, FAMILIES)
-        problem = Problem(
-            what=f"model {name}: unknown family {show(said)}",
-            why="no reader for this model_type",
-            fix=(f"nearest known: {', '.join(close)}; " if close else "") + f"known: {', '.join(sorted(FAMILIES))}",
-            field="model_type",
-        )
-        raise UnsupportedError(problem, code="MW401")
-    return said, None
-
-
-def _from_architecture(config: Mapping[str, object]) -> object:
-    """The family whose class `architectures` names (LlamaForCausalLM: llama), or None."""
-    names = config.get("architectures")
-    first = names[0] if isinstance(names, (list, tuple)) and names else None
-    if not isinstance(first, str):
-        return None
-    plain = first.partition("For")[0].lower()
-    by_class = {family.replace("_", ""): family for family in FAMILIES}
-    by_class["gpt2lmheadmodel"] = "gpt2"
-    return by_class.get(plain, first)
+def _family(said: str) -> tuple[Family, str]:
+    """What a `model_type` leaves unsaid, and the family's name."""
+    file, _, entry = FAMILIES.get(said, "generic.generic").partition(".")
+    family: Family = getattr(import_module(f"{__name__}.{file}"), entry)
+    return family, entry if said in FAMILIES else said

@@ -1,97 +1,202 @@
-"""Families of Llama's layers, RMSNorm and a gated MLP: Llama, Mistral, Qwen, Gemma, Phi-3."""
+"""Families of RMSNorm and a gated MLP, as Llama has them: each says where it differs."""
 
 from __future__ import annotations
 
-from meshwright.formats.huggingface.decoder import DecoderFamily, sliding_window
+from collections.abc import Mapping
+
+from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.fields import Fields
 
+_GEMMA = {"head_dim": 256, "tie_word_embeddings": True}
+_POST_NORMS = {"norms": 4}
 
-def llama(fields: Fields) -> DecoderFamily:
-    """Llama 1 to 3.3, and the many models that share its layers."""
-    bias = fields.flag("attention_bias", default=False)
-    return DecoderFamily(
-        kv_heads="optional", qkv_bias=bias, out_bias=bias, mlp_bias=fields.flag("mlp_bias", default=False)
-    )
-
-
-def mistral(fields: Fields) -> DecoderFamily:
-    """Mistral: every layer has the same window; null means none, a missing key the 4,096 of the first release."""
-    return DecoderFamily(window=sliding_window(fields, 4096))
-
-
-def qwen2(fields: Fields) -> DecoderFamily:
-    """Qwen 2 and 2.5: biases on the query, key and value projections, never on the output."""
-    window, sliding = qwen_window(fields)
-    return DecoderFamily(qkv_bias=True, window=window, sliding=sliding)
-
-
-def qwen3(fields: Fields) -> DecoderFamily:
-    """Qwen 3: norms on queries and keys; head size 128 unless given."""
-    window, sliding = qwen_window(fields)
-    bias = fields.flag("attention_bias", default=False)
-    return DecoderFamily(
-        defaults={"head_dim": 128}, qkv_bias=bias, out_bias=bias, qk_norm=True, window=window, sliding=sliding
-    )
-
-
-def gemma(fields: Fields) -> DecoderFamily:
-    """Gemma 1: head size 256 and tied embeddings unless given."""
-    bias = fields.flag("attention_bias", default=False)
-    return DecoderFamily(defaults={"head_dim": 256}, tied=True, qkv_bias=bias, out_bias=bias)
+_LLAMA_SIZES = {
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "vocab_size": 32_000,
+    "max_position_embeddings": 2048,
+}
+_MISTRAL_SIZES = {
+    **_LLAMA_SIZES,
+    "intermediate_size": 14336,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131_072,
+}
+_QWEN2_SIZES = {
+    **_LLAMA_SIZES,
+    "intermediate_size": 22016,
+    "num_key_value_heads": 32,
+    "vocab_size": 151_936,
+    "max_position_embeddings": 32_768,
+}
+llama = Family(title="Llama 1 to 3.3, Yi, TinyLlama and others of its layers", required=(), sizes=_LLAMA_SIZES)
+mistral = Family(title="Mistral", defaults={"sliding_window": 4096}, fixed={"slides": "all"}, sizes=_MISTRAL_SIZES)
+ministral3 = Family(title="Ministral 3", fixed={"slides": "all"})
+ministral = Family(title="Ministral")
 
 
-def gemma2(fields: Fields) -> DecoderFamily:
-    """Gemma 2: four norms a layer; even layers see a window of 4,096, odd ones everything."""
-    bias = fields.flag("attention_bias", default=False)
-    return DecoderFamily(
-        defaults={"head_dim": 256},
-        tied=True,
-        qkv_bias=bias,
-        out_bias=bias,
-        norms=4,
-        window=sliding_window(fields, 4096),
-        sliding=fields.sliding(fields.layers(), lambda number: number % 2 == 0),
-    )
+def _qwen(fields: Fields) -> Mapping[str, object]:
+    """Its `intermediate_size` counts gate and up projection together."""
+    return {"intermediate_size": fields.whole("intermediate_size", low=2) // 2}
 
 
-def gemma3(fields: Fields) -> DecoderFamily:
-    """Gemma 3: as Gemma 2 with query and key norms and five window layers to a full one.
+qwen = Family(
+    title="Qwen 1",
+    source="configuration and modelling files of Qwen/Qwen-7B on Hugging Face",
+    spells={"max_position_embeddings": ("max_position_embeddings", "seq_length")},
+    fixed={"qkv_bias": True, "out_bias": False, "mlp_bias": False, "multi_head": True},
+    required=(),
+    dropouts=("attn_dropout_prob", "emb_dropout_prob"),
+    rule=_qwen,
+)
+qwen2 = Family(
+    title="Qwen 1.5, 2 and 2.5",
+    defaults={"use_sliding_window": False, "sliding_window": 4096},
+    fixed={"qkv_bias": True, "out_bias": False, "slides": "from max_window_layers"},
+    sizes=_QWEN2_SIZES,
+)
+qwen3 = Family(
+    title="Qwen 3",
+    defaults={"head_dim": 128, "use_sliding_window": False, "sliding_window": 4096},
+    fixed={"qk_norm": "head", "slides": "from max_window_layers"},
+)
+gemma = Family(title="Gemma 1", defaults=_GEMMA)
+gemma2 = Family(
+    title="Gemma 2",
+    defaults={**_GEMMA, "sliding_window": 4096},
+    fixed={**_POST_NORMS, "slides": "even"},
+)
+# Published configs of Gemma 3 leave out what equals the defaults of `Gemma3TextConfig`.
+gemma3 = Family(
+    title="Gemma 3",
+    defaults={
+        **_GEMMA,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "vocab_size": 262_208,
+        "max_position_embeddings": 131_072,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 6,
+    },
+    fixed={**_POST_NORMS, "qk_norm": "head", "slides": "but every n-th"},
+)
+vaultgemma = Family(
+    title="VaultGemma", defaults={**_GEMMA, "sliding_window": 4096}, fixed={"slides": "even", "norms": 2}
+)
+phi3 = Family(
+    title="Phi-3 and Phi-4",
+    fixed={"slides": "all"},
+    required=(),
+    dropouts=("attention_dropout", "resid_pdrop", "embd_pdrop"),
+)
+olmo = Family(title="OLMo 1", required=())
+olmo2 = Family(title="OLMo 2", fixed={"qk_norm": "all"}, required=())
+olmo3 = Family(
+    title="OLMo 3",
+    defaults={"sliding_window": 4096, "sliding_window_pattern": 4},
+    fixed={"qk_norm": "all", "slides": "but every n-th"},
+    required=(),
+)
+smollm3 = Family(
+    title="SmolLM3", defaults={"tie_word_embeddings": True, "use_sliding_window": False}, fixed={"slides": "all"}
+)
+granite = Family(title="Granite 3 dense", required=())
+seed_oss = Family(title="Seed-OSS", defaults={"qkv_bias": True, "out_bias": False, "head_dim": 128})
+internlm = Family(
+    title="InternLM 1",
+    source="configuration and modelling files of internlm/internlm-7b on Hugging Face",
+    defaults={"bias": True},
+    fixed={"mlp_bias": False},
+    required=(),
+)
+internlm2 = Family(
+    title="InternLM 2 and 2.5",
+    source="configuration and modelling files of internlm/internlm2-7b on Hugging Face",
+    fixed={"mlp_bias": False},
+)
+internlm3 = Family(
+    title="InternLM 3",
+    defaults={"head_dim": 128, "qkv_bias": False, "bias": False},
+)
+baichuan = Family(
+    title="Baichuan 1 and 2",
+    source="configuration and modelling files of baichuan-inc/Baichuan2-13B-Base on Hugging Face",
+    fixed={"multi_head": True, "attention_bias": False},
+    required=(),
+)
+arcee = Family(title="Arcee AFM", fixed={"gated_mlp": False}, required=())
+nanochat = Family(title="nanochat", fixed={"gated_mlp": False}, required=())
+mimo = Family(
+    title="MiMo",
+    source="configuration and modelling files of XiaomiMiMo/MiMo-7B-Base on Hugging Face",
+    fixed={"qkv_bias": True, "out_bias": False},
+)
+minicpm = Family(
+    title="MiniCPM 1, 2 and MoE",
+    source="configuration and modelling files of openbmb/MiniCPM-2B-sft-bf16 and MiniCPM-MoE-8x2B on Hugging Face",
+    spells={"moe_intermediate_size": ("intermediate_size",)},
+    defaults={"tie_word_embeddings": True},
+    required=(),
+)
+glm = Family(title="GLM-4-9B", defaults={"head_dim": 128, "qkv_bias": True, "out_bias": False})
+glm4 = Family(
+    title="GLM-4-0414", defaults={"head_dim": 128, "qkv_bias": True, "out_bias": False}, fixed=_POST_NORMS
+)
+ernie4_5 = Family(title="ERNIE 4.5", defaults={"head_dim": 128, "tie_word_embeddings": True})
+hunyuan_dense = Family(title="Hunyuan dense", fixed={"qk_norm": "head"})
+exaone4 = Family(
+    title="EXAONE 4",
+    defaults={"sliding_window": 4096, "sliding_window_pattern": 4},
+    fixed={"qk_norm": "head", "slides": "but every n-th"},
+)
+granite_swa = Family(title="Granite with windows", fixed={"sinks": True}, required=())
+bitnet = Family(title="BitNet", fixed={"gated_mlp": True})
+helium = Family(title="Helium", defaults={"head_dim": 128})
+apertus = Family(title="Apertus", fixed={"gated_mlp": False, "qk_norm": "head"})
+cohere = Family(
+    title="Command-R and Aya",
+    defaults={"tie_word_embeddings": True},
+    # Its LayerNorm has scales and no shifts, as an RMSNorm counts and moves bytes.
+    fixed={"norm": "rmsnorm", "norms": 1, "parallel_block": True, "qk_norm_type": "per_layer"},
+    required=(),
+)
+cohere2 = Family(
+    title="Command-A and Command-R7B",
+    defaults={
+        "tie_word_embeddings": True,
+        "head_dim": 128,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 4,
+    },
+    fixed={"norm": "rmsnorm", "norms": 1, "parallel_block": True, "slides": "but every n-th"},
+)
 
-    Published configs leave out what equals the defaults of `Gemma3TextConfig`, so these defaults are taken here too.
-    """
-    pattern = fields.whole("sliding_window_pattern", "_sliding_window_pattern", default=6)
-    bias = fields.flag("attention_bias", default=False)
-    return DecoderFamily(
-        defaults={
-            "num_attention_heads": 8,
-            "num_key_value_heads": 4,
-            "head_dim": 256,
-            "vocab_size": 262_208,
-            "max_position_embeddings": 131_072,
-        },
-        tied=True,
-        qkv_bias=bias,
-        out_bias=bias,
-        qk_norm=True,
-        norms=4,
-        window=sliding_window(fields, 4096),
-        sliding=fields.sliding(fields.layers(), lambda number: (number + 1) % pattern != 0),
-    )
+
+def _chatglm(fields: Fields) -> Mapping[str, object]:
+    groups = fields.flag("multi_query_attention", default=False)
+    bias = fields.flag("bias", default=False)
+    return {
+        **({} if groups else {"multi_head": True}),
+        "norm": "rmsnorm" if fields.flag("rmsnorm", default=True) else "layernorm",
+        "final_norm": fields.flag("post_layer_norm", default=True),
+        "qkv_bias": bias or fields.flag("qkv_bias", default=False),
+        "out_bias": bias,
+        "mlp_bias": bias,
+    }
 
 
-def phi3(fields: Fields) -> DecoderFamily:
-    """Phi-3 and Phi-4."""
-    return DecoderFamily(
-        kv_heads="optional",
-        window=sliding_window(fields, None),
-        sliding=fields.sliding(fields.layers(), lambda number: True),
-        dropout=fields.dropout("attention_dropout", "resid_pdrop", "embd_pdrop"),
-    )
-
-
-def qwen_window(fields: Fields) -> tuple[int | None, list[bool]]:
-    """Qwen's window, off unless `use_sliding_window`, and the layers that have it: from `max_window_layers` on."""
-    on = fields.flag("use_sliding_window", default=False)
-    first = fields.whole("max_window_layers", default=28, low=0)
-    window = sliding_window(fields, 4096) if on else None
-    return window, fields.sliding(fields.layers(), lambda number: on and number >= first)
+chatglm = Family(
+    title="ChatGLM 2, 3 and GLM-4-9B",
+    source="configuration and modelling files of zai-org/chatglm3-6b on Hugging Face",
+    spells={
+        "vocab_size": ("padded_vocab_size",),
+        "num_key_value_heads": ("multi_query_group_num",),
+        "max_position_embeddings": ("seq_length",),
+        "intermediate_size": ("ffn_hidden_size",),
+    },
+    required=(),
+    dropouts=("attention_dropout", "hidden_dropout"),
+    rule=_chatglm,
+)

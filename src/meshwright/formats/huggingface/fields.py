@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.formats.huggingface.family import Family
+from meshwright.formats.huggingface.spellings import SAME, SPELLINGS
 from meshwright.specs.model import LayerRun, LayerSpec
 
 MAX_WIDTH = 2**22
@@ -16,10 +18,6 @@ MAX_SEQ_LEN = 2**31
 MAX_EXPERTS = 2**16
 MAX_PERIOD = 32
 """Longest repeating pattern of layers that is looked for."""
-
-SLIDING = frozenset({"sliding_attention", "chunked_attention"})
-LAYER_TYPES = (*sorted(SLIDING), "full_attention")
-
 
 def show(value: object) -> str:
     """`repr`, at most about 60 characters, safe for numbers of any length."""
@@ -37,28 +35,116 @@ class Fields:
     """The fields of one config, by name; a bad one is noted and stands in as 1 until `done` raises them all."""
 
     def __init__(
-        self, config: Mapping[str, object], *, name: str, outer: Mapping[str, object] | None = None, path: str = ""
+        self,
+        config: Mapping[str, object],
+        *,
+        name: str,
+        family: Family,
+        outer: Mapping[str, object] | None = None,
+        path: str = "",
+        known: bool = True,
     ) -> None:
         """Wrap `config`; `outer` is the config it is nested in under `path`, asked for keys missing inside."""
         self.name = name
+        self.known = known
+        """Whether its family is; of an unknown one nothing may be guessed."""
         self._config = config
         self._outer: Mapping[str, object] = outer or {}
         self._path = path
+        self._family = family
+        self._fixed: dict[str, object] = dict(family.fixed)
         self._problems: list[Problem] = []
         self._refusals: list[Problem] = []
         self._bad: set[str] = set()
+        self._read: set[str] = set()
+        self.notes: dict[str, None] = {}
+        """What was assumed or left out, in order."""
 
-    def has(self, key: str) -> bool:
-        """Whether the key is there, even as null."""
-        return key in self._config or key in self._outer
+    def fix(self, parts: Mapping[str, object]) -> None:
+        """Take parts that follow from other keys, whatever the config says under their own."""
+        self._fixed.update(parts)
+
+    def _names(self, key: str) -> tuple[str, ...]:
+        return (*self._family.spells.get(key, ()), key, *SPELLINGS.get(key, ()))
+
+    def has(self, *keys: str) -> bool:
+        """Whether one of the keys is there in any spelling, even as null."""
+        names = {name for key in keys for name in self._names(key)}
+        self._read |= names
+        return any(name in self._config or name in self._outer for name in names)
+
+    def given(self, *keys: str) -> bool:
+        """Whether one of the keys has a value, stated or by the family."""
+        return self._find(keys)[1] is not None
+
+    def fixed(self, key: str) -> bool:
+        """Whether the family has it whatever the config says."""
+        return key in self._fixed
+
+    def require(self, key: str) -> None:
+        """Note that `key` is missing, unless it is there, even as null, or the family says what a missing one means."""
+        if not self.has(key) and not self.given(key):
+            self._missing((key,))
+
+    def inside(self, key: str) -> Fields:
+        """The fields of the object under `key`, whose problems are noted here."""
+        value = self._find((key,))[1]
+        if value is None:
+            self._missing((key,))
+        elif not isinstance(value, Mapping):
+            self.problem(key, value, "must be an object")
+        inner = Fields(
+            value if isinstance(value, Mapping) else {},
+            name=self.name,
+            family=Family(title=self._family.title, required=()),
+            path=f"{self._path}{key}.",
+        )
+        inner._problems, inner._refusals = self._problems, self._refusals
+        return inner
+
+    def remark(self, note: str) -> None:
+        """Keep what was assumed or left out, to be said with the answer."""
+        self.notes[note] = None
+
+    def raw(self, key: str) -> object:
+        """The value under `key` as it stands, None where it is missing."""
+        return self._find((key,))[1]
+
+    def unread(self) -> dict[str, object]:
+        """Keys that nobody asked for, and their values; null says nothing."""
+        return {
+            key: value
+            for key, value in self._config.items()
+            if isinstance(key, str) and key not in self._read and value is not None
+        }
 
     def _find(self, keys: tuple[str, ...]) -> tuple[str, object]:
-        """The first of the synonyms with a value, and the value; the first synonym and None where none has one."""
+        """The first of the keys with a value, and the value; the first key and None where none has one."""
+        spelt = [name for key in keys for name in self._names(key)]
+        self._read.update(spelt)
+        for key in keys:
+            if key in self._fixed:
+                return key, self._fixed[key]
         for config in (self._config, self._outer):
-            for key in keys:
-                if config.get(key) is not None:
-                    return key, config[key]
+            for name in spelt:
+                if config.get(name) is not None:
+                    return name, config[name]
+        for key in keys:
+            if self._family.defaults.get(key) is not None:
+                return key, self._family.defaults[key]
+        for key in keys if self._path else ():
+            if key in self._family.sizes:
+                self.remark(f"{key} = {self._family.sizes[key]:,} is what the class of {self._family.title} has")
+                return key, self._family.sizes[key]
         return keys[0], None
+
+    def agree(self) -> None:
+        """Note spellings of one key that say different numbers."""
+        for key in SAME:
+            said = {name: self._config[name] for name in self._names(key) if isinstance(self._config.get(name), int)}
+            if len(set(said.values())) > 1:
+                (first, one), (second, other) = list(said.items())[:2]
+                self.problem(second, other, f"{first} is {one}, and both name the same size", "keep one of them")
 
     def problem(self, key: str, value: object, why: str, fix: str = "") -> None:
         """Note that `key` is wrong."""
@@ -78,7 +164,7 @@ class Fields:
         present = [key for key in self._config if isinstance(key, str)]
         close = difflib.get_close_matches(keys[0], present, n=1, cutoff=0.84)
         close = [key for key in close if key not in keys]
-        spelt = " or ".join(keys)
+        spelt = " or ".join((keys[0], *self._family.spells.get(keys[0], ())))
         self._problems.append(
             Problem(
                 what=f"model {self.name}: {spelt} is {'null' if self.has(keys[0]) else 'missing'}",
@@ -110,6 +196,27 @@ class Fields:
     def maybe(self, *keys: str, low: int = 1, high: int = MAX_WIDTH) -> int | None:
         """The whole number under the first of `keys` that has a value, or None where none has."""
         return None if self._find(keys)[1] is None else self.whole(*keys, low=low, high=high)
+
+    def nullable(self, key: str, *, low: int = 1, high: int = MAX_WIDTH) -> int | None:
+        """As `maybe`, of a key whose null switches off what a missing one has by the family's default."""
+        stated = [self._config[name] for name in self._names(key) if name in self._config]
+        return None if stated and all(value is None for value in stated) else self.maybe(key, low=low, high=high)
+
+    def wholes(self, key: str, layers: int) -> list[int] | None:
+        """A whole number for each layer where `key` holds a list, else None."""
+        name, value = self._find((key,))
+        if not isinstance(value, (list, tuple)):
+            return None
+        good = all(isinstance(item, int) and not isinstance(item, bool) and 1 <= item <= MAX_WIDTH for item in value)
+        if not good:
+            self.problem(name, value, f"must be a whole number from 1 to {MAX_WIDTH:,}, or a list of them")
+        elif len(value) != layers:
+            if not self.bad("num_hidden_layers"):
+                self.problem(name, value, f"must name as many layers as num_hidden_layers = {layers}")
+        else:
+            return list(value)
+        self._bad.add(key)
+        return [1] * layers
 
     def flag(self, *keys: str, default: bool) -> bool:
         """The truth value under the first of `keys` that has one, else `default`."""
@@ -144,6 +251,36 @@ class Fields:
                 found = found or value > 0
         return found
 
+    def pattern(self, key: str, layers: int, known: Sequence[str]) -> list[str] | None:
+        """A word for each layer under `key`, or None where there is none."""
+        value = self._find((key,))[1]
+        if value is None:
+            return None
+        if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+            self.problem(key, value, f"must be a list of words out of {', '.join(known)}")
+        elif strange := sorted(set(value) - set(known)):
+            self.refuse(key, strange[0], f"only {', '.join(known)} can be planned")
+        elif len(value) != layers:
+            if not self.bad("num_hidden_layers"):
+                self.problem(key, value, f"must name as many layers as num_hidden_layers = {layers}")
+        else:
+            return list(value[:layers])
+        return None
+
+    def switches(self, key: str, layers: int) -> list[bool] | None:
+        """Whether each layer has it, from a list of 0 and 1 under `key`, or None where there is no list."""
+        value = self._find((key,))[1]
+        if not isinstance(value, (list, tuple)):
+            return None
+        if not all(item in (0, 1) for item in value):
+            self.problem(key, value, "must be a list of 0 and 1, one a layer")
+        elif len(value) < layers:
+            if not self.bad("num_hidden_layers"):
+                self.problem(key, value, f"must name as many layers as num_hidden_layers = {layers}")
+        else:
+            return [bool(item) for item in value[:layers]]
+        return [False] * layers
+
     def positions(self, key: str, layers: int) -> frozenset[int] | None:
         """The set of layer numbers under `key`, or None."""
         value = self._find((key,))[1]
@@ -159,43 +296,19 @@ class Fields:
         assert isinstance(value, (list, tuple))
         return frozenset(value)
 
-    def sliding(self, layers: int, usual: Callable[[int], bool]) -> list[bool]:
-        """Whether each layer sees a window only: from `layer_types` where given, else `usual` of its number."""
-        value = self._find(("layer_types",))[1]
-        if value is None:
-            return [usual(number) for number in range(layers)]
-        if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
-            self.problem("layer_types", value, f"must be a list of words out of {', '.join(LAYER_TYPES)}")
-        elif strange := sorted(set(value) - set(LAYER_TYPES)):
-            self.refuse("layer_types", strange[0], f"only {', '.join(LAYER_TYPES)} can be planned")
-        elif len(value) != layers:
-            if not self.bad("num_hidden_layers"):
-                self.problem("layer_types", value, f"must name as many layers as num_hidden_layers = {layers}")
-        else:
-            return [item in SLIDING for item in value]
-        return [False] * layers
-
     def bad(self, *keys: str) -> bool:
         """Whether any of the keys had a problem, so that what follows from it need not be reported too."""
         return not self._bad.isdisjoint(keys)
 
-    def layers(self, *synonyms: str) -> int:
+    def layers(self) -> int:
         """The number of layers."""
-        return self.whole("num_hidden_layers", *synonyms, high=MAX_LAYERS)
+        return self.whole("num_hidden_layers", high=MAX_LAYERS)
 
-    def vocab(self, default: int | None = None) -> int:
-        """Rows of the embedding."""
-        return self.whole("vocab_size", default=default, high=MAX_VOCAB)
-
-    def max_seq_len(self, *synonyms: str, default: int | None = None) -> int:
-        """Longest sequence."""
-        return self.whole("max_position_embeddings", *synonyms, default=default, high=MAX_SEQ_LEN)
-
-    def head_dim(self, hidden: int, heads: int, *, default: int | None = None) -> int:
-        """Explicit head size, or `default`, or hidden / heads, which must then be whole."""
+    def head_dim(self, hidden: int, heads: int) -> int:
+        """Explicit head size, or hidden / heads, which must then be whole."""
         given = self.maybe("head_dim")
-        if given is not None or default is not None:
-            return given or default or 1
+        if given is not None:
+            return given
         if self.bad("hidden_size", "num_attention_heads"):
             return 1
         if hidden % heads:
@@ -207,34 +320,28 @@ class Fields:
             )
         return max(1, hidden // heads)
 
-    def kv_heads(self, heads: int, *synonyms: str, required: bool = False, default: int | None = None) -> int:
-        """Key and value heads: null means as many as heads, and so does a missing key unless it is required."""
-        keys = ("num_key_value_heads", *synonyms)
-        if default is None and not (required and not any(self.has(key) for key in keys)):
-            default = heads
-        kv_heads = self.whole(*keys, default=default)
-        if not self.bad("num_attention_heads", *keys) and heads % kv_heads:
+    def kv_heads(self, heads: int) -> int:
+        """Key and value heads; without the key, as many as heads."""
+        kv_heads = self.whole("num_key_value_heads", default=heads)
+        if not self.bad("num_attention_heads", "num_key_value_heads") and heads % kv_heads:
             self.problem(
-                keys[0],
+                "num_key_value_heads",
                 kv_heads,
                 f"must divide num_attention_heads = {heads}",
                 "use a divisor of the number of heads",
             )
         return kv_heads
 
-    def top_k(self, experts: int, *synonyms: str, default: int | None = None) -> int:
+    def experts(self, *, required: bool) -> int:
+        """Routed experts, 0 for none."""
+        return self.whole("num_experts", low=0, default=None if required else 0, high=MAX_EXPERTS)
+
+    def top_k(self, experts: int) -> int:
         """Experts a token visits; at most all."""
-        top_k = self.whole("num_experts_per_tok", *synonyms, default=default, high=MAX_EXPERTS)
-        if top_k > experts and not self.bad("num_experts_per_tok", "experts"):
+        top_k = self.whole("num_experts_per_tok", high=MAX_EXPERTS)
+        if top_k > experts and not self.bad("num_experts_per_tok", "num_experts"):
             self.problem("num_experts_per_tok", top_k, f"must not exceed the number of experts = {experts}")
         return min(top_k, experts)
-
-    def experts(self, *keys: str, low: int = 1, default: int | None = None) -> int:
-        """Routed experts."""
-        experts = self.whole(*keys, low=low, default=default, high=MAX_EXPERTS)
-        if self.bad(*keys):
-            self._bad.add("experts")
-        return experts
 
     def done(self) -> None:
         """Raise all problems together.

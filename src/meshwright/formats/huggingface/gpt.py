@@ -1,167 +1,196 @@
-"""GPT-style families with LayerNorm: GPT-2, GPT-NeoX, OPT, BLOOM, Falcon, Phi-2, and plain shapes of papers."""
+"""Families with LayerNorm, as GPT has it: each says where it differs."""
 
 from __future__ import annotations
 
-from meshwright.formats.huggingface.decoder import DecoderFamily
-from meshwright.formats.huggingface.fields import MAX_SEQ_LEN, Fields
+from collections.abc import Mapping
 
-BLOOM_KEYS = {
-    "hidden_size": ("n_embed",),
-    "num_hidden_layers": ("n_layer",),
-    "num_attention_heads": ("n_head",),
-}
-"""Spellings that BLOOM's and Falcon's first configs have."""
+from meshwright.formats.huggingface.family import Family
+from meshwright.formats.huggingface.fields import Fields
+
+_PLAIN = {"norm": "layernorm", "gated_mlp": False}
+_BIASES = {"qkv_bias": True, "out_bias": True, "mlp_bias": True}
+_GPT2 = {**_PLAIN, **_BIASES, "learned_positions": True, "ffn_optional": True}
+_GPT2_DROPOUTS = {"attn_pdrop": 0.1, "resid_pdrop": 0.1}
+
+gpt2 = Family(
+    title="GPT-2",
+    spells={
+        "hidden_size": ("n_embd",),
+        "num_hidden_layers": ("n_layer",),
+        "num_attention_heads": ("n_head",),
+        "max_position_embeddings": ("n_positions", "n_ctx"),
+        "intermediate_size": ("n_inner",),
+    },
+    defaults={"tie_word_embeddings": True, **_GPT2_DROPOUTS},
+    fixed={**_GPT2, "multi_head": True},
+    required=(),
+    dropouts=("attn_pdrop", "resid_pdrop"),
+)
+gpt_bigcode = Family(
+    title="StarCoder 1 and SantaCoder",
+    spells=gpt2.spells,
+    defaults={"tie_word_embeddings": True, "multi_query": True, **_GPT2_DROPOUTS},
+    fixed=_GPT2,
+    required=(),
+    dropouts=("attn_pdrop", "resid_pdrop"),
+)
+gptj = Family(
+    title="GPT-J",
+    spells=gpt2.spells,
+    fixed={
+        **_PLAIN,
+        "qkv_bias": False,
+        "out_bias": False,
+        "mlp_bias": True,
+        "ffn_optional": True,
+        "multi_head": True,
+        "norms": 1,
+        "parallel_block": True,
+        "lm_head_bias": True,
+    },
+    required=(),
+    dropouts=("attn_pdrop", "resid_pdrop"),
+)
+gpt_neox = Family(
+    title="GPT-NeoX and Pythia",
+    defaults={"attention_bias": True, "parallel_block": True},
+    fixed={**_PLAIN, "mlp_bias": True, "multi_head": True},
+    required=(),
+    dropouts=("attention_dropout", "hidden_dropout"),
+)
+stablelm = Family(
+    title="StableLM",
+    fixed={"norm": "layernorm", "gated_mlp": True, "out_bias": False, "qk_norm_type": "per_layer"},
+    required=(),
+    dropouts=("attention_dropout", "hidden_dropout"),
+)
+starcoder2 = Family(
+    title="StarCoder 2",
+    defaults={"bias": True, "tie_word_embeddings": True},
+    fixed={**_PLAIN, "slides": "all"},
+    dropouts=("attention_dropout", "residual_dropout", "embedding_dropout"),
+)
+nemotron = Family(
+    title="Nemotron-4 and Minitron",
+    fixed={**_PLAIN},
+)
+orion = Family(
+    title="Orion",
+    source="configuration and modelling files of OrionStarAI/Orion-14B-Base on Hugging Face",
+    fixed={"norm": "layernorm", "gated_mlp": True},
+    required=(),
+)
 
 
-def gpt2(fields: Fields) -> DecoderFamily:
-    """GPT-2: learned positions, biases everywhere, tied embeddings."""
-    return DecoderFamily(
-        synonyms={
-            "hidden_size": ("n_embd",),
-            "num_hidden_layers": ("n_layer",),
-            "num_attention_heads": ("n_head",),
-            "max_position_embeddings": ("n_positions", "n_ctx"),
-        },
-        tied=True,
-        kv_heads="heads",
-        qkv_bias=True,
-        out_bias=True,
-        ffn_key="n_inner",
-        ffn_optional=True,
-        gated=False,
-        mlp_bias=True,
-        norm="layernorm",
-        learned_positions=0,
-        dropout=fields.dropout("attn_pdrop", "resid_pdrop", default=0.1),
-    )
-
-
-def gpt_neox(fields: Fields) -> DecoderFamily:
-    """GPT-NeoX and Pythia: rotary, two norms even where attention and MLP are parallel, untied."""
-    bias = fields.flag("attention_bias", default=True)
-    return DecoderFamily(
-        kv_heads="heads",
-        qkv_bias=bias,
-        out_bias=bias,
-        gated=False,
-        mlp_bias=True,
-        norm="layernorm",
-        parallel_block=fields.flag("use_parallel_residual", default=True),
-        dropout=fields.dropout("attention_dropout", "hidden_dropout"),
-    )
-
-
-def opt(fields: Fields) -> DecoderFamily:
-    """OPT: a table of two positions more than the longest sequence (the offset of its padding index)."""
-    hidden = fields.whole("hidden_size", "d_model")
-    bias = fields.flag("enable_bias", default=True)
+def _opt(fields: Fields) -> Mapping[str, object]:
+    hidden = fields.whole("hidden_size")
     narrow = fields.maybe("word_embed_proj_dim")
-    if narrow not in (None, hidden) and not fields.bad("word_embed_proj_dim", "hidden_size", "d_model"):
+    if narrow not in (None, hidden) and not fields.bad("word_embed_proj_dim", "hidden_size"):
         fields.refuse(
             "word_embed_proj_dim", narrow, f"only embeddings as wide as hidden_size = {hidden} can be planned"
         )
-    pre_norm = fields.flag("do_layer_norm_before", default=True)
+    bias = fields.flag("enable_bias", default=True)
+    before = fields.flag("do_layer_norm_before", default=True)
     removed = fields.flag("_remove_final_layer_norm", default=False)
-    return DecoderFamily(
-        synonyms={"hidden_size": ("d_model",)},
-        tied=True,
-        kv_heads="heads",
-        qkv_bias=bias,
-        out_bias=bias,
-        ffn_key="ffn_dim",
-        gated=False,
-        mlp_bias=bias,
-        norm="layernorm",
-        learned_positions=2,
-        final_norm=pre_norm and not removed,
-        dropout=fields.dropout("dropout", default=0.1) or fields.dropout("attention_dropout", "activation_dropout"),
-    )
+    return {"qkv_bias": bias, "out_bias": bias, "mlp_bias": bias, "final_norm": before and not removed}
 
 
-def bloom(fields: Fields) -> DecoderFamily:
-    """BLOOM: ALiBi, a norm after the embedding, tied."""
-    return DecoderFamily(
-        synonyms=BLOOM_KEYS,
-        tied=True,
-        max_seq_len=fields.whole("seq_length", default=2048, high=MAX_SEQ_LEN),
-        kv_heads="heads",
-        qkv_bias=True,
-        out_bias=True,
-        ffn_key="n_inner",
-        ffn_optional=True,
-        gated=False,
-        mlp_bias=True,
-        norm="layernorm",
-        embedding_norm=True,
-        dropout=fields.dropout("attention_dropout", "hidden_dropout"),
-    )
+# Its table has two positions more than the longest sequence, the offset of its padding index.
+opt = Family(
+    title="OPT",
+    spells={"intermediate_size": ("ffn_dim",), "hidden_size": ("hidden_size", "d_model")},
+    defaults={"tie_word_embeddings": True, "dropout": 0.1},
+    fixed={**_PLAIN, "learned_positions": True, "position_offset": 2, "multi_head": True},
+    required=(),
+    dropouts=("dropout", "attention_dropout", "activation_dropout"),
+    rule=_opt,
+)
+_BLOOM_KEYS = {
+    "hidden_size": ("hidden_size", "n_embed"),
+    "num_hidden_layers": ("num_hidden_layers", "n_layer"),
+    "num_attention_heads": ("num_attention_heads", "n_head"),
+}
+"""Spellings that BLOOM's and Falcon's first configs have."""
+
+bloom = Family(
+    title="BLOOM",
+    spells={**_BLOOM_KEYS, "max_position_embeddings": ("seq_length",), "intermediate_size": ("n_inner",)},
+    defaults={"tie_word_embeddings": True, "max_position_embeddings": 2048},
+    fixed={**_PLAIN, **_BIASES, "ffn_optional": True, "embedding_norm": True, "multi_head": True},
+    required=(),
+    dropouts=("attention_dropout", "hidden_dropout"),
+)
+mpt = Family(
+    title="MPT",
+    defaults={"tie_word_embeddings": True},
+    fixed={"gated_mlp": False, "multi_head": True, "ffn_optional": True},
+    required=(),
+    dropouts=("emb_pdrop", "resid_pdrop"),
+)
 
 
-def falcon(fields: Fields) -> DecoderFamily:
-    """Falcon: one key-value head and one norm (7B), or groups and a norm for each branch (40B, 180B, 11B)."""
-    heads = fields.whole("num_attention_heads", "n_head")
+def _falcon(fields: Fields) -> Mapping[str, object]:
+    """One key-value head and one norm (7B), or groups and a norm for each branch (40B, 180B, 11B)."""
     modern = fields.flag("new_decoder_architecture", default=False)
-    multi_query = fields.flag("multi_query", default=True)
-    parallel = fields.flag("parallel_attn", default=True)
-    old = 1 if multi_query else heads
-    bias = fields.flag("bias", default=False)
-    return DecoderFamily(
-        synonyms=BLOOM_KEYS,
-        defaults={"max_position_embeddings": 2048},
-        tied=True,
-        kv_heads=fields.kv_heads(heads, "num_kv_heads", "n_head_kv") if modern else old,
-        qkv_bias=bias,
-        out_bias=bias,
-        ffn_key="ffn_hidden_size",
-        ffn_optional=True,
-        gated=False,
-        mlp_bias=bias,
-        norm="layernorm",
-        norms=fields.whole("num_ln_in_parallel_attn", default=2 if modern else 1, high=2) if parallel else 2,
-        parallel_block=parallel,
-        dropout=fields.dropout("attention_dropout", "hidden_dropout"),
-    )
+    query = "multi_query" if fields.flag("multi_query", default=True) else "multi_head"
+    parallel = fields.flag("parallel_block", default=True)
+    norms = fields.whole("num_ln_in_parallel_attn", default=2 if modern else 1, high=2) if parallel else 2
+    heads = {"multi_query": False} if modern else {"multi_query": False, query: True}
+    return {**heads, "parallel_block": parallel, "norms": norms}
 
 
-def phi(fields: Fields) -> DecoderFamily:
-    """Phi-1, 1.5 and 2: attention and MLP read one norm; biases everywhere, the head included."""
-    if fields.flag("qk_layernorm", default=False):
+falcon = Family(
+    title="Falcon",
+    spells={**_BLOOM_KEYS, "intermediate_size": ("ffn_hidden_size",)},
+    defaults={"tie_word_embeddings": True, "max_position_embeddings": 2048, "bias": False},
+    fixed={**_PLAIN, "ffn_optional": True},
+    required=(),
+    dropouts=("attention_dropout", "hidden_dropout"),
+    rule=_falcon,
+)
+
+
+def _phi(fields: Fields) -> Mapping[str, object]:
+    if fields.flag("qk_norm", default=False):
         fields.refuse("qk_layernorm", True, "LayerNorm on queries and keys cannot be planned", "set it to false")
-    return DecoderFamily(
-        kv_heads="optional",
-        qkv_bias=True,
-        out_bias=True,
-        ffn_optional=True,
-        gated=False,
-        mlp_bias=True,
-        norm="layernorm",
-        norms=1,
-        parallel_block=True,
-        head_bias=True,
-        dropout=fields.dropout("attention_dropout", "resid_pdrop"),
-    )
+    return {"qk_norm": "none"}
 
 
-def gpt(fields: Fields) -> DecoderFamily:
-    """A plain shape as papers print it; not a Hugging Face family.
+# Attention and MLP read one norm.
+phi = Family(
+    title="Phi-1, 1.5 and 2",
+    fixed={
+        **_PLAIN,
+        **_BIASES,
+        "ffn_optional": True,
+        "norms": 1,
+        "parallel_block": True,
+        "lm_head_bias": True,
+    },
+    required=(),
+    dropouts=("attention_dropout", "resid_pdrop"),
+    rule=_phi,
+)
 
-    Beside the usual keys: `gated_mlp` (false), `bias` (true), `norm` (layernorm | rmsnorm), `parallel_block` (false,
-    with one norm for both branches), `learned_positions` (true), `tie_word_embeddings` (true), `dropout` (0).
-    """
-    bias = fields.flag("bias", default=True)
-    parallel = fields.flag("parallel_block", default=False)
-    norm = fields.word("norm", ("layernorm", "rmsnorm"), "layernorm")
-    return DecoderFamily(
-        tied=True,
-        kv_heads="optional",
-        qkv_bias=bias,
-        out_bias=bias,
-        ffn_optional=True,
-        gated=fields.flag("gated_mlp", default=False),
-        mlp_bias=bias,
-        norm="rmsnorm" if norm == "rmsnorm" else "layernorm",
-        norms=1 if parallel else 2,
-        parallel_block=parallel,
-        learned_positions=0 if fields.flag("learned_positions", default=True) else None,
-        dropout=fields.dropout("dropout"),
-    )
+
+def _gpt(fields: Fields) -> Mapping[str, object]:
+    return {"norms": 1} if fields.flag("parallel_block", default=False) else {}
+
+
+# `gated_mlp`, `bias`, `norm` (layernorm | rmsnorm), `parallel_block` (with one norm for both branches),
+# `learned_positions`, `tie_word_embeddings` and `dropout` are its own words.
+gpt = Family(
+    title="a plain shape as papers print it",
+    source="not a Hugging Face family",
+    defaults={
+        "tie_word_embeddings": True,
+        "norm": "layernorm",
+        "bias": True,
+        "gated_mlp": False,
+        "learned_positions": True,
+    },
+    fixed={"ffn_optional": True},
+    required=(),
+    dropouts=("dropout",),
+    rule=_gpt,
+)

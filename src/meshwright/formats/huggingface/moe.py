@@ -1,172 +1,164 @@
-"""Families with a mixture of experts: Mixtral, Phi-3.5-MoE, Qwen-MoE, gpt-oss, Llama 4, DeepSeek (and Kimi K2)."""
+"""Families with a mixture of experts: each says where it differs."""
 
 from __future__ import annotations
 
-from meshwright.formats.huggingface.decoder import DecoderFamily, sliding_window
-from meshwright.formats.huggingface.dense import qwen_window
+from collections.abc import Mapping
+
+from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.fields import Fields
-from meshwright.specs.layers import DenseMlp, LatentAttention, MoeMlp
+
+_EXPERTS_ARE_THE_MLP = {"moe_intermediate_size": ("intermediate_size",)}
+"""Families whose `intermediate_size` is the width of an expert."""
+
+mixtral = Family(
+    title="Mixtral", spells=_EXPERTS_ARE_THE_MLP, fixed={"slides": "all"}, sparse=True
+)
+phimoe = Family(
+    title="Phi-3.5-MoE",
+    spells=_EXPERTS_ARE_THE_MLP,
+    fixed={"slides": "all", "norm": "layernorm", "gated_mlp": True},
+    sparse=True,
+)
+qwen2_moe = Family(
+    title="Qwen1.5-MoE and Qwen2-MoE",
+    defaults={"use_sliding_window": False},
+    fixed={
+        "qkv_bias": True,
+        "out_bias": False,
+        "slides": "even below max_window_layers",
+        "shared_gate": True,
+        "expert_width_stated": True,
+    },
+    required=("num_key_value_heads", "shared_expert_intermediate_size"),
+    sparse=True,
+)
+qwen3_moe = Family(
+    title="Qwen3-MoE",
+    defaults={"head_dim": 128, "use_sliding_window": False, "sliding_window": 4096},
+    fixed={"qk_norm": "head", "slides": "all", "expert_width_stated": True, "shared_expert_intermediate_size": 0},
+    sparse=True,
+)
+gpt_oss = Family(
+    title="gpt-oss",
+    spells=_EXPERTS_ARE_THE_MLP,
+    defaults={"head_dim": 64, "attention_bias": True, "sliding_window": 128},
+    fixed={"sinks": True, "slides": "even", "router_bias": True, "expert_bias": True, "gated_mlp": True},
+    sparse=True,
+)
+olmoe = Family(
+    title="OLMoE", spells=_EXPERTS_ARE_THE_MLP, fixed={"qk_norm": "all"}, required=(), sparse=True
+)
+flex_olmo = Family(title="FlexOlmo", spells=_EXPERTS_ARE_THE_MLP, fixed={"qk_norm": "all"}, required=(), sparse=True)
+granitemoe = Family(title="Granite 3 MoE", spells=_EXPERTS_ARE_THE_MLP, required=(), sparse=True)
+minimax_m2 = Family(
+    title="MiniMax-M2",
+    spells=_EXPERTS_ARE_THE_MLP,
+    defaults={"qk_norm": True, "qk_norm_type": "per_layer"},
+    sparse=True,
+)
+ernie4_5_moe = Family(
+    title="ERNIE 4.5 MoE",
+    spells={"first_k_dense_replace": ("moe_layer_start_index",)},
+    defaults={"tie_word_embeddings": True, "expert_width_stated": True},
+    sparse=True,
+)
+dots1 = Family(title="dots.llm1", fixed={"qk_norm": "head", "expert_width_stated": True, "slides": "from max_window_layers"}, sparse=True)
+glm4_moe = Family(title="GLM-4.5, 4.6 and 4.7", fixed={"out_bias": False, "expert_width_stated": True}, sparse=True)
 
 
-def mixtral(fields: Fields) -> DecoderFamily:
-    """Mixtral: every layer has experts."""
-    return DecoderFamily(window=fields.maybe("sliding_window"), mlps=[_local_experts(fields)] * fields.layers())
+def _llama4(fields: Fields) -> Mapping[str, object]:
+    """Routed experts and a shared one as wide; a layer is chunked unless it is the n-th without positions.
 
-
-def phimoe(fields: Fields) -> DecoderFamily:
-    """Phi-3.5-MoE: Mixtral with LayerNorm and biases on attention and head."""
-    bias = fields.flag("attention_bias", default=False)
-    return DecoderFamily(
-        window=fields.maybe("sliding_window"),
-        qkv_bias=bias,
-        out_bias=bias,
-        norm="layernorm",
-        head_bias=fields.flag("lm_head_bias", default=False),
-        mlps=[_local_experts(fields)] * fields.layers(),
-    )
-
-
-def _local_experts(fields: Fields) -> MoeMlp:
-    experts = fields.experts("num_local_experts", "num_experts")
-    top_k = fields.top_k(experts)
-    return MoeMlp(experts=experts, top_k=top_k, ffn_hidden=fields.whole("intermediate_size"), gated=True)
-
-
-def qwen2_moe(fields: Fields) -> DecoderFamily:
-    """Qwen1.5-MoE and Qwen2-MoE: a gated shared expert beside the routed ones; biases on query, key and value."""
-    on = fields.flag("use_sliding_window", default=False)
-    last = fields.whole("max_window_layers", default=28, low=0)
-    window = fields.maybe("sliding_window", low=0) if on else None
-    return DecoderFamily(
-        qkv_bias=True,
-        window=window or None,
-        sliding=fields.sliding(fields.layers(), lambda number: on and number % 2 == 0 and number < last),
-        mlps=_qwen_mlps(fields, shared=fields.whole("shared_expert_intermediate_size", low=0)),
-    )
-
-
-def qwen3_moe(fields: Fields) -> DecoderFamily:
-    """Qwen3-MoE: no shared expert; norms on queries and keys."""
-    window, _ = qwen_window(fields)
-    bias = fields.flag("attention_bias", default=False)
-    return DecoderFamily(
-        qkv_bias=bias,
-        out_bias=bias,
-        qk_norm=True,
-        window=window,
-        sliding=fields.sliding(fields.layers(), lambda number: True),
-        mlps=_qwen_mlps(fields, shared=0),
-    )
-
-
-def _qwen_mlps(fields: Fields, *, shared: int) -> list[DenseMlp | MoeMlp]:
-    layers = fields.layers()
-    experts = fields.experts("num_experts", "num_local_experts", low=0)
-    step = fields.whole("decoder_sparse_step", default=1)
-    plain = fields.positions("mlp_only_layers", layers) or frozenset()
-    sparse = [experts > 0 and i not in plain and (i + 1) % step == 0 for i in range(layers)]
-    return _alternating(fields, sparse, experts, shared=shared, gate=shared > 0)
-
-
-def _alternating(
-    fields: Fields, sparse: list[bool], experts: int, *, shared: int, gate: bool = False
-) -> list[DenseMlp | MoeMlp]:
-    """MLP of each layer: experts of `moe_intermediate_size` in the sparse ones, dense in the others.
-
-    A width that no layer uses may be missing or anything.
+    Its norm on queries and keys has no weights and is not counted. A chunk is planned as a window of its size, the
+    same for sequences up to one chunk and an upper bound beyond.
     """
-    moe = MoeMlp(
-        experts=experts or 1,
-        top_k=fields.top_k(experts) if experts else 1,
-        ffn_hidden=fields.whole("moe_intermediate_size") if any(sparse) else 1,
-        gated=True,
-        shared_ffn_hidden=shared,
-        shared_gate=gate,
-    )
-    dense = DenseMlp(ffn_hidden=fields.whole("intermediate_size") if not all(sparse) else 1, gated=True)
-    return [moe if is_sparse else dense for is_sparse in sparse]
+    chunk = fields.nullable("attention_chunk_size")
+    words = fields.raw("layer_types")
+    chunked = words is None or (isinstance(words, (list, tuple)) and "chunked_attention" in words)
+    if chunk and chunked:
+        fields.remark(f"attention within chunks of {chunk} is planned as a window of {chunk}")
+    return {"sliding_window_pattern": fields.whole("no_rope_layer_interval", default=4)}
 
 
-def gpt_oss(fields: Fields) -> DecoderFamily:
-    """gpt-oss: biases everywhere, one sink a head; even layers see a window of 128, odd ones everything."""
-    bias = fields.flag("attention_bias", default=True)
-    experts = fields.experts("num_local_experts", "num_experts")
-    # The first configs say `experts_per_token` beside the usual name.
-    top_k = fields.top_k(experts, "experts_per_token")
-    width = fields.whole("intermediate_size")
-    mlp = MoeMlp(experts=experts, top_k=top_k, ffn_hidden=width, gated=True, router_bias=True, bias=True)
-    return DecoderFamily(
-        defaults={"head_dim": 64},
-        qkv_bias=bias,
-        out_bias=bias,
-        sinks=True,
-        window=sliding_window(fields, 128),
-        sliding=fields.sliding(fields.layers(), lambda number: number % 2 == 0),
-        mlps=[mlp] * fields.layers(),
-    )
+llama4 = Family(
+    title="Llama 4",
+    spells={**_EXPERTS_ARE_THE_MLP, "shared_expert_intermediate_size": ("intermediate_size",)},
+    defaults={"head_dim": 128, "attention_chunk_size": 8192},
+    fixed={"chunked": True, "slides": "but every n-th", "qk_norm": "none"},
+    sparse=True,
+    rule=_llama4,
+)
+# Balancing biases are not counted: they are moved by the load, not by a gradient.
+deepseek_v2 = Family(
+    title="DeepSeek-V2 and V2-Lite", fixed={"expert_width_stated": True}, required=("q_lora_rank", "kv_lora_rank")
+)
+deepseek_v3 = Family(
+    title="DeepSeek-V3, V3.1, R1 and Kimi K2",
+    fixed={"expert_width_stated": True},
+    required=("q_lora_rank", "kv_lora_rank"),
+)
+deepseek_moe = Family(
+    title="DeepSeek-MoE",
+    source="configuration and modelling files of deepseek-ai/deepseek-moe-16b-base on Hugging Face",
+    fixed={"expert_width_stated": True},
+)
+minicpm3 = Family(title="MiniCPM3", required=("q_lora_rank", "kv_lora_rank"), defaults={"tie_word_embeddings": True})
 
 
-def llama4(fields: Fields) -> DecoderFamily:
-    """Llama 4 text model: routed experts and a shared one as wide in each `interleave_moe_layer_step`-th layer.
-
-    Its norm on queries and keys has no weights and is not counted. Three layers in four attend within chunks; a
-    chunk is planned as a window of its size, the same for sequences up to one chunk and an upper bound beyond.
-    """
-    layers = fields.layers()
-    chunk = sliding_window(fields, 8192, "attention_chunk_size")
-    interval = fields.whole("no_rope_layer_interval", default=4)
-    chunked = fields.sliding(layers, lambda number: (number + 1) % interval != 0)
-    bias = fields.flag("attention_bias", default=False)
-    experts = fields.experts("num_local_experts", "num_experts")
-    top_k = fields.top_k(experts)
-    step = fields.whole("interleave_moe_layer_step", default=1)
-    chosen = fields.positions("moe_layers", layers)
-    sparse = [i in chosen if chosen is not None else (i + 1) % step == 0 for i in range(layers)]
-    width = fields.whole("intermediate_size")
-    moe = MoeMlp(experts=experts, top_k=top_k, ffn_hidden=width, gated=True, shared_ffn_hidden=width)
-    dense = DenseMlp(ffn_hidden=fields.whole("intermediate_size_mlp") if not all(sparse) else 1, gated=True)
-    noted = chunk is not None and any(chunked)
-    return DecoderFamily(
-        defaults={"head_dim": 128},
-        qkv_bias=bias,
-        out_bias=bias,
-        window=chunk,
-        sliding=chunked,
-        mlps=[moe if is_sparse else dense for is_sparse in sparse],
-        notes=(f"attention within chunks of {chunk} is planned as a window of {chunk}",) if noted else (),
-    )
+def _dbrx(fields: Fields) -> Mapping[str, object]:
+    attention, experts = fields.inside("attn_config"), fields.inside("ffn_config")
+    return {
+        "num_key_value_heads": attention.whole("kv_n_heads"),
+        "num_experts": experts.whole("moe_num_experts"),
+        "num_experts_per_tok": experts.whole("moe_top_k"),
+        "moe_intermediate_size": experts.whole("ffn_hidden_size"),
+    }
 
 
-def deepseek_v2(fields: Fields) -> DecoderFamily:
-    """DeepSeek-V2 and V2-Lite, which projects queries directly: latent attention, first layers dense, MTP."""
-    layers = fields.layers()
-    attention = LatentAttention(
-        heads=fields.whole("num_attention_heads"),
-        # null says that queries have no latent; a missing key says nothing.
-        q_rank=fields.maybe("q_lora_rank") if fields.has("q_lora_rank") else fields.whole("q_lora_rank"),
-        kv_rank=fields.whole("kv_lora_rank"),
-        nope_dim=fields.whole("qk_nope_head_dim"),
-        rope_dim=fields.whole("qk_rope_head_dim"),
-        value_dim=fields.whole("v_head_dim"),
-    )
-    experts = fields.experts("n_routed_experts", "num_local_experts", low=0, default=0)
-    first = fields.whole("first_k_dense_replace", low=0, default=0)
-    every = fields.whole("moe_layer_freq", default=1)
-    sparse = [experts > 0 and i >= first and i % every == 0 for i in range(layers)]
-    shared = fields.whole("n_shared_experts", low=0, default=0, high=1024)
-    width = fields.whole("moe_intermediate_size") if any(sparse) else 1
-    if fields.flag("attention_bias", default=False):
-        fields.refuse("attention_bias", True, "latent attention with biases cannot be planned", "set it to false")
-    return DecoderFamily(
-        attention=attention,
-        mlps=_alternating(fields, sparse, experts, shared=shared * width),
-        mtp_layers=fields.whole("num_nextn_predict_layers", low=0, default=0, high=64),
-    )
+dbrx = Family(
+    title="DBRX",
+    fixed={"gated_mlp": True, "norm": "rmsnorm"},
+    required=(),
+    dropouts=("resid_pdrop", "emb_pdrop"),
+    rule=_dbrx,
+)
 
 
-def deepseek_v3(fields: Fields) -> DecoderFamily:
-    """DeepSeek-V3, V3.1 and R1, whose layers Kimi K2 shares: those of V2.
+def _hunyuan(fields: Fields) -> Mapping[str, object]:
+    """Lists of one number a layer are read where all of them agree."""
+    parts: dict[str, object] = {}
+    for key in ("num_experts_per_tok", "moe_intermediate_size", "n_shared_experts"):
+        value = fields.raw(key)
+        if isinstance(value, list) and value and all(item == value[0] for item in value):
+            parts[key] = value[0]
+    return parts
 
-    The 256 balancing biases a layer are not counted: they are moved by the load, not by a gradient.
-    """
-    return deepseek_v2(fields)
+
+hunyuan_moe = Family(
+    title="Hunyuan MoE (Large, A13B)",
+    fixed={"qk_norm": "head"},
+    defaults={"n_shared_experts": 1},
+    rule=_hunyuan,
+)
+exaone_moe = Family(
+    title="EXAONE MoE",
+    defaults={"sliding_window": 4096, "sliding_window_pattern": 4},
+    fixed={"qk_norm": "head", "slides": "but every n-th", "expert_width_stated": True},
+    sparse=True,
+)
+hy_v3 = Family(title="Hunyuan 3", fixed={"qk_norm": "head", "expert_width_stated": True}, sparse=True)
+flint = Family(
+    title="Flint", fixed={"qk_norm": "head", "sinks": True, "expert_width_stated": True}, sparse=True
+)
+kolibri1 = Family(title="Kolibri", fixed={"qk_norm": "head", "norms": 4, "expert_width_stated": True}, sparse=True)
+beam = Family(
+    title="Beam",
+    fixed={"qk_norm": "head", "norms": 4, "output_gate": True, "expert_width_stated": True},
+    sparse=True,
+)
+grok = Family(
+    title="Grok 1 and 2",
+    source="configuration files of xai-org/grok-1 and grok-2 on Hugging Face",
+    fixed={"norms": 4, "gated_mlp": True},
+    sparse=True,
+)

@@ -1,0 +1,98 @@
+"""Feed-forward parts of a decoder from the fields of its config: dense MLPs, experts, and which layers have them."""
+
+from __future__ import annotations
+
+from meshwright.formats.huggingface.fields import Fields
+from meshwright.specs.layers import DenseMlp, MoeMlp
+from meshwright.specs.layers import FeedForwardKind as FeedForwardKind
+
+SPARSE = frozenset({"sparse", "moe"})
+ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act", "activation")
+
+
+def read_mlps(fields: Fields, hidden: int, layers: int, *, sparse: bool) -> list[FeedForwardKind]:
+    """The feed-forward part of each layer.
+
+    Args:
+        fields: the config.
+        hidden: width of the residual stream.
+        layers: how many there are.
+        sparse: whether experts must be there.
+    """
+    gated = fields.flag("gated_mlp", default=_gated(fields))
+    bias = fields.flag("mlp_bias", default=fields.flag("bias", default=False))
+    experts = fields.experts(required=sparse)
+    if not experts:
+        return [DenseMlp(ffn_hidden=width, gated=gated, bias=bias) for width in _widths(fields, hidden, layers)]
+    where = _where(fields, layers)
+    moe = _experts(fields, experts, gated=gated, any_=any(where))
+    width = 1 if all(where) else fields.maybe("dense_intermediate_size") or fields.whole("intermediate_size")
+    dense = DenseMlp(ffn_hidden=width, gated=gated, bias=bias)
+    return [moe if is_sparse else dense for is_sparse in where]
+
+
+def _gated(fields: Fields) -> bool:
+    """Whether an activation comes with a gate: SiLU does; of any other a family knows, or the config must say."""
+    name = next((said for key in ACTIVATIONS if isinstance(said := fields.raw(key), str)), "silu")
+    gated = any(part in name for part in ("silu", "swi", "swish", "glu"))
+    if not gated and not fields.known and not fields.given("gated_mlp"):
+        fields.refuse(
+            "hidden_act",
+            name,
+            "whether the MLPs of an unknown family have a gate beside this activation cannot be known",
+            'add "gated_mlp": true (three matrices) or false (two)',
+        )
+    return gated or fields.known
+
+
+def _widths(fields: Fields, hidden: int, layers: int) -> list[int]:
+    """Width of each layer's dense MLP: one number, or a list of one a layer."""
+    listed = fields.wholes("intermediate_size", layers)
+    if listed is not None:
+        return listed
+    if fields.flag("ffn_optional", default=False):
+        return [fields.maybe("intermediate_size") or 4 * hidden] * layers
+    return [fields.whole("intermediate_size")] * layers
+
+
+def _experts(fields: Fields, experts: int, *, gated: bool, any_: bool) -> MoeMlp:
+    """The experts of a sparse layer; widths that no layer uses may be missing or anything."""
+    key = "moe_intermediate_size" if fields.given("moe_intermediate_size") else "intermediate_size"
+    if fields.flag("expert_width_stated", default=False):
+        key = "moe_intermediate_size"
+    width = fields.whole(key) if any_ else 1
+    stated = fields.maybe("shared_expert_intermediate_size", low=0)
+    count = fields.maybe("n_shared_experts", low=0, high=1024)
+    shared = stated if stated is not None else (count or 0) * width
+    return MoeMlp(
+        experts=experts,
+        top_k=fields.top_k(experts),
+        ffn_hidden=width,
+        gated=gated,
+        shared_ffn_hidden=shared,
+        shared_gate=shared > 0 and fields.flag("shared_gate", default=False),
+        router_bias=fields.flag("router_bias", default=False),
+        bias=fields.flag("expert_bias", default=False),
+    )
+
+
+def _where(fields: Fields, layers: int) -> list[bool]:
+    """Whether each layer is sparse."""
+    words = fields.pattern("mlp_layer_types", layers, ("dense", *sorted(SPARSE)))
+    if words is not None:
+        return [word in SPARSE for word in words]
+    listed = fields.switches("moe_layer_freq", layers)
+    if listed is not None:
+        return listed
+    chosen = fields.positions("moe_layers", layers)
+    if chosen is not None:
+        return [i in chosen for i in range(layers)]
+    first = fields.whole("first_k_dense_replace", low=0, default=0)
+    last = fields.whole("moe_layer_end_index", low=-1, default=-1)
+    every = fields.whole("moe_layer_freq", default=1)
+    step = fields.whole("decoder_sparse_step", default=1)
+    plain = fields.positions("mlp_only_layers", layers) or frozenset()
+    return [
+        i >= first and (last < 0 or i <= last) and i % every == 0 and (i + 1) % step == 0 and i not in plain
+        for i in range(layers)
+    ]

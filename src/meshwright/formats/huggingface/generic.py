@@ -1,0 +1,58 @@
+"""A decoder of any name: read where every key is understood, and what is assumed of it said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from meshwright.errors import nearest
+from meshwright.formats.huggingface.family import Family
+from meshwright.formats.huggingface.fields import Fields
+from meshwright.specs.model import ModelSpec
+
+
+CAUSAL = ("CausalLM", "LMHead")
+
+
+def _decoder(fields: Fields) -> Mapping[str, object]:
+    """Refuse a class that is no language model; learned positions where the config says so."""
+    classes = fields.raw("architectures")
+    first = classes[0] if isinstance(classes, list) and classes else None
+    if isinstance(first, str) and not any(word in first for word in CAUSAL):
+        fields.refuse("architectures", first, "the family is unknown, and this is not the class of a decoder")
+    said = fields.raw("position_embedding_type")
+    return {"learned_positions": True} if said in ("absolute", "learned", "learned_absolute") else {}
+
+
+generic = Family(
+    title="a decoder of unknown name",
+    source="what keys of these names mean in transformers 5.23.0",
+    required=(),
+    dropouts=(
+        *("attention_dropout", "attn_pdrop", "resid_pdrop", "residual_dropout", "hidden_dropout", "hidden_dropout_prob"),
+        *("embd_pdrop", "dropout"),
+    ),
+    rule=_decoder,
+)
+
+
+def assumed(model: ModelSpec, said: str, known: Mapping[str, str]) -> str:
+    """What a model of an unknown family was taken for.
+
+    Args:
+        model: as it was read.
+        said: its `model_type`.
+        known: the families that are known.
+    """
+    layer = model.kinds()[-1]
+    mixer, mlp = layer.attention.describe(), layer.mlp.describe()
+    heads = f"{mixer['heads']} heads" if "heads" in mixer else layer.attention.kind
+    groups = f" in {mixer['kv_heads']} groups" if mixer.get("kv_heads") not in (None, mixer.get("heads")) else ""
+    experts = f"{mlp['experts']} experts, {mlp['top_k']} a token, of " if layer.mlp.routed_experts else ""
+    gate = "gated" if mlp.get("gated") else "plain"
+    close = nearest(said, known)
+    return (
+        f"model_type {said!r} is unknown{f' (nearest known: {close[0]})' if close else ''}; read as a decoder of its "
+        f"sizes: {heads}{groups}, {experts}{gate} MLPs, {layer.norms} "
+        f"{'RMSNorms' if layer.norm == 'rmsnorm' else 'LayerNorms'} a layer, "
+        f"{'tied' if model.tied_embeddings else 'untied'} embeddings; check its parameter count"
+    )

@@ -1,0 +1,153 @@
+"""Which keys of a config change neither sizes nor work, which do and are not understood, and what to say of the rest."""
+
+from __future__ import annotations
+
+import re
+
+from meshwright.formats.huggingface.fields import Fields, show
+
+HARMLESS = frozenset(
+    # Names, versions, files and what a program does with the model.
+    "model_type architectures auto_map schema source transformers_version torch_dtype dtype name_or_path _name_or_path"
+    " tokenizer_class processor_class language languages license id2label label2id problem_type finetuning_task"
+    " _commit_hash unsloth_version unsloth_fixed init_device verbose seed use_cache use_bfloat16 torchscript"
+    " return_dict return_dict_in_generate output_attentions output_hidden_states output_scores output_router_logits"
+    " gradient_checkpointing pruned_heads task_specific_params is_decoder tie_encoder_decoder ignore_index prefix"
+    " attn_implementation _attn_implementation _attn_implementation_internal use_flash_attn use_flash_attention"
+    " use_mamba_kernels use_mambapy use_associative_scan use_mem_eff_path use_kernel use_cache_quantization"
+    " use_cache_kernel num_logits_to_keep runner_max_sequence_length softmax_in_fp32 attention_softmax_in_fp32"
+    " scale_attention_softmax_in_fp32 fp32_residual_connection residual_in_fp32 reorder_and_upcast_attn slow_but_exact"
+    " bias_dropout_fusion apply_query_key_layer_scaling fused_mlp fused_bias_fc use_fused_rope use_fused_rms_norm"
+    " chunk_size_feed_forward pretraining_tp ep_size expert_dtype quantization quantization_config compression_config"
+    " quant_method quantize_embeddings"
+    # Generation.
+    " temperature top_k top_p typical_p do_sample num_beams num_beam_groups diversity_penalty early_stopping"
+    " length_penalty repetition_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids max_length"
+    " min_length max_new_tokens num_return_sequences suppress_tokens begin_suppress_tokens remove_invalid_values"
+    " exponential_decay_length_penalty cache_implementation stream_chat_template chat_template generation_config"
+    # Activations, positions and factors: no weights, and no more work than the layer around them has.
+    " hidden_act hidden_activation activation activation_function afn hidden_mamba_act mlp_hidden_act mamba_hidden_act"
+    " alibi attn_scale floor_scale attn_temperature_tuning rotary_dim rotary_pct rotary rotary_emb_base original_rope"
+    " use_rope use_alibi use_rotary rope position_embedding_type position_embedding_base partial_rotary_factor"
+    " no_rope_layers no_rope_layer_interval use_dynamic_ntk use_logn_attn llama_4_scaling_beta long_factor"
+    " compress_rope_theta original_max_position_embeddings initial_context_length swiglu_limit swiglu_alpha"
+    " logit_scale scale_emb scale_depth dim_model_base mup_enabled mup_base clip_qkv use_gemma_norm"
+    " final_logit_softcapping attn_logit_softcapping logits_soft_cap router_logit_softcapping query_pre_attn_scalar"
+    " scale_attn_weights scale_attn_by_inverse_layer_idx scale_embedding scale_embeddings rescale_prenorm_residual"
+    " rescale_embeddings norm_type normalization use_rmsnorm layer_norm_elementwise_affine add_bos_token add_eos_token"
+    " use_bidirectional_attention attention_value_scale norm_reduction_force_float32 embedding_fraction causal"
+    # Routing: which experts, not how many or how wide.
+    " norm_topk_prob topk_group n_group num_expert_group topk_method scoring_func moe_layernorm routed_scaling_factor"
+    " route_scale router_scaling_factor moe_router_scaling_factor moe_routed_scaling_factor expert_selection_fn"
+    " enable_moe_fp32_combine moe_norm_min moe_gate_act moe_renormalize norm_topk_prob moe_group_balance seq_aux"
+    " use_routing_bias use_moe_router_bias use_expert_bias moe_router_enable_expert_bias n_hash_layers num_hash_layers"
+    " moe_shared_expert_overlap moe_apply_router_weight_on_input moe_use_aux_free shared_expert_combination_strategy"
+    " moe_topk_group moe_n_group router_activation_func"
+    # Heads of other tasks; modules for more tokens at once are counted by their number.
+    " use_mtp mtp_transformer_layers mtp_use_dedicated_embeddings mtp_hybrid_override_pattern mtp_layers_block_type"
+    " index_share_for_mtp_iteration summary_activation summary_first_dropout summary_last_dropout summary_type"
+    " summary_proj_to_labels summary_use_proj classifier_dropout classifier_dropout_prob classifier_activation"
+    # What MLC keeps beside a model's shape.
+    " prefill_chunk_size tensor_parallel_shards pipeline_parallel_stages max_batch_size disaggregation kwargs"
+    " attention_sink_size conv_template"
+    # Read together with another key of the same meaning.
+    " max_window_layers use_sliding_window sliding_window_pattern layer_types rope_parameters rope_scaling mlp_bias"
+    " attention_bias head_dim intermediate_size sliding_window cache_config tie_word_embeddings vocab_size"
+    " num_key_value_heads intermediate_size_mlp dense_intermediate_size moe_intermediate_size first_k_dense_replace"
+    " moe_layer_freq decoder_sparse_step mlp_only_layers moe_layer_end_index num_experts_per_tok n_shared_experts"
+    " shared_expert_intermediate_size experts_per_token multi_query_attention no_bias".split()
+)
+_HARMLESS_FORMS = re.compile(
+    r".*_token_(id|ids|index|indices)|.*_token|.*_idx"
+    r"|(rope|rotary|yarn|mrope|ntk)_.*|.*_rope_(theta|interleave)|.*_rope_base"
+    r"|.*(_eps|_epsilon)|eps|(init|initializer)_.*|.*_initializer_range|.*_init_(std|scheme|min|max)|time_step_.*"
+    r"|.*(dropout|dropout_prob|pdrop|_loss_coef|aux_loss.*|loss_coefficient|loss_weight|loss_scaling_factor|loss_alpha)"
+    r"|.*(jitter|jitter_eps|jitter_noise|layerdrop)|(.*_)?z_loss.*"
+    r"|.*(_multiplier|_multipliers|_scaling|_version|_dtype|_in_fp32|_alpha_factor|_beta_factor)|.*_softcapping|transformers.*"
+)
+
+CHANGES: dict[str, str] = {
+    "type_vocab_size": "a table of token types means an encoder",
+    "add_cross_attention": "cross attention means an encoder beside the decoder",
+    "cross_attention_layers": "cross attention means an encoder beside the decoder",
+    "is_encoder_decoder": "an encoder beside the decoder",
+    "encoder_layers": "an encoder beside the decoder",
+    "num_decoder_layers": "an encoder beside the decoder",
+    "num_encoder_layers": "an encoder beside the decoder",
+    "embedding_size": "an embedding of another width than the layers",
+    "hidden_size_per_layer_input": "an embedding for each layer (PLE)",
+    "num_kv_shared_layers": "layers that share the keys and values of others",
+    "use_double_wide_mlp": "MLPs twice as wide where keys and values are shared",
+    "attention_k_eq_v": "keys that serve as values too",
+    "per_layer_config": "sizes that differ by layer",
+    "global_head_dim": "heads of another width in the full layers",
+    "num_global_key_value_heads": "another number of key and value heads in the full layers",
+    "enable_moe_block": "experts beside a dense MLP",
+    "altup_num_inputs": "several residual streams (AltUp)",
+    "laurel_rank": "a low-rank branch beside the residual stream",
+    "hc_mult": "several residual streams (hyper-connections)",
+    "hc_count": "several residual streams (hyper-connections)",
+    "compress_ratios": "attention over compressed keys and values",
+    "compress_rates": "attention over compressed keys and values",
+    "o_lora_rank": "an output projection of low rank",
+    "index_topk": "an indexer that picks the keys each query sees",
+    "sparse_attention_config": "an indexer that picks the blocks each query sees",
+    "moe_latent_size": "experts that work on a projection of the stream",
+    "zero_expert_num": "experts that compute nothing",
+    "moe_residual": "experts beside a dense MLP",
+    "parallel_attn_mlp_res": "experts beside a dense MLP",
+    "ssm_state_size": "state-space layers",
+    "state_size": "state-space layers",
+    "mamba_d_state": "state-space layers",
+    "hybrid_override_pattern": "layers of other kinds than attention",
+    "layers_block_type": "layers of other kinds than attention",
+    "block_types": "layers of other kinds than attention",
+    "attn_layer_period": "layers of other kinds than attention",
+    "full_attn_idxs": "layers of other kinds than attention",
+    "attn_type_list": "layers of other kinds than attention",
+    "linear_num_value_heads": "linear attention",
+    "linear_attn_config": "linear attention",
+    "conv_L_cache": "convolution layers",
+    "lru_width": "recurrent layers",
+    "attention_other_setting": "attention of other sizes in some layers",
+    "use_head_wise_attn_gate": "a gate on each head",
+    "num_attention_heads_per_layer": "heads that differ by layer",
+    "vision_config": "a vision tower",
+    "audio_config": "an audio tower",
+}
+"""Keys that change the model and that no reader understands, with what they ask for."""
+
+
+def harmless(key: str) -> bool:
+    """Whether a key changes neither sizes nor work."""
+    return key in HARMLESS or _HARMLESS_FORMS.fullmatch(key) is not None
+
+
+def left_over(fields: Fields) -> None:
+    """Refuse what changes the model and was not read; say which keys a known family, whose class ignores them, leaves out.
+
+    Args:
+        fields: the config, after everything that is understood was read.
+    """
+    ignored = []
+    for key, value in fields.unread().items():
+        if _says_nothing(value) or harmless(key):
+            continue
+        if key in CHANGES:
+            fields.refuse(key, value, f"it asks for {CHANGES[key]}, which cannot be planned here")
+        elif fields.known:
+            ignored.append(key)
+        else:
+            fields.refuse(
+                key,
+                value,
+                "the family is unknown and so is this key, which may change the model",
+                "leave it out if it changes neither sizes nor layers",
+            )
+    if ignored:
+        fields.remark(f"left out, as its family has no such key: {', '.join(sorted(show(key) for key in ignored)[:8])}")
+
+
+def _says_nothing(value: object) -> bool:
+    """Whether a value switches off what its key stands for."""
+    return value is None or value is False or value == 0 or value in ("", "none") or value in ([], {}, ())
