@@ -1,4 +1,4 @@
-"""One reader for all decoders: what the fields of a config say, whatever its name; a family adds what it leaves unsaid."""
+"""One reader for all decoders: what the fields of a config say; a family adds what they leave unsaid."""
 
 from __future__ import annotations
 

@@ -141,9 +141,7 @@ minicpm = Family(
     required=(),
 )
 glm = Family(title="GLM-4-9B", defaults={"head_dim": 128, "qkv_bias": True, "out_bias": False})
-glm4 = Family(
-    title="GLM-4-0414", defaults={"head_dim": 128, "qkv_bias": True, "out_bias": False}, fixed=_POST_NORMS
-)
+glm4 = Family(title="GLM-4-0414", defaults={"head_dim": 128, "qkv_bias": True, "out_bias": False}, fixed=_POST_NORMS)
 ernie4_5 = Family(title="ERNIE 4.5", defaults={"head_dim": 128, "tie_word_embeddings": True})
 hunyuan_dense = Family(title="Hunyuan dense", fixed={"qk_norm": "head"})
 exaone4 = Family(

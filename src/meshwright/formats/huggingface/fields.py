@@ -19,6 +19,7 @@ MAX_EXPERTS = 2**16
 MAX_PERIOD = 32
 """Longest repeating pattern of layers that is looked for."""
 
+
 def show(value: object) -> str:
     """`repr`, at most about 60 characters, safe for numbers of any length."""
     if isinstance(value, int) and value.bit_length() > 256:

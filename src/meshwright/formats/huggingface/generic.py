@@ -9,7 +9,6 @@ from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.fields import Fields
 from meshwright.specs.model import ModelSpec
 
-
 CAUSAL = ("CausalLM", "LMHead")
 
 
@@ -28,7 +27,14 @@ generic = Family(
     source="what keys of these names mean in transformers 5.23.0",
     required=(),
     dropouts=(
-        *("attention_dropout", "attn_pdrop", "resid_pdrop", "residual_dropout", "hidden_dropout", "hidden_dropout_prob"),
+        *(
+            "attention_dropout",
+            "attn_pdrop",
+            "resid_pdrop",
+            "residual_dropout",
+            "hidden_dropout",
+            "hidden_dropout_prob",
+        ),
         *("embd_pdrop", "dropout"),
     ),
     rule=_decoder,

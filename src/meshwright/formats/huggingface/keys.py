@@ -1,4 +1,4 @@
-"""Which keys of a config change neither sizes nor work, which do and are not understood, and what to say of the rest."""
+"""Which keys of a config change neither sizes nor work, which do and are not understood, and what is said of others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from meshwright.formats.huggingface.fields import Fields, show
 
-HARMLESS = frozenset(
+_HARMLESS_WORDS = (
     # Names, versions, files and what a program does with the model.
     "model_type architectures auto_map schema source transformers_version torch_dtype dtype name_or_path _name_or_path"
     " tokenizer_class processor_class language languages license id2label label2id problem_type finetuning_task"
@@ -55,8 +55,11 @@ HARMLESS = frozenset(
     " attention_bias head_dim intermediate_size sliding_window cache_config tie_word_embeddings vocab_size"
     " num_key_value_heads intermediate_size_mlp dense_intermediate_size moe_intermediate_size first_k_dense_replace"
     " moe_layer_freq decoder_sparse_step mlp_only_layers moe_layer_end_index num_experts_per_tok n_shared_experts"
-    " shared_expert_intermediate_size experts_per_token multi_query_attention no_bias".split()
+    " shared_expert_intermediate_size experts_per_token multi_query_attention no_bias"
 )
+HARMLESS = frozenset(_HARMLESS_WORDS.split())
+"""Keys that change neither sizes nor work, or whose meaning is read together with another key."""
+
 _HARMLESS_FORMS = re.compile(
     r".*_token_(id|ids|index|indices)|.*_token|.*_idx"
     r"|(rope|rotary|yarn|mrope|ntk)_.*|.*_rope_(theta|interleave)|.*_rope_base"
@@ -124,7 +127,7 @@ def harmless(key: str) -> bool:
 
 
 def left_over(fields: Fields) -> None:
-    """Refuse what changes the model and was not read; say which keys a known family, whose class ignores them, leaves out.
+    """Refuse what changes the model and was not read; say which keys a known family, whose class ignores them, lacks.
 
     Args:
         fields: the config, after everything that is understood was read.

@@ -10,9 +10,7 @@ from meshwright.formats.huggingface.fields import Fields
 _EXPERTS_ARE_THE_MLP = {"moe_intermediate_size": ("intermediate_size",)}
 """Families whose `intermediate_size` is the width of an expert."""
 
-mixtral = Family(
-    title="Mixtral", spells=_EXPERTS_ARE_THE_MLP, fixed={"slides": "all"}, sparse=True
-)
+mixtral = Family(title="Mixtral", spells=_EXPERTS_ARE_THE_MLP, fixed={"slides": "all"}, sparse=True)
 phimoe = Family(
     title="Phi-3.5-MoE",
     spells=_EXPERTS_ARE_THE_MLP,
@@ -45,9 +43,7 @@ gpt_oss = Family(
     fixed={"sinks": True, "slides": "even", "router_bias": True, "expert_bias": True, "gated_mlp": True},
     sparse=True,
 )
-olmoe = Family(
-    title="OLMoE", spells=_EXPERTS_ARE_THE_MLP, fixed={"qk_norm": "all"}, required=(), sparse=True
-)
+olmoe = Family(title="OLMoE", spells=_EXPERTS_ARE_THE_MLP, fixed={"qk_norm": "all"}, required=(), sparse=True)
 flex_olmo = Family(title="FlexOlmo", spells=_EXPERTS_ARE_THE_MLP, fixed={"qk_norm": "all"}, required=(), sparse=True)
 granitemoe = Family(title="Granite 3 MoE", spells=_EXPERTS_ARE_THE_MLP, required=(), sparse=True)
 minimax_m2 = Family(
@@ -62,7 +58,11 @@ ernie4_5_moe = Family(
     defaults={"tie_word_embeddings": True, "expert_width_stated": True},
     sparse=True,
 )
-dots1 = Family(title="dots.llm1", fixed={"qk_norm": "head", "expert_width_stated": True, "slides": "from max_window_layers"}, sparse=True)
+dots1 = Family(
+    title="dots.llm1",
+    fixed={"qk_norm": "head", "expert_width_stated": True, "slides": "from max_window_layers"},
+    sparse=True,
+)
 glm4_moe = Family(title="GLM-4.5, 4.6 and 4.7", fixed={"out_bias": False, "expert_width_stated": True}, sparse=True)
 
 
@@ -147,9 +147,7 @@ exaone_moe = Family(
     sparse=True,
 )
 hy_v3 = Family(title="Hunyuan 3", fixed={"qk_norm": "head", "expert_width_stated": True}, sparse=True)
-flint = Family(
-    title="Flint", fixed={"qk_norm": "head", "sinks": True, "expert_width_stated": True}, sparse=True
-)
+flint = Family(title="Flint", fixed={"qk_norm": "head", "sinks": True, "expert_width_stated": True}, sparse=True)
 kolibri1 = Family(title="Kolibri", fixed={"qk_norm": "head", "norms": 4, "expert_width_stated": True}, sparse=True)
 beam = Family(
     title="Beam",

@@ -12,7 +12,15 @@ TEXT_ONLY = "only the text model is planned; the other parts of the config are l
 PARTS = ("text_config", "llm_config", "language_config", "model_config")
 """Keys under which configs nest the text model: of transformers, InternVL and Ovis, DeepSeek-VL and Janus, MLC."""
 
-TOWERS = ("vision_config", "audio_config", "vision_tower", "mm_vision_tower", "img_processor", "vit_config", "embd_layer")
+TOWERS = (
+    "vision_config",
+    "audio_config",
+    "vision_tower",
+    "mm_vision_tower",
+    "img_processor",
+    "vit_config",
+    "embd_layer",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
