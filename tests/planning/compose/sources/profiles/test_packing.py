@@ -31,9 +31,12 @@ def test_nothing_is_packed_where_nothing_has_value() -> None:
     assert not len(packed(np.zeros(0), np.zeros((0, 2), int), np.array([4, 4])).rows)
 
 
-def test_starts_fit_the_cluster() -> None:
+def test_starts_fit_the_cluster_and_filled_ones_leave_no_room_for_their_shapes() -> None:
     columns, counts = tiny_columns(4, 4), np.array([4, 4])
-    starts = seeds(columns, tiny_costs(4, 4), counts, 48, 10)
-    assert 0 < len(starts) <= 10
-    for start in starts:
-        assert (sum(number * columns.used[row] for row, number in start) <= counts).all()
+    starts, full = seeds(columns, tiny_costs(4, 4), counts, 48, 10)
+    assert 0 < len(starts) == len(full) <= 10
+    for start, filled in zip(starts, full, strict=True):
+        free = counts - sum(number * columns.used[row] for row, number in filled)
+        assert (free >= 0).all()
+        assert all(dict(filled)[row] >= number for row, number in start)
+        assert not any((columns.used[row] <= free).all() for row, _ in filled)

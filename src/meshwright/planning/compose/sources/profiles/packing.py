@@ -15,7 +15,7 @@ import numpy as np
 
 from meshwright.shapes import Float, Int
 
-_ROUNDING = 1e-9
+ROUNDING = 1e-9
 _MOST_STEPS = 400
 
 
@@ -49,7 +49,7 @@ def packed(
     amounts = counts.astype(float)
     if not len(values):
         return ShapePacking(rows=basis[:0], amounts=amounts[:0], worth=worth)
-    least = _ROUNDING * max(float(values.max()), 0.0)
+    least = ROUNDING * max(float(values.max()), 0.0)
     for _ in range(_MOST_STEPS):
         inverse = np.linalg.inv(matrix)
         amounts = inverse @ counts
@@ -64,11 +64,11 @@ def packed(
         else:
             break
         change = inverse @ column
-        able = change > _ROUNDING
+        able = change > ROUNDING
         if not able.any():
             break
         leaving = int(np.where(able, amounts / np.where(able, change, 1.0), np.inf).argmin())
         basis[leaving] = entering
         matrix[:, leaving] = column
-    real = (basis >= 0) & (amounts > _ROUNDING)
+    real = (basis >= 0) & (amounts > ROUNDING)
     return ShapePacking(rows=basis[real], amounts=amounts[real], worth=np.maximum(worth, 0.0))

@@ -43,11 +43,14 @@ class ShapeEffort:
     parameter_limits: int = 8
     shapes: int = 800
     parts: int = 3
-    width: int = 300
+    width: int = 150
     shares: int = 8
-    starts: int = 24
+    starts: int = 16
+    """Of the best fractions, and these filled."""
+    grown: int = 12
+    """Starts that grow."""
     priced: int = 600
-    improved: int = 16
+    improved: int = 14
 
     @property
     def in_part(self) -> ShapeEffort:
@@ -124,24 +127,27 @@ class ShapeComposer:
             "bound": len(columns) - len(quick),
             "narrowed": len(quick) - len(near),
         }
-        starts = seeds(columns, costs, limits, pricer.global_batch, effort.starts)
-        near = np.union1d(quick[near], [row for start in starts for row, _ in start]).astype(np.int64)
+        starts, full = seeds(columns, costs, limits, pricer.global_batch, effort.starts)
+        near = np.union1d(quick[near], [row for start in (*starts, *full) for row, _ in start]).astype(np.int64)
         place = {row: index for index, row in enumerate(near.tolist())}
         columns = columns.take(near)
-        candidates = grow(
+        full = list(dict.fromkeys(tuple((place[row], number) for row, number in one) for one in full))
+        grown = grow(
             columns,
             costs,
             prices,
             limits,
             pricer.global_batch,
-            starts=[[(place[row], number) for row, number in start] for start in starts],
+            starts=[[(place[row], number) for row, number in start] for start in starts[: effort.grown]],
             steps=effort.parts,
             width=effort.width,
             shares=effort.shares,
         )[: effort.priced * max(1, int(np.count_nonzero(limits)) - FEW_KINDS)]
-        shapes = {row: columns.shape(row, self._kinds) for rows in candidates for row, _ in rows}
-        sets = [alone[0], *(merged(EqualPipelines(shapes[row], n) for row, n in rows) for rows in candidates)]
-        ranked = _quickest(pricer, sets, USEFUL)
+        shapes = {row: columns.shape(row, self._kinds) for rows in (*full, *grown) for row, _ in rows}
+        sets = [alone[0], *(merged(EqualPipelines(shapes[row], n) for row, n in rows) for rows in (*full, *grown))]
+        # Of both ways, since sets that grew are many and alike.
+        both = {one: None for some in (sets[: 1 + len(full)], sets) for one in _quickest(pricer, some, USEFUL // 2)}
+        ranked = _quickest(pricer, list(both), USEFUL)
         useful = list({part.shape: None for one in ranked for part in one.parts})
         best = best_improved(pricer, ranked[: effort.improved], useful)
         time = pricer.price(best)
