@@ -115,6 +115,7 @@ def jobs() -> dict[str, Job]:
         "fp32": job(DENSE, "16xV100-32", plain, precision=PRECISIONS["fp32"]),
         "across nodes": job(TIED, "4x4xA100-80", replace(plain, dp=8, pp=1, sharding="fsdp-keep")),
         "experts across nodes": job(MIXED, "8x2xH100", PlanRow(ep=8, dp=16, gbs=16)),
+        "unequal": job(DENSE, "8xH100", PlanRow(dp=8, gbs=16), sequence_lengths=((512, 0.75), (8192, 0.25))),
         "short": job(DENSE, "1xH100", PlanRow(gbs=1), seq_len=512, software="megatron-lm"),
         "4 bits": job(DENSE, "8xGB300", PlanRow(tp=8, gbs=8), precision=PRECISIONS["nvfp4"]),
         "experts in fp32": job(MIXED, "8xH100", PlanRow(ep=8, dp=8, gbs=8), precision=PRECISIONS["fp32"]),
@@ -156,6 +157,7 @@ def others(hint: Any, value: Any, name: str) -> Iterator[Any]:
 PRECISION_ROLES = {f.name for f in fields(PRECISIONS["bf16"]) if str(f.type).startswith("str")} - {"name"}
 WORDS = {
     "optimizer": ("sgd", "muon"),
+    "packing": ("pad", "bins"),
     "software": ("pytorch-compiled", "megatron-deepspeed"),
     "rank_order": ("dp-ep-cp-tp",),
     "reference": ("table.json",),
@@ -256,7 +258,7 @@ def test_all_that_has_no_price_is_refused_together_with_reasons_and_remedies() -
     )
     plan = replace(own.plan, strategies=(strategy,))
     with pytest.raises(UnsupportedError) as caught:
-        estimate_plan(plan, own.model, own.cluster, replace(own.workload, sequence_lengths=((4096, 1.0),)))
+        estimate_plan(plan, own.model, own.cluster, own.workload)
     assert caught.value.code == "MW406"
     assert {problem.field.rpartition("].")[2] for problem in caught.value.problems} == {
         "tensor.name",
@@ -264,7 +266,6 @@ def test_all_that_has_no_price_is_refused_together_with_reasons_and_remedies() -
         "expert.dispatcher",
         "recompute.kind",
         "recompute.reference",
-        "workload.sequence_lengths",
     }
     assert all(problem.why and problem.fix for problem in caught.value.problems)
 

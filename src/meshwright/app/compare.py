@@ -11,6 +11,7 @@ from meshwright.app.answer import Answer
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepPrice
+from meshwright.estimate.sequences import tokens_of_step
 from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.compose.sources.profiles.price import price_job
 from meshwright.planning.plan_source import PlanLike, planned_job
@@ -143,9 +144,9 @@ def compare(first: PlanLike, second: PlanLike) -> Comparison:
     if isinstance(one, MeasuredJob) and not same_work:
         notes.append(f"the plans do different work per step; compare {unit}, not seconds")
     elif not isinstance(one, MeasuredJob) and not isinstance(two, MeasuredJob):
-        tokens = one.workload.tokens_per_step, two.workload.tokens_per_step
+        tokens = tokens_of_step(one.workload), tokens_of_step(two.workload)
         if tokens[0] != tokens[1]:
-            notes.append(f"the steps train {tokens[0]:,} and {tokens[1]:,} tokens; compare {unit}, not seconds")
+            notes.append(f"the steps train {tokens[0]:,.0f} and {tokens[1]:,.0f} tokens; compare {unit}, not seconds")
     ratio = b.step_time_s / a.step_time_s - 1 if same_work else rates[0] / rates[1] - 1
     return Comparison(
         first=one,
@@ -173,7 +174,7 @@ def _work(job: PlannedJob) -> tuple[object, object]:
 
 def _rate(job: PlannedJob, price: StepPrice) -> float:
     """Sequences of measured layers, or tokens, per second."""
-    work = job.global_batch if isinstance(job, MeasuredJob) else job.workload.tokens_per_step
+    work = job.global_batch if isinstance(job, MeasuredJob) else tokens_of_step(job.workload)
     return work / price.step_time_s
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import lru_cache
 from itertools import combinations
 
 from meshwright.errors import InputError, Problem, UnsupportedError
@@ -15,6 +17,7 @@ from meshwright.estimate.pricer import PlanPricer, RunPlan, micro_batch_of, stra
 from meshwright.estimate.ranges import step_range
 from meshwright.estimate.result import BASIS_ORDER, LinkTraffic, StageEstimate, StepEstimate
 from meshwright.estimate.rows import strategy_columns as strategy_columns
+from meshwright.estimate.sequences import filling_of, tokens_of_step
 from meshwright.estimate.site import Site, Sites
 from meshwright.estimate.stages import recompute_problem, schedule_problems, strategies_of
 from meshwright.estimate.step import StepColumns
@@ -190,6 +193,20 @@ def model_flop_per_token(model: ModelSpec, seq_len: int, *, training: bool) -> f
     return forward * (3.0 if training else 1.0)
 
 
+def step_flop(model: ModelSpec, workload: Workload) -> float:
+    """FLOP that a step needs: of its real tokens, each attending within its own sequence; nothing for padding."""
+    if not workload.sequence_lengths:
+        return model_flop_per_token(model, workload.seq_len, training=workload.training) * workload.tokens_per_step
+    return _flop_per_real_token(model, replace(workload, global_batch=1)) * tokens_of_step(workload)
+
+
+@lru_cache(maxsize=64)
+def _flop_per_real_token(model: ModelSpec, workload: Workload) -> float:
+    lengths = [(min(length, workload.seq_len), share) for length, share in workload.sequence_lengths]
+    flop = (share * n * model_flop_per_token(model, n, training=workload.training) for n, share in lengths)
+    return sum(flop) / sum(share * n for n, share in lengths)
+
+
 def weakest_basis(group: NodeGroup) -> Basis:
     """The weakest basis among the numbers of a group that an estimate rests on."""
     bases = {group.device.efficiency.basis, *(domain.basis for domain in group.domains)}
@@ -230,7 +247,7 @@ def _result(plan: ExecutionPlan, run: RunPlan, pricer: PlanPricer) -> StepEstima
     if hardware.pace_range is not None:
         slowest, quickest = hardware.pace_range
         low, high = 1.0 - hardware.pace / quickest, hardware.pace / slowest - 1.0
-    useful = model_flop_per_token(model, workload.seq_len, training=workload.training) * workload.tokens_per_step
+    useful = step_flop(model, workload)
     again = float(step.recompute_flop[0]) * plan.devices
     peak_flop_per_s = sum(site.devices * site.hardware.gemm_flop_per_s / site.hardware.pace for site in flat)
     stages = tuple(_stages(plan, run))
@@ -247,7 +264,7 @@ def _result(plan: ExecutionPlan, run: RunPlan, pricer: PlanPricer) -> StepEstima
         step_time_s=time_s,
         step_time_low_s=time_s * (1.0 - low),
         step_time_high_s=time_s * (1.0 + high),
-        tokens_per_s_per_device=workload.tokens_per_step / time_s / plan.devices,
+        tokens_per_s_per_device=tokens_of_step(workload) / time_s / plan.devices,
         mfu=useful / (time_s * peak_flop_per_s),
         hfu=(useful + again) / (time_s * peak_flop_per_s),
         breakdown_s=tuple((name, float(values[0])) for name, values in step.breakdown_s.items()),
@@ -257,6 +274,7 @@ def _result(plan: ExecutionPlan, run: RunPlan, pricer: PlanPricer) -> StepEstima
         price_per_step=sum(stated) * time_s / 3600.0 + traffic_price if len(stated) == len(prices) else None,
         traffic=traffic,
         tie=known.tie,
+        filling=filling_of(workload, max(plan.data_degree(pipeline) for pipeline in plan.pipelines)),
     )
 
 

@@ -114,6 +114,33 @@ class LinkTraffic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Filling:
+    """How sequences of unequal lengths fill a step."""
+
+    packing: str
+    tokens_per_step: float
+    """Real ones."""
+    sequences_per_step: float
+    padding: float
+    """Share of the computed tokens that is padding."""
+    cut: float
+    """Share of the sequences that is longer than a row and cut."""
+    fullest_rank: float
+    """Attended pairs of the fullest data-parallel rank over the mean, expected."""
+
+    def to_dict(self) -> dict[str, object]:
+        """As data."""
+        return {
+            "packing": self.packing,
+            "tokens_per_step": self.tokens_per_step,
+            "sequences_per_step": self.sequences_per_step,
+            "padding": self.padding,
+            "cut": self.cut,
+            "fullest_rank": self.fullest_rank,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepPrice:
     """One plan's step, of whatever it is priced."""
 
@@ -180,6 +207,8 @@ class StepEstimate(StepPrice):
     """The same with what is computed again."""
     basis: Basis
     """The weakest basis among the numbers used."""
+    filling: Filling | None = None
+    """Of a step of unequal sequences; None where all are as long as a row."""
 
     def to_dict(self) -> dict[str, object]:
         """As data: the `estimate` of a plan set."""
@@ -190,6 +219,7 @@ class StepEstimate(StepPrice):
             "tokens_per_s_per_device": self.tokens_per_s_per_device,
             "mfu": self.mfu,
             "hfu": self.hfu,
+            **({} if self.filling is None else {"filling": self.filling.to_dict()}),
             "breakdown_s": dict(self.breakdown_s),
             "stages": [stage.to_dict() for stage in self.stages],
             "fits": self.fits,

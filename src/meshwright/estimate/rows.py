@@ -174,6 +174,7 @@ def strategy_columns(
         tensor=tensors[0].name,
         deduplicated=np.array([s.expert.dispatcher == "deduplicated" for s in strategies]),
         weights_on_disk=np.array([s.offload.tier == "nvme" for s in strategies]),
+        data_ranks=np.array([s.dp for s in strategies]) if workload.sequence_lengths else None,
     )
 
 

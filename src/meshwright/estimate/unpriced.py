@@ -105,14 +105,6 @@ OF_STRATEGY = (
     ),
     Unpriced("optimizer_tile", (0,), "the optimizer updates all parameters of a rank at once", "use 0"),
 )
-OF_WORKLOAD = (
-    Unpriced(
-        "sequence_lengths",
-        ((),),
-        "sequences are priced at one length",
-        "leave it out, with seq_len as the length that sequences are packed or padded to",
-    ),
-)
 
 
 def unpriced(plan: ExecutionPlan, workload: Workload) -> tuple[Problem, ...]:
@@ -125,7 +117,7 @@ def unpriced(plan: ExecutionPlan, workload: Workload) -> tuple[Problem, ...]:
     Returns:
         Problems, none where everything that is stated is priced.
     """
-    found: list[Problem | None] = [entry.problem(workload, "workload") for entry in OF_WORKLOAD]
+    found: list[Problem | None] = []
     for index in sorted({index for pipeline in plan.pipelines for index in strategies_of(pipeline)}):
         strategy, where = plan.strategies[index], f"strategies[{index}]"
         found += [entry.problem(strategy, where) for entry in OF_STRATEGY]

@@ -5,12 +5,12 @@ One row or a million rows: the same functions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.estimate.attended import attended_pairs
 from meshwright.estimate.hardware import Hardware
+from meshwright.estimate.sequences import fullest_pairs, pairs_of_row
 from meshwright.kernels import collectives, compute
 from meshwright.kernels.overlap import exposed_s
 from meshwright.kernels.scans import scan_s
@@ -259,8 +259,11 @@ class _Pricing:
         columns = self.columns
         materialised = self.workload.attention_kernel == "materialised"
         seq = float(columns.seq_len)
-        pairs = seq * seq if materialised else attended_pairs(op, seq)
+        pairs = seq * seq if materialised else pairs_of_row(op, self.workload)
         local = context.shard_attention(op, columns, pairs, self.activation_bytes, materialised=materialised)
+        flop = 2.0 * local.batch * local.heads * local.pairs * (op.head_dim + op.value_dim)
+        if columns.data_ranks is not None and not materialised:
+            local = replace(local, pairs=local.pairs * fullest_pairs(op, columns.data_ranks, self.workload))
         forward = self._core(op, local, backward=False, materialised=materialised)
         backward = self._core(op, local, backward=True, materialised=materialised)
         # Scores, softmax, dropout, values; with their gradients two products each. Fused: one kernel, and a second
@@ -268,7 +271,7 @@ class _Pricing:
         issued = (4.0, 6.0) if materialised else (1.0, 2.0)
         self._add(module, forward, backward, self.zero, issued)
         self.calls(local.calls, {"forward": forward, "input_gradient": backward}, module)
-        self._count(module, 2.0 * local.batch * local.heads * local.pairs * (op.head_dim + op.value_dim))
+        self._count(module, flop)
         if materialised:
             scores = local.batch * local.heads * local.query_len * local.key_len
             self.transient = np.maximum(self.transient, scores * self.activation_bytes)

@@ -13,6 +13,7 @@ from meshwright.specs.precision import PRECISIONS, ROLES
 if TYPE_CHECKING:
     from meshwright.specs.calibration import Calibration
     from meshwright.specs.cluster import ClusterSpec
+    from meshwright.specs.lengths import Lengths
     from meshwright.specs.model import ModelSpec
     from meshwright.specs.precision import Precision
     from meshwright.specs.workload import Workload
@@ -53,11 +54,19 @@ class JobFields:
         "Sequence length.",
         Count(whole=True, example="4096"),
         option="--seq",
-        usual="4096, or the model's maximum if lower",
+        usual="4096, or the model's maximum if lower; with --lengths the longest",
     )
     global_batch: int | None = ask("Global batch in sequences.", Count(whole=True, example="1024"), option="--gbs")
     tokens_per_step: int | None = ask(
         "Global batch in tokens.", Count(whole=True, example="4M"), usual=str(DEFAULT_TOKENS_PER_STEP)
+    )
+    lengths: str | os.PathLike[str] | Lengths | None = ask(
+        "Lengths of sequences, in place of one: a file with one a line, or lognormal:mean=1200,sigma=1.1,max=32768, "
+        "uniform:low=128,high=4096, histogram:512=.4,2048=.6.",
+        Kind(metavar="FILE|SHAPE", annotation="str | os.PathLike[str] | Iterable[tuple[int, float]]"),
+    )
+    packing: str | None = ask(
+        "How sequences of --lengths fill rows of --seq: pack, pad, bins or bins:512,2048.", NAME, usual="pack"
     )
     dtype: str | Precision | None = ask(f"Of products: {', '.join(PRECISIONS)}.", NAME, usual="bf16")
     weight_dtype: str | None = _role("weight_dtype", "fp8: weights kept in 8 bits alone, none in 16 beside them.")
@@ -79,8 +88,7 @@ class JobFields:
         Kind(metavar="FILE", annotation="Calibration | str | os.PathLike[str]"),
     )
     like: Workload | None = None
-    """Says the rest of a workload: training or forward only, lengths of sequences, and without a calibration the
-    framework."""
+    """Says the rest of a workload: training or forward only, and without a calibration the framework."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

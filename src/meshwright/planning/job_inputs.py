@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.memory import TIGHT_SHARE
+from meshwright.estimate.sequences import filling_of, tokens_of_step
 from meshwright.fields.gather import Gather
 from meshwright.fields.job import DEFAULT_SEQ_LEN, DEFAULT_TOKENS_PER_STEP, JobFields
 from meshwright.fields.kinds import shown
@@ -19,6 +20,7 @@ from meshwright.library.clusters import resolve_cluster_file, resolve_gpus
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.dtypes import DTYPE_BYTES
+from meshwright.specs.lengths import Lengths, Packing, mean_length
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.precision import ROLES, Precision, precision, stated
 from meshwright.specs.software import DEFAULT_SOFTWARE
@@ -30,6 +32,8 @@ BATCH_TOLERANCE = 0.05
 MAX_BATCH = 2**20
 """Sequences of a step: far above what anybody trains with, and every schedule of it can still be simulated."""
 DEFAULT_DTYPE = "bf16"
+ROW_STEP = 128
+"""Tokens to whose multiples rows are rounded up where nobody says their length, so that degrees divide it."""
 _BOTH_BATCHES = Problem(
     what="both a global batch and tokens per step are given",
     why="each says how many sequences a step trains",
@@ -69,13 +73,14 @@ def job_inputs(job: JobFields) -> JobInputs:
     fitted = None if job.calibration is None else gather.attempt(lambda: calibration_of(job.calibration))
     where = gather.attempt(lambda: resolve_cluster(job.cluster, job.gpus, fitted))
     policy = gather.attempt(lambda: _precision(job))
+    lengths = gather.attempt(lambda: _lengths(job))
     if job.global_batch is not None and job.tokens_per_step is not None:
         gather.problem(_BOTH_BATCHES, "MW203")
     if where is not None and policy is not None:
         groups, chosen = where.groups, policy
         gather.attempt(lambda: _computes(groups, chosen))
     # A first workload of one sequence, so that its problems come with the others.
-    first = gather.attempt(lambda: _workload(policy, fitted, job))
+    first = gather.attempt(lambda: _workload(policy, fitted, job, lengths or ()))
     gather.done()
     assert spec is not None
     assert where is not None
@@ -85,11 +90,12 @@ def job_inputs(job: JobFields) -> JobInputs:
     if price is not None:
         where = replace(where, groups=tuple(replace(g, price_per_device_hour=float(price)) for g in where.groups))
     notes: list[Assumption] = []
-    seq = _sequence_length(job.seq_len, spec, notes)
+    seq = _sequence_length(job.seq_len, spec, first.sequence_lengths, notes)
     batch_given = job.global_batch is not None or job.tokens_per_step is not None
     batch = job.global_batch
     if batch is None:
-        batch = _default_batch(seq, job.tokens_per_step, where.devices, notes)
+        filled = tokens_of_step(replace(first, seq_len=seq, global_batch=1))
+        batch = _default_batch(filled, job.tokens_per_step, where.devices, notes)
     _check_batch(batch)
     workload = replace(first, seq_len=seq, global_batch=batch)
     like = job.like
@@ -100,8 +106,8 @@ def job_inputs(job: JobFields) -> JobInputs:
 
 
 def with_rest(workload: Workload, like: Workload) -> Workload:
-    """A workload with what no option says taken from another: framework, training or not, lengths of sequences."""
-    return replace(workload, software=like.software, training=like.training, sequence_lengths=like.sequence_lengths)
+    """A workload with what no option says taken from another: framework, training or not."""
+    return replace(workload, software=like.software, training=like.training)
 
 
 def job_fields(model: ModelSpec | None, cluster: ClusterSpec | None, workload: Workload) -> JobFields:
@@ -111,6 +117,8 @@ def job_fields(model: ModelSpec | None, cluster: ClusterSpec | None, workload: W
         cluster=cluster,
         seq_len=workload.seq_len,
         global_batch=workload.global_batch,
+        lengths=workload.sequence_lengths or None,
+        packing=workload.packing if workload.sequence_lengths else None,
         dtype=workload.precision,
         optimizer=workload.optimizer,
         attention_kernel=workload.attention_kernel,
@@ -221,7 +229,24 @@ def _precision(job: JobFields) -> Precision:
     return stated(recipe, given) if given else recipe
 
 
-def _workload(policy: Precision | None, calibration: Calibration | None, job: JobFields) -> Workload:
+def _lengths(job: JobFields) -> Lengths:
+    """The distribution of lengths, none where all are alike; every problem of it and of its packing."""
+    if job.lengths is None and job.packing is None:
+        return ()
+    from meshwright.formats.lengths import lengths_of  # few jobs state them
+
+    gather = Gather()
+    if job.lengths is None and job.packing is not None:
+        why, fix = "without lengths every sequence is as long as its row", "say --lengths FILE, or leave --packing out"
+        gather.problem(Problem(what="--packing without --lengths", why=why, fix=fix, field="packing"), "MW206")
+    if job.packing is not None:
+        gather.attempt(lambda: Packing.read(str(job.packing)))
+    found = None if job.lengths is None else gather.attempt(lambda: lengths_of(job.lengths))
+    gather.done()
+    return found or ()
+
+
+def _workload(policy: Precision | None, calibration: Calibration | None, job: JobFields, lengths: Lengths) -> Workload:
     kernel = job.attention_kernel or "flash"
     if kernel not in ("flash", "materialised"):
         why = "must be flash or materialised"
@@ -235,12 +260,19 @@ def _workload(policy: Precision | None, calibration: Calibration | None, job: Jo
         attention_kernel=kernel,  # type: ignore[arg-type]
         expert_imbalance=1.0 if job.expert_imbalance is None else job.expert_imbalance,
         tokens=job.tokens,
+        sequence_lengths=lengths,
+        packing=(job.packing or "pack") if lengths else "pack",
         software=measured.framework if measured else DEFAULT_SOFTWARE,
         calibration=calibration,
     )
 
 
-def _sequence_length(seq: int | None, model: ModelSpec, notes: list[Assumption]) -> int:
+def _sequence_length(seq: int | None, model: ModelSpec, lengths: Lengths, notes: list[Assumption]) -> int:
+    if seq is None and lengths:
+        whole = -(-lengths[-1][0] // ROW_STEP) * ROW_STEP
+        seq = min(whole, model.learned_positions or whole)
+        value = f"rows of {seq:,} tokens (the longest sequence, {lengths[-1][0]:,}, to whole {ROW_STEP})"
+        notes.append(Assumption(name="seq_len", value=value, basis="assumed"))
     if seq is None:
         seq = min(DEFAULT_SEQ_LEN, model.max_seq_len)
         rule = "the model's maximum" if seq < DEFAULT_SEQ_LEN else "default"
@@ -262,16 +294,18 @@ def _sequence_length(seq: int | None, model: ModelSpec, notes: list[Assumption])
     return seq
 
 
-def _default_batch(seq: int, per_step: int | None, devices: int, notes: list[Assumption]) -> int:
+def _default_batch(seq: float, per_step: int | None, devices: int, notes: list[Assumption]) -> int:
     wanted = per_step or DEFAULT_TOKENS_PER_STEP
     # Very short sequences would make steps of more sequences than can be planned.
     exact = wanted / seq if per_step else min(wanted / seq, MAX_BATCH)
     batch = int(exact) if per_step and exact.is_integer() else sensible_batch(exact, devices)
     ratio = wanted / seq
     shown = f"{ratio:,.0f}" if ratio.is_integer() else f"{ratio:,.1f}"
-    said = f"{wanted:,} tokens per step / {seq:,} = {shown}"
+    said = f"{wanted:,} tokens per step / {seq:,.0f} = {shown}"
     if not per_step and ratio > MAX_BATCH:
-        capped = f"{batch:,} sequences = {batch * seq:,} tokens ({said}, capped: at most {MAX_BATCH:,} can be planned)"
+        capped = (
+            f"{batch:,} sequences = {batch * seq:,.0f} tokens ({said}, capped: at most {MAX_BATCH:,} can be planned)"
+        )
         notes.append(Assumption(name="global_batch", value=capped, basis="assumed"))
         return batch
     if batch == exact:
@@ -280,7 +314,7 @@ def _default_batch(seq: int, per_step: int | None, devices: int, notes: list[Ass
                 Assumption(name="global_batch", value=f"{batch:,} sequences ({said}, default)", basis="assumed")
             )
         return batch
-    rounded = f"{batch:,} sequences = {batch * seq:,} tokens ({said}, rounded so that more degrees divide it)"
+    rounded = f"{batch:,} sequences = {batch * seq:,.0f} tokens ({said}, rounded so that more degrees divide it)"
     notes.append(Assumption(name="global_batch", value=rounded, basis="assumed"))
     return batch
 
@@ -314,6 +348,17 @@ def _defaults(workload: Workload, model: ModelSpec, cluster: ClusterSpec, price:
         Assumption(name="optimizer", value=workload.optimizer, basis="assumed"),
         Assumption(name="attention", value=f"{workload.attention_kernel} kernel", basis="assumed"),
     ]
+    filling = filling_of(workload, 1)
+    if filling is not None:
+        lengths = workload.sequence_lengths
+        each = filling.sequences_per_step / workload.global_batch
+        cut = f", {100 * filling.cut:.2g}% of them cut to a row" if filling.cut else ""
+        value = (
+            f"{mean_length(lengths):,.0f} tokens on average, at most {lengths[-1][0]:,}{cut}; {workload.packing}: "
+            f"rows of {workload.seq_len:,} hold {significant(each)} sequences "
+            f"and {significant(100 * filling.padding, 2)}% padding, and sequences of a row do not see each other"
+        )
+        found.append(Assumption(name="lengths", value=value, basis="assumed"))
     if model.is_moe:
         balance = significant(workload.expert_imbalance)
         value = f"fullest expert rank has {balance}x the mean tokens, none dropped"

@@ -269,7 +269,12 @@ def _carried(job: Job, warnings: tuple[str, ...], asked: JobFields) -> PlanQuest
     workload = job.workload
     own = job_fields(job.model, job.cluster, workload)
     replaced: dict[str, Any] = {}
-    for name in ("seq_len", "dtype", *ROLES, "optimizer", "attention_kernel", "expert_imbalance", "tokens"):
+    if asked.lengths is not None:
+        from meshwright.formats.lengths import lengths_of  # few questions state them
+
+        asked = replace(asked, lengths=lengths_of(asked.lengths))
+    names = ("seq_len", "lengths", "packing", "dtype", *ROLES, "optimizer", "attention_kernel", "expert_imbalance")
+    for name in (*names, "tokens"):
         value = getattr(asked, name)
         planned = getattr(workload.precision, ROLES[name].attribute) if name in ROLES else getattr(own, name)
         if value is not None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from meshwright.errors import InputError
 from meshwright.estimate.hardware import hardware_of
-from meshwright.estimate.price import model_flop_per_token
+from meshwright.estimate.price import step_flop
+from meshwright.estimate.sequences import tokens_of_step
 from meshwright.formats.cluster import node_group
 from meshwright.planning.axes import space_of
 from meshwright.planning.job_inputs import JobInputs
@@ -117,7 +118,7 @@ class Sizing:
         if wanted is None:
             return 1
         workload = self.base.workload
-        flop = model_flop_per_token(self.base.model, workload.seq_len, training=True) * workload.tokens_per_step
+        flop = step_flop(self.base.model, replace(workload, training=True))
         peak = max(rate for _, rate in self.group.device.peak_flop_per_s)
         return max(1, math.floor(flop / peak / wanted))
 
@@ -150,7 +151,7 @@ class Sizing:
         time_s = float(bounds.time_s[possible].min())
         days = price = None
         if workload.tokens is not None:
-            days = workload.tokens / workload.tokens_per_step * time_s / DAY_S
+            days = workload.tokens / tokens_of_step(workload) * time_s / DAY_S
             rate = self.group.price_per_hour
             price = None if rate is None else days * 24.0 * devices * rate
         self.bounds[devices] = CurvePoint(devices=devices, step_time_s=time_s, days=days, price=price)
@@ -210,5 +211,5 @@ def nodes_of(device: DeviceSpec, nodes: int, per_node: int | None = None) -> Clu
 def _step_limit_s(goal: Goal, workload: Workload) -> float | None:
     limits = [goal.step_time_s] if goal.step_time_s is not None else []
     if goal.days is not None and workload.tokens is not None:
-        limits.append(goal.days * DAY_S / (workload.tokens / workload.tokens_per_step))
+        limits.append(goal.days * DAY_S / (workload.tokens / tokens_of_step(workload)))
     return min(limits) if limits else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshwright.estimate.result import StepEstimate, StepPrice
+from meshwright.estimate.sequences import tokens_of_step
 from meshwright.formats.plan_json import PlannedJob
 from meshwright.records import Record
 from meshwright.specs.job import Job
@@ -32,7 +33,7 @@ def whole_run(job: PlannedJob, estimate: StepPrice, tokens: float | None = None)
     tokens = tokens if tokens is not None else job.workload.tokens
     if tokens is None:
         return None
-    steps = tokens / job.workload.tokens_per_step
+    steps = tokens / tokens_of_step(job.workload)
     hours = steps * estimate.step_time_s / 3600.0 * job.plan.devices
     rate = _mean_price(job, estimate)
     return WholeRun(

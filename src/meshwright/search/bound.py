@@ -103,7 +103,8 @@ class Factored:
     def _price(
         self, work: LayerWork, rows: Int[np.ndarray, "distinct"], of: Int[np.ndarray, "rows"], *, quantised: bool
     ) -> PartCosts:
-        columns = self.grid.take(rows).strategies(self.workload)
+        # Rows of other data degrees share these: no rank is fuller than the mean.
+        columns = replace(self.grid.take(rows).strategies(self.workload), data_ranks=None)
         seconds = price_work(work, columns, self.hardware, self.workload, quantised=quantised)
         forward, backward = (
             side.compute_s + side.tp_s + side.cp_s + side.ep_s for side in (seconds.forward, seconds.backward)

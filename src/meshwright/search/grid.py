@@ -84,6 +84,7 @@ class Grid:
             offload_activations=zero,
             seq_len=workload.seq_len,
             imbalance=workload.expert_imbalance,
+            data_ranks=self.dp if workload.sequence_lengths else None,
         )
 
 

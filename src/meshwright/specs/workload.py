@@ -8,6 +8,7 @@ from typing import Literal
 from meshwright.errors import Problem, UnsupportedError, unknown_name
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.check import Check
+from meshwright.specs.lengths import Packing, check_lengths, describe_lengths
 from meshwright.specs.precision import PRECISIONS, Precision
 from meshwright.specs.software import DEFAULT_SOFTWARE
 
@@ -28,7 +29,7 @@ class Workload:
 
     seq_len: int
     global_batch: int
-    """Sequences per step."""
+    """Rows per step: sequences, or what packed or padded sequences fill."""
     precision: Precision = PRECISIONS["bf16"]
     optimizer: str = "adam"
     training: bool = True
@@ -40,7 +41,9 @@ class Workload:
     tokens: float | None = None
     """Tokens of the whole run, for days and cost."""
     sequence_lengths: tuple[tuple[int, float], ...] = ()
-    """A distribution (length, share) for variable-length batches; empty when all are `seq_len`."""
+    """A distribution (length, share) of the sequences that fill rows of `seq_len`; empty when all are as long."""
+    packing: str = "pack"
+    """How sequences of unequal lengths fill rows: `pack`, `pad`, `bins` or `bins:512,2048`."""
     calibration: Calibration | None = None
     """Measured runs that predictions are fitted to; None for the library's own."""
 
@@ -54,13 +57,16 @@ class Workload:
             )
         if self.tokens is not None:
             check.positive("tokens", self.tokens)
+        if self.sequence_lengths:
+            check_lengths(check, self.sequence_lengths)
         check.done()
+        Packing.read(self.packing)
         if self.optimizer not in OPTIMIZER_MOMENTS:
             raise UnsupportedError(unknown_name("optimizer", self.optimizer, OPTIMIZER_MOMENTS), code="MW404")
 
     @property
     def tokens_per_step(self) -> int:
-        """Sequences times length."""
+        """Rows times their length, padding included."""
         return self.seq_len * self.global_batch
 
     def with_batch(self, global_batch: int) -> Workload:
@@ -69,6 +75,8 @@ class Workload:
 
     def describe(self) -> dict[str, object]:
         """The `workload` entry of a plan set."""
+        lengths = self.sequence_lengths
+        unequal = {"lengths": describe_lengths(lengths) | {"packing": self.packing}} if lengths else {}
         return {
             "seq_len": self.seq_len,
             "global_batch": self.global_batch,
@@ -79,6 +87,7 @@ class Workload:
             "attention_kernel": self.attention_kernel,
             "expert_imbalance": self.expert_imbalance,
             "tokens": self.tokens,
+            **unequal,
         }
 
 

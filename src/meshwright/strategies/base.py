@@ -61,6 +61,8 @@ class StrategyColumns:
     """Tokens enter a domain once however many of its experts they visit; None where no row does."""
     weights_on_disk: Bool[np.ndarray, "rows"] | None = None
     """Weights that are away are on disks, not in host memory; None where no row's are."""
+    data_ranks: Int[np.ndarray, "rows"] | None = None
+    """Ranks that wait for the one with most attended pairs; None where all rows of a step are alike."""
 
     @property
     def rows(self) -> int:

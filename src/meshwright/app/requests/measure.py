@@ -64,7 +64,16 @@ class CalibrateRequest(Request):
     )
     job: JobFields = group(
         JobFields,
-        without=("tokens_per_step", "optimizer", "attention_kernel", "expert_imbalance", "tokens", "price"),
+        without=(
+            "tokens_per_step",
+            "lengths",
+            "packing",
+            "optimizer",
+            "attention_kernel",
+            "expert_imbalance",
+            "tokens",
+            "price",
+        ),
         model={"argument": False, "help": "With --from-log: its model."},
     )
 

@@ -121,7 +121,9 @@ def _workload_flags(job: Job, found: Homogeneous | None) -> tuple[Flags, list[Pr
     if not workload.training:
         refuse("training", False, "the launch script trains", "plan a training step")
     if workload.sequence_lengths:
-        refuse("sequence_lengths", workload.sequence_lengths[:3], "every sequence has one length", "use seq_len alone")
+        why = "the script trains rows of one length, and its data set says what is packed into them (--sft does)"
+        longest = workload.sequence_lengths[-1][0]
+        refuse("sequence_lengths", f"up to {longest:,}", why, f"plan with --seq {workload.seq_len} alone")
     positions = max(workload.seq_len, job.model.learned_positions or job.model.max_seq_len)
     if job.model.learned_positions and workload.seq_len > job.model.learned_positions:
         why = f"the model has {job.model.learned_positions} learned positions"

@@ -82,7 +82,9 @@ class Aim:
                 [Problem(what=f"{name} without --tokens", why=why, fix=fix, field="tokens") for name in names],
                 code="MW206",
             )
-        steps = workload.tokens / workload.tokens_per_step
+        from meshwright.estimate.sequences import tokens_of_step
+
+        steps = workload.tokens / tokens_of_step(workload)
         return replace(
             self,
             max_step_time_s=min(self.max_step_time_s, self.days * DAY_S / steps),

@@ -165,7 +165,9 @@ def _other_optimizer(model: ModelSpec, cluster: ClusterSpec, workload: Workload,
 
 
 def _shorter(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:
-    """Shorter sequences, as many tokens a step."""
+    """Shorter sequences, as many tokens a step; those of given lengths are as long as they are."""
+    if workload.sequence_lengths:
+        return
     seq, batch = workload.seq_len, workload.global_batch
     while seq % 2 == 0 and seq // 2 >= SHORTEST_SEQ:
         seq, batch = seq // 2, batch * 2

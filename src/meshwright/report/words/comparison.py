@@ -15,6 +15,7 @@ from meshwright.report.words.titles import shortened, strategy_text
 from meshwright.report.words.verdict import FITS_WORDS, peak_text
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
+from meshwright.specs.lengths import Lengths, mean_length
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.plan import Pipeline
 from meshwright.specs.row import PlanRow
@@ -75,6 +76,10 @@ def memory_notes(a: StepPrice, b: StepPrice) -> Iterator[str]:
         yield f"memory: {gib(abs(change))} {sign} on the fullest stage, mostly {kind}"
 
 
+def _lengths(lengths: Lengths) -> str:
+    return f"mean {mean_length(lengths):,.0f}, longest {lengths[-1][0]:,}" if lengths else "alike"
+
+
 def _row(job: PlannedJob) -> PlanRow | None:
     return (row_of(job.plan, job.model) or bare_row(job.plan, job.model)) if isinstance(job, Job) else None
 
@@ -125,6 +130,8 @@ _MODELLED: dict[str, Callable[[Any], str]] = {
     "cluster": lambda job: job.cluster.name,
     "devices": lambda job: str(job.plan.devices),
     "seq_len": lambda job: str(job.workload.seq_len),
+    "lengths": lambda job: _lengths(job.workload.sequence_lengths),
+    "packing": lambda job: job.workload.packing if job.workload.sequence_lengths else "none",
     "dtype": lambda job: job.workload.precision.name,
     "optimizer": lambda job: job.workload.optimizer,
 }

@@ -69,9 +69,14 @@ def sentence(job: PlannedJob, estimate: StepPrice) -> str:
     low, high = (seconds_like(estimate.step_time_s, s) for s in (estimate.step_time_low_s, estimate.step_time_high_s))
     return (
         f"{job.model.name} on {devices_text(estimate, names)}: {seconds(estimate.step_time_s)} per step "
-        f"({low}-{high}), {rounded(estimate.tokens_per_s_per_device)} tokens/s per GPU, "
+        f"({low}-{high}), {rounded(estimate.tokens_per_s_per_device)} tokens/s per GPU{_padding(estimate)}, "
         f"{percent(estimate.mfu)} MFU, {peak_text(estimate)}: {FITS_WORDS[estimate.fits]}."
     )
+
+
+def _padding(estimate: StepEstimate) -> str:
+    """What of the computed tokens is not counted in the rate."""
+    return "" if estimate.filling is None else f" beside {percent(estimate.filling.padding)} padding"
 
 
 def measured_sentence(job: PlannedJob, estimate: StepPrice) -> str:

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright.estimate.attended import attended_pairs
 from meshwright.estimate.hardware import Hardware
+from meshwright.estimate.sequences import pairs_of_row
 from meshwright.estimate.work import ALIGNED, FLASH_PAD
 from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import layer_work
@@ -101,7 +101,7 @@ def _attention_s(op: CoreAttention, hardware: Hardware, workload: Workload) -> f
         passes = 3.0 if workload.training else 1.0
         flop = 2.0 * op.heads * seq * seq * (op.head_dim + op.value_dim) * passes
         return flop / (peak * hardware.head_fraction)
-    pairs = attended_pairs(op, seq) + efficiency.flash_keys_half * seq
+    pairs = pairs_of_row(op, workload) + efficiency.flash_keys_half * seq
     qk, v = (-(-dim // FLASH_PAD) * FLASH_PAD for dim in (op.head_dim, op.value_dim))
     once = 2.0 * op.heads * pairs * (1 + 2 * efficiency.flash_dim_half / (qk + v))
     peak = hardware.attention_flop_per_s * hardware.flash_share

@@ -1,0 +1,64 @@
+"""Packing against every packing there is; the fullest rank against draws of ranks."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwright.kernels.packing import best_fit, drawn, fewest_rows, fullest_of, least_rows
+
+ROOM = 12
+SMALL = st.lists(st.integers(1, ROOM), min_size=1, max_size=7).map(np.array)
+
+
+def by_trying(lengths: np.ndarray, room: int) -> int:
+    """Rows of the best of all assignments of sequences to rows."""
+    for rows in range(1, len(lengths) + 1):
+        for places in itertools.product(range(rows), repeat=len(lengths)):
+            if np.bincount(places, lengths, rows).max() <= room:
+                return rows
+    raise AssertionError("every sequence fits a row of its own")
+
+
+@settings(max_examples=50)
+@given(SMALL.filter(lambda lengths: len(lengths) < 7))
+def test_as_few_rows_as_the_best_of_all_packings(lengths: np.ndarray) -> None:
+    rows = fewest_rows(lengths, ROOM)
+    assert int(rows.max()) + 1 == by_trying(lengths, ROOM)
+
+
+@given(SMALL)
+def test_no_row_is_too_full_and_bounds_hold(lengths: np.ndarray) -> None:
+    for rows in (fewest_rows(lengths, ROOM), best_fit(lengths, ROOM)):
+        assert np.bincount(rows, lengths).max() <= ROOM
+        assert least_rows(lengths, ROOM) <= int(rows.max()) + 1 <= len(lengths)
+        assert set(rows.tolist()) == set(range(int(rows.max()) + 1))
+
+
+def test_search_saves_a_row_where_best_fit_does_not() -> None:
+    lengths = np.array([4, 4, 5, 5, 3, 3])
+    assert (int(best_fit(lengths, 12).max()) + 1, int(fewest_rows(lengths, 12).max()) + 1) == (3, 2)
+
+
+def test_drawn_sequences_come_in_their_proportions() -> None:
+    found = drawn(np.array([10, 20, 40]), np.array([0.5, 0.3, 0.2]), 10)
+    assert found.tolist() == [10] * 5 + [20] * 3 + [40] * 2
+
+
+@pytest.mark.parametrize(("terms", "ranks"), [(1, 8), (4, 64), (32, 16), (200, 32)])
+def test_the_fullest_rank_is_as_full_as_that_of_many_draws(terms: int, ranks: int) -> None:
+    values, shares = (1.0, 2.0, 3.0, 30.0), (0.4, 0.3, 0.25, 0.05)
+    random = np.random.default_rng(1)
+    sums = random.choice(values, p=shares, size=(3_000_000 // (ranks * terms), ranks, terms)).sum(axis=2)
+    expected = sums.max(axis=1).mean() / (terms * np.dot(values, shares))
+    assert fullest_of(values, shares, terms, ranks) == pytest.approx(expected, rel=0.03)
+
+
+def test_nobody_waits_for_one_rank_or_for_equal_rows() -> None:
+    assert fullest_of((1.0, 9.0), (0.5, 0.5), 4, 1) == 1.0
+    assert fullest_of((5.0, 5.0), (0.5, 0.5), 4, 64) == 1.0
+    assert fullest_of((1.0, 9.0), (0.5, 0.5), 1, 10_000) == pytest.approx(9.0 / 5.0, rel=1e-6)
