@@ -125,6 +125,14 @@ def test_attention_in_the_words_of_sources(text: str, *, found: bool | None) -> 
         ("8x200Gb/s HDR IB per node (Selene)", 25e9),
         ("4x100Gb/s Omni-Path per node", 6.25e9),
         ("800Gb/s per node (vTrain config)", 12.5e9),
+        ("8x50GB/s IB per node", 50e9),
+        ("2Tb/s RoCE per node", 31.25e9),
+        ("400Gbps RoCE per GPU", 50e9),
+        ("400 gbps per gpu", 50e9),
+        ("50GBps per GPU", 50e9),
+        ("400 Gbit/s per GPU", 50e9),
+        ("8x 40GiB/s per node", 40 * 2**30),
+        ("3200Mb/s per GPU", 0.4e9),
         ("RoCE RDMA", None),
         ("", None),
     ],
@@ -142,3 +150,22 @@ def test_boards_without_a_switch_are_domains_of_their_own() -> None:
     assert [domain.size for domain in switched.domains] == [8, 16]
     assert fold.board_devices("NVLink2 (2 NVLinks per pair)") == 4
     assert fold.board_devices("NVLink4/NVSwitch (8-GPU)") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "device"), [('"Ampere"', "A100-SXM"), ("hopper", "H100-SXM"), ("'H100-SXM'", "H100-SXM"), ("L4", "L4")]
+)
+def test_a_generation_stands_for_its_training_device(text: str, device: str) -> None:
+    name, inferred = fold.device_name(text, 80.0)
+    assert name == device
+    assert bool(inferred) == (text.strip("\"'").lower() in fold.GENERATIONS)
+
+
+def test_weights_that_stay_gathered_are_not_resharded() -> None:
+    assert fold.sharding("FSDP (params not resharded after fwd)") == ("fsdp-keep", 0)
+
+
+def test_modules_have_the_names_that_plans_use() -> None:
+    again = fold.recompute("selective", "norm, act, shared_expert")
+    assert again is not None
+    assert again.modules == ("layernorm", "moe_act", "shared_experts")

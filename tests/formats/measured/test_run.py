@@ -127,3 +127,29 @@ def test_weights_cross_the_network_in_the_format_that_frameworks_gather() -> Non
     ]
 
     assert gathered == [1.0, 2.0, 1.0, 2.0]
+
+
+def test_a_pipeline_that_keeps_gathered_weights_sums_gradients_once() -> None:
+    run = run_of(zero_stage="FSDP (params not resharded after fwd)")
+    assert run.plans[0].row.sharding == "z1"
+    assert "gradients" in assumed(run)
+    assert row_of(zero_stage="FSDP (params not resharded after fwd)", pp="1", dp="8").sharding == "fsdp-keep"
+
+
+def test_torchtitan_cuts_a_rank_s_batch_by_its_virtual_stages() -> None:
+    titan = {"framework": "torchtitan +torch.compile", "zero_stage": "FSDP2", "micro_batch": "", "vpp": ""}
+    run = run_of(**titan, schedule="1f1b", notes="micro_batch column = LOCAL batch 32", global_batch_seqs="128")
+    assert (run.plans[0].row.mbs, run.plans[0].row.sharding) == (16, "z1")
+    assert {"micro_batch", "reshard_after_forward"} <= set(assumed(run))
+
+
+def test_thin_experts_are_not_cut_between_tensor_ranks() -> None:
+    moe = {"n_experts": "64", "top_k": "4", "ep": "4", "n_gpus": "32", "dp": "4", "tp": "4", "year": "2025", "etp": ""}
+    assert row_of(**moe, moe_ffn_hidden="1536").etp == 1
+    assert row_of(**moe, moe_ffn_hidden="16384").etp == 4
+
+
+def test_a_device_may_be_named_by_its_generation() -> None:
+    run = run_of(gpu='"Ampere"')
+    assert run.cluster.groups[0].device.name == "A100-80"
+    assert assumed(run)["gpu"].startswith("A100-SXM of 80 GB")

@@ -124,6 +124,8 @@ def sharding(text: str) -> tuple[str, int] | None:
         return None
     if hybrid := re.match(r"hsdp\D*(\d+)", lower):
         return "hsdp", int(hybrid[1])
+    if "fsdp" in lower and "not resharded" in lower:
+        return "fsdp-keep", 0
     if "fsdp" in lower:
         grouped = re.match(r"fsdp (\d+)", lower)
         return ("hsdp", int(grouped[1])) if grouped else ("fsdp", 0)
@@ -216,7 +218,13 @@ class Again:
     assumed: str = ""
 
 
-_MODULE_NAMES = {"up_proj": "mla_up_proj", "core_attention": "core_attn", "norm": "layernorm"}
+_MODULE_NAMES = {
+    "up_proj": "mla_up_proj",
+    "core_attention": "core_attn",
+    "norm": "layernorm",
+    "act": "moe_act",
+    "shared_expert": "shared_experts",
+}
 
 
 def recompute(text: str, detail: str) -> Again | None:
@@ -323,6 +331,25 @@ def local_layers(framework: str, notes: str) -> bool:
     )
 
 
+GENERATIONS = {"volta": "V100-SXM", "ampere": "A100-SXM", "hopper": "H100-SXM", "blackwell": "B200"}
+"""The training device of each NVIDIA generation, for sources that name the generation alone."""
+
+
+def device_name(text: str, memory_gb: float | None) -> tuple[str, str]:
+    """The device in the source's words, and what was inferred: `"Ampere"` with 80 GB is an A100-SXM.
+
+    Args:
+        text: of the row; quotes around it are the source's.
+        memory_gb: of one device, None where it is not stated.
+    """
+    plain = text.strip(" \"'\u201c\u201d\u2018\u2019")
+    device = GENERATIONS.get(plain.lower())
+    if device is None:
+        return plain, ""
+    size = f" of {memory_gb:g} GB" if memory_gb else ""
+    return device, f"{device}{size}: the training device of the {plain.capitalize()} generation"
+
+
 NVLINKS = {"2": 6, "3": 12, "4": 18}
 """Links of a device by NVLink generation. Source: NVIDIA's data sheets of V100, A100 and H100."""
 
@@ -336,10 +363,25 @@ def board_devices(text: str) -> int | None:
     return None if match is None else 1 + NVLINKS[match[1]] // int(match[2])
 
 
+_SCALES = {"M": (1e6, 20), "G": (1e9, 30), "T": (1e12, 40)}
+_RATE = re.compile(r"(?:(\d+)\s*x\s*)?(\d+(?:\.\d+)?)\s*([MGTmgt])(i?)(b|B|[Bb]it)(?:ps|/s)\b")
+
+
 def fabric_bytes_per_s(text: str, devices_per_node: int) -> float | None:
-    """Bytes/s per device between nodes: `400Gb/s NDR IB per GPU`, `8x200Gb/s HDR IB per node`; None without a speed."""
-    match = re.search(r"(?:(\d+)\s*x\s*)?(\d+(?:\.\d+)?)\s*gb(?:/s|ps)", text.lower())
+    """Bytes/s per device between nodes; None without a speed.
+
+    The case of the unit tells bits from bytes: `400Gb/s NDR IB per GPU`, `8x200Gb/s HDR IB per node`, `1600Gbps`, and
+    `8x50GB/s IB per node`, whose eight interfaces carry 50 gigabytes each; `GiB/s` counts 2^30 bytes.
+
+    Args:
+        text: the link in the source's words.
+        devices_per_node: that share what is stated per node.
+    """
+    match = _RATE.search(text)
     if match is None:
         return None
-    total = int(match[1] or 1) * float(match[2]) * 1e9 / 8
+    count, number, scale, binary, unit = match.groups()
+    decimal, power = _SCALES[scale.upper()]
+    each = float(number) * (2.0**power if binary else decimal)
+    total = int(count or 1) * (each if unit == "B" else each / 8)
     return total if "per gpu" in text.lower() else total / devices_per_node

@@ -22,6 +22,9 @@ from meshwright.specs.workload import Workload
 
 # Chunks per worker in NVIDIA's published recipes: 4 to 8, more only where a layer is a chunk.
 MOST_CHUNKS = 8
+# Columns of an expert below which nobody cuts it between tensor ranks: two tiles of a matrix product. Every row that
+# states the degree for experts as thin as that has 1 (Qwen3-235B in Megatron-Bridge and Megatron-MoE-ModelZoo).
+THINNEST_SLICE = 512
 # What Megatron-Core's guide to mixtures of experts recomputes first when memory is short.
 _EXPERT_MODULES = ("layernorm", "moe_act", "mla_up_proj")
 
@@ -145,7 +148,9 @@ class _RowReader:
         record = self.record
         memory_gb = record.number("gpu_mem_gb")
         stated = record.whole("nodes_gpus")
-        spec = self.find_device(record.text("gpu"), memory_gb)
+        name, inferred = fold.device_name(record.text("gpu"), memory_gb)
+        self.assume("gpu", inferred)
+        spec = self.find_device(name, memory_gb)
         usual = stated or (spec.node.devices_per_node if spec.node else 8)
         per_node = math.gcd(devices, usual) if devices % usual else usual
         fabric = fold.fabric_bytes_per_s(record.text("inter_link"), usual)
@@ -198,9 +203,15 @@ class _RowReader:
             sharding, group = "fsdp", 0
         if sharding == "hsdp":
             group = max(group, cp)
+        if pp > 1 and sharding == "fsdp" and self.generation.software == "pytorch-compiled":
+            self.assume("reshard_after_forward", "never: torchtitan's default in a pipeline")
+            sharding = "fsdp-keep"
+        if pp > 1 and sharding == "fsdp-keep":
+            self.assume("gradients", "summed once per step: the pipeline syncs behind its last micro-batch")
+            sharding = "z1"
         vpp = self.chunks(pp, model)
         again = self.recompute(model, pp * vpp)
-        choices = self.micro_batches(pp, batch, dp, model)
+        choices = self.micro_batches(pp, pp * vpp, batch, dp, model)
         sequence_parallel, tp_overlap = self.tensor(tp, model)
         plans = [
             PossiblePlan(
@@ -213,7 +224,7 @@ class _RowReader:
                     pp=pp,
                     vpp=vpp,
                     ep=ep,
-                    etp=self.expert_tensor(tp * cp * dp, tp, ep) if model.is_moe else 1,
+                    etp=self.expert_tensor(tp * cp * dp, tp, ep, model) if model.is_moe else 1,
                     dp=dp,
                     sharding=sharding,
                     shard_group=group,
@@ -302,11 +313,15 @@ class _RowReader:
             return [fold.Again(mode="block", layers=layers)]
         return [stated]
 
-    def micro_batches(self, pp: int, batch: int, dp: int, model: ModelSpec) -> list[int]:
+    def micro_batches(self, pp: int, stages: int, batch: int, dp: int, model: ModelSpec) -> list[int]:
         """Stated, 1 in a pipeline or with experts, else the largest of 4, 2 and 1 that divides the batch and fits."""
         stated = self.record.whole("micro_batch")
         if stated is not None:
             return [stated]
+        local = re.search(r"local batch (\d+)", self.notes, re.IGNORECASE)
+        if local and pp > 1:
+            self.assume("micro_batch", "the rank's batch over its virtual stages: usual in torchtitan")
+            return [max(1, int(local[1]) // stages)]
         if pp > 1 or model.is_moe:
             self.assume("micro_batch", f"1: usual {'in a pipeline' if pp > 1 else 'with experts'}")
             return [1]
@@ -335,12 +350,13 @@ class _RowReader:
             self.assume("tp overlap", f"{overlap}: usual in {self.generation.name}")
         return stated, overlap
 
-    def expert_tensor(self, stage_devices: int, tp: int, ep: int) -> int:
-        """Expert tensor degree: tp by Megatron-Core's default, 1 where experts fold or tp does not fit."""
+    def expert_tensor(self, stage_devices: int, tp: int, ep: int, model: ModelSpec) -> int:
+        """Expert tensor degree: tp by Megatron-Core's default, 1 where experts fold, are thin, or tp does not fit."""
         stated = self.record.whole("etp")
         if stated is not None:
             return stated
-        folded = self.year >= 2026 or stage_devices % (ep * tp) != 0
+        thin = model.last_layer().mlp.expert_width < THINNEST_SLICE * tp
+        folded = self.year >= 2026 or thin or stage_devices % (ep * tp) != 0
         if tp > 1:
             self.assume(
                 "etp", "1: experts fold over tensor ranks" if folded else f"{tp}: tp, as Megatron-Core's default"
