@@ -1,17 +1,12 @@
-"""Mixers of a decoder from the fields of its config: grouped attention with its windows, and latent attention."""
+"""Attention from the fields of a config: grouped with its windows, and latent."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from meshwright.formats.huggingface.fields import Fields
 from meshwright.specs.layers import Attention, LatentAttention
-from meshwright.specs.layers import MixerKind as MixerKind
-
-SLIDING = frozenset({"sliding_attention", "chunked_attention", "sliding", "local"})
-FULL = frozenset({"full_attention", "attention", "full", "global"})
-LAYER_TYPES = (*sorted(SLIDING), *sorted(FULL))
 
 SLIDES: dict[str, Callable[[int, Fields], bool]] = {
     "all": lambda number, fields: True,
@@ -25,20 +20,27 @@ SLIDES: dict[str, Callable[[int, Fields], bool]] = {
 """Which layers have the window where `layer_types` does not say."""
 
 
-def read_mixers(fields: Fields, hidden: int, layers: int) -> list[MixerKind]:
-    """The mixer of each layer.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionKinds:
+    """Attention of the full layers and of those with a window."""
+
+    full: Attention | LatentAttention
+    narrow: Attention | LatentAttention
+
+
+def read_attention(fields: Fields, hidden: int) -> AttentionKinds:
+    """Attention of a decoder: latent where its ranks are given, else grouped.
 
     Args:
         fields: the config.
         hidden: width of the residual stream.
-        layers: how many there are.
     """
     if fields.given("kv_lora_rank"):
-        return [_latent(fields)] * layers
+        latent = _latent(fields)
+        return AttentionKinds(full=latent, narrow=latent)
     full = _grouped(fields, hidden)
-    sliding, window = _windows(fields, layers)
-    narrow = replace(full, window=window) if window else full
-    return [narrow if slides else full for slides in sliding]
+    window = _window(fields)
+    return AttentionKinds(full=full, narrow=replace(full, window=window) if window else full)
 
 
 def _grouped(fields: Fields, hidden: int) -> Attention:
@@ -69,15 +71,22 @@ def _qk_norm(fields: Fields) -> str:
     return "all" if fields.raw("qk_norm_type") == "per_layer" else "head"
 
 
-def _windows(fields: Fields, layers: int) -> tuple[list[bool], int | None]:
-    """Whether each layer sees a window only, and the window; no layer does where it is null or switched off."""
+def _window(fields: Fields) -> int | None:
+    """Keys that a query of a sliding layer sees; None where it is null or switched off."""
     key = "attention_chunk_size" if fields.flag("chunked", default=False) else "sliding_window"
-    on = fields.flag("use_sliding_window", default=True)
+    return (fields.nullable(key, low=0) or None) if fields.flag("use_sliding_window", default=True) else None
+
+
+def sliding_layers(fields: Fields, layers: int) -> list[bool]:
+    """Whether each layer has the window, where no list says.
+
+    Args:
+        fields: the config.
+        layers: how many there are.
+    """
     rule = SLIDES[fields.word("slides", tuple(SLIDES), _usual(fields))]
-    words = fields.pattern("layer_types", layers, LAYER_TYPES)
-    window = fields.nullable(key, low=0) if on else None
-    sliding = [word in SLIDING for word in words] if words else [on and rule(i, fields) for i in range(layers)]
-    return sliding, window or None
+    on = fields.flag("use_sliding_window", default=True)
+    return [on and rule(number, fields) for number in range(layers)]
 
 
 def _usual(fields: Fields) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from meshwright.formats.huggingface.attention import read_mixers
+from meshwright.formats.huggingface.mixers import read_mixers
 from meshwright.formats.huggingface.experts import read_mlps
 from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.fields import MAX_SEQ_LEN, MAX_VOCAB, Fields, fold
@@ -35,7 +35,7 @@ def read_decoder(fields: Fields, family: Family, name: str) -> ModelSpec:
     mixers = read_mixers(fields, hidden, layers)
     mlps = read_mlps(fields, hidden, layers, sparse=family.sparse)
     parallel = fields.flag("parallel_block", default=False)
-    norms = fields.whole("norms", default=2, high=4)
+    norms = fields.whole("norms", default=2, low=0, high=4)
     dropout = fields.dropout(*family.dropouts)
     longest = fields.whole("max_position_embeddings", high=MAX_SEQ_LEN)
     offset = fields.whole("position_offset", low=0, default=0)
@@ -57,7 +57,12 @@ def read_decoder(fields: Fields, family: Family, name: str) -> ModelSpec:
     places = list(zip(mixers, mlps, strict=True))
     kinds = {
         (mixer, mlp): LayerSpec(
-            attention=mixer, mlp=mlp, norm=norm, norms=norms, parallel_block=parallel, dropout=dropout
+            attention=mixer,
+            mlp=mlp,
+            norm=norm,
+            norms=1 if mixer.absent or mlp.absent else norms,
+            parallel_block=parallel,
+            dropout=dropout,
         )
         for mixer, mlp in set(places)
     }

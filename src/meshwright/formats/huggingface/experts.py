@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from meshwright.formats.huggingface.fields import Fields
+from meshwright.formats.huggingface.mixers import without_mlp
 from meshwright.specs.layers import DenseMlp, MoeMlp
 from meshwright.specs.layers import FeedForwardKind as FeedForwardKind
 
@@ -22,6 +23,9 @@ def read_mlps(fields: Fields, hidden: int, layers: int, *, sparse: bool) -> list
     gated = fields.flag("gated_mlp", default=_gated(fields))
     bias = fields.flag("mlp_bias", default=fields.flag("bias", default=False))
     experts = fields.experts(required=sparse)
+    parts = without_mlp(fields, layers)
+    if parts is not None or fields.flag("no_mlp", default=False):
+        return _alone(fields, parts or ["none"] * layers, experts, gated=gated, bias=bias)
     if not experts:
         return [DenseMlp(ffn_hidden=width, gated=gated, bias=bias) for width in _widths(fields, hidden, layers)]
     where = _where(fields, layers)
@@ -29,6 +33,20 @@ def read_mlps(fields: Fields, hidden: int, layers: int, *, sparse: bool) -> list
     width = 1 if all(where) else fields.maybe("dense_intermediate_size") or fields.whole("intermediate_size")
     dense = DenseMlp(ffn_hidden=width, gated=gated, bias=bias)
     return [moe if is_sparse else dense for is_sparse in where]
+
+
+def _alone(fields: Fields, parts: list[str], experts: int, *, gated: bool, bias: bool) -> list[FeedForwardKind]:
+    """Feed-forward parts of layers that have either one or a mixer."""
+    from meshwright.specs.layers import NoMlp
+
+    kinds: dict[str, FeedForwardKind] = {"none": NoMlp()}
+    if "dense" in parts:
+        kinds["dense"] = DenseMlp(ffn_hidden=fields.whole("intermediate_size"), gated=gated, bias=bias)
+    if "sparse" in parts:
+        if not experts and not fields.bad("num_experts"):
+            fields.require("num_experts")
+        kinds["sparse"] = _experts(fields, max(1, experts), gated=gated, any_=True)
+    return [kinds[part] for part in parts]
 
 
 def _gated(fields: Fields) -> bool:
@@ -91,8 +109,9 @@ def _where(fields: Fields, layers: int) -> list[bool]:
     last = fields.whole("moe_layer_end_index", low=-1, default=-1)
     every = fields.whole("moe_layer_freq", default=1)
     step = fields.whole("decoder_sparse_step", default=1)
+    period, offset = fields.whole("expert_layer_period", default=1), fields.whole("expert_layer_offset", low=0, default=0)
     plain = fields.positions("mlp_only_layers", layers) or frozenset()
     return [
-        i >= first and (last < 0 or i <= last) and i % every == 0 and (i + 1) % step == 0 and i not in plain
+        i >= first and i % period == offset % period and (last < 0 or i <= last) and i % every == 0 and (i + 1) % step == 0 and i not in plain
         for i in range(layers)
     ]

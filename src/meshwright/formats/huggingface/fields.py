@@ -16,6 +16,8 @@ MAX_LAYERS = 10_000
 MAX_VOCAB = 2**27
 MAX_SEQ_LEN = 2**31
 MAX_EXPERTS = 2**16
+LISTS = ("layers_block_type", "hybrid_override_pattern")
+"""Keys of patterns that may stand in for the number of layers."""
 MAX_PERIOD = 32
 """Longest repeating pattern of layers that is looked for."""
 
@@ -252,9 +254,11 @@ class Fields:
                 found = found or value > 0
         return found
 
-    def pattern(self, key: str, layers: int, known: Sequence[str]) -> list[str] | None:
-        """A word for each layer under `key`, or None where there is none."""
-        value = self._find((key,))[1]
+    def pattern(
+        self, key: str, layers: int, known: Sequence[str], *, value: object | None = None
+    ) -> list[str] | None:
+        """A word for each layer under `key`, or None where there is none; `value` in place of what is there."""
+        value = self._find((key,))[1] if value is None else value
         if value is None:
             return None
         if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
@@ -302,8 +306,9 @@ class Fields:
         return not self._bad.isdisjoint(keys)
 
     def layers(self) -> int:
-        """The number of layers."""
-        return self.whole("num_hidden_layers", high=MAX_LAYERS)
+        """The number of layers: stated, or as many as a list of them names."""
+        listed = next((said for key in LISTS if isinstance(said := self.raw(key), (str, list)) and said), None)
+        return self.whole("num_hidden_layers", default=len(listed) if listed else None, high=MAX_LAYERS)
 
     def head_dim(self, hidden: int, heads: int) -> int:
         """Explicit head size, or hidden / heads, which must then be whole."""

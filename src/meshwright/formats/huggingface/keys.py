@@ -55,7 +55,8 @@ _HARMLESS_WORDS = (
     " attention_bias head_dim intermediate_size sliding_window cache_config tie_word_embeddings vocab_size"
     " num_key_value_heads intermediate_size_mlp dense_intermediate_size moe_intermediate_size first_k_dense_replace"
     " moe_layer_freq decoder_sparse_step mlp_only_layers moe_layer_end_index num_experts_per_tok n_shared_experts"
-    " shared_expert_intermediate_size experts_per_token multi_query_attention no_bias"
+    " shared_expert_intermediate_size experts_per_token multi_query_attention no_bias num_attention_heads"
+    " expand mamba_expand mamba_norm_before_gate linear_allow_neg_eigval"
 )
 HARMLESS = frozenset(_HARMLESS_WORDS.split())
 """Keys that change neither sizes nor work, or whose meaning is read together with another key."""
@@ -63,7 +64,7 @@ HARMLESS = frozenset(_HARMLESS_WORDS.split())
 _HARMLESS_FORMS = re.compile(
     r".*_token_(id|ids|index|indices)|.*_token|.*_idx"
     r"|(rope|rotary|yarn|mrope|ntk)_.*|.*_rope_(theta|interleave)|.*_rope_base"
-    r"|.*(_eps|_epsilon)|eps|(init|initializer)_.*|.*_initializer_range|.*_init_(std|scheme|min|max)|time_step_.*"
+    r"|.*(_eps|_epsilon)|eps|(init|initializer)_.*|.*_initializer_range|.*_init_(std|scheme|min|max)|time_step_.*|linear_(a_log|dt)_.*"
     r"|.*(dropout|dropout_prob|pdrop|_loss_coef|aux_loss.*|loss_coefficient|loss_weight|loss_scaling_factor|loss_alpha)"
     r"|.*(jitter|jitter_eps|jitter_noise|layerdrop)|(.*_)?z_loss.*"
     r"|.*(_multiplier|_multipliers|_scaling|_version|_dtype|_in_fp32|_alpha_factor|_beta_factor)|.*_softcapping|transformers.*"

@@ -1,0 +1,141 @@
+"""Families whose layers are not all attention: state-space layers, linear attention and convolutions beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from meshwright.formats.huggingface.family import Family
+from meshwright.formats.huggingface.fields import Fields
+
+_STATE_SPACE = {"every_layer": "linear", "no_mlp": True}
+_NO_LIMIT = {"max_position_embeddings": 2**20}
+"""A recurrent layer has no longest sequence."""
+
+nemotron_h = Family(
+    title="Nemotron-H and Nemotron 3",
+    defaults={"head_dim": 128, "tie_word_embeddings": False},
+    fixed={"gated_mlp": False, "slides": "all", "linear_kind": "mamba2"},
+    spells={"head_dim": ("attention_head_dim", "head_dim")},
+    required=("num_key_value_heads", "ssm_state_size"),
+    dropouts=("attention_dropout", "hidden_dropout"),
+)
+_DELTA = {"qk_norm": "head", "output_gate": True, "linear_kind": "delta-net"}
+qwen3_next = Family(
+    title="Qwen3-Next",
+    defaults={"head_dim": 256, "full_attention_interval": 4},
+    fixed={**_DELTA, "shared_gate": True, "expert_width_stated": True},
+    sparse=True,
+)
+qwen3_5 = Family(
+    title="Qwen 3.5 and 3.6 dense", defaults={"head_dim": 256, "full_attention_interval": 4}, fixed=_DELTA
+)
+qwen3_5_moe = Family(
+    title="Qwen 3.5 and 3.6 MoE",
+    defaults={"head_dim": 256, "full_attention_interval": 4},
+    fixed={**_DELTA, "shared_gate": True, "expert_width_stated": True},
+    sparse=True,
+)
+olmo_hybrid = Family(
+    title="OLMo hybrid", fixed={"qk_norm": "all", "linear_kind": "delta-net"}, required=()
+)
+jamba = Family(
+    title="Jamba",
+    spells={"moe_intermediate_size": ("intermediate_size",)},
+    defaults={
+        "attn_layer_period": 8,
+        "attn_layer_offset": 4,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+        "ssm_state_size": 16,
+    },
+    fixed={"mamba_inner_norms": True, "linear_kind": "mamba"},
+)
+
+
+def _bamba(fields: Fields) -> Mapping[str, object]:
+    """Without a list of the layers with attention, none has it."""
+    return {} if fields.given("attn_layer_indices") else {"every_layer": "linear"}
+
+
+bamba = Family(title="Bamba", fixed={"linear_kind": "mamba2"}, rule=_bamba)
+granitemoehybrid = Family(
+    title="Granite 4 (dense, MoE, hybrid)",
+    spells={"moe_intermediate_size": ("intermediate_size",)},
+    fixed={"linear_kind": "mamba2", "shared_mlp_alone": True},
+    required=(),
+)
+
+
+def _falcon_h1(fields: Fields) -> Mapping[str, object]:
+    return {"mamba_proj_bias": fields.flag("projectors_bias", "mamba_proj_bias", default=False)}
+
+
+falcon_h1 = Family(
+    title="Falcon-H1",
+    defaults={"mamba_rms_norm": False},
+    fixed={"every_layer": "both", "linear_kind": "mamba2"},
+    rule=_falcon_h1,
+)
+
+
+def _mamba(fields: Fields) -> Mapping[str, object]:
+    """Its `intermediate_size` is the width of the mixer."""
+    width = fields.maybe("intermediate_size")
+    return {} if width is None else {"mamba_width": width}
+
+
+mamba = Family(
+    title="Mamba",
+    defaults={**_NO_LIMIT, "tie_word_embeddings": True, "ssm_state_size": 16},
+    fixed={**_STATE_SPACE, "linear_kind": "mamba", "gated_mlp": False},
+    required=(),
+    dropouts=(),
+    rule=_mamba,
+)
+mamba2 = Family(
+    title="Mamba-2",
+    spells={"mamba_num_heads": ("num_heads",), "mamba_head_dim": ("head_dim",)},
+    defaults=_NO_LIMIT,
+    fixed={**_STATE_SPACE, "linear_kind": "mamba2", "gated_mlp": False},
+    required=("ssm_state_size",),
+    dropouts=(),
+)
+
+
+def _lfm2(fields: Fields) -> Mapping[str, object]:
+    """The width of its MLPs is two thirds of the one stated, rounded up, unless that is switched off."""
+    if not fields.flag("block_auto_adjust_ff_dim", default=True):
+        return {}
+    key = "block_ff_dim" if fields.given("block_ff_dim") else "intermediate_size"
+    width = 2 * fields.whole(key) // 3
+    factor = fields.raw("block_ffn_dim_multiplier")
+    width = int(factor * width) if isinstance(factor, (int, float)) and 0 < factor <= 64 else width
+    step = fields.whole("block_multiple_of", default=256)
+    return {"intermediate_size": -(-width // step) * step}
+
+
+lfm2 = Family(
+    title="LFM2",
+    defaults={"tie_word_embeddings": True, "conv_L_cache": 3},
+    fixed={"qk_norm": "head", "linear_kind": "convolution", "gated_mlp": True},
+    dropouts=(),
+    rule=_lfm2,
+)
+lfm2_moe = Family(
+    title="LFM2 MoE",
+    defaults={"tie_word_embeddings": True, "conv_L_cache": 3},
+    fixed={"qk_norm": "head", "linear_kind": "convolution", "gated_mlp": True, "expert_width_stated": True},
+    dropouts=(),
+    sparse=True,
+)
+kimi_linear = Family(
+    title="Kimi Linear",
+    fixed={"expert_width_stated": True},
+    required=("kv_lora_rank",),
+)
+minimax = Family(
+    title="MiniMax-Text-01 and M1",
+    spells={"moe_intermediate_size": ("intermediate_size",)},
+    fixed={"linear_kind": "linear", "shared_expert_intermediate_size": 0},
+    sparse=True,
+)

@@ -1,0 +1,151 @@
+"""The mixer of each layer of a decoder: which kind, from the patterns that configs have, and its sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from meshwright.formats.huggingface.attention import read_attention, sliding_layers
+from meshwright.formats.huggingface.fields import Fields
+from meshwright.specs.layers import MixerKind as MixerKind
+
+WORDS: dict[str, str] = {
+    "full_attention": "full",
+    "attention": "full",
+    "full": "full",
+    "global": "full",
+    "sliding_attention": "sliding",
+    "sliding": "sliding",
+    "local": "sliding",
+    "chunked_attention": "sliding",
+    "linear_attention": "linear",
+    "linear": "linear",
+    "mamba": "linear",
+    "conv": "linear",
+    "short_conv": "linear",
+    "hybrid": "both",
+    "mlp": "none",
+    "moe": "none",
+    "M": "linear",
+    "*": "full",
+    "-": "none",
+    "E": "none",
+}
+"""What configs call a layer's mixer, in lists and in letters (Nemotron-H), and what it is."""
+
+PATTERNS = ("layers_block_type", "layer_types", "hybrid_override_pattern", "block_types")
+"""Keys of patterns, the most telling first."""
+
+ATTENTION_LISTS = ("full_attn_idxs", "attn_layer_indices")
+LISTED = (*ATTENTION_LISTS, "attn_type_list", "full_attention_interval", "layer_group_size", "attn_layer_period")
+LINEAR: dict[str, tuple[str, str]] = {
+    "delta-net": ("linear_num_value_heads", "read_delta_net"),
+    "kimi-delta": ("linear_num_heads", "read_kimi_delta"),
+    "kimi-delta-inside": ("linear_attn_config", "read_kimi_delta"),
+    "mamba2": ("mamba_num_heads", "read_mamba2"),
+    "mamba": ("ssm_state_size", "read_mamba"),
+    "convolution": ("conv_L_cache", "read_convolution"),
+    "linear": ("num_attention_heads", "read_linear"),
+}
+"""Layers that are no attention: the key that tells which they are, and who reads them; the first whose key is there."""
+
+
+def read_mixers(fields: Fields, hidden: int, layers: int) -> list[MixerKind]:
+    """The mixer of each layer.
+
+    Args:
+        fields: the config.
+        hidden: width of the residual stream.
+        layers: how many there are.
+    """
+    words = layer_words(fields, layers)
+    attention = read_attention(fields, hidden) if words is None or {"full", "sliding", "both"} & set(words) else None
+    if words is None:
+        assert attention is not None
+        return [attention.narrow if slides else attention.full for slides in sliding_layers(fields, layers)]
+    kinds: dict[str, MixerKind] = {}
+    if attention is not None:
+        kinds |= {"full": attention.full, "sliding": attention.narrow}
+    if {"linear", "both"} & set(words):
+        kinds["linear"] = _recurrent(fields, hidden)
+    if "none" in words:
+        from meshwright.specs.layers import NoMixer
+
+        kinds["none"] = NoMixer()
+    if "both" in words:
+        from meshwright.specs.layers import SideBySide
+
+        kinds["both"] = SideBySide(mixers=(kinds["full"], kinds["linear"]))  # type: ignore[arg-type]
+    return [kinds[word] for word in words]
+
+
+def _recurrent(fields: Fields, hidden: int) -> MixerKind:
+    from meshwright.formats.huggingface import recurrent
+
+    said = fields.word("linear_kind", tuple(LINEAR), "")
+    name = said or next(kind for kind, (key, _) in LINEAR.items() if fields.given(key) or kind == "linear")
+    if not said and name == "linear" and not fields.known:
+        fields.refuse("layer_types", "linear_attention", "no key says what kind of linear attention it is")
+    read: Callable[[Fields, int], MixerKind] = getattr(recurrent, LINEAR[name][1])
+    return read(fields, hidden)
+
+
+def layer_words(fields: Fields, layers: int) -> list[str] | None:
+    """What each layer's mixer is, None where all are attention: full | sliding | linear | both | none."""
+    every = fields.raw("every_layer")
+    words = [every] * layers if isinstance(every, str) else _from_lists(fields, layers)
+    for listed in (_from_numbers, _from_period):
+        words = listed(fields, layers) if words is None else words
+    if words is not None:
+        # What one key says, others may say again; and sizes of kinds that no layer has say nothing.
+        fields.has(*PATTERNS, *LISTED, *(key for key, _ in LINEAR.values()))
+    return words
+
+
+def _from_lists(fields: Fields, layers: int) -> list[str] | None:
+    """A word or a letter a layer."""
+    for key in PATTERNS:
+        value = fields.raw(key)
+        if isinstance(value, str):
+            value = list(value)
+        words = fields.pattern(key, layers, tuple(WORDS), value=value)
+        if words is not None:
+            return [WORDS[word] for word in words]
+    return None
+
+
+def _from_numbers(fields: Fields, layers: int) -> list[str] | None:
+    """Lists of 0 and 1 a layer, and lists of the layers with attention."""
+    switches = fields.switches("attn_type_list", layers)
+    if switches is not None:
+        return ["full" if softmax else "linear" for softmax in switches]
+    inside = fields.raw("linear_attn_config")
+    if isinstance(inside, dict) and "full_attn_layers" in inside:
+        chosen = fields.inside("linear_attn_config").positions("full_attn_layers", layers + 1)
+        return None if chosen is None else ["full" if i + 1 in chosen else "linear" for i in range(layers)]
+    for key in ATTENTION_LISTS:
+        chosen = fields.positions(key, layers)
+        if chosen is not None:
+            return ["full" if i in chosen else "linear" for i in range(layers)]
+    return None
+
+
+def _from_period(fields: Fields, layers: int) -> list[str] | None:
+    """One layer of attention in so many."""
+    interval = fields.maybe("full_attention_interval", "layer_group_size")
+    if interval is not None:
+        return ["full" if (i + 1) % interval == 0 else "linear" for i in range(layers)]
+    period = fields.maybe("attn_layer_period")
+    if period is not None:
+        offset = fields.whole("attn_layer_offset", low=0, default=0)
+        return ["full" if i % period == offset else "linear" for i in range(layers)]
+    return None
+
+
+def without_mlp(fields: Fields, layers: int) -> list[str] | None:
+    """What each layer's feed-forward part is where layers have one part only (Nemotron-H): none | dense | sparse."""
+    for key in PATTERNS[:3]:
+        value = fields.raw(key)
+        listed: Sequence[object] = list(value) if isinstance(value, (str, list, tuple)) else ()
+        if len(listed) == layers and any(word in ("mlp", "moe", "-", "E") for word in listed):
+            return ["dense" if word in ("mlp", "-") else "sparse" if word in ("moe", "E") else "none" for word in listed]
+    return None
