@@ -115,6 +115,7 @@ FAMILIES: dict[str, str] = {
     "opt": "gpt.opt",
     "orion": "gpt.orion",
     "phi": "gpt.phi",
+    "phi-msft": "gpt.phi",
     "phi3": "dense.phi3",
     "phi3_v": "dense.phi3",
     "phimoe": "moe.phimoe",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from meshwright.formats.huggingface.mixers import read_mixers
 from meshwright.formats.huggingface.experts import read_mlps
 from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.fields import MAX_SEQ_LEN, MAX_VOCAB, Fields, fold
+from meshwright.formats.huggingface.mixers import read_mixers
 from meshwright.specs.model import LayerSpec, ModelSpec
 
 
@@ -72,7 +72,7 @@ def read_decoder(fields: Fields, family: Family, name: str) -> ModelSpec:
         hidden=hidden,
         max_seq_len=longest,
         runs=fold([kinds[place] for place in places]),
-        notes=tuple(fields.notes),
+        notes=fields.said(),
         **model,  # type: ignore[arg-type]
     )
 

@@ -109,9 +109,11 @@ def _where(fields: Fields, layers: int) -> list[bool]:
     last = fields.whole("moe_layer_end_index", low=-1, default=-1)
     every = fields.whole("moe_layer_freq", default=1)
     step = fields.whole("decoder_sparse_step", default=1)
-    period, offset = fields.whole("expert_layer_period", default=1), fields.whole("expert_layer_offset", low=0, default=0)
+    period = fields.whole("expert_layer_period", default=1)
+    offset = fields.whole("expert_layer_offset", low=0, default=0)
     plain = fields.positions("mlp_only_layers", layers) or frozenset()
+    within = range(first, layers if last < 0 else last + 1)
     return [
-        i >= first and i % period == offset % period and (last < 0 or i <= last) and i % every == 0 and (i + 1) % step == 0 and i not in plain
+        i in within and i not in plain and i % every == 0 and (i + 1) % step == 0 and i % period == offset % period
         for i in range(layers)
     ]

@@ -60,8 +60,8 @@ class Fields:
         self._refusals: list[Problem] = []
         self._bad: set[str] = set()
         self._read: set[str] = set()
-        self.notes: dict[str, None] = {}
-        """What was assumed or left out, in order."""
+        self._notes: dict[str, None] = {}
+        self._taken: dict[str, int] = {}
 
     def fix(self, parts: Mapping[str, object]) -> None:
         """Take parts that follow from other keys, whatever the config says under their own."""
@@ -105,9 +105,14 @@ class Fields:
         inner._problems, inner._refusals = self._problems, self._refusals
         return inner
 
+    def said(self) -> tuple[str, ...]:
+        """What was assumed or left out, to be said with the answer."""
+        taken = ", ".join(f"{key} = {value}" for key, value in self._taken.items())
+        return (*([f"left out, taken from the family's class: {taken}"] if taken else []), *self._notes)
+
     def remark(self, note: str) -> None:
         """Keep what was assumed or left out, to be said with the answer."""
-        self.notes[note] = None
+        self._notes[note] = None
 
     def raw(self, key: str) -> object:
         """The value under `key` as it stands, None where it is missing."""
@@ -137,7 +142,7 @@ class Fields:
                 return key, self._family.defaults[key]
         for key in keys if self._path else ():
             if key in self._family.sizes:
-                self.remark(f"{key} = {self._family.sizes[key]:,} is what the class of {self._family.title} has")
+                self._taken[key] = self._family.sizes[key]
                 return key, self._family.sizes[key]
         return keys[0], None
 
@@ -254,9 +259,7 @@ class Fields:
                 found = found or value > 0
         return found
 
-    def pattern(
-        self, key: str, layers: int, known: Sequence[str], *, value: object | None = None
-    ) -> list[str] | None:
+    def pattern(self, key: str, layers: int, known: Sequence[str], *, value: object | None = None) -> list[str] | None:
         """A word for each layer under `key`, or None where there is none; `value` in place of what is there."""
         value = self._find((key,))[1] if value is None else value
         if value is None:

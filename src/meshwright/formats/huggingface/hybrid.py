@@ -26,18 +26,14 @@ qwen3_next = Family(
     fixed={**_DELTA, "shared_gate": True, "expert_width_stated": True},
     sparse=True,
 )
-qwen3_5 = Family(
-    title="Qwen 3.5 and 3.6 dense", defaults={"head_dim": 256, "full_attention_interval": 4}, fixed=_DELTA
-)
+qwen3_5 = Family(title="Qwen 3.5 and 3.6 dense", defaults={"head_dim": 256, "full_attention_interval": 4}, fixed=_DELTA)
 qwen3_5_moe = Family(
     title="Qwen 3.5 and 3.6 MoE",
     defaults={"head_dim": 256, "full_attention_interval": 4},
     fixed={**_DELTA, "shared_gate": True, "expert_width_stated": True},
     sparse=True,
 )
-olmo_hybrid = Family(
-    title="OLMo hybrid", fixed={"qk_norm": "all", "linear_kind": "delta-net"}, required=()
-)
+olmo_hybrid = Family(title="OLMo hybrid", fixed={"qk_norm": "all", "linear_kind": "delta-net"}, required=())
 jamba = Family(
     title="Jamba",
     spells={"moe_intermediate_size": ("intermediate_size",)},

@@ -10,7 +10,8 @@ _HARMLESS_WORDS = (
     # Names, versions, files and what a program does with the model.
     "model_type architectures auto_map schema source transformers_version torch_dtype dtype name_or_path _name_or_path"
     " tokenizer_class processor_class language languages license id2label label2id problem_type finetuning_task"
-    " _commit_hash unsloth_version unsloth_fixed init_device verbose seed use_cache use_bfloat16 torchscript"
+    " _commit_hash _from_model_config predict_special_tokens is_llama_config"
+    " unsloth_version unsloth_fixed init_device verbose seed use_cache use_bfloat16 torchscript"
     " return_dict return_dict_in_generate output_attentions output_hidden_states output_scores output_router_logits"
     " gradient_checkpointing pruned_heads task_specific_params is_decoder tie_encoder_decoder ignore_index prefix"
     " attn_implementation _attn_implementation _attn_implementation_internal use_flash_attn use_flash_attention"
@@ -56,6 +57,7 @@ _HARMLESS_WORDS = (
     " num_key_value_heads intermediate_size_mlp dense_intermediate_size moe_intermediate_size first_k_dense_replace"
     " moe_layer_freq decoder_sparse_step mlp_only_layers moe_layer_end_index num_experts_per_tok n_shared_experts"
     " shared_expert_intermediate_size experts_per_token multi_query_attention no_bias num_attention_heads"
+    " vision_config audio_config img_processor embd_layer mm_vision_tower vision_tower projector_hidden_act"
     " expand mamba_expand mamba_norm_before_gate linear_allow_neg_eigval"
 )
 HARMLESS = frozenset(_HARMLESS_WORDS.split())
@@ -69,6 +71,7 @@ _HARMLESS_FORMS = re.compile(
     r"|.*(jitter|jitter_eps|jitter_noise|layerdrop)|(.*_)?z_loss.*"
     r"|.*(_multiplier|_multipliers|_scaling|_version|_dtype|_in_fp32|_alpha_factor|_beta_factor)|.*_softcapping|transformers.*"
 )
+_SIZE_FORMS = re.compile(r"num_.*|n_.*|.*_(size|sizes|dim|dims|rank|heads|experts|layers|groups|blocks|width|hidden)")
 
 CHANGES: dict[str, str] = {
     "type_vocab_size": "a table of token types means an encoder",
@@ -116,8 +119,13 @@ CHANGES: dict[str, str] = {
     "attention_other_setting": "attention of other sizes in some layers",
     "use_head_wise_attn_gate": "a gate on each head",
     "num_attention_heads_per_layer": "heads that differ by layer",
-    "vision_config": "a vision tower",
-    "audio_config": "an audio tower",
+    "block_configs": "layers whose sizes differ one by one",
+    "routed_expert_hidden_size": "experts that work on a projection of the stream",
+    "attn_res_block_size": "attention over the outputs of earlier layers",
+    "gated_norm_rank": "norms with gates of low rank",
+    "gating": "a gate of its own on attention",
+    "rel_extent": "learned relative positions",
+    "use_cla": "layers that share the keys and values of others",
 }
 """Keys that change the model and that no reader understands, with what they ask for."""
 
@@ -133,23 +141,34 @@ def left_over(fields: Fields) -> None:
     Args:
         fields: the config, after everything that is understood was read.
     """
-    ignored = []
+    changing, unknown, ignored = {}, {}, []
     for key, value in fields.unread().items():
         if _says_nothing(value) or harmless(key):
             continue
         if key in CHANGES:
-            fields.refuse(key, value, f"it asks for {CHANGES[key]}, which cannot be planned here")
-        elif fields.known:
-            ignored.append(key)
+            changing[key] = value
+        elif not fields.known or _may_be_a_size(key, value):
+            unknown[key] = value
         else:
-            fields.refuse(
-                key,
-                value,
-                "the family is unknown and so is this key, which may change the model",
-                "leave it out if it changes neither sizes nor layers",
-            )
+            ignored.append(key)
+    for key, value in changing.items():
+        fields.refuse(key, value, f"it asks for {CHANGES[key]}, which cannot be planned here")
+    for key, value in ({} if changing else unknown).items():
+        why = "this family has no such key" if fields.known else "the family is unknown and so is this key"
+        fields.refuse(
+            key,
+            value,
+            f"{why}, which may change the model",
+            "leave it out if it changes neither sizes nor layers",
+        )
     if ignored:
         fields.remark(f"left out, as its family has no such key: {', '.join(sorted(show(key) for key in ignored)[:8])}")
+
+
+def _may_be_a_size(key: str, value: object) -> bool:
+    """Whether a key that its family does not have looks like one that changes sizes."""
+    whole = isinstance(value, int) and not isinstance(value, bool) and value > 1
+    return whole and _SIZE_FORMS.fullmatch(key) is not None
 
 
 def _says_nothing(value: object) -> bool:

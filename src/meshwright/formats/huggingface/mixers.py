@@ -32,6 +32,9 @@ WORDS: dict[str, str] = {
 }
 """What configs call a layer's mixer, in lists and in letters (Nemotron-H), and what it is."""
 
+PARTS = {"mlp": "dense", "moe": "sparse", "-": "dense", "E": "sparse"}
+"""Those that name a feed-forward part, and its kind."""
+
 PATTERNS = ("layers_block_type", "layer_types", "hybrid_override_pattern", "block_types")
 """Keys of patterns, the most telling first."""
 
@@ -83,7 +86,7 @@ def _recurrent(fields: Fields, hidden: int) -> MixerKind:
 
     said = fields.word("linear_kind", tuple(LINEAR), "")
     name = said or next(kind for kind, (key, _) in LINEAR.items() if fields.given(key) or kind == "linear")
-    if not said and name == "linear" and not fields.known:
+    if not said and name == "linear":
         fields.refuse("layer_types", "linear_attention", "no key says what kind of linear attention it is")
     read: Callable[[Fields, int], MixerKind] = getattr(recurrent, LINEAR[name][1])
     return read(fields, hidden)
@@ -146,6 +149,8 @@ def without_mlp(fields: Fields, layers: int) -> list[str] | None:
     for key in PATTERNS[:3]:
         value = fields.raw(key)
         listed: Sequence[object] = list(value) if isinstance(value, (str, list, tuple)) else ()
-        if len(listed) == layers and any(word in ("mlp", "moe", "-", "E") for word in listed):
-            return ["dense" if word in ("mlp", "-") else "sparse" if word in ("moe", "E") else "none" for word in listed]
+        if len(listed) == layers and any(isinstance(word, str) and word in PARTS for word in listed):
+            return [
+                "dense" if word in ("mlp", "-") else "sparse" if word in ("moe", "E") else "none" for word in listed
+            ]
     return None

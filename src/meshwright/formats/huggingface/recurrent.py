@@ -66,9 +66,7 @@ def read_kimi_delta(fields: Fields, hidden: int) -> KimiDelta:
         heads, head_dim = inside.whole("num_heads"), inside.whole("head_dim")
     else:
         inside, heads, head_dim = fields, fields.whole("linear_num_heads"), fields.whole("linear_head_dim")
-    return KimiDelta(
-        heads=heads, head_dim=head_dim, conv_kernel=inside.whole("linear_conv_kernel_dim", default=4)
-    )
+    return KimiDelta(heads=heads, head_dim=head_dim, conv_kernel=inside.whole("linear_conv_kernel_dim", default=4))
 
 
 def read_linear(fields: Fields, hidden: int) -> LinearAttention:

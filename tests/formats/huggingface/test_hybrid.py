@@ -1,0 +1,81 @@
+"""Families whose layers are not all attention: what their patterns mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from meshwright.errors import InputError, UnsupportedError
+from meshwright.formats.huggingface import read_config
+from meshwright.specs.layers import Attention, DeltaNet, DenseMlp, Mamba2, MoeMlp, NoMixer, NoMlp, SideBySide
+from tests.formats.huggingface.configs import LLAMA
+
+NEMOTRON: dict[str, Any] = LLAMA | {
+    "model_type": "nemotron_h",
+    "num_hidden_layers": 4,
+    "hybrid_override_pattern": "M*-E",
+    "mamba_num_heads": 64,
+    "mamba_head_dim": 64,
+    "n_groups": 8,
+    "ssm_state_size": 128,
+    "n_routed_experts": 16,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 512,
+}
+QWEN: dict[str, Any] = LLAMA | {
+    "model_type": "qwen3_5_text",
+    "num_hidden_layers": 8,
+    "linear_num_value_heads": 32,
+    "linear_num_key_heads": 16,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+}
+
+
+def test_letters_of_nemotron_h_are_layers_of_one_part() -> None:
+    state_space, attention, dense, sparse = read_config(NEMOTRON, "m").layers()
+    assert isinstance(state_space.attention, Mamba2)
+    assert isinstance(state_space.mlp, NoMlp)
+    assert isinstance(attention.attention, Attention)
+    assert isinstance(dense.attention, NoMixer)
+    assert isinstance(dense.mlp, DenseMlp)
+    assert isinstance(sparse.mlp, MoeMlp)
+    assert {layer.norms for layer in (state_space, attention, dense, sparse)} == {1}
+
+
+def test_words_of_nemotron_3_say_the_same_and_count_the_layers() -> None:
+    words = {key: value for key, value in NEMOTRON.items() if "pattern" not in key and key != "num_hidden_layers"}
+    words["layers_block_type"] = ["mamba", "attention", "mlp", "moe"]
+    assert read_config(words, "m") == read_config(NEMOTRON, "m")
+
+
+def test_a_pattern_shorter_than_the_layers() -> None:
+    with pytest.raises(InputError, match="as many layers as num_hidden_layers = 5"):
+        read_config(NEMOTRON | {"num_hidden_layers": 5}, "m")
+
+
+@pytest.mark.parametrize("pattern", [{}, {"full_attention_interval": 4}, {"layer_types": "list"}])
+def test_one_layer_in_four_of_qwen_3_5_is_attention(pattern: dict[str, Any]) -> None:
+    if "layer_types" in pattern:
+        pattern = {"layer_types": ["linear_attention"] * 3 + ["full_attention"] + ["linear_attention"] * 3}
+        pattern["layer_types"].append("full_attention")
+    layers = list(read_config(QWEN | pattern, "m").layers())
+    assert [isinstance(layer.attention, DeltaNet) for layer in layers] == [True, True, True, False] * 2
+    assert isinstance(layers[3].attention, Attention)
+    assert layers[3].attention.gate
+
+
+def test_falcon_h1_has_both_side_by_side() -> None:
+    sizes = {"mamba_n_heads": 32, "mamba_d_head": 64, "mamba_d_state": 128, "mamba_n_groups": 1, "mamba_d_ssm": 2048}
+    (layer,) = read_config(LLAMA | {"model_type": "falcon_h1"} | sizes, "m").kinds()
+    assert isinstance(layer.attention, SideBySide)
+
+
+def test_an_unknown_family_says_by_its_keys_what_its_linear_layers_are() -> None:
+    words = ["linear_attention", "full_attention"] * 4
+    model = read_config(QWEN | {"model_type": "mine", "layer_types": words}, "m")
+    assert isinstance(next(model.layers()).attention, DeltaNet)
+    bare = LLAMA | {"model_type": "mine", "num_hidden_layers": 8, "layer_types": words}
+    with pytest.raises(UnsupportedError, match="what kind of linear attention"):
+        read_config(bare, "m")
