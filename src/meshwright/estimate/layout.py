@@ -9,6 +9,7 @@ import numpy as np
 
 from meshwright.errors import InfeasibleError, Problem
 from meshwright.estimate.attended import attended_pairs
+from meshwright.kernels.compute import score_pairs
 from meshwright.kernels.partition import balanced_partition
 from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import layer_work
@@ -16,7 +17,7 @@ from meshwright.schedules import Placement
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import LayerSpec, ModelSpec
-from meshwright.specs.operators import CoreAttention, LayerWork, Linear, Scan
+from meshwright.specs.operators import CoreAttention, LayerWork, Linear, Scan, Scores
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 
@@ -41,6 +42,8 @@ def token_flop(work: LayerWork, seq_len: int) -> float:
         elif isinstance(op, CoreAttention):
             pairs = attended_pairs(op, float(seq_len))
             total += 2.0 * op.heads * (op.head_dim + op.value_dim) * pairs / seq_len
+        elif isinstance(op, Scores):
+            total += 2.0 * op.heads * op.dim * float(score_pairs(float(seq_len), float(seq_len))) / seq_len
         elif isinstance(op, Scan):
             total += op.heads * op.recurrence_flop
     return total

@@ -28,7 +28,7 @@ from meshwright.schedules.plan_rows import row_of, schedule_of
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.device import Basis
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.operators import CoreAttention, Scan
+from meshwright.specs.operators import CoreAttention, Scan, Scores
 from meshwright.specs.plan import ExecutionPlan, Pipeline
 from meshwright.specs.workload import Workload
 
@@ -181,7 +181,7 @@ def attention_flop_per_token(model: ModelSpec, seq_len: int) -> float:
     total = 0.0
     for kind, count in model.kind_counts().items():
         work = layer_work(kind, model.hidden, "flash")
-        mixing = tuple(op for op in work.ops if isinstance(op, (CoreAttention, Scan)))
+        mixing = tuple(op for op in work.ops if isinstance(op, (CoreAttention, Scores, Scan)))
         only_core = type(work)(ops=mixing, kept=(), input_width=work.input_width)
         total += count * token_flop(only_core, seq_len)
     return total

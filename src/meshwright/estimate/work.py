@@ -9,20 +9,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from meshwright.estimate import mixing
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.sequences import fullest_pairs, pairs_of_row
 from meshwright.kernels import collectives, compute
 from meshwright.kernels.overlap import exposed_s
-from meshwright.kernels.scans import scan_s
 from meshwright.shapes import Float
-from meshwright.specs.operators import CoreAttention, Exchange, LayerWork, Linear, Scan, Vector
+from meshwright.specs.operators import CoreAttention, Exchange, LayerWork, Linear, Scan, Scores, Vector
 from meshwright.specs.precision import Precision
 from meshwright.specs.workload import Workload
 from meshwright.strategies import TENSORS, context, expert
 from meshwright.strategies.base import (
     Call,
     Group,
-    LocalAttention,
     LocalGemm,
     StrategyColumns,
     local_units,
@@ -30,14 +29,6 @@ from meshwright.strategies.base import (
 )
 
 Rows = Float[np.ndarray, "rows"]
-
-# Elements of 16 bits in the 16 bytes on which tensor cores want rows to start. Source: NVIDIA, "Matrix Multiplication
-# Background User's Guide", tensor core requirements.
-ALIGNED = 8
-# Fused attention kernels are compiled for head dims in steps of this. Source: Dao-AILab/flash-attention, README.
-FLASH_PAD = 32
-# Of the rate of large products, what products of the chunks of a scan reach.
-SCAN_SHARE = 0.35
 
 _COLLECTIVES = {
     "all_gather": collectives.all_gather_s,
@@ -165,6 +156,8 @@ class _Pricing:
                     self.gemm(expert.shard_experts(op, self.columns, work.top_k), module)
                 case CoreAttention():
                     self.attention(op, module)
+                case Scores():
+                    self.scores(op, module)
                 case Scan():
                     self.scan(op, module)
                 case Vector():
@@ -224,7 +217,7 @@ class _Pricing:
             np.asarray(n, dtype=float),
             np.asarray(k, dtype=float),
             groups=np.asarray(groups, dtype=float),
-            roof=self._roof(peak, fraction),
+            roof=mixing.roof(hardware, peak, fraction),
             tiles=compute.Tiles(
                 m=efficiency.tile_m,
                 n=efficiency.tile_n,
@@ -236,15 +229,6 @@ class _Pricing:
             output_bytes=output_bytes,
         )
         return seconds + self.zero
-
-    def _roof(self, peak_flop_per_s: float, fraction: float, kernels: int = 1) -> compute.Roof:
-        """Of the device for kernels at a fraction of a peak, so many of them one after the other."""
-        return compute.Roof(
-            peak_flop_per_s=peak_flop_per_s,
-            max_fraction=fraction,
-            memory_bytes_per_s=self.hardware.achieved_memory_bytes_per_s,
-            launch_s=kernels * self.hardware.efficiency.launch_s,
-        )
 
     def _cast(self, local: LocalGemm, module: ModuleSeconds) -> None:
         """Inputs of 8-bit products are scaled, converted and transposed: `cast_passes` over each, in 16 bits and 8."""
@@ -264,8 +248,10 @@ class _Pricing:
         flop = 2.0 * local.batch * local.heads * local.pairs * (op.head_dim + op.value_dim)
         if columns.data_ranks is not None and not materialised:
             local = replace(local, pairs=local.pairs * fullest_pairs(op, columns.data_ranks, self.workload))
-        forward = self._core(op, local, backward=False, materialised=materialised)
-        backward = self._core(op, local, backward=True, materialised=materialised)
+        core_s = mixing.materialised_s if materialised else mixing.fused_s
+        forward, backward = (
+            self.zero + core_s(op, local, self.hardware, self.activation_bytes, backward=back) for back in (False, True)
+        )
         # Scores, softmax, dropout, values; with their gradients two products each. Fused: one kernel, and a second
         # backward that sums rows first.
         issued = (4.0, 6.0) if materialised else (1.0, 2.0)
@@ -278,68 +264,22 @@ class _Pricing:
         gathered = columns.mbs * local.kv_heads * local.key_len * (2 * (op.head_dim + op.value_dim))
         self.transient = np.maximum(self.transient, gathered * self.activation_bytes * context.gathered_keys(columns))
 
-    def _core(self, op: CoreAttention, local: LocalAttention, *, backward: bool, materialised: bool) -> Rows:
-        hardware, efficiency = self.hardware, self.hardware.efficiency
-        qk_dim, v_dim = op.head_dim, op.value_dim
-        if not materialised:
-            qk_dim, v_dim = (-(-dim // FLASH_PAD) * FLASH_PAD for dim in (qk_dim, v_dim))
-        shape = compute.Attention(
-            pairs=local.pairs,
-            query_len=local.query_len,
-            key_len=local.key_len,
-            batch=local.batch,
-            heads=local.heads,
-            kv_heads=local.kv_heads,
-            qk_dim=qk_dim,
-            v_dim=v_dim,
-        )
-        if materialised:
-            # Rows of heads that do not start on 16 bytes cannot be read by tensor cores.
-            aligned = qk_dim % ALIGNED == 0 and v_dim % ALIGNED == 0
-            peak = hardware.attention_flop_per_s if aligned else hardware.scalar_flop_per_s
-            return self.zero + compute.materialised_attention_s(
-                shape,
-                backward=backward,
-                roof=self._roof(peak, hardware.head_fraction, kernels=4),
-                softmax_passes=(5.5 if backward else 4.5) * hardware.software.vector_passes,
-                score_bytes=self.activation_bytes,
-            )
-        fraction = efficiency.flash_backward_fraction if backward else efficiency.flash_forward_fraction
-        return self.zero + compute.flash_attention_s(
-            shape,
-            backward=backward,
-            roof=self._roof(hardware.attention_flop_per_s, fraction * hardware.flash_share),
-            blocks=compute.Blocks(
-                queries=efficiency.flash_tile,
-                units=hardware.units,
-                dim_half=efficiency.flash_dim_half,
-                keys_half=efficiency.flash_keys_half,
-            ),
-            element_bytes=self.activation_bytes,
-        )
+    def scores(self, op: Scores, module: ModuleSeconds) -> None:
+        local = context.shard_scores(op, self.columns, self.activation_bytes)
+        forward, backward = (self.zero + mixing.scores_s(op, local, self.hardware, back=back) for back in (False, True))
+        self._add(module, forward, backward, self.zero, (3.0, 3.0))
+        self.calls(local.calls, {"forward": forward, "input_gradient": backward}, module)
+        self._count(module, 2.0 * op.heads * op.dim * local.pairs)
 
     def scan(self, op: Scan, module: ModuleSeconds) -> None:
-        """Products of chunks at a share of what large products reach, each direction against its memory traffic."""
-        hardware, launched = self.hardware, int(op.kernels)
         local = context.shard_scan(op, self.columns, self.activation_bytes)
-        amount = local.tokens * local.heads
-        state_bytes = 2.0 * op.state * context.STATE_BYTES / op.chunk
-
-        def seconds(flop: float, scalar_flop: float, elements: float, passes: int) -> Rows:
-            traffic = elements * self.activation_bytes * hardware.software.vector_passes + passes * state_bytes
-            return self.zero + scan_s(
-                amount * flop,
-                amount * scalar_flop,
-                amount * traffic,
-                roof=self._roof(hardware.head_flop_per_s, SCAN_SHARE * hardware.head_fraction, passes * launched),
-                scalar_flop_per_s=SCAN_SHARE * hardware.scalar_flop_per_s,
-            )
-
-        forward = seconds(op.forward_flop, op.forward_scalar_flop, op.forward_elements, 1)
-        backward = seconds(op.backward_flop, op.backward_scalar_flop, op.backward_elements, 2)
+        forward, backward = (
+            self.zero + mixing.recurrence_s(op, local, self.hardware, self.activation_bytes, backward=back)
+            for back in (False, True)
+        )
         self._add(module, forward, backward, self.zero, (op.kernels, 2 * op.kernels))
         self.calls(local.calls, {"forward": forward, "input_gradient": backward}, module)
-        self._count(module, amount * (op.forward_flop + op.forward_scalar_flop))
+        self._count(module, local.tokens * local.heads * (op.forward_flop + op.forward_scalar_flop))
 
     def vector(self, op: Vector, top_k: float, module: ModuleSeconds) -> None:
         columns, hardware = self.columns, self.hardware

@@ -63,6 +63,21 @@ class CoreAttention:
     causal: bool
     chunk: int | None = None
     """Tokens of a piece of the sequence beyond which no query sees; None for one piece."""
+    capped: bool = False
+    """Scores go through a tanh before the softmax."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """Scores of every query with all keys before it that pick the keys it attends to (a lightning indexer)."""
+
+    name: str
+    module: str
+    heads: int
+    """Whose scores are added up; keys have one head."""
+    dim: int
+    picked: int
+    """Keys that a query attends to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +142,7 @@ class Exchange:
     direction: Literal["dispatch", "combine"]
 
 
-Op = Linear | CoreAttention | Scan | Vector | Exchange
+Op = Linear | CoreAttention | Scores | Scan | Vector | Exchange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,6 +162,16 @@ class LocalAttention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LocalScores:
+    """Scores that pick keys, on one device."""
+
+    pairs: Column
+    """Of all its sequences; each is scored by every head."""
+    picked_pairs: Column
+    calls: tuple[Call, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LocalScan:
     """A recurrence on one device."""
 

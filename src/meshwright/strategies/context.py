@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from meshwright.kernels.compute import score_pairs
 from meshwright.shapes import Int
-from meshwright.specs.operators import CoreAttention, Scan
+from meshwright.specs.operators import CoreAttention, Scan, Scores
 from meshwright.strategies import CONTEXTS, TENSORS
 from meshwright.strategies.base import (
     AttentionBlock,
@@ -17,6 +18,7 @@ from meshwright.strategies.base import (
     Group,
     LocalAttention,
     LocalScan,
+    LocalScores,
     StateBlock,
     StrategyColumns,
     local_units,
@@ -83,6 +85,31 @@ def shard_attention(
         query_len=query_len,
         key_len=np.full(columns.rows, sequence),
         pairs=query_len * sequence if materialised else pairs / sequence_ranks,
+        calls=calls,
+    )
+
+
+def shard_scores(op: Scores, columns: StrategyColumns, activation_bytes: float) -> LocalScores:
+    """Scores that pick keys, on one rank: of the queries of its own tokens, with keys from all context ranks.
+
+    Args:
+        op: of the whole layer; tensor ranks hold the indexer whole.
+        columns: strategies, one per row.
+        activation_bytes: per element sent.
+    """
+    seq = float(columns.seq_len)
+    sequences = columns.sequence_tokens / seq
+    width = op.dim * activation_bytes
+    block = AttentionBlock(
+        tokens_bytes=columns.sequence_tokens * width,
+        heads_bytes=columns.sequence_tokens * width * (op.heads + 1),
+    )
+    calls: tuple[Call, ...] = ()
+    for number, kind in enumerate(CONTEXTS.values()):
+        calls += kind.calls(block, columns.context[:, number])
+    return LocalScores(
+        pairs=sequences * float(score_pairs(seq, seq)),
+        picked_pairs=sequences * float(score_pairs(seq, seq, window=float(op.picked))),
         calls=calls,
     )
 

@@ -82,10 +82,44 @@ def rwkv(version: int, hidden: int, layers: int, ffn_hidden: int, **ranks: int) 
     return model(f"rwkv-{version}", hidden, 65536, runs, embedding_norm=True, final_norm="layernorm")
 
 
+def nemotron_3_nano() -> ModelSpec:
+    """Nemotron-3-Nano-30B-A3B: 23 Mamba-2 layers, 23 of experts without gates, 6 of attention."""
+    experts = MoeMlp(experts=128, top_k=6, ffn_hidden=1856, gated=False, shared_ffn_hidden=3712, router_bias=True)
+    return _nemotron_3(
+        "nemotron-3-nano", 2688, experts, heads=64, state=128, attention=Attention(heads=32, kv_heads=2, head_dim=128),
+        letters="MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+    )  # fmt: skip
+
+
+def nemotron_3_super() -> ModelSpec:
+    """Nemotron-3-Super-120B-A12B: 512 experts in a latent of 1024."""
+    experts = MoeMlp(
+        experts=512, top_k=22, ffn_hidden=2688, gated=False, latent=1024, shared_ffn_hidden=5376, router_bias=True
+    )
+    return _nemotron_3(
+        "nemotron-3-super", 4096, experts, heads=128, state=128,
+        attention=Attention(heads=32, kv_heads=2, head_dim=128),
+        letters="MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME",
+    )  # fmt: skip
+
+
+def _nemotron_3(
+    name: str, hidden: int, experts: MoeMlp, *, heads: int, state: int, attention: Attention, letters: str
+) -> ModelSpec:
+    kinds = {
+        "M": mixer_alone(Mamba2(heads=heads, head_dim=64, groups=8, state=state, chunk=128)),
+        "*": mixer_alone(attention),
+        "E": LayerSpec(attention=NoMixer(), mlp=experts, norms=1),
+    }
+    return model(name, hidden, 131072, pattern(letters, kinds))
+
+
 PUBLISHED: tuple[tuple[ModelSpec, float, float, str], ...] = (
     # model, parameters, relative tolerance, who says so
     (nemotron_h(), 56.3e9, 2e-3, "arXiv 2504.03624, table 1"),
     (qwen3_next(), 80e9, 5e-3, "model card of Qwen3-Next-80B-A3B"),
+    (nemotron_3_nano(), 31.6e9, 2e-3, "model card of NVIDIA-Nemotron-3-Nano-30B-A3B"),
+    (nemotron_3_super(), 120.6e9, 2e-3, "model card of NVIDIA-Nemotron-3-Super-120B-A12B"),
     (mamba2(), 2_702_599_680, 0, "safetensors header of state-spaces/mamba2-2.7b"),
     (mamba(), 2_768_345_600, 0, "safetensors header of state-spaces/mamba-2.8b-hf"),
     (rwkv(5, 2048, 24, 7168), 13 * 2048**2 * 24 + 14 * 2048 * 24 + 4 * 2048 + 2 * 2048 * 65536, 0,

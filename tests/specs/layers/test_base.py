@@ -15,6 +15,7 @@ from meshwright.specs.layers import (
     Attention,
     DeltaNet,
     DenseMlp,
+    Indexer,
     KimiDelta,
     LatentAttention,
     LinearAttention,
@@ -33,6 +34,19 @@ from meshwright.specs.operators import Kept, Linear, Vector
 KINDS: tuple[LayerPart, ...] = (
     Attention(heads=8, kv_heads=2, head_dim=16, qkv_bias=True, out_bias=True, qk_norm=True, sinks=True),
     Attention(heads=8, kv_heads=8, head_dim=16, gate=True, window=64),
+    Attention(heads=8, kv_heads=2, head_dim=16, value_dim=8, qk_norm=True, qk_scales="all", softcap=True),
+    Attention(heads=8, kv_heads=2, head_dim=16, value_is_key=True, chunk=32, qk_norm=True, qk_scales="none"),
+    Attention(heads=8, kv_heads=2, head_dim=16, head_gate=True, qkv_bias=True),
+    Attention(heads=8, kv_heads=2, head_dim=16, indexer=Indexer(heads=4, dim=8, top_k=64)),
+    LatentAttention(heads=8, q_rank=24, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=8, latent_norms=False),
+    LatentAttention(
+        heads=8, q_rank=24, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=8,
+        indexer=Indexer(heads=4, dim=8, top_k=64),
+    ),
+    LatentAttention(
+        heads=8, q_rank=24, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=8,
+        indexer=Indexer(heads=4, dim=8, top_k=64, own=False),
+    ),
     LatentAttention(heads=8, q_rank=24, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=8),
     LatentAttention(heads=8, q_rank=None, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=8),
     Mamba2(heads=8, head_dim=16, groups=2, state=32, bias=True),
@@ -58,7 +72,9 @@ KINDS: tuple[LayerPart, ...] = (
     DenseMlp(ffn_hidden=256, gated=False, bias=True),
     MoeMlp(experts=8, top_k=2, ffn_hidden=64, gated=True, shared_ffn_hidden=32, shared_gate=True),
     MoeMlp(experts=8, top_k=2, ffn_hidden=64, gated=False, router_bias=True, bias=True),
-)
+    MoeMlp(experts=8, top_k=2, ffn_hidden=64, gated=False, latent=32, shared_ffn_hidden=48),
+    MoeMlp(experts=8, top_k=3, ffn_hidden=64, gated=True, null_experts=4, router_bias=True),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

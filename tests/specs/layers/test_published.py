@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from meshwright.library import models
 from meshwright.ops.layers import layer_work
+from meshwright.specs.layers import Indexer
 from meshwright.specs.model import ModelSpec
-from tests.specs.layers.published import PUBLISHED, nemotron_h, qwen3_next
+from tests.specs.layers.published import PUBLISHED, nemotron_3_nano, nemotron_3_super, nemotron_h, qwen3_next
 
 
 @pytest.mark.parametrize(
@@ -25,6 +27,20 @@ def test_three_billion_of_qwen3_next_work_on_a_token() -> None:
     """Embedding and head, 0.6 billion, are in the count."""
     model = qwen3_next()
     assert model.active_parameters - 2 * model.hidden * model.vocab == pytest.approx(3e9, rel=0.1)
+
+
+def test_a_part_of_nemotron_3_works_on_a_token() -> None:
+    assert nemotron_3_nano().active_parameters == pytest.approx(3.6e9, rel=0.01)
+    assert nemotron_3_super().active_parameters == pytest.approx(12.7e9, rel=0.01)
+
+
+def test_an_indexer_adds_less_than_two_parts_in_a_thousand_to_deepseek_v3() -> None:
+    """Queries from the latent of 1536, one key head and a weight per head; source: DeepSeek-V3.2-Exp."""
+    model = models.resolve("deepseek-v3")
+    indexer = Indexer(heads=64, dim=128, top_k=2048)
+    each = indexer.parameters(model.hidden, 1536)
+    assert each == 1536 * 64 * 128 + 7168 * (128 + 64) + 2 * 128
+    assert each * model.num_layers < 0.002 * model.parameters
 
 
 def test_a_layer_of_one_part_has_one_norm_and_one_residual_addition() -> None:

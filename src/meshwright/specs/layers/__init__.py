@@ -7,6 +7,7 @@ from meshwright.specs.layers.absent import NoMlp as NoMlp
 from meshwright.specs.layers.attention import Attention as Attention
 from meshwright.specs.layers.delta_net import DeltaNet as DeltaNet
 from meshwright.specs.layers.dense_mlp import DenseMlp as DenseMlp
+from meshwright.specs.layers.indexer import Indexer as Indexer
 from meshwright.specs.layers.kimi_delta import KimiDelta as KimiDelta
 from meshwright.specs.layers.latent_attention import LatentAttention as LatentAttention
 from meshwright.specs.layers.linear_attention import LinearAttention as LinearAttention

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from meshwright.specs.check import Check
 from meshwright.specs.layers.base import LayerContext, PartWork
 from meshwright.specs.layers.core_attention import AttentionMixer, attention_work
+from meshwright.specs.layers.indexer import Indexer
 from meshwright.specs.operators import Kept, Linear, Op, Vector
 
 
@@ -22,20 +23,40 @@ class Attention(AttentionMixer):
     head_dim: int
     window: int | None = None
     """Keys a query sees, itself included; None sees all before it."""
+    chunk: int | None = None
+    """Tokens of a piece of the sequence whose queries see keys of that piece only (Llama 4)."""
     causal: bool = True
     qkv_bias: bool = False
     out_bias: bool = False
     qk_norm: bool = False
+    qk_scales: Literal["head", "all", "none"] = "head"
+    """Of the norms on queries and keys: as wide as a head (Qwen3), as all heads (OLMo 2), or without (Llama 4)."""
+    softcap: bool = False
+    """Scores go through a tanh before the softmax (Gemma 2)."""
+    value_dim: int | None = None
+    """Width of a head's values; None for `head_dim` (MiMo-V2-Flash has 128 beside 192)."""
+    value_is_key: bool = False
+    """One projection makes both (Gemma 4's global layers)."""
     gate: bool = False
-    """An output gate of the width of the queries (some recent models)."""
+    """An output gate of the width of the values (Qwen3-Next)."""
+    head_gate: bool = False
+    """An output gate of one number per head (Step-3.5)."""
+    indexer: Indexer | None = None
+    """Queries attend to keys that an indexer picks."""
     sinks: bool = False
     """One learned sink logit per head (gpt-oss)."""
 
     def __post_init__(self) -> None:
         check = Check("attention")
         good = [check.whole(name, getattr(self, name)) for name in ("heads", "kv_heads", "head_dim")]
-        if self.window is not None:
-            check.whole("window", self.window)
+        for name in ("window", "chunk", "value_dim"):
+            if getattr(self, name) is not None:
+                check.whole(name, getattr(self, name))
+        check.one_of("qk_scales", self.qk_scales, ("head", "all", "none"))
+        own = self.value_dim in (None, self.head_dim)
+        check.that(own or not self.value_is_key, "value_dim", self.value_dim, "values that are keys are as wide")
+        both = self.window is not None and self.chunk is not None
+        check.that(not both, "chunk", self.chunk, "a layer has a window or chunks, not both")
         if all(good):
             check.that(
                 self.heads % self.kv_heads == 0,
@@ -53,19 +74,37 @@ class Attention(AttentionMixer):
 
     @property
     def kv_width(self) -> int:
-        """Columns of the key projection, and of the value projection."""
+        """Columns of the key projection."""
         return self.kv_heads * self.head_dim
 
     @property
     def value_width(self) -> int:
         """Columns of the attention output."""
-        return self.heads * self.head_dim
+        return self.heads * (self.value_dim or self.head_dim)
+
+    @property
+    def key_value_columns(self) -> int:
+        """Of the projections that make keys and values, per key-value head."""
+        return self.head_dim + (0 if self.value_is_key else self.value_dim or self.head_dim)
+
+    @property
+    def _gates(self) -> int:
+        """Columns of output gates."""
+        return (self.value_width if self.gate else 0) + (self.heads if self.head_gate else 0)
+
+    @property
+    def _scales(self) -> int:
+        """Of norms on queries and keys, and sinks."""
+        wide = {"head": 2 * self.head_dim, "all": self.query_width + self.kv_width, "none": 0}[self.qk_scales]
+        return (wide if self.qk_norm else 0) + (self.heads if self.sinks else 0)
 
     def parameters(self, hidden: int) -> int:
-        """Weights and biases of the projections."""
-        weights = hidden * (self.query_width * (2 if self.gate else 1) + 2 * self.kv_width) + self.query_width * hidden
-        biases = (self.query_width + 2 * self.kv_width if self.qkv_bias else 0) + (hidden if self.out_bias else 0)
-        return weights + biases + (2 * self.head_dim if self.qk_norm else 0) + (self.heads if self.sinks else 0)
+        """Weights and biases of the projections, gates, scales, sinks, indexer."""
+        made = self.query_width + self.kv_heads * self.key_value_columns
+        weights = hidden * (made + self._gates + self.value_width)
+        biases = (made if self.qkv_bias else 0) + (hidden if self.out_bias else 0)
+        picks = self.indexer.parameters(hidden, hidden) if self.indexer else 0
+        return weights + biases + self._scales + picks
 
     @property
     def shared_kv_heads(self) -> int:
@@ -74,21 +113,36 @@ class Attention(AttentionMixer):
 
     def work(self, context: LayerContext) -> PartWork:
         """One product makes queries, keys and values."""
-        return attention_work(self, context, *self._projections(context.hidden), out_bias=self.out_bias)
+        ops, kept = self._projections(context.hidden)
+        sizes = self if self.indexer is None else replace(self, window=self.indexer.top_k)
+        gate = self._output_gate() if self._gates else None
+        return attention_work(sizes, context, ops, kept, out_bias=self.out_bias, gate=gate)
+
+    def _output_gate(self) -> Vector:
+        read = 2 * self.value_width + self._gates
+        return Vector(
+            name="output gate",
+            module="",
+            region="tensor",
+            forward_elements=read,
+            backward_elements=2 * read,
+        )
 
     def _projections(self, hidden: int) -> tuple[list[Op], list[Kept]]:
-        gate = self.heads if self.gate else 0
+        value_dim = self.value_dim or self.head_dim
         qkv = Linear(
             name="qkv",
             module="",
             inputs=((1, hidden),),
             outputs=(
-                (self.heads + gate, self.head_dim),
-                (self.kv_heads, 2 * self.head_dim),
+                (self.heads, self.head_dim),
+                (self.kv_heads, self.key_value_columns),
+                *(((self.heads, value_dim),) if self.gate else ()),
+                *(((self.heads, 1),) if self.head_gate else ()),
             ),
             split="column",
             gather=hidden,
-            bias=self.query_width + 2 * self.kv_width if self.qkv_bias else 0,
+            bias=self.query_width + self.kv_heads * self.key_value_columns if self.qkv_bias else 0,
         )
         width = self.query_width + self.kv_width
         rotate = Vector(
@@ -97,10 +151,22 @@ class Attention(AttentionMixer):
             region="tensor",
             forward_elements=2 * width,
             backward_elements=2 * width,
-            parameters=(2 * self.head_dim if self.qk_norm else 0) + (self.heads if self.sinks else 0),
+            parameters=self._scales,
         )
         kept = [
             Kept(name="queries", elements=self.query_width, role="activation", region="tensor"),
-            Kept(name="keys and values", elements=2 * self.kv_width, role="activation", region="tensor"),
+            Kept(
+                name="keys and values",
+                elements=self.kv_width + self.kv_heads * value_dim,
+                role="activation",
+                region="tensor",
+            ),
         ]
-        return [qkv, rotate], kept
+        if self._gates:
+            read = self._gates + self.value_width
+            kept.append(Kept(name="gate and what it gates", elements=read, role="activation", region="tensor"))
+        ops: list[Op] = [qkv, rotate]
+        if self.indexer is not None:
+            ops += self.indexer.ops(hidden, hidden)
+            kept += self.indexer.kept()
+        return ops, kept

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from meshwright.specs.layers.base import LayerContext, Mixer, PartWork
-from meshwright.specs.operators import CoreAttention, Kept, Linear, Op
+from meshwright.specs.operators import CoreAttention, Kept, Linear, Op, Vector
 
 
 class Heads(Protocol):
@@ -43,6 +43,11 @@ class AttentionMixer(Mixer):
 
     __slots__ = ()
 
+    def state_bytes(self: Heads, seq_len: int, element_bytes: float = 2.0) -> float:
+        """Keys and values of the tokens that the next one sees; arguments as `Mixer.state_bytes`."""
+        limits = (seq_len, self.window or seq_len, getattr(self, "chunk", None) or seq_len)
+        return float(min(limits) * self.kv_heads * (self.head_dim + self.value_width // self.heads) * element_bytes)
+
     def describe(self: Heads) -> dict[str, object]:
         """Heads and window."""
         sizes = {"heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim}
@@ -50,7 +55,14 @@ class AttentionMixer(Mixer):
 
 
 def attention_work(
-    attention: Heads, context: LayerContext, project: list[Op], kept: list[Kept], *, out_bias: bool = False
+    attention: Heads,
+    context: LayerContext,
+    project: list[Op],
+    kept: list[Kept],
+    *,
+    out_bias: bool = False,
+    value_dim: int = 0,
+    gate: Vector | None = None,
 ) -> PartWork:
     """Projections, core attention and the output projection.
 
@@ -60,6 +72,8 @@ def attention_work(
         project: operators that make queries, keys and values.
         kept: what they keep.
         out_bias: whether the output projection has a bias.
+        value_dim: of a head before the output projection; 0 for that of the attention's output.
+        gate: between the attention's output and its projection.
     """
     core = CoreAttention(
         name="core attention",
@@ -70,11 +84,14 @@ def attention_work(
         value_dim=attention.value_width // attention.heads,
         window=attention.window,
         causal=attention.causal,
+        chunk=getattr(attention, "chunk", None),
+        capped=getattr(attention, "softcap", False),
     )
+    width = value_dim or core.value_dim
     output = Linear(
         name="attention out",
         module="",
-        inputs=((core.heads, core.value_dim),),
+        inputs=((core.heads, width),),
         outputs=((1, context.hidden),),
         split="row",
         reduce=context.hidden,
@@ -85,12 +102,12 @@ def attention_work(
         replace(op, of_heads=True) if isinstance(op, Linear) and op.split == "column" else op for op in project
     )
     return PartWork(
-        ops=(*projections, core, output),
+        ops=(*projections, core, *((gate,) if gate else ()), output),
         kept=(
             Kept(name="qkv input", elements=context.hidden, role="input", region="sequence", freed_by=("layernorm",)),
             *kept,
             *_kept_scores(core, context),
-            Kept(name="attention out input", elements=attention.value_width, role="input", region="tensor"),
+            Kept(name="attention out input", elements=core.heads * width, role="input", region="tensor"),
         ),
     )
 

@@ -8,7 +8,35 @@ from typing import Literal
 from meshwright.specs.check import Check
 from meshwright.specs.layers.base import LayerContext, PartWork
 from meshwright.specs.layers.core_attention import AttentionMixer, attention_work
+from meshwright.specs.layers.indexer import Indexer
 from meshwright.specs.operators import Kept, Linear, Op, Vector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absorbed:
+    """Sizes of attention whose keys and values are one latent for all heads (multi-query mode, same report)."""
+
+    heads: int
+    kv_rank: int
+    rope_dim: int
+    top_k: int
+    kv_heads: int = 1
+    causal: bool = True
+
+    @property
+    def head_dim(self) -> int:
+        """The latent and the rotary part."""
+        return self.kv_rank + self.rope_dim
+
+    @property
+    def value_width(self) -> int:
+        """The latent, of every head."""
+        return self.heads * self.kv_rank
+
+    @property
+    def window(self) -> int:
+        """Keys that a query sees at most: those picked."""
+        return self.top_k
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +52,11 @@ class LatentAttention(AttentionMixer):
     rope_dim: int
     value_dim: int
     causal: bool = True
+    indexer: Indexer | None = None
+    """Queries attend to keys that an indexer picks, all heads to the same: keys and values stay latents, whose
+    up-projections go to queries and outputs (DeepSeek-V3.2, GLM-5)."""
+    latent_norms: bool = True
+    """Norms on the latents."""
 
     def __post_init__(self) -> None:
         check = Check("latent attention")
@@ -59,18 +92,35 @@ class LatentAttention(AttentionMixer):
         return self.heads * self.value_dim
 
     def parameters(self, hidden: int) -> int:
-        """Weights of the down- and up-projections and the norms on the latents."""
-        if self.q_rank is None:
-            queries = hidden * self.query_width
-        else:
-            queries = hidden * self.q_rank + self.q_rank + self.q_rank * self.query_width
-        latents = hidden * (self.kv_rank + self.rope_dim) + self.kv_rank
+        """Weights of the down- and up-projections, the norms on the latents, the indexer."""
+        queries = hidden * self.query_width
+        if self.q_rank is not None:
+            queries = hidden * self.q_rank + self.q_rank * self.query_width
+        latents = hidden * (self.kv_rank + self.rope_dim)
         up = self.kv_rank * self.heads * (self.nope_dim + self.value_dim)
-        return queries + latents + up + self.value_width * hidden
+        picks = self.indexer.parameters(hidden, self.q_rank or hidden) if self.indexer else 0
+        return queries + latents + self._scales + up + self.value_width * hidden + picks
+
+    @property
+    def _scales(self) -> int:
+        return (self.q_rank or 0) + self.kv_rank if self.latent_norms else 0
+
+    def state_bytes(self, seq_len: int, element_bytes: float = 2.0) -> float:
+        """The latents, and the indexer's keys; arguments as `Mixer.state_bytes`."""
+        index = self.indexer.dim if self.indexer and self.indexer.own else 0
+        return float(seq_len * (self.kv_rank + self.rope_dim + index) * element_bytes)
 
     def work(self, context: LayerContext) -> PartWork:
-        """Down to the latents, norms on them, up to heads; every head has keys and values of its own."""
-        return attention_work(self, context, *self._projections(context.hidden))
+        """Down to the latents, norms on them, up to heads; every head has keys and values of its own.
+
+        With an indexer all heads see one key and value, the latent, and the products that would make keys and values
+        of it are done on queries and outputs instead: as many FLOP.
+        """
+        ops, kept = self._projections(context.hidden)
+        if self.indexer is None:
+            return attention_work(self, context, ops, kept)
+        absorbed = Absorbed(heads=self.heads, kv_rank=self.kv_rank, rope_dim=self.rope_dim, top_k=self.indexer.top_k)
+        return attention_work(absorbed, context, ops, kept, value_dim=self.value_dim)
 
     def _projections(self, hidden: int) -> tuple[list[Op], list[Kept]]:
         latent = self.kv_rank + self.rope_dim
@@ -93,7 +143,7 @@ class LatentAttention(AttentionMixer):
                 region="sequence",
                 forward_elements=2 * (queries + self.kv_rank),
                 backward_elements=4 * (queries + self.kv_rank),
-                parameters=queries + self.kv_rank,
+                parameters=self._scales,
             )
         )
         query_in = self.q_rank or hidden
@@ -109,7 +159,7 @@ class LatentAttention(AttentionMixer):
         )
         ops.append(
             Linear(
-                name="key-value up",
+                name="key-value up" if self.indexer is None else "keys and values absorbed",
                 module="mla_up_proj",
                 inputs=((1, self.kv_rank),),
                 outputs=((self.heads, self.nope_dim + self.value_dim),),
@@ -118,6 +168,9 @@ class LatentAttention(AttentionMixer):
             )
         )
         width = self.query_width * 2 + self.value_width
+        if self.indexer is not None:
+            ops += self.indexer.ops(hidden, query_in)
+            width = 2 * self.heads * (self.kv_rank + self.rope_dim)
         ops.append(
             Vector(
                 name="rotary and concatenation",
@@ -127,6 +180,15 @@ class LatentAttention(AttentionMixer):
                 backward_elements=2 * width,
             )
         )
+        if self.indexer is not None:
+            wide = self.heads * (self.kv_rank + self.rope_dim)
+            kept = [
+                Kept(name="latents", elements=2 * down_out, role="activation", region="sequence"),
+                Kept(name="queries", elements=wide, role="activation", region="tensor", freed_by=("mla_up_proj",)),
+                Kept(name="latent outputs", elements=self.heads * self.kv_rank, role="activation", region="tensor"),
+                *self.indexer.kept(),
+            ]
+            return ops, kept
         kept = [
             Kept(name="latents", elements=2 * down_out, role="activation", region="sequence"),
             Kept(

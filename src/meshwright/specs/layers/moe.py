@@ -33,13 +33,19 @@ class MoeMlp(FeedForward):
     """A learned scalar gate on the shared expert (Qwen2-MoE)."""
     router_bias: bool = False
     bias: bool = False
+    latent: int = 0
+    """Width in which routed experts work, between a product down to it and one up from it; 0 for that of the stream
+    (Nemotron-3 Super)."""
+    null_experts: int = 0
+    """Choices of the router that compute nothing (LongCat-Flash, arXiv 2509.01322, section 2.1)."""
 
     def __post_init__(self) -> None:
         check = Check("MoE")
         good = [check.whole(name, getattr(self, name)) for name in ("experts", "top_k", "ffn_hidden")]
-        check.whole("shared_ffn_hidden", self.shared_ffn_hidden, 0)
+        for name in ("shared_ffn_hidden", "latent", "null_experts"):
+            check.whole(name, getattr(self, name), 0)
         if all(good):
-            check.that(self.top_k <= self.experts, "top_k", self.top_k, f"must not exceed experts = {self.experts}")
+            check.that(self.top_k <= self.choices, "top_k", self.top_k, f"must not exceed experts = {self.choices}")
         check.done()
 
     @property
@@ -47,14 +53,20 @@ class MoeMlp(FeedForward):
         """3 matrices per expert when gated, else 2."""
         return 3 if self.gated else 2
 
+    @property
+    def choices(self) -> int:
+        """Of the router."""
+        return self.experts + self.null_experts
+
     def expert_parameters(self, hidden: int) -> int:
         """Weights and biases of one routed expert."""
-        bias = (self.ffn_hidden * (self.matrices - 1) + hidden) if self.bias else 0
-        return self.matrices * hidden * self.ffn_hidden + bias
+        width = self.latent or hidden
+        bias = (self.ffn_hidden * (self.matrices - 1) + width) if self.bias else 0
+        return self.matrices * width * self.ffn_hidden + bias
 
     def unrouted_parameters(self, hidden: int) -> int:
-        """Router and shared expert."""
-        router = hidden * self.experts + (self.experts if self.router_bias else 0)
+        """Router, products to and from the experts' width, shared expert."""
+        router = hidden * self.choices + (self.choices if self.router_bias else 0) + 2 * hidden * self.latent
         shared = self.matrices * hidden * self.shared_ffn_hidden + (hidden if self.shared_gate else 0)
         return router + shared
 
@@ -64,7 +76,7 @@ class MoeMlp(FeedForward):
 
     def active_parameters(self, hidden: int) -> int:
         """What one token visits."""
-        return self.top_k * self.expert_parameters(hidden) + self.unrouted_parameters(hidden)
+        return round(self.visited_experts * self.expert_parameters(hidden)) + self.unrouted_parameters(hidden)
 
     @property
     def tensor_width(self) -> int:
@@ -77,9 +89,9 @@ class MoeMlp(FeedForward):
         return self.experts
 
     @property
-    def visited_experts(self) -> int:
-        """The top k."""
-        return self.top_k
+    def visited_experts(self) -> float:
+        """The top k, less those that compute nothing: their share of all, as the balance loss asks."""
+        return self.top_k * self.experts / self.choices if self.null_experts else self.top_k
 
     @property
     def expert_width(self) -> int:
@@ -89,28 +101,32 @@ class MoeMlp(FeedForward):
     def describe(self) -> dict[str, object]:
         """Experts, how many a token visits, and their widths."""
         width = {"ffn_hidden": self.ffn_hidden, "gated": self.gated}
+        if self.latent:
+            width["latent"] = self.latent
+        if self.null_experts:
+            width["null_experts"] = self.null_experts
         return {**width, "experts": self.experts, "top_k": self.top_k, "shared_ffn_hidden": self.shared_ffn_hidden}
 
     def work(self, context: LayerContext) -> PartWork:
         """Router, dispatch, experts, combine, and the shared expert beside them."""
-        hidden = context.hidden
-        columns = 2 if self.gated else 1
-        bias_up, bias_down = (columns * self.ffn_hidden, hidden) if self.bias else (0, 0)
+        hidden, width = context.hidden, self.latent or context.hidden
+        columns, visited = 2 if self.gated else 1, self.visited_experts
+        bias_up, bias_down = (columns * self.ffn_hidden, width) if self.bias else (0, 0)
         ops: list[Op] = [
             Linear(
                 name="router",
                 module="moe",
                 inputs=((1, hidden),),
-                outputs=((1, self.experts),),
+                outputs=((1, self.choices),),
                 split="replicated",
-                bias=self.experts if self.router_bias else 0,
+                bias=self.choices if self.router_bias else 0,
             ),
             Vector(
                 name="top-k",
                 module="moe",
                 region="sequence",
-                forward_elements=4 * self.experts,
-                backward_elements=4 * self.experts,
+                forward_elements=4 * self.choices,
+                backward_elements=4 * self.choices,
                 fp32=True,
                 kernels=ROUTER_KERNELS,
                 parameters=hidden if self.shared_gate else 0,
@@ -119,15 +135,15 @@ class MoeMlp(FeedForward):
                 name="permute",
                 module="moe",
                 region="sequence",
-                forward_elements=2 * self.top_k * hidden,
-                backward_elements=2 * self.top_k * hidden,
+                forward_elements=2 * visited * width,
+                backward_elements=2 * visited * width,
                 kernels=PERMUTE_KERNELS,
             ),
-            Exchange(name="dispatch", module="moe", width=hidden, direction="dispatch"),
+            Exchange(name="dispatch", module="moe", width=width, direction="dispatch"),
             Linear(
                 name="experts up",
                 module="moe",
-                inputs=((1, hidden),),
+                inputs=((1, width),),
                 outputs=((self.ffn_hidden, columns),),
                 split="expert-column",
                 bias=bias_up,
@@ -144,27 +160,27 @@ class MoeMlp(FeedForward):
                 name="experts down",
                 module="moe",
                 inputs=((self.ffn_hidden, 1),),
-                outputs=((1, hidden),),
+                outputs=((1, width),),
                 split="expert-row",
                 bias=bias_down,
                 experts=self.experts,
             ),
-            Exchange(name="combine", module="moe", width=hidden, direction="combine"),
+            Exchange(name="combine", module="moe", width=width, direction="combine"),
             Vector(
                 name="unpermute",
                 module="moe",
                 region="sequence",
-                forward_elements=(self.top_k + 1) * hidden,
-                backward_elements=(self.top_k + 1) * hidden,
+                forward_elements=(visited + 1) * width,
+                backward_elements=(visited + 1) * width,
                 kernels=PERMUTE_KERNELS,
             ),
         ]
         # Routing weights are applied inside the activation, as current frameworks do, so expert outputs are not kept.
         kept = [
             Kept(name="router input", elements=hidden, role="activation", region="sequence", freed_by=("layernorm",)),
-            Kept(name="router logits", elements=self.experts, role="fp32", region="sequence", freed_by=("moe",)),
+            Kept(name="router logits", elements=self.choices, role="fp32", region="sequence", freed_by=("moe",)),
             Kept(name="routing map", elements=3 * self.top_k, role="fp32", region="sequence", freed_by=("moe",)),
-            Kept(name="dispatched tokens", elements=hidden, role="input", region="expert-in", freed_by=("moe",)),
+            Kept(name="dispatched tokens", elements=width, role="input", region="expert-in", freed_by=("moe",)),
             Kept(
                 name="experts up output",
                 elements=columns * self.ffn_hidden,
@@ -179,11 +195,20 @@ class MoeMlp(FeedForward):
                 region="expert",
                 freed_by=("moe", "moe_act"),
             ),
-            Kept(name="combined tokens", elements=hidden, role="activation", region="sequence", freed_by=("moe",)),
+            Kept(name="combined tokens", elements=width, role="activation", region="sequence", freed_by=("moe",)),
         ]
+        if self.latent:
+            ops[2:2] = [_replicated("experts down to their width", hidden, width)]
+            ops.append(_replicated("experts up to the stream", width, hidden))
+            kept.append(Kept(name="expert inputs", elements=width, role="input", region="sequence", freed_by=("moe",)))
         if self.shared_ffn_hidden:
             shared = DenseMlp(ffn_hidden=self.shared_ffn_hidden, gated=self.gated)
             beside = shared.named_work(hidden, "shared expert", "shared_experts")
             ops += beside.ops
             kept += beside.kept[1:]  # its input is the router's
         return PartWork(ops=tuple(ops), kept=tuple(kept))
+
+
+def _replicated(name: str, width_in: int, width_out: int) -> Linear:
+    """A product of the rank's own tokens."""
+    return Linear(name=name, module="moe", inputs=((1, width_in),), outputs=((1, width_out),), split="replicated")

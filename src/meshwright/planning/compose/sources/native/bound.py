@@ -16,8 +16,8 @@ from __future__ import annotations
 import numpy as np
 
 from meshwright.estimate.hardware import Hardware
+from meshwright.estimate.mixing import ALIGNED, FLASH_PAD
 from meshwright.estimate.sequences import pairs_of_row
-from meshwright.estimate.work import ALIGNED, FLASH_PAD
 from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import layer_work
 from meshwright.shapes import Float

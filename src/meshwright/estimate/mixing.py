@@ -1,0 +1,137 @@
+"""Seconds of what mixes tokens, on one rank: attention, scores that pick keys, recurrences."""
+
+from __future__ import annotations
+
+from meshwright.estimate.hardware import Hardware
+from meshwright.kernels import compute
+from meshwright.kernels.compute import Amount
+from meshwright.kernels.scans import scan_s
+from meshwright.specs.operators import CoreAttention, Scan, Scores
+from meshwright.strategies.base import LocalAttention, LocalScan, LocalScores
+
+# Elements of 16 bits in the 16 bytes on which tensor cores want rows to start. Source: NVIDIA, "Matrix Multiplication
+# Background User's Guide", tensor core requirements.
+ALIGNED = 8
+# Fused attention kernels are compiled for head dims in steps of this. Source: Dao-AILab/flash-attention, README.
+FLASH_PAD = 32
+# A tanh of each score beside its exponential, of the same units. Source: Shah et al. 2024 (FlashAttention-3), section
+# 3.2, on the rate of special functions.
+CAPPED_EXPONENTIALS = 2.0
+# Of the rate of large products, what products of the chunks of a scan reach.
+SCAN_SHARE = 0.35
+SCORE_BYTES = 4.0
+"""Sums of scores over heads are written and read in 32 bits."""
+STATE_BYTES = 4.0
+
+
+def roof(hardware: Hardware, peak_flop_per_s: float, fraction: float, kernels: int = 1) -> compute.Roof:
+    """Of a device for kernels at a fraction of a peak, so many of them one after the other."""
+    return compute.Roof(
+        peak_flop_per_s=peak_flop_per_s,
+        max_fraction=fraction,
+        memory_bytes_per_s=hardware.achieved_memory_bytes_per_s,
+        launch_s=kernels * hardware.efficiency.launch_s,
+    )
+
+
+def materialised_s(
+    op: CoreAttention, local: LocalAttention, hardware: Hardware, element_bytes: float, *, backward: bool
+) -> Amount:
+    """Attention whose scores are written, in one direction.
+
+    Args:
+        op: of the whole layer.
+        local: its share on one rank.
+        hardware: of the rank.
+        element_bytes: of queries, keys, values and scores.
+        backward: the backward pass.
+    """
+    # Rows of heads that do not start on 16 bytes cannot be read by tensor cores.
+    aligned = op.head_dim % ALIGNED == 0 and op.value_dim % ALIGNED == 0
+    peak = hardware.attention_flop_per_s if aligned else hardware.scalar_flop_per_s
+    return compute.materialised_attention_s(
+        _shape(local, op.head_dim, op.value_dim),
+        backward=backward,
+        roof=roof(hardware, peak, hardware.head_fraction, kernels=4),
+        softmax_passes=(5.5 if backward else 4.5) * hardware.software.vector_passes,
+        score_bytes=element_bytes,
+    )
+
+
+def fused_s(
+    op: CoreAttention, local: LocalAttention, hardware: Hardware, element_bytes: float, *, backward: bool
+) -> Amount:
+    """Fused attention in one direction; arguments as `materialised_s`."""
+    efficiency = hardware.efficiency
+    fraction = efficiency.flash_backward_fraction if backward else efficiency.flash_forward_fraction
+    return compute.flash_attention_s(
+        _shape(local, *(-(-dim // FLASH_PAD) * FLASH_PAD for dim in (op.head_dim, op.value_dim))),
+        backward=backward,
+        roof=roof(hardware, hardware.attention_flop_per_s, fraction * hardware.flash_share),
+        blocks=compute.Blocks(
+            queries=efficiency.flash_tile,
+            units=hardware.units,
+            dim_half=efficiency.flash_dim_half * (CAPPED_EXPONENTIALS if op.capped else 1.0),
+            keys_half=efficiency.flash_keys_half,
+        ),
+        element_bytes=element_bytes,
+    )
+
+
+def _shape(local: LocalAttention, qk_dim: int, v_dim: int) -> compute.Attention:
+    return compute.Attention(
+        pairs=local.pairs,
+        query_len=local.query_len,
+        key_len=local.key_len,
+        batch=local.batch,
+        heads=local.heads,
+        kv_heads=local.kv_heads,
+        qk_dim=qk_dim,
+        v_dim=v_dim,
+    )
+
+
+def scores_s(op: Scores, local: LocalScores, hardware: Hardware, *, back: bool) -> Amount:
+    """Scores that pick keys, as products in the compute format, and the picking, which reads the sums over heads once.
+
+    Backward, scores are compared with those of the attention on the picked keys alone, with two products each.
+
+    Args:
+        op: of the whole layer.
+        local: its share on one rank.
+        hardware: of the rank.
+        back: the backward pass.
+
+    Source: DeepSeek-V3.2-Exp report, 2025-09, section 2.1.
+    """
+    pairs = 2.0 * local.picked_pairs if back else local.pairs
+    return scan_s(
+        2.0 * op.heads * op.dim * pairs,
+        2.0 * op.heads * pairs,
+        2.0 * SCORE_BYTES * pairs,
+        roof=roof(hardware, hardware.gemm_flop_per_s, hardware.gemm_fraction, kernels=3),
+        scalar_flop_per_s=hardware.scalar_flop_per_s,
+    )
+
+
+def recurrence_s(op: Scan, local: LocalScan, hardware: Hardware, element_bytes: float, *, backward: bool) -> Amount:
+    """A recurrence in one direction: products of chunks at a share of what large products reach.
+
+    Args:
+        op: of the whole layer.
+        local: its share on one rank.
+        hardware: of the rank.
+        element_bytes: of what is read and written.
+        backward: the backward pass, which also makes the states again.
+    """
+    amount = local.tokens * local.heads
+    passes = 2 if backward else 1
+    elements = op.backward_elements if backward else op.forward_elements
+    states_bytes = passes * 2.0 * op.state * STATE_BYTES / op.chunk
+    return scan_s(
+        amount * (op.backward_flop if backward else op.forward_flop),
+        amount * (op.backward_scalar_flop if backward else op.forward_scalar_flop),
+        amount * (elements * element_bytes * hardware.software.vector_passes + states_bytes),
+        roof=roof(hardware, hardware.head_flop_per_s, SCAN_SHARE * hardware.head_fraction, passes * int(op.kernels)),
+        scalar_flop_per_s=SCAN_SHARE * hardware.scalar_flop_per_s,
+    )

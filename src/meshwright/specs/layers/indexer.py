@@ -1,0 +1,78 @@
+"""The lightning indexer of sparse attention (DeepSeek-V3.2-Exp report, 2025-09, section 2.1).
+
+A small product scores every earlier key; a query then attends to the best `top_k` alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.specs.check import Check
+from meshwright.specs.operators import Kept, Linear, Op, Scores, Vector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Indexer:
+    """Heads of queries and one head of keys that pick keys; a layer may use the picks of the layer before it."""
+
+    heads: int
+    dim: int
+    top_k: int
+    """Keys that a query attends to."""
+    own: bool = True
+    """False where the layer takes over the picks of an earlier one (GLM-5.2)."""
+
+    def __post_init__(self) -> None:
+        check = Check("indexer")
+        for name in ("heads", "dim", "top_k"):
+            check.whole(name, getattr(self, name))
+        check.done()
+
+    def parameters(self, hidden: int, query_in: int) -> int:
+        """Queries from their latent, keys with a LayerNorm, a weight per head.
+
+        Args:
+            hidden: width of the residual stream.
+            query_in: width that queries are made of.
+        """
+        if not self.own:
+            return 0
+        return query_in * self.heads * self.dim + hidden * (self.dim + self.heads) + 2 * self.dim
+
+    def ops(self, hidden: int, query_in: int) -> list[Op]:
+        """Operators; every tensor rank has the indexer whole and works on its own tokens. Arguments as `parameters`."""
+        if not self.own:
+            return []
+        return [
+            Linear(
+                name="index queries",
+                module="",
+                inputs=((1, query_in),),
+                outputs=((1, self.heads * self.dim),),
+                split="replicated",
+            ),
+            Linear(
+                name="index keys and weights",
+                module="",
+                inputs=((1, hidden),),
+                outputs=((1, self.dim + self.heads),),
+                split="replicated",
+            ),
+            Vector(
+                name="index norm",
+                module="layernorm",
+                region="sequence",
+                forward_elements=2 * (self.heads + 1) * self.dim,
+                backward_elements=4 * (self.heads + 1) * self.dim,
+                parameters=2 * self.dim,
+            ),
+            Scores(name="index scores", module="core_attn", heads=self.heads, dim=self.dim, picked=self.top_k),
+        ]
+
+    def kept(self) -> list[Kept]:
+        """Queries, keys, weights, and the places of the picked keys in 32 bits."""
+        picks = Kept(name="picked keys", elements=self.top_k, role="fp32", region="sequence")
+        if not self.own:
+            return []
+        width = self.heads * self.dim + self.dim + self.heads
+        return [Kept(name="index inputs", elements=width, role="activation", region="sequence"), picks]
