@@ -294,7 +294,7 @@ def identities(job: PlannedJob, row: PlanRow | None) -> tuple[str, ...]:
     degree = plan.data_degree(pipeline)
     count = pipeline.num_micro_batches
     if len(plan.pipelines) == 1 and not pipeline.shapes:
-        parts = f"dp{degree} x mbs{pipeline.micro_batch} x {count} micro-batches"
+        parts = f"dp{degree} x mbs{pipeline.micro_batch} x {count} micro-batch{'es' if count > 1 else ''}"
         found.append(f"{plan.global_batch} sequences = {parts}")
     elif not any(pipe.shapes for pipe in plan.pipelines):
         shares = [f"{pipe.num_micro_batches} x {plan.data_degree(pipe) * pipe.micro_batch}" for pipe in plan.pipelines]

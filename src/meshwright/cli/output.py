@@ -25,6 +25,9 @@ OPTION_OF_FIELD = {
     "top": "--top",
     "attention_kernel": "--attention-kernel",
     "expert_imbalance": "--expert-imbalance",
+    "host_ram": "--host-ram",
+    "nvme": "--nvme",
+    "pcie": "--pcie",
 }
 """Options whose values the library calls otherwise."""
 INTERRUPTED = 130

@@ -49,7 +49,7 @@ def host_problems(offload: Offload, group: NodeGroup) -> Iterator[Problem]:
         yield Problem(
             what="states go to NVMe drives whose speed is not stated",
             why="drives differ by ten times, and a step waits for them",
-            fix="say --nvme 7GB/s, or disk_gb_s in the cluster file",
+            fix="say --nvme 7GB/s, or nvme_gb_s in the cluster file",
             field="offload.tier",
         )
     in_memory = [name for name in OFFLOADED if getattr(offload, name)]

@@ -52,12 +52,15 @@ class StageEstimate:
     disk_capacity_bytes: float | None = None
 
     @property
+    def fits_host(self) -> bool:
+        """Whether what is away has room, as far as the host states how much there is."""
+        away = ((self.host_bytes, self.host_capacity_bytes), (self.disk_bytes, self.disk_capacity_bytes))
+        return all(room is None or size <= room for size, room in away)
+
+    @property
     def fits(self) -> str:
         """`yes`, `tight` or `no`, on the device and on its host."""
-        away = ((self.host_bytes, self.host_capacity_bytes), (self.disk_bytes, self.disk_capacity_bytes))
-        if any(room is not None and size > room for size, room in away):
-            return "no"
-        return fits(self.peak_memory_bytes, self.capacity_bytes)
+        return fits(self.peak_memory_bytes, self.capacity_bytes) if self.fits_host else "no"
 
     def to_dict(self) -> dict[str, object]:
         """As data; what is away from the device only where something is."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from meshwright.fields.field import ask
+from meshwright.fields.host import MemorySize, NvmeDrives, PcieSlot
 from meshwright.fields.kinds import Choice, Count, Duration, Flag, Kind, Number, Texts
 from meshwright.specs.precision import PRECISIONS, ROLES
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 DEFAULT_SEQ_LEN = 4096
 DEFAULT_TOKENS_PER_STEP = 4_194_304
+TOKENS_PER_DEVICE = 65_536
+"""Of the default step on fewer than 64 devices: more of one device makes steps of minutes, for no use."""
 NAME = Kind(metavar="NAME")
 POSITIVE = Number(metavar="USD")
 
@@ -50,6 +53,13 @@ class JobFields:
         metavar="FILE",
         annotation="ClusterSpec | str | os.PathLike[str]",
     )
+    host_ram: float | None = ask("Memory of one host, which offloaded states share: 128GB.", MemorySize())
+    nvme: Any = ask("Speed of a host's NVMe drives together: 7GB/s, or 2TB@7GB/s.", NvmeDrives())
+    pcie: float | None = ask(
+        "Between a device and its host, generation x lanes or speed: 4x16, 12GB/s.",
+        PcieSlot(),
+        usual="the device's own",
+    )
     seq_len: int | None = ask(
         "Sequence length.",
         Count(whole=True, example="4096"),
@@ -58,7 +68,9 @@ class JobFields:
     )
     global_batch: int | None = ask("Global batch in sequences.", Count(whole=True, example="1024"), option="--gbs")
     tokens_per_step: int | None = ask(
-        "Global batch in tokens.", Count(whole=True, example="4M"), usual=str(DEFAULT_TOKENS_PER_STEP)
+        "Global batch in tokens.",
+        Count(whole=True, example="4M"),
+        usual=f"{TOKENS_PER_DEVICE} per device, at most {DEFAULT_TOKENS_PER_STEP}",
     )
     lengths: str | os.PathLike[str] | Lengths | None = ask(
         "Lengths of sequences, in place of one: a file with one a line, or lognormal:mean=1200,sigma=1.1,max=32768, "

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from meshwright.errors import InputError, Problem, UnsupportedError
-from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec, DomainSpec, LinkSpec, NodeGroup
+from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec, DomainSpec, HostSpec, LinkSpec, NodeGroup
 from meshwright.specs.device import Basis, DeviceSpec, NodeDefaults
 from meshwright.units import GIGA, significant
 
@@ -127,7 +127,10 @@ def parse_gpus(text: str, lookup: DeviceLookup) -> ClusterSpec:
         UnsupportedError: unknown devices and nothing else wrong.
     """
     wrong = Refusals("MW210")
-    if not isinstance(text, str) or not text.strip():
+    if not isinstance(text, str):
+        wrong.add(f"gpus is {text!r:.60}", "it is a text that says how many of which device")
+        wrong.done()
+    if not text.strip():
         wrong.add("--gpus is empty", "it says how many of which device")
         wrong.done()
     items = [item.strip() for item in _OUTER_COMMA.split(text[:_MAX_TEXT])]
@@ -234,6 +237,7 @@ def node_group(
     links: GroupLinks = GroupLinks(),
     zone: str | None = None,
     price_per_device_hour: float | None = None,
+    host: HostSpec | None = None,
 ) -> NodeGroup:
     """Equal nodes with their nested domains; what `links` leaves open comes from the device's usual node.
 
@@ -248,6 +252,7 @@ def node_group(
         domains=group_domains(device.node or UNKNOWN_NODE, nodes, devices_per_node, links),
         zone=zone,
         price_per_device_hour=price_per_device_hour,
+        host=host or HostSpec(),
     )
 
 

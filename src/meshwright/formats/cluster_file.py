@@ -6,6 +6,8 @@ device = "H100"
 nodes = 8
 devices_per_node = 8
 zone = "a"
+ram_gb = 1024                   # of one host, for what is offloaded; ram_gb_s, pcie_gb_s, pcie_devices likewise
+nvme_gb_s = 7                   # of its drives together; nvme_gb, nvme_write_gb_s
 [[link]]                        # between two groups or two zones
 between = ["new", "old"]
 gb_s = 25
@@ -42,7 +44,7 @@ from meshwright.formats.cluster import (
     node_group,
 )
 from meshwright.formats.problems import TableProblems, Text, key, problems_of
-from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec, LinkSpec, NodeGroup
+from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec, HostSpec, LinkSpec, NodeGroup
 from meshwright.specs.device import DeviceSpec
 from meshwright.units import GIB, GIGA, MICRO
 
@@ -72,6 +74,13 @@ class _Group(TableProblems):
     nvlink_domain: PositiveInt | None = key("8", le=MAX_DEVICES)
     memory_gib: PositiveFloat | None = key("79.1", le=1e6)
     price_per_device_hour: NonNegativeFloat | None = key("2.5", le=1e6)
+    ram_gb: PositiveFloat | None = key("1024", le=1e7)
+    ram_gb_s: PositiveFloat | None = key("300", le=1e6)
+    pcie_gb_s: PositiveFloat | None = key("24", le=1e4)
+    pcie_devices: PositiveInt = key("2", le=64, default=1)
+    nvme_gb: PositiveFloat | None = key("4000", le=1e8)
+    nvme_gb_s: PositiveFloat | None = key("7", le=1e5)
+    nvme_write_gb_s: PositiveFloat | None = key("5", le=1e5)
     basis: Stated = "datasheet"
 
     @property
@@ -199,6 +208,24 @@ def _node_group(group: _Group, name: str) -> NodeGroup:
         ),
         zone=group.zone,
         price_per_device_hour=group.price_per_device_hour,
+        host=_host(group),
+    )
+
+
+def _host(group: _Group) -> HostSpec:
+    """What the file says of a node's host."""
+
+    def si(value: float | None) -> float | None:
+        return None if value is None else value * GIGA
+
+    return HostSpec(
+        memory_bytes=si(group.ram_gb),
+        memory_bytes_per_s=si(group.ram_gb_s),
+        link_bytes_per_s=si(group.pcie_gb_s),
+        link_devices=group.pcie_devices,
+        disk_bytes=si(group.nvme_gb),
+        disk_read_bytes_per_s=si(group.nvme_gb_s),
+        disk_write_bytes_per_s=si(group.nvme_write_gb_s),
     )
 
 

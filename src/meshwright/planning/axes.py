@@ -120,6 +120,7 @@ def check_axes(
     """
     problems: list[Problem] = []
     for verb, said in (("pin", pin), ("forbid", forbid)):
+        _blank(verb, said, problems)
         for entry in _entries(said):
             _read(entry, verb, problems)
     if schedule is not None:
@@ -141,6 +142,13 @@ def target_rule(target: str | None) -> Callable[[Job], tuple[Problem, ...]] | No
     if target not in EXPORTERS:
         raise UnsupportedError(unknown_name("target", str(target)[:80], EXPORTERS), code="MW406")
     return EXPORTERS[target].refused
+
+
+def _blank(verb: str, said: str | Iterable[str], problems: list[Problem]) -> None:
+    """Note a text that names no axis: a variable of a script that is not set."""
+    if any(not str(text).strip(" ,") for text in ([said] if isinstance(said, str) else said)):
+        what, fix = f"{verb} is empty", "leave it out, or say tp=8" if verb == "pin" else "leave it out, or say pp"
+        problems.append(Problem(what=what, why="it names no axis", fix=fix, field=verb))
 
 
 def _entries(said: str | Iterable[str]) -> list[str]:

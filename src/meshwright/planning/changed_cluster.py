@@ -79,7 +79,13 @@ def changed_cluster(cluster: ClusterSpec, *, lost: str | None = None, added: str
     groups = [replace(group, name=name) for group, name in zip([*groups, *others], names, strict=True)]
     if not groups:
         raise InputError(
-            Problem(what="every node is lost", why="nothing is left to plan for", field="lost"), code="MW218"
+            Problem(
+                what="every node is lost",
+                why="nothing is left to plan for",
+                fix=f"say what replaces them, for example --added {cluster.name}, or lose fewer",
+                field="lost",
+            ),
+            code="MW218",
         )
     given = {frozenset(link.between): link for link in cluster.links}
     left = ClusterSpec(

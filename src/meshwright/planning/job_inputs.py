@@ -10,10 +10,11 @@ from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.sequences import filling_of, tokens_of_step
 from meshwright.fields.gather import Gather
-from meshwright.fields.job import DEFAULT_SEQ_LEN, DEFAULT_TOKENS_PER_STEP, JobFields
+from meshwright.fields.job import DEFAULT_SEQ_LEN, DEFAULT_TOKENS_PER_STEP, TOKENS_PER_DEVICE, JobFields
 from meshwright.fields.kinds import shown
 from meshwright.formats.cluster import Assumption
 from meshwright.formats.cluster import assumptions as cluster_assumptions
+from meshwright.formats.host import with_host
 from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.library.clusters import resolve_cluster_file, resolve_gpus
@@ -55,11 +56,12 @@ class JobInputs:
     """Whether the batch is the user's own, so that it must not be changed."""
 
 
-def job_inputs(job: JobFields) -> JobInputs:
+def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs:
     """Resolve the inputs of a user; all problems of all inputs together.
 
     Args:
         job: model, cluster and workload; None where not given.
+        usual_devices: for whose number a batch that nobody gave is chosen; None for those of the cluster.
 
     Returns:
         The nouns and the assumptions.
@@ -81,11 +83,14 @@ def job_inputs(job: JobFields) -> JobInputs:
         gather.attempt(lambda: _computes(groups, chosen))
     # A first workload of one sequence, so that its problems come with the others.
     first = gather.attempt(lambda: _workload(policy, fitted, job, lengths or ()))
+    if spec is not None and not spec.is_moe and job.expert_imbalance not in (None, 1.0):
+        gather.problem(_no_experts(spec), "MW203")
     gather.done()
     assert spec is not None
     assert where is not None
     assert first is not None
 
+    where = with_host(where, job.host_ram, job.nvme, job.pcie)
     price = job.price
     if price is not None:
         where = replace(where, groups=tuple(replace(g, price_per_device_hour=float(price)) for g in where.groups))
@@ -95,7 +100,7 @@ def job_inputs(job: JobFields) -> JobInputs:
     batch = job.global_batch
     if batch is None:
         filled = tokens_of_step(replace(first, seq_len=seq, global_batch=1))
-        batch = _default_batch(filled, job.tokens_per_step, where.devices, notes)
+        batch = _default_batch(filled, job.tokens_per_step, usual_devices or where.devices, notes)
     _check_batch(batch)
     workload = replace(first, seq_len=seq, global_batch=batch)
     like = job.like
@@ -192,8 +197,23 @@ def sensible_batch(target: float, devices: int, tolerance: float = BATCH_TOLERAN
     return max(1, round(target))
 
 
+def _no_experts(model: ModelSpec) -> Problem:
+    return Problem(
+        what=f"the load of the fullest expert is given for {model.name}",
+        why="a dense model has no experts",
+        fix="leave it out, or name a model with experts",
+        field="expert_imbalance",
+    )
+
+
 def _model(model: ModelSpec | str | os.PathLike[str] | None) -> ModelSpec:
-    return model if isinstance(model, ModelSpec) else models.resolve("" if model is None else model)
+    if isinstance(model, ModelSpec):
+        return model
+    if not isinstance(model, (str, os.PathLike, type(None))):
+        why = "must be a name of the library, a path or a ModelSpec"
+        fix = 'for example "llama-3.1-8b" or "./config.json"'
+        raise InputError(Problem(what=f"model is {shown(model)}", why=why, fix=fix, field="model"), code="MW203")
+    return models.resolve("" if model is None else model)
 
 
 def _check_batch(batch: int) -> None:
@@ -295,13 +315,15 @@ def _sequence_length(seq: int | None, model: ModelSpec, lengths: Lengths, notes:
 
 
 def _default_batch(seq: float, per_step: int | None, devices: int, notes: list[Assumption]) -> int:
-    wanted = per_step or DEFAULT_TOKENS_PER_STEP
+    usual = min(DEFAULT_TOKENS_PER_STEP, TOKENS_PER_DEVICE * devices)
+    wanted = per_step or usual
     # Very short sequences would make steps of more sequences than can be planned.
     exact = wanted / seq if per_step else min(wanted / seq, MAX_BATCH)
     batch = int(exact) if per_step and exact.is_integer() else sensible_batch(exact, devices)
     ratio = wanted / seq
     shown = f"{ratio:,.0f}" if ratio.is_integer() else f"{ratio:,.1f}"
-    said = f"{wanted:,} tokens per step / {seq:,.0f} = {shown}"
+    each = f" ({TOKENS_PER_DEVICE:,} per device)" if not per_step and wanted == TOKENS_PER_DEVICE * devices else ""
+    said = f"{wanted:,} tokens per step{each} / {seq:,.0f} = {shown}"
     if not per_step and ratio > MAX_BATCH:
         capped = (
             f"{batch:,} sequences = {batch * seq:,.0f} tokens ({said}, capped: at most {MAX_BATCH:,} can be planned)"

@@ -308,7 +308,17 @@ def _carried(job: Job, warnings: tuple[str, ...], asked: JobFields) -> PlanQuest
             warnings = (*warnings, f"{asked_cluster.name} is priced, the plan was made for {where.name}{idle}")
         where = asked_cluster
     inputs = job_inputs(
-        replace(own, **replaced, model=spec, cluster=where, price=asked.price, calibration=asked.calibration)
+        replace(
+            own,
+            **replaced,
+            model=spec,
+            cluster=where,
+            price=asked.price,
+            calibration=asked.calibration,
+            host_ram=asked.host_ram,
+            nvme=asked.nvme,
+            pcie=asked.pcie,
+        )
     )
     _check_layers(job.plan, spec)
     return PlanQuestion(inputs=inputs, row=row_of(job.plan, spec), plan=job.plan, warnings=warnings)

@@ -33,6 +33,7 @@ def plan_reasons(
         moment=full.peak_moment,
         free_bytes=full.capacity_bytes - full.peak_memory_bytes,
     )
+    yield from host_reasons(job.cluster, estimate)
     if certificate is None:
         return
     if rule := OBJECTIVES[objective].rule:
@@ -42,6 +43,31 @@ def plan_reasons(
         yield Reason.of("unequal pipelines")
     elif job.name is None:
         yield Reason.of("recompute per layer")
+
+
+def host_reasons(cluster: ClusterSpec, estimate: StepPrice) -> Iterator[Reason]:
+    """What the fullest host holds of states and activations that are away from their devices.
+
+    Args:
+        cluster: its groups and their hosts.
+        estimate: of a plan.
+    """
+    away = [stage for stage in estimate.stages if stage.host_bytes or stage.disk_bytes]
+    if not away:
+        return
+    groups = {group.name: group for group in cluster.groups}
+    full = max(away, key=lambda stage: stage.host_bytes * groups[stage.group].devices_per_node)
+    group = groups[full.group]
+    yield Reason.of(
+        "host",
+        group=group.name,
+        devices=group.devices_per_node,
+        host_bytes=full.host_bytes * group.devices_per_node,
+        memory_bytes=group.host.memory_bytes,
+        disk_bytes=full.disk_bytes * group.devices_per_node,
+        disk_size_bytes=group.host.disk_bytes,
+        fits=all(stage.fits_host for stage in away),
+    )
 
 
 def search_reason(certificate: PlanCertificate, objective: str = "time", step_time_s: float | None = None) -> Reason:

@@ -5,7 +5,7 @@ A domain is a set of consecutive devices joined by one kind of link; an NVLink d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from meshwright.specs.check import Check
@@ -75,6 +75,10 @@ class HostSpec:
             )
         check.whole("link_devices", self.link_devices)
         check.done()
+
+    def describe(self) -> dict[str, object]:
+        """What is stated, as data."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +201,7 @@ class ClusterSpec:
                     "nodes": group.nodes,
                     "devices_per_node": group.devices_per_node,
                     "memory_bytes": group.device.memory_bytes,
+                    **({"host": host} if (host := group.host.describe()) else {}),
                     "zone": group.zone,
                     "price_per_device_hour": group.price_per_hour,
                     "domains": [

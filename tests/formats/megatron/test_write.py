@@ -143,6 +143,7 @@ REFUSED: dict[str, tuple[Job, str]] = {
     "elastic": (variant(data=DataParallel(replicate=8, averaging="elastic")), "data.averaging"),
     "table of recompute": (variant(recompute=Recompute(kind="optimal", reference="x")), "recompute.kind"),
     "weights away": (variant(offload=Offload(weights=1.0)), "offload.weights"),
+    "gradients away": (variant(offload=Offload(optimizer=1.0, gradients=1.0)), "offload.gradients"),
     "nvme": (variant(offload=Offload(optimizer=1.0, tier="nvme")), "offload.tier"),
     "tiles": (variant(optimizer_tile=1000), "optimizer_tile"),
     "gpipe": (job(plan_of(PlanRow(pp=2, gbs=4, schedule="gpipe"), [4, 4])), "schedule"),

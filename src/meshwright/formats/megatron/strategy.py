@@ -300,6 +300,9 @@ def _offload_problems(strategy: LayerStrategy) -> Iterator[Problem]:
         yield strategy_refusal("offload.weights", offload.weights, "weights stay on the device", "shard them with z3")
     if offload.tier != "host" and (offload.activations or offload.optimizer or offload.weights):
         yield strategy_refusal("offload.tier", offload.tier, "states go to host memory only", "use host")
+    if offload.gradients:
+        why = "gradients stay on the device until the optimizer's step"
+        yield strategy_refusal("offload.gradients", offload.gradients, why, "offload the optimizer alone (off-o)")
     if offload.delayed_update:
         yield strategy_refusal("offload.delayed_update", True, "the optimizer's step is not delayed", "leave it out")
     if offload.optimizer and strategy.data.zero == 0:

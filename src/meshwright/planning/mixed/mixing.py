@@ -103,6 +103,8 @@ class Mixing:
     places: tuple[Place, ...]
     """Which nodes hold which stages."""
     searched: SearchRecord
+    kinds: int = 2
+    """Kinds of device among the groups: 1 where they differ in their nodes alone."""
     per_step: float | None = None
     """Price of a step in USD, where fewer devices were looked for because they cost less."""
 
@@ -161,6 +163,7 @@ def mixing_of(
         idle=tuple(idle_devices(job.cluster, estimate, rented=rented)),
         places=tuple(_places(job, estimate)),
         searched=searched,
+        kinds=len({group.device.name for group in groups}),
         per_step=estimate.price_per_step if rented else None,
     )
 

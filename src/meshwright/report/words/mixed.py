@@ -29,14 +29,16 @@ def worth(mixing: Mixing) -> str:
     if mixing.used == 1 and mixing.per_step is not None:
         return "Mixing costs more: one kind of device by itself is the cheapest found."
     if mixing.used == 1:
-        return f"Mixing does not pay: {best.devices} by themselves are the best found."
+        what = "Mixing does" if mixing.kinds > 1 else "Unequal nodes do"
+        return f"{what} not pay: {best.devices} by themselves are the best found."
     if mixing.per_step is not None:
         return f"The cheapest found; {best.devices} by themselves would take {seconds(best.step_time_s)}."
     if gain <= 0:
         return f"{best.devices} by themselves would take {seconds(best.step_time_s)}."
     faster = best.step_time_s / mixing.step_time_s - 1.0
+    pays = "Mixing pays" if mixing.kinds > 1 else "Using unequal nodes pays"
     return (
-        f"Mixing pays: {percent(gain)} less time than the {seconds(best.step_time_s)} of {best.devices} by themselves "
+        f"{pays}: {percent(gain)} less time than the {seconds(best.step_time_s)} of {best.devices} by themselves "
         f"({percent(faster)} more tokens per second)."
     )
 

@@ -60,6 +60,20 @@ def _memory(facts: Mapping[str, Any]) -> str:
     return f"memory: {facts['place']} peaks in {facts['moment']}; {left}"
 
 
+def _host(facts: Mapping[str, Any]) -> str:
+    needs, has = facts["host_bytes"], facts["memory_bytes"]
+    parts = []
+    if needs:
+        stated = "its memory is not stated (--host-ram)" if has is None else f"of {significant(has / GIGA)} GB"
+        parts.append(f"{significant(needs / GIGA)} GB in memory{',' if has is None else ''} {stated}")
+    if facts["disk_bytes"]:
+        size = facts["disk_size_bytes"]
+        room = "" if size is None else f" of {significant(size / GIGA)} GB"
+        parts.append(f"{significant(facts['disk_bytes'] / GIGA)} GB on disks{room}")
+    verdict = "" if facts["fits"] else ": does not fit, a job may take 92% of the memory"
+    return f"host: {'; '.join(parts)}{verdict}"
+
+
 def _search(facts: Mapping[str, Any]) -> str:
     counts = f"{facts['space']:,} legal plans, {facts['priced']:,} priced, {facts['feasible']:,} fit"
     bound = facts["bound_s"]
@@ -157,6 +171,7 @@ SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "identity": lambda facts: f"plan: {facts['text']}",
     "time": _time,
     "memory": _memory,
+    "host": _host,
     "objective": lambda facts: f"objective {facts['name']}: {facts['rule']}",
     "search": _search,
     "unequal pipelines": lambda facts: "pipelines of unequal shape: composed in addition to the search of equal ones",
