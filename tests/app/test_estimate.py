@@ -23,7 +23,7 @@ def test_one_plan_and_no_search() -> None:
     document = found.to_dict()
     assert len(document["plans"]) == 1
     assert "search" not in document
-    assert document["plans"][0]["name"] == "tp2.pp2.dp2.z1.mbs1.gbs1024.rc-sel"
+    assert document["plans"][0]["name"] == "tp2.pp2.dp2.z1.mbs1.gbs128.rc-sel"
 
 
 def test_a_plan_of_a_search_is_priced_the_same() -> None:

@@ -344,7 +344,7 @@ def test_what_the_reserve_keeps_out_is_said_where_memory_is_short() -> None:
 
 
 def test_a_capped_batch_is_said_in_full() -> None:
-    plans = plan("gpt2", gpus="8xH100", seq_len=1, pin=("tp=1", "cp=1", "sharding=z1"))
+    plans = plan("gpt2", gpus="64xH100", seq_len=1, pin=("tp=1", "cp=1", "sharding=z1"))
     value = next(a.value for a in plans.assumptions if a.name == "global_batch")
     assert "/ 1 = 4,194,304, capped" in value
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.fields.job import JobFields
 from meshwright.fields.kinds import Count
+from meshwright.formats.host import Disks
 from meshwright.library.clusters import resolve_gpus
 from meshwright.planning.job_inputs import (
     BATCH_TOLERANCE,
@@ -18,6 +19,7 @@ from meshwright.planning.job_inputs import (
     resolve_cluster,
     sensible_batch,
 )
+from meshwright.specs.cluster import HostSpec
 
 
 def test_defaults_are_named() -> None:
@@ -113,4 +115,34 @@ def test_a_device_must_compute_in_the_format() -> None:
 
 
 def test_very_short_sequences_still_have_a_step() -> None:
-    assert job_inputs(JobFields(model="llama-3-8b", gpus="8xH100", seq_len=1)).workload.global_batch == 2**20
+    assert job_inputs(JobFields(model="llama-3-8b", gpus="64xH100", seq_len=1)).workload.global_batch == 2**20
+
+
+@pytest.mark.parametrize(
+    ("gpus", "tokens"),
+    [("1xRTX4090", 65_536), ("8xH100", 524_288), ("64xH100", 4_194_304), ("1024xH100", 4_194_304)],
+)
+def test_a_step_nobody_stated_suits_the_number_of_devices(gpus: str, tokens: int) -> None:
+    found = job_inputs(JobFields(model="llama-3-8b", gpus=gpus))
+    assert found.workload.tokens_per_step == tokens
+    (said,) = (one.value for one in found.assumptions if one.name == "global_batch")
+    assert ("65,536 per device" in said) == (tokens < 4_194_304)
+
+
+def test_a_stated_host_is_that_of_every_group() -> None:
+    disks = Disks(bytes_per_s=7e9, size_bytes=2e12)
+    job = JobFields(model="llama-3-8b", gpus="1xRTX4090,1xRTX3090", host_ram=64e9, nvme=disks, pcie=12e9)
+    hosts = [group.host for group in job_inputs(job).cluster.groups]
+    assert hosts == [HostSpec(memory_bytes=64e9, link_bytes_per_s=12e9, disk_bytes=2e12, disk_read_bytes_per_s=7e9)] * 2
+
+
+def test_the_load_of_experts_is_not_asked_of_a_dense_model() -> None:
+    with pytest.raises(InputError) as caught:
+        job_inputs(JobFields(model="llama-3-8b", gpus="8xH100", expert_imbalance=2.0))
+    assert caught.value.problems[0].field == "expert_imbalance"
+
+
+@pytest.mark.parametrize("model", [3, ["llama-3-8b"]])
+def test_what_is_no_model_is_refused_like_anything_else(model: object) -> None:
+    with pytest.raises(InputError, match="must be a name of the library"):
+        job_inputs(JobFields(model=model, gpus="8xH100"))  # type: ignore[arg-type]

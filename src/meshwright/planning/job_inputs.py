@@ -322,7 +322,7 @@ def _default_batch(seq: float, per_step: int | None, devices: int, notes: list[A
     batch = int(exact) if per_step and exact.is_integer() else sensible_batch(exact, devices)
     ratio = wanted / seq
     shown = f"{ratio:,.0f}" if ratio.is_integer() else f"{ratio:,.1f}"
-    each = f" ({TOKENS_PER_DEVICE:,} per device)" if not per_step and wanted == TOKENS_PER_DEVICE * devices else ""
+    each = f" ({TOKENS_PER_DEVICE:,} per device)" if not per_step and wanted < DEFAULT_TOKENS_PER_STEP else ""
     said = f"{wanted:,} tokens per step{each} / {seq:,.0f} = {shown}"
     if not per_step and ratio > MAX_BATCH:
         capped = (

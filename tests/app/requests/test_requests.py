@@ -19,12 +19,14 @@ from meshwright.app.verbs import VERBS, docstring_of, python_verb, signature_of
 from meshwright.cli import answers, command, commands, main
 from meshwright.errors import InputError, MeshwrightError
 from meshwright.fields.field import Field
+from meshwright.fields.host import MemorySize, NvmeDrives, PcieSlot
 from meshwright.fields.job import OutputFields
 from meshwright.fields.kinds import Choice, Count, Duration, Number, Numbers, OutputFile, Texts, Whole
 from meshwright.fields.request import fields_of
+from meshwright.formats.host import Disks
 
 MOST_LINES = 25
-CLOSED = (Whole, Number, Count, Duration, Numbers, Choice)
+CLOSED = (Whole, Number, Count, Duration, Numbers, Choice, MemorySize, NvmeDrives, PcieSlot)
 """Kinds that refuse a word."""
 
 
@@ -47,6 +49,12 @@ def example(one: Field) -> tuple[Any, Any]:
         return "4", 4
     if isinstance(one.kind, (Number, Count, Duration)):
         return "2", 2
+    if isinstance(one.kind, MemorySize):
+        return "128GB", 128e9
+    if isinstance(one.kind, NvmeDrives):
+        return "2TB@7GB/s", Disks(bytes_per_s=7e9, size_bytes=2e12)
+    if isinstance(one.kind, PcieSlot):
+        return "12GB/s", 12e9
     if isinstance(one.kind, Choice):
         return one.kind.names[0], one.kind.names[0]
     return "word", "word"

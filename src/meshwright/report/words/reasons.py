@@ -64,8 +64,8 @@ def _host(facts: Mapping[str, Any]) -> str:
     needs, has = facts["host_bytes"], facts["memory_bytes"]
     parts = []
     if needs:
-        stated = "its memory is not stated (--host-ram)" if has is None else f"of {significant(has / GIGA)} GB"
-        parts.append(f"{significant(needs / GIGA)} GB in memory{',' if has is None else ''} {stated}")
+        size, unstated = significant(needs / GIGA), "how much it has is not stated (--host-ram)"
+        parts.append(f"{size} GB of memory, {unstated}" if has is None else f"{size} of {significant(has / GIGA)} GB")
     if facts["disk_bytes"]:
         size = facts["disk_size_bytes"]
         room = "" if size is None else f" of {significant(size / GIGA)} GB"
