@@ -28,6 +28,8 @@ OPTION_OF_FIELD = {
     "host_ram": "--host-ram",
     "nvme": "--nvme",
     "pcie": "--pcie",
+    "loss_tiles": "--loss-tiles",
+    "mlp_tiles": "--mlp-tiles",
 }
 """Options whose values the library calls otherwise."""
 INTERRUPTED = 130

@@ -29,6 +29,8 @@ WORKSPACE_BYTES = 96 * MIB
 NONE = Recompute()
 SELECTIVE = Recompute(kind="selective", modules=("core_attn",))
 FULL = Recompute(kind="full")
+TILED = Recompute(kind="selective", modules=("mlp",))
+"""What feed-forward parts in tiles do to any layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ def item_costs(
             )
         if item.part == "mtp":
             # Its loss uses the head's projection, which the stage already holds.
-            head = seconds(edge_work(model, "head"), quantised=False)
+            head = seconds(edge_work(model, "head", workload.loss_tiles), quantised=False)
             parts["dense_parameters"][:, number] -= head.dense_parameters
     return ItemCosts(**parts)
 
@@ -156,9 +158,11 @@ def _works(item: Item, model: ModelSpec, workload: Workload) -> list[tuple[Layer
         return [
             (layer, True, item.recompute),
             (edge_work(model, "mtp"), True, NONE),
-            (edge_work(model, "head"), False, NONE),
+            (edge_work(model, "head", workload.loss_tiles), False, NONE),
         ]
-    return [(edge_work(model, "embedding" if item.part == "embedding" else "head"), False, NONE)]
+    if item.part == "embedding":
+        return [(edge_work(model, "embedding"), False, NONE)]
+    return [(edge_work(model, "head", workload.loss_tiles), False, NONE)]
 
 
 def _add_item(
@@ -172,7 +176,10 @@ def _add_item(
     workload: Workload,
 ) -> None:
     training = workload.training
-    repeated = _repeated(seconds, recompute) if training else []
+    pieces = workload.mlp_tiles
+    if pieces > 1:
+        recompute = _with_tiles(recompute)
+    repeated = _repeated(seconds, recompute, tiled=pieces > 1) if training else []
     backward = seconds.backward if training else ModuleSeconds.nothing(columns.rows)
     comm = {name: getattr(seconds.forward, name) + getattr(backward, name) for name in ("tp_s", "cp_s", "ep_s")}
     forward_s = seconds.forward.compute_s + seconds.forward.tp_s + seconds.forward.cp_s + seconds.forward.ep_s
@@ -204,7 +211,10 @@ def _add_item(
     transient = seconds.transient_bytes + WORKSPACE_BYTES
     if training and recompute.kind in ("full", "grouped"):
         live = recompute.group if recompute.kind == "grouped" else 1
-        transient = transient + live * kept_bytes(work, columns, workload.precision, NONE)
+        transient = transient + live * kept_bytes(work, columns, workload.precision, TILED if pieces > 1 else NONE)
+    if pieces > 1 and training:
+        whole, rest = (kept_bytes(work, columns, workload.precision, mode) for mode in (NONE, TILED))
+        transient = transient + (whole - rest) / pieces
     # Two layers' worth of copies are on the device while one computes.
     transient = transient + 2 * (away + fetched)
 
@@ -228,10 +238,23 @@ def _add_item(
     parts["transient_bytes"][:, number] = np.maximum(parts["transient_bytes"][:, number], transient)
 
 
-def _repeated(seconds: WorkSeconds, recompute: Recompute) -> list[ModuleSeconds]:
-    """The forward work that backward repeats."""
+def _with_tiles(recompute: Recompute) -> Recompute:
+    """Recompute with feed-forward parts in tiles: backward makes each tile again, whatever else it repeats."""
+    if recompute.kind == "none":
+        return TILED
+    if recompute.kind == "selective" and "mlp" not in recompute.modules:
+        return replace(recompute, modules=(*recompute.modules, "mlp"))
+    return recompute
+
+
+def _repeated(seconds: WorkSeconds, recompute: Recompute, *, tiled: bool) -> list[ModuleSeconds]:
+    """The forward work that backward repeats; a layer made again as a whole repeats its tiles once more.
+
+    Source: Bekman et al., "Arctic Long Sequence Training", 2025 (arXiv 2506.13996), section 3.1 (TiledMLP).
+    """
     if recompute.kind in ("full", "grouped"):
-        return [seconds.forward]
+        again = seconds.by_module.get("mlp") if tiled else None
+        return [seconds.forward] if again is None else [seconds.forward, again]
     if recompute.kind == "selective":
         names = set(recompute.modules) | ({"moe_act"} if "moe" in recompute.modules else set())
         return [module for name, module in seconds.by_module.items() if name in names]

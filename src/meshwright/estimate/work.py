@@ -140,6 +140,7 @@ class _Pricing:
         self.modules: dict[str, ModuleSeconds] = {}
         self.dense, self.experts, self.replicated = self.zero, self.zero, self.zero
         self.transient = self.zero
+        self.tiles = {"loss": workload.loss_tiles, "mlp": workload.mlp_tiles}
         self.expert_s = {"forward": self.zero, "input_gradient": self.zero}
 
     def _module(self) -> ModuleSeconds:
@@ -151,7 +152,8 @@ class _Pricing:
             module = self.modules.setdefault(op.module, self._module())
             match op:
                 case Linear(experts=0):
-                    self.gemm(self.tensor.linear(op, self.columns, self.activation_bytes), module)
+                    local = self.tensor.linear(op, self.columns, self.activation_bytes)
+                    self.gemm(local, module, self.tiles.get(op.module, 1))
                 case Linear():
                     self.gemm(expert.shard_experts(op, self.columns, work.top_k), module)
                 case CoreAttention():
@@ -181,12 +183,13 @@ class _Pricing:
             transient_bytes=self.transient,
         )
 
-    def gemm(self, local: LocalGemm, module: ModuleSeconds) -> None:
-        forward = self._product(local.m, local.n, local.k, local.groups, self.activation_bytes)
-        input_gradient = self._product(local.m, local.k, local.n, local.groups, self.activation_bytes)
+    def gemm(self, local: LocalGemm, module: ModuleSeconds, tiles: int = 1) -> None:
+        m = local.m / tiles
+        forward = tiles * self._product(m, local.n, local.k, local.groups, self.activation_bytes)
+        input_gradient = tiles * self._product(m, local.k, local.n, local.groups, self.activation_bytes)
         # Gradients of weights are added to what is there: read and written.
         accumulated = 2 * self.precision.bytes_of("gradients")
-        weight_gradient = self._product(local.k, local.n, local.m, local.groups, accumulated)
+        weight_gradient = tiles * self._product(local.k, local.n, m, local.groups, accumulated)
         if self.hardware.software.adds_gradients:
             added = local.parameters * self.precision.adding_bytes
             weight_gradient = weight_gradient + added / self.hardware.achieved_memory_bytes_per_s
@@ -204,7 +207,7 @@ class _Pricing:
             self.replicated = self.replicated + local.replicated
         self._cast(local, module)
         self._count(module, 2.0 * local.m * local.n * local.k * local.groups)
-        moved = local.m * local.groups * (local.n + local.k) * self.activation_bytes
+        moved = m * local.groups * (local.n + local.k) * self.activation_bytes
         self.transient = np.maximum(self.transient, moved)
 
     def _product(self, m: object, n: object, k: object, groups: object, output_bytes: float) -> Rows:

@@ -92,6 +92,14 @@ class JobFields:
     dispatch_dtype: str | None = _role("dispatch_dtype", "Tokens sent to experts.", usual="that of the activations")
     optimizer: str | None = ask("Optimizer.", NAME, usual="adam")
     attention_kernel: str | None = ask("flash or materialised.", NAME, usual="flash")
+    loss_tiles: int | None = ask(
+        "Pieces in which logits and loss are computed, never whole.", Count(whole=True, example="8"), usual="1"
+    )
+    mlp_tiles: int | None = ask(
+        "Pieces in which dense feed-forward parts are computed, and again in backward.",
+        Count(whole=True, example="8"),
+        usual="1",
+    )
     expert_imbalance: float | None = ask("Tokens of the fullest expert rank over the mean.", Number(), usual="1")
     tokens: float | None = ask("Tokens of the whole run, for days and cost: 15e12.", Count())
     price: float | None = ask("Price per device and hour.", Number(metavar="USD", zero=True))

@@ -10,15 +10,20 @@ from meshwright.specs.operators import Kept, LayerWork, Linear, Vector
 
 
 @lru_cache(maxsize=64)
-def edge_work(model: ModelSpec, part: Literal["embedding", "head", "mtp"]) -> LayerWork:
+def edge_work(model: ModelSpec, part: Literal["embedding", "head", "mtp"], tiles: int = 1) -> LayerWork:
     """Embedding, head with loss, or the projection of one multi-token-prediction module, in the same form as a layer.
 
     Args:
         model: the model.
         part: `head` is final norm, projection and cross-entropy; `mtp` is what a module adds to its layer and its loss.
+        tiles: pieces of the tokens whose logits the head makes one after the other.
 
     Returns:
-        Operators and kept tensors; the head keeps its logits in fp32 until backward.
+        Operators and kept tensors; the head keeps its logits in fp32 until backward. In tiles the gradients of a piece
+        are made right after its loss: one piece's logits live at a time, and the gradient of the head's input is kept.
+
+    Source: Hsu et al., "Liger Kernel", 2024 (arXiv 2410.10989), section 3.2 (FusedLinearCrossEntropy); Bekman et al.,
+    "Arctic Long Sequence Training", 2025 (arXiv 2506.13996), section 3.1.
     """
     hidden, vocab = model.hidden, model.vocab
     norm_width = hidden * (2 if model.final_norm == "layernorm" else 1)
@@ -62,7 +67,7 @@ def edge_work(model: ModelSpec, part: Literal["embedding", "head", "mtp"]) -> La
         return LayerWork(ops=(norms, project), kept=(inputs,), input_width=2 * hidden)
     logits = Linear(
         name="logits",
-        module="",
+        module="loss",
         inputs=((1, hidden),),
         outputs=((vocab, 1),),
         split="column",
@@ -72,15 +77,18 @@ def edge_work(model: ModelSpec, part: Literal["embedding", "head", "mtp"]) -> La
     # Cross-entropy over the local vocabulary: read logits, write fp32, reduce, exponentiate; backward writes gradients.
     loss = Vector(
         name="cross-entropy",
-        module="",
+        module="loss",
         region="tensor",
         forward_elements=3 * vocab,
         backward_elements=2 * vocab,
         fp32=True,
+        kernels=float(tiles),
     )
+    early = (Kept(name="gradient of the logits input", elements=hidden, role="activation", region="sequence"),)
     kept = (
         Kept(name="final norm input", elements=hidden, role="activation", region="sequence"),
         Kept(name="logits input", elements=hidden, role="activation", region="sequence"),
-        Kept(name="logits", elements=vocab, role="fp32", region="tensor"),
+        Kept(name="logits", elements=vocab / tiles, role="fp32", region="tensor"),
+        *(early if tiles > 1 else ()),
     )
     return LayerWork(ops=(norm, logits, loss), kept=kept, input_width=hidden)

@@ -127,6 +127,8 @@ def job_fields(model: ModelSpec | None, cluster: ClusterSpec | None, workload: W
         dtype=workload.precision,
         optimizer=workload.optimizer,
         attention_kernel=workload.attention_kernel,
+        loss_tiles=workload.loss_tiles if workload.loss_tiles > 1 else None,
+        mlp_tiles=workload.mlp_tiles if workload.mlp_tiles > 1 else None,
         expert_imbalance=workload.expert_imbalance,
         tokens=workload.tokens,
         calibration=workload.calibration,
@@ -278,6 +280,8 @@ def _workload(policy: Precision | None, calibration: Calibration | None, job: Jo
         precision=policy or precision(DEFAULT_DTYPE),
         optimizer="adam" if job.optimizer is None else str(job.optimizer),
         attention_kernel=kernel,  # type: ignore[arg-type]
+        loss_tiles=job.loss_tiles or 1,
+        mlp_tiles=job.mlp_tiles or 1,
         expert_imbalance=1.0 if job.expert_imbalance is None else job.expert_imbalance,
         tokens=job.tokens,
         sequence_lengths=lengths,
@@ -381,6 +385,10 @@ def _defaults(workload: Workload, model: ModelSpec, cluster: ClusterSpec, price:
             f"and {significant(100 * filling.padding, 2)}% padding, and sequences of a row do not see each other"
         )
         found.append(Assumption(name="lengths", value=value, basis="assumed"))
+    for name, pieces in (("logits and loss", workload.loss_tiles), ("feed-forward parts", workload.mlp_tiles)):
+        if pieces > 1:
+            value = f"{name} in {pieces} pieces of a micro-batch's tokens, one after the other"
+            found.append(Assumption(name="tiles", value=value, basis="assumed"))
     if model.is_moe:
         balance = significant(workload.expert_imbalance)
         value = f"fullest expert rank has {balance}x the mean tokens, none dropped"

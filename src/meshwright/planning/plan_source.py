@@ -274,6 +274,7 @@ def _carried(job: Job, warnings: tuple[str, ...], asked: JobFields) -> PlanQuest
 
         asked = replace(asked, lengths=lengths_of(asked.lengths))
     names = ("seq_len", "lengths", "packing", "dtype", *ROLES, "optimizer", "attention_kernel", "expert_imbalance")
+    names = (*names, "loss_tiles", "mlp_tiles")
     for name in (*names, "tokens"):
         value = getattr(asked, name)
         planned = getattr(workload.precision, ROLES[name].attribute) if name in ROLES else getattr(own, name)

@@ -44,6 +44,10 @@ class Workload:
     """A distribution (length, share) of the sequences that fill rows of `seq_len`; empty when all are as long."""
     packing: str = "pack"
     """How sequences of unequal lengths fill rows: `pack`, `pad`, `bins` or `bins:512,2048`."""
+    loss_tiles: int = 1
+    """Pieces of a micro-batch's tokens whose logits are made, scored and dropped one after the other; 1 for all."""
+    mlp_tiles: int = 1
+    """Pieces in which dense feed-forward parts are computed, and again in backward; 1 for all at once."""
     calibration: Calibration | None = None
     """Measured runs that predictions are fitted to; None for the library's own."""
 
@@ -51,6 +55,8 @@ class Workload:
         check = Check("workload")
         check.whole("seq_len", self.seq_len)
         check.whole("global_batch", self.global_batch)
+        check.whole("loss_tiles", self.loss_tiles)
+        check.whole("mlp_tiles", self.mlp_tiles)
         if check.positive("expert_imbalance", self.expert_imbalance):
             check.that(
                 self.expert_imbalance >= 1, "expert_imbalance", self.expert_imbalance, "is at least 1 (balanced)"
@@ -76,6 +82,7 @@ class Workload:
     def describe(self) -> dict[str, object]:
         """The `workload` entry of a plan set."""
         lengths = self.sequence_lengths
+        tiles = {name: getattr(self, name) for name in ("loss_tiles", "mlp_tiles") if getattr(self, name) > 1}
         unequal = {"lengths": describe_lengths(lengths) | {"packing": self.packing}} if lengths else {}
         return {
             "seq_len": self.seq_len,
@@ -88,6 +95,7 @@ class Workload:
             "expert_imbalance": self.expert_imbalance,
             "tokens": self.tokens,
             **unequal,
+            **tiles,
         }
 
 

@@ -70,6 +70,8 @@ class CalibrateRequest(Request):
             "packing",
             "optimizer",
             "attention_kernel",
+            "loss_tiles",
+            "mlp_tiles",
             "expert_imbalance",
             "tokens",
             "price",

@@ -124,6 +124,9 @@ def _workload_flags(job: Job, found: Homogeneous | None) -> tuple[Flags, list[Pr
         why = "the script trains rows of one length, and its data set says what is packed into them (--sft does)"
         longest = workload.sequence_lengths[-1][0]
         refuse("sequence_lengths", f"up to {longest:,}", why, f"plan with --seq {workload.seq_len} alone")
+    for name in ("loss_tiles", "mlp_tiles"):
+        if getattr(workload, name) > 1:
+            refuse(name, getattr(workload, name), "the script computes them at once", "plan with 1")
     positions = max(workload.seq_len, job.model.learned_positions or job.model.max_seq_len)
     if job.model.learned_positions and workload.seq_len > job.model.learned_positions:
         why = f"the model has {job.model.learned_positions} learned positions"
