@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from meshwright.errors import InputError, UnsupportedError
 from meshwright.formats.huggingface import read_config
 from meshwright.specs.layers import Attention, DenseMlp
 from tests.formats.huggingface.configs import CONFIGS, LLAMA, MOE
@@ -74,3 +77,40 @@ def test_layer_types_win_over_the_usual_pattern() -> None:
     assert [layer.attention.window for layer in read_config(config, "m").layers()][:4] == [128, None, 128, None]
     config["layer_types"] = ["full_attention"] * 23 + ["sliding_attention"]
     assert [layer.attention.window for layer in read_config(config, "m").layers()] == [None] * 23 + [128]
+
+
+def test_full_layers_of_gemma_4_have_heads_of_their_own_whose_keys_are_values() -> None:
+    sizes = {"model_type": "gemma4_text", "hidden_size_per_layer_input": 0, "num_hidden_layers": 6}
+    wide = {"global_head_dim": 512, "num_global_key_value_heads": 2, "attention_k_eq_v": True, "head_dim": 256}
+    layers = [layer.attention for layer in read_config(LLAMA | sizes | wide, "m").layers()]
+    assert layers[:5] == [Attention(heads=32, kv_heads=8, head_dim=256, window=512, qk_norm=True)] * 5
+    assert layers[5] == Attention(heads=32, kv_heads=2, head_dim=512, qk_norm=True, value_is_key=True)
+    with pytest.raises(UnsupportedError, match="an embedding for each layer"):
+        read_config(LLAMA | sizes | {"hidden_size_per_layer_input": 256}, "m")
+
+
+def test_layers_that_a_search_chose_one_by_one() -> None:
+    blocks = [
+        {"attention": {"n_heads_in_group": 8}, "ffn": {"ffn_mult": 2.625}},
+        {"attention": {"no_op": True}, "ffn": {"ffn_mult": 0.5}},
+        {"attention": {"n_heads_in_group": 16}, "ffn": {"no_op": True}},
+    ]
+    config = LLAMA | {"model_type": "nemotron-nas", "num_hidden_layers": 3, "block_configs": blocks}
+    first, second, third = read_config(config, "m").layers()
+    assert (first.attention.kv_heads, first.mlp) == (4, DenseMlp(ffn_hidden=7168, gated=True))  # type: ignore[union-attr]
+    assert (second.single, third.single) == (True, True)
+    with pytest.raises(InputError, match="must name as many layers as num_hidden_layers = 4"):
+        read_config(config | {"num_hidden_layers": 4}, "m")
+
+
+def test_norms_of_olmo_2_span_all_heads() -> None:
+    attention = read_config(LLAMA | {"model_type": "olmo2"}, "m").kinds()[0].attention
+    assert isinstance(attention, Attention)
+    assert (attention.qk_norm, attention.qk_scales) == (True, "all")
+
+
+def test_a_nested_config_may_leave_out_what_its_class_has() -> None:
+    wrapped = {"model_type": "llava", "text_config": {"model_type": "llama", "vocab_size": 32064}}
+    model = read_config(wrapped, "m")
+    assert model.parameters == 6_738_939_904
+    assert "num_hidden_layers = 32" in model.notes[0]

@@ -7,6 +7,7 @@ import pytest
 from meshwright.errors import InputError
 from meshwright.formats.huggingface import read_config
 from meshwright.specs.layers import Attention, DenseMlp, LatentAttention, MoeMlp
+from meshwright.specs.layers.indexer import Indexer
 from tests.formats.huggingface.configs import CONFIGS, MOE
 
 
@@ -49,11 +50,12 @@ def test_llama_4_maverick_alternates_dense_and_sparse() -> None:
     model = read_config(CONFIGS["llama-4-maverick"], "m")
     layers = list(model.layers())
     assert [isinstance(layer.mlp, MoeMlp) for layer in layers[:4]] == [False, True, False, True]
-    assert [layer.attention.window for layer in layers[:5]] == [8192, 8192, 8192, None, 8192]
+    chunks = [layer.attention.chunk for layer in layers[:5] if isinstance(layer.attention, Attention)]
+    assert chunks == [8192, 8192, 8192, None, 8192]
     assert isinstance(layers[1].mlp, MoeMlp)
     assert layers[1].mlp.shared_ffn_hidden == 8192
     assert layers[0].mlp == DenseMlp(ffn_hidden=16384, gated=True)
-    assert len(model.notes) == 2
+    assert len(model.notes) == 1
 
 
 def test_qwen_moe_layers_without_experts() -> None:
@@ -74,3 +76,33 @@ def test_qwen2_moe_has_a_gated_shared_expert() -> None:
 def test_experts_are_checked() -> None:
     with pytest.raises(InputError, match="must not exceed the number of experts = 2"):
         read_config(MOE | {"model_type": "mixtral", "num_local_experts": 2, "num_experts": 2}, "m")
+
+
+def test_deepseek_v32_has_an_indexer_in_every_layer_and_glm_52_takes_some_over() -> None:
+    sizes = {"model_type": "deepseek_v32", "index_n_heads": 64, "index_head_dim": 128, "index_topk": 2048}
+    model = read_config(CONFIGS["deepseek-v3"] | sizes, "m")
+    indexers = [layer.attention.indexer for layer in model.layers() if isinstance(layer.attention, LatentAttention)]
+    assert indexers == [Indexer(heads=64, dim=128, top_k=2048)] * 61
+    config = CONFIGS["deepseek-v3"] | sizes | {"model_type": "glm_moe_dsa", "num_hidden_layers": 9}
+    every = config | {"index_topk_freq": 4, "index_skip_topk_offset": 3}
+    listed = config | {"indexer_types": ["full"] * 3 + ["shared"] * 3 + ["full"] + ["shared"] * 2}
+    for shared in (every, listed):
+        layers = [layer.attention for layer in read_config(shared, "m").layers()]
+        own = [layer.indexer.own for layer in layers if isinstance(layer, LatentAttention) and layer.indexer]
+        assert own == [True, True, True, False, False, False, True, False, False]
+
+
+def test_experts_of_nemotron_3_work_on_a_projection_of_the_stream() -> None:
+    config = MOE | {"model_type": "nemotron_h", "layers_block_type": ["attention", "moe"] * 16, "ssm_state_size": 128}
+    mlp = list(read_config(config | {"moe_latent_size": 512}, "m").layers())[1].mlp
+    assert isinstance(mlp, MoeMlp)
+    assert (mlp.latent, mlp.gated) == (512, False)
+
+
+def test_longcat_has_two_attentions_a_layer_and_choices_that_compute_nothing() -> None:
+    config = {key: value for key, value in CONFIGS["deepseek-v3"].items() if key not in ("num_hidden_layers",)}
+    config |= {"model_type": "longcat_flash", "num_layers": 4, "zero_expert_num": 128, "n_shared_experts": None}
+    model = read_config(config | {"moe_layer_freq": None, "first_k_dense_replace": None}, "m")
+    assert [isinstance(layer.mlp, MoeMlp) for layer in model.layers()] == [True, False] * 4
+    assert isinstance(model.kinds()[0].mlp, MoeMlp)
+    assert model.kinds()[0].mlp.null_experts == 128

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from meshwright.formats.huggingface.fields import Fields
+from meshwright.formats.huggingface.indexers import read_indexers
 from meshwright.specs.layers import Attention, LatentAttention
 
 SLIDES: dict[str, Callable[[int, Fields], bool]] = {
@@ -22,25 +23,40 @@ SLIDES: dict[str, Callable[[int, Fields], bool]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionKinds:
-    """Attention of the full layers and of those with a window."""
+    """Attention of the full layers and of those with a window or chunks, for each layer where layers differ."""
 
-    full: Attention | LatentAttention
-    narrow: Attention | LatentAttention
+    full: tuple[Attention | LatentAttention, ...]
+    narrow: tuple[Attention | LatentAttention, ...]
 
 
-def read_attention(fields: Fields, hidden: int) -> AttentionKinds:
+def read_attention(fields: Fields, hidden: int, layers: int) -> AttentionKinds:
     """Attention of a decoder: latent where its ranks are given, else grouped.
 
     Args:
         fields: the config.
         hidden: width of the residual stream.
+        layers: how many there are.
     """
+    indexers = read_indexers(fields, layers)
     if fields.given("kv_lora_rank"):
         latent = _latent(fields)
-        return AttentionKinds(full=latent, narrow=latent)
-    full = _grouped(fields, hidden)
-    window = _window(fields)
-    return AttentionKinds(full=full, narrow=replace(full, window=window) if window else full)
+        latents = tuple(replace(latent, indexer=indexer) for indexer in indexers)
+        return AttentionKinds(full=latents, narrow=latents)
+    grouped = _grouped(fields, hidden)
+    groups = fields.wholes("num_key_value_heads", layers)
+    full = _with_groups(fields, _full(fields, grouped), groups or [None] * layers)
+    narrow = _with_groups(fields, _narrow(fields, grouped), groups or [None] * layers)
+    full = tuple(replace(kind, indexer=indexer) for kind, indexer in zip(full, indexers, strict=True))
+    cut = any(kind.window or kind.chunk for kind in narrow)
+    return AttentionKinds(full=full, narrow=narrow if cut or not any(indexers) else full)
+
+
+def _with_groups(fields: Fields, kind: Attention, groups: Sequence[int | None]) -> tuple[Attention, ...]:
+    """One kind of attention with the key and value heads of each layer, its own where None."""
+    wrong = next((number for number in groups if number and kind.heads % number), None)
+    if wrong is not None and not fields.bad("num_attention_heads", "num_key_value_heads"):
+        fields.problem("num_key_value_heads", wrong, f"must divide num_attention_heads = {kind.heads}")
+    return tuple(replace(kind, kv_heads=number) if number and kind.heads % number == 0 else kind for number in groups)
 
 
 def _grouped(fields: Fields, hidden: int) -> Attention:
@@ -49,32 +65,75 @@ def _grouped(fields: Fields, hidden: int) -> Attention:
         kv_heads = heads
     elif fields.flag("multi_query", default=False):
         kv_heads = 1
+    elif isinstance(fields.raw("num_key_value_heads"), (list, tuple)):
+        kv_heads = heads
     else:
         kv_heads = fields.kv_heads(heads)
     bias = fields.flag("attention_bias", default=fields.flag("bias", default=False))
-    qk_norm = fields.word("qk_norm", ("none", "head", "all"), "none") if fields.fixed("qk_norm") else _qk_norm(fields)
+    head_dim = fields.head_dim(hidden, heads)
+    value_dim = fields.maybe("v_head_dim")
+    scales = _qk_scales(fields)
     return Attention(
         heads=heads,
         kv_heads=kv_heads if heads % kv_heads == 0 else heads,
-        head_dim=fields.head_dim(hidden, heads),
+        head_dim=head_dim,
+        value_dim=None if value_dim == head_dim else value_dim,
         qkv_bias=fields.flag("qkv_bias", default=bias),
         out_bias=fields.flag("out_bias", default=bias),
-        qk_norm=qk_norm != "none",
+        qk_norm=scales is not None,
+        qk_scales="all" if scales == "all" else "head",
         gate=fields.flag("output_gate", default=False),
         sinks=fields.flag("sinks", default=False),
     )
 
 
-def _qk_norm(fields: Fields) -> str:
+def _qk_scales(fields: Fields) -> str | None:
+    """Norms on queries and keys: as wide as a `head`, as `all` of them, or None."""
+    if fields.fixed("qk_norm"):
+        said = fields.word("qk_norm", ("none", "head", "all"), "none")
+        return None if said == "none" else said
     if not fields.flag("qk_norm", default=False):
-        return "none"
+        return None
     return "all" if fields.raw("qk_norm_type") == "per_layer" else "head"
 
 
-def _window(fields: Fields) -> int | None:
-    """Keys that a query of a sliding layer sees; None where it is null or switched off."""
-    key = "attention_chunk_size" if fields.flag("chunked", default=False) else "sliding_window"
-    return (fields.nullable(key, low=0) or None) if fields.flag("use_sliding_window", default=True) else None
+def _full(fields: Fields, attention: Attention) -> Attention:
+    """Attention of the full layers, whose heads may have sizes of their own (Gemma 4)."""
+    kv_heads = fields.maybe("num_global_key_value_heads")
+    if kv_heads is not None and attention.heads % kv_heads:
+        fields.problem("num_global_key_value_heads", kv_heads, f"must divide the heads = {attention.heads}")
+        kv_heads = None
+    return replace(
+        attention,
+        kv_heads=kv_heads or attention.kv_heads,
+        head_dim=fields.maybe("global_head_dim") or attention.head_dim,
+        value_is_key=fields.flag("attention_k_eq_v", default=False),
+        sinks=fields.flag("add_full_attention_sink_bias", default=attention.sinks),
+    )
+
+
+def _narrow(fields: Fields, attention: Attention) -> Attention:
+    """Attention of the layers with a window or chunks, whose heads may have sizes of their own (MiMo-V2)."""
+    if not fields.flag("use_sliding_window", default=True):
+        return attention
+    heads = fields.maybe("swa_num_attention_heads") or attention.heads
+    kv_heads = fields.maybe("swa_num_key_value_heads") or attention.kv_heads
+    if heads % kv_heads:
+        fields.problem("swa_num_key_value_heads", kv_heads, f"must divide the heads = {heads}")
+        kv_heads = heads
+    head_dim = fields.maybe("swa_head_dim") or attention.head_dim
+    value_dim = fields.maybe("swa_v_head_dim") or attention.value_dim
+    narrow = replace(
+        attention,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        value_dim=None if value_dim == head_dim else value_dim,
+        sinks=fields.flag("add_swa_attention_sink_bias", default=attention.sinks),
+    )
+    if fields.flag("chunked", default=False):
+        return replace(narrow, chunk=fields.nullable("attention_chunk_size", low=0) or None)
+    return replace(narrow, window=fields.nullable("sliding_window", low=0) or None)
 
 
 def sliding_layers(fields: Fields, layers: int) -> list[bool]:

@@ -28,9 +28,8 @@ def read_decoder(fields: Fields, family: Family, name: str) -> ModelSpec:
     for key in family.required:
         fields.require(key)
     fields.agree()
-    norm: Literal["rmsnorm", "layernorm"] = (
-        "layernorm" if fields.word("norm", ("rmsnorm", "layernorm"), usual_norm(fields)) == "layernorm" else "rmsnorm"
-    )
+    said = fields.word("norm", ("rmsnorm", "layernorm"), "rmsnorm" if fields.known else _usual_norm(fields))
+    norm: Literal["rmsnorm", "layernorm"] = "layernorm" if said == "layernorm" else "rmsnorm"
     hidden, layers = fields.whole("hidden_size"), fields.layers()
     mixers = read_mixers(fields, hidden, layers)
     mlps = read_mlps(fields, hidden, layers, sparse=family.sparse)
@@ -77,7 +76,7 @@ def read_decoder(fields: Fields, family: Family, name: str) -> ModelSpec:
     )
 
 
-def usual_norm(fields: Fields) -> str:
-    """LayerNorm where only its epsilon is stated."""
+def _usual_norm(fields: Fields) -> str:
+    """LayerNorm where an unknown family states its epsilon alone."""
     layer = fields.given("layer_norm_eps") or fields.given("layer_norm_epsilon") or fields.given("layernorm_epsilon")
     return "layernorm" if layer and not fields.given("rms_norm_eps") else "rmsnorm"

@@ -82,6 +82,21 @@ gemma3 = Family(
     },
     fixed={**_POST_NORMS, "qk_norm": "head", "slides": "but every n-th"},
 )
+
+
+def _gemma4(fields: Fields) -> Mapping[str, object]:
+    """Experts stand beside a dense MLP in every layer, as if it were their shared one."""
+    if not fields.flag("enable_moe_block", default=False):
+        return {"num_experts": 0}
+    return {"shared_expert_intermediate_size": fields.whole("intermediate_size"), "expert_width_stated": True}
+
+
+gemma4 = Family(
+    title="Gemma 4",
+    defaults={**_GEMMA, "sliding_window": 512, "sliding_window_pattern": 6, "hidden_size_per_layer_input": 256},
+    fixed={**_POST_NORMS, "qk_norm": "head", "slides": "but every n-th", "gated_mlp": True},
+    rule=_gemma4,
+)
 vaultgemma = Family(
     title="VaultGemma", defaults={**_GEMMA, "sliding_window": 4096}, fixed={"slides": "even", "norms": 2}
 )
@@ -148,6 +163,35 @@ exaone4 = Family(
     title="EXAONE 4",
     defaults={"sliding_window": 4096, "sliding_window_pattern": 4},
     fixed={"qk_norm": "head", "slides": "but every n-th"},
+)
+
+
+def _nas(fields: Fields) -> Mapping[str, object]:
+    """Layers that a search chose one by one: groups of attention or none, a width of MLP or none."""
+    hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
+    attention, widths, groups = [], [], []
+    blocks = fields.raw("block_configs")
+    for number, block in enumerate(blocks if isinstance(blocks, list) else ()):
+        parts = [block.get(key) for key in ("attention", "ffn")] if isinstance(block, dict) else [None, None]
+        mixer, mlp = (part if isinstance(part, dict) else {} for part in parts)
+        if mixer.get("replace_with_linear") or mlp.get("replace_with_linear") or mixer.get("window_length"):
+            fields.refuse("block_configs", f"layer {number}", "only layers of attention and MLPs can be planned")
+        share, factor = mixer.get("n_heads_in_group") or heads, mlp.get("ffn_mult") or 0
+        good = isinstance(share, int) and 0 < share <= heads and isinstance(factor, (int, float)) and 0 <= factor < 64
+        if not good or not parts[0] or not parts[1]:
+            fields.problem("block_configs", f"layer {number}", "must say n_heads_in_group and ffn_mult, or no_op")
+            break
+        attention.append("none" if mixer.get("no_op") else "full_attention")
+        groups.append(max(1, heads // share))
+        widths.append(0 if mlp.get("no_op") else -(-int(2 * factor * hidden / 3) // 256) * 256)
+    return {"layer_types": attention, "num_key_value_heads": groups, "intermediate_size": widths}
+
+
+nemotron_nas = Family(
+    title="Llama-Nemotron of unequal layers",
+    source="configuration file of nvidia/Llama-3_3-Nemotron-Super-49B-v1 on Hugging Face",
+    required=("block_configs",),
+    rule=_nas,
 )
 granite_swa = Family(title="Granite with windows", fixed={"sinks": True}, required=())
 bitnet = Family(title="BitNet", fixed={"gated_mlp": True})

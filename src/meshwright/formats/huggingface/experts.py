@@ -27,12 +27,21 @@ def read_mlps(fields: Fields, hidden: int, layers: int, *, sparse: bool) -> list
     if parts is not None or fields.flag("no_mlp", default=False):
         return _alone(fields, parts or ["none"] * layers, experts, gated=gated, bias=bias)
     if not experts:
-        return [DenseMlp(ffn_hidden=width, gated=gated, bias=bias) for width in _widths(fields, hidden, layers)]
+        return [_dense(width, gated=gated, bias=bias) for width in _widths(fields, hidden, layers)]
     where = _where(fields, layers)
     moe = _experts(fields, experts, gated=gated, any_=any(where))
     width = 1 if all(where) else fields.maybe("dense_intermediate_size") or fields.whole("intermediate_size")
     dense = DenseMlp(ffn_hidden=width, gated=gated, bias=bias)
     return [moe if is_sparse else dense for is_sparse in where]
+
+
+def _dense(width: int, *, gated: bool, bias: bool) -> FeedForwardKind:
+    """A dense MLP, none where its width is 0."""
+    if width:
+        return DenseMlp(ffn_hidden=width, gated=gated, bias=bias)
+    from meshwright.specs.layers import NoMlp
+
+    return NoMlp()
 
 
 def _alone(fields: Fields, parts: list[str], experts: int, *, gated: bool, bias: bool) -> list[FeedForwardKind]:
@@ -65,7 +74,7 @@ def _gated(fields: Fields) -> bool:
 
 def _widths(fields: Fields, hidden: int, layers: int) -> list[int]:
     """Width of each layer's dense MLP: one number, or a list of one a layer."""
-    listed = fields.wholes("intermediate_size", layers)
+    listed = fields.wholes("intermediate_size", layers, low=0)
     if listed is not None:
         return listed
     if fields.flag("ffn_optional", default=False):
@@ -82,15 +91,18 @@ def _experts(fields: Fields, experts: int, *, gated: bool, any_: bool) -> MoeMlp
     stated = fields.maybe("shared_expert_intermediate_size", low=0)
     count = fields.maybe("n_shared_experts", low=0, high=1024)
     shared = stated if stated is not None else (count or 0) * width
+    nothing = fields.whole("zero_expert_num", low=0, default=0)
     return MoeMlp(
         experts=experts,
-        top_k=fields.top_k(experts),
+        top_k=fields.top_k(experts + nothing),
         ffn_hidden=width,
         gated=gated,
         shared_ffn_hidden=shared,
         shared_gate=shared > 0 and fields.flag("shared_gate", default=False),
         router_bias=fields.flag("router_bias", default=False),
         bias=fields.flag("expert_bias", default=False),
+        latent=fields.maybe("moe_latent_size", low=0) or 0,
+        null_experts=nothing,
     )
 
 

@@ -210,14 +210,14 @@ class Fields:
         stated = [self._config[name] for name in self._names(key) if name in self._config]
         return None if stated and all(value is None for value in stated) else self.maybe(key, low=low, high=high)
 
-    def wholes(self, key: str, layers: int) -> list[int] | None:
+    def wholes(self, key: str, layers: int, *, low: int = 1) -> list[int] | None:
         """A whole number for each layer where `key` holds a list, else None."""
         name, value = self._find((key,))
         if not isinstance(value, (list, tuple)):
             return None
-        good = all(isinstance(item, int) and not isinstance(item, bool) and 1 <= item <= MAX_WIDTH for item in value)
+        good = all(isinstance(item, int) and not isinstance(item, bool) and low <= item <= MAX_WIDTH for item in value)
         if not good:
-            self.problem(name, value, f"must be a whole number from 1 to {MAX_WIDTH:,}, or a list of them")
+            self.problem(name, value, f"must be a whole number from {low} to {MAX_WIDTH:,}, or a list of them")
         elif len(value) != layers:
             if not self.bad("num_hidden_layers"):
                 self.problem(name, value, f"must name as many layers as num_hidden_layers = {layers}")

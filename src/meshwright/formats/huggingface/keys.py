@@ -58,6 +58,7 @@ _HARMLESS_WORDS = (
     " moe_layer_freq decoder_sparse_step mlp_only_layers moe_layer_end_index num_experts_per_tok n_shared_experts"
     " shared_expert_intermediate_size experts_per_token multi_query_attention no_bias num_attention_heads"
     " vision_config audio_config img_processor embd_layer mm_vision_tower vision_tower projector_hidden_act"
+    " vocab_size_per_layer_input full_attn_mod interpolate_factor mlp_type output_gate_type"
     " expand mamba_expand mamba_norm_before_gate linear_allow_neg_eigval"
 )
 HARMLESS = frozenset(_HARMLESS_WORDS.split())
@@ -85,10 +86,7 @@ CHANGES: dict[str, str] = {
     "hidden_size_per_layer_input": "an embedding for each layer (PLE)",
     "num_kv_shared_layers": "layers that share the keys and values of others",
     "use_double_wide_mlp": "MLPs twice as wide where keys and values are shared",
-    "attention_k_eq_v": "keys that serve as values too",
     "per_layer_config": "sizes that differ by layer",
-    "global_head_dim": "heads of another width in the full layers",
-    "num_global_key_value_heads": "another number of key and value heads in the full layers",
     "enable_moe_block": "experts beside a dense MLP",
     "altup_num_inputs": "several residual streams (AltUp)",
     "laurel_rank": "a low-rank branch beside the residual stream",
@@ -97,10 +95,6 @@ CHANGES: dict[str, str] = {
     "compress_ratios": "attention over compressed keys and values",
     "compress_rates": "attention over compressed keys and values",
     "o_lora_rank": "an output projection of low rank",
-    "index_topk": "an indexer that picks the keys each query sees",
-    "sparse_attention_config": "an indexer that picks the blocks each query sees",
-    "moe_latent_size": "experts that work on a projection of the stream",
-    "zero_expert_num": "experts that compute nothing",
     "moe_residual": "experts beside a dense MLP",
     "parallel_attn_mlp_res": "experts beside a dense MLP",
     "ssm_state_size": "state-space layers",
@@ -120,7 +114,6 @@ CHANGES: dict[str, str] = {
     "use_head_wise_attn_gate": "a gate on each head",
     "num_attention_heads_per_layer": "heads that differ by layer",
     "block_configs": "layers whose sizes differ one by one",
-    "routed_expert_hidden_size": "experts that work on a projection of the stream",
     "attn_res_block_size": "attention over the outputs of earlier layers",
     "gated_norm_rank": "norms with gates of low rank",
     "gating": "a gate of its own on attention",

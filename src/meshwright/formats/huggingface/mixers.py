@@ -23,6 +23,10 @@ WORDS: dict[str, str] = {
     "conv": "linear",
     "short_conv": "linear",
     "hybrid": "both",
+    "deepseek_sparse_attention": "full",
+    "indexed_attention": "full",
+    "minimax_m3_sparse": "full",
+    "none": "none",
     "mlp": "none",
     "moe": "none",
     "M": "linear",
@@ -38,8 +42,10 @@ PARTS = {"mlp": "dense", "moe": "sparse", "-": "dense", "E": "sparse"}
 PATTERNS = ("layers_block_type", "layer_types", "hybrid_override_pattern", "block_types")
 """Keys of patterns, the most telling first."""
 
+NUMBERS = {"attn_type_list": ("full", "linear"), "hybrid_layer_pattern": ("sliding", "full")}
+"""Keys of lists of 1 and 0, and what each is (MiniMax, MiMo-V2)."""
 ATTENTION_LISTS = ("full_attn_idxs", "attn_layer_indices")
-LISTED = (*ATTENTION_LISTS, "attn_type_list", "full_attention_interval", "layer_group_size", "attn_layer_period")
+LISTED = (*ATTENTION_LISTS, *NUMBERS, "full_attention_interval", "layer_group_size", "attn_layer_period")
 LINEAR: dict[str, tuple[str, str]] = {
     "delta-net": ("linear_num_value_heads", "read_delta_net"),
     "kimi-delta": ("linear_num_heads", "read_kimi_delta"),
@@ -61,24 +67,24 @@ def read_mixers(fields: Fields, hidden: int, layers: int) -> list[MixerKind]:
         layers: how many there are.
     """
     words = layer_words(fields, layers)
-    attention = read_attention(fields, hidden) if words is None or {"full", "sliding", "both"} & set(words) else None
     if words is None:
-        assert attention is not None
-        return [attention.narrow if slides else attention.full for slides in sliding_layers(fields, layers)]
-    kinds: dict[str, MixerKind] = {}
-    if attention is not None:
+        words = ["sliding" if slides else "full" for slides in sliding_layers(fields, layers)]
+    kinds: dict[str, Sequence[MixerKind]] = {}
+    if {"full", "sliding", "both"} & set(words):
+        attention = read_attention(fields, hidden, layers)
         kinds |= {"full": attention.full, "sliding": attention.narrow}
     if {"linear", "both"} & set(words):
-        kinds["linear"] = _recurrent(fields, hidden)
+        kinds["linear"] = [_recurrent(fields, hidden)] * layers
     if "none" in words:
         from meshwright.specs.layers import NoMixer
 
-        kinds["none"] = NoMixer()
+        kinds["none"] = [NoMixer()] * layers
     if "both" in words:
         from meshwright.specs.layers import SideBySide
 
-        kinds["both"] = SideBySide(mixers=(kinds["full"], kinds["linear"]))  # type: ignore[arg-type]
-    return [kinds[word] for word in words]
+        pairs = zip(kinds["full"], kinds["linear"], strict=True)
+        kinds["both"] = [SideBySide(mixers=pair) for pair in pairs]  # type: ignore[arg-type]
+    return [kinds[word][i] for i, word in enumerate(words)]
 
 
 def _recurrent(fields: Fields, hidden: int) -> MixerKind:
@@ -118,9 +124,10 @@ def _from_lists(fields: Fields, layers: int) -> list[str] | None:
 
 def _from_numbers(fields: Fields, layers: int) -> list[str] | None:
     """Lists of 0 and 1 a layer, and lists of the layers with attention."""
-    switches = fields.switches("attn_type_list", layers)
-    if switches is not None:
-        return ["full" if softmax else "linear" for softmax in switches]
+    for key, (one, zero) in NUMBERS.items():
+        switches = fields.switches(key, layers)
+        if switches is not None:
+            return [one if switch else zero for switch in switches]
     inside = fields.raw("linear_attn_config")
     if isinstance(inside, dict) and "full_attn_layers" in inside:
         chosen = fields.inside("linear_attn_config").positions("full_attn_layers", layers + 1)

@@ -69,14 +69,8 @@ glm4_moe = Family(title="GLM-4.5, 4.6 and 4.7", fixed={"out_bias": False, "exper
 def _llama4(fields: Fields) -> Mapping[str, object]:
     """Routed experts and a shared one as wide; a layer is chunked unless it is the n-th without positions.
 
-    Its norm on queries and keys has no weights and is not counted. A chunk is planned as a window of its size, the
-    same for sequences up to one chunk and an upper bound beyond.
+    Its norm on queries and keys has no weights and is not counted.
     """
-    chunk = fields.nullable("attention_chunk_size")
-    words = fields.raw("layer_types")
-    chunked = words is None or (isinstance(words, (list, tuple)) and "chunked_attention" in words)
-    if chunk and chunked:
-        fields.remark(f"attention within chunks of {chunk} is planned as a window of {chunk}")
     return {"sliding_window_pattern": fields.whole("no_rope_layer_interval", default=4)}
 
 
@@ -101,6 +95,54 @@ deepseek_moe = Family(
     title="DeepSeek-MoE",
     source="configuration and modelling files of deepseek-ai/deepseek-moe-16b-base on Hugging Face",
     fixed={"expert_width_stated": True},
+)
+deepseek_v32 = Family(
+    title="DeepSeek-V3.2",
+    fixed={"expert_width_stated": True},
+    required=("q_lora_rank", "kv_lora_rank", "index_topk"),
+)
+glm_moe_dsa = Family(
+    title="GLM-5, 5.1 and 5.2",
+    fixed={"expert_width_stated": True},
+    required=("q_lora_rank", "kv_lora_rank", "index_topk"),
+)
+glm4_moe_lite = Family(
+    title="GLM-4.7-Flash", fixed={"expert_width_stated": True}, required=("q_lora_rank", "kv_lora_rank")
+)
+
+
+def _longcat(fields: Fields) -> Mapping[str, object]:
+    """Two attentions and two dense MLPs a layer, the experts beside the first MLP as if it were their shared one."""
+    layers, width = fields.whole("num_hidden_layers"), fields.whole("intermediate_size")
+    return {
+        "num_hidden_layers": 2 * layers,
+        "expert_layer_period": 2,
+        "shared_expert_intermediate_size": width,
+        "intermediate_size": width,
+    }
+
+
+longcat_flash = Family(
+    title="LongCat-Flash",
+    spells={"num_hidden_layers": ("num_layers",)},
+    fixed={"expert_width_stated": True},
+    required=("q_lora_rank", "kv_lora_rank"),
+    sparse=True,
+    rule=_longcat,
+)
+minimax_m3 = Family(
+    title="MiniMax-M3",
+    defaults={"expert_width_stated": True, "qk_norm": True},
+    spells={"moe_intermediate_size": ("moe_intermediate_size", "intermediate_size")},
+    fixed={"gated_mlp": True},
+    sparse=True,
+)
+mimo_v2 = Family(
+    title="MiMo-V2-Flash",
+    spells={"sliding_window": ("sliding_window", "attention_chunk_size")},
+    defaults={"sliding_window": 128, "swa_num_key_value_heads": 8, "add_swa_attention_sink_bias": True},
+    fixed={"norm": "rmsnorm", "expert_width_stated": True},
+    sparse=True,
 )
 minicpm3 = Family(title="MiniCPM3", required=("q_lora_rank", "kv_lora_rank"), defaults={"tie_word_embeddings": True})
 

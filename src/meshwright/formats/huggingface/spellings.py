@@ -51,6 +51,8 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "expand": ("mamba_expand",),
     "time_step_rank": ("mamba_dt_rank",),
     "linear_conv_kernel_dim": ("short_conv_kernel_size",),
+    "moe_latent_size": ("routed_expert_hidden_size",),
+    "linear_head_dim": ("linear_attn_head_dim",),
     "lm_head_bias": ("head_bias",),
     "tie_word_embeddings": ("share_embeddings_and_output_weights", "tie_embeddings"),
 }
