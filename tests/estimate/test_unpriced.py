@@ -25,6 +25,7 @@ from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.specs.strategy import DataParallel, ExpertParallel, LayerStrategy, Offload, Recompute, TensorPerOperator
+from meshwright.specs.tuning import Frozen, Lora, Tuning
 from meshwright.specs.workload import Workload
 from tests.estimate.cases import DENSE, LATENT, MIXED, TIED
 
@@ -69,6 +70,10 @@ def two_pipelines() -> Job:
     names = (where.groups[0].name, where.groups[1].name)
     where = replace(where, links=(LinkSpec(between=names, bandwidth_bytes_per_s=5e9, latency_s=1e-5),))
     return Job(model=TIED, cluster=where, workload=Workload(seq_len=8192, global_batch=8), plan=plan)
+
+
+LORA = Lora(rank=16, targets=("q_proj",), base="nf4", layers=((2, 3),), train=("embedding",))
+FROZEN = (Frozen(part="embedding"), Frozen(part="mlp", layers=(0, 3)))
 
 
 def plain_strategy() -> LayerStrategy:
@@ -120,6 +125,8 @@ def jobs() -> dict[str, Job]:
         "4 bits": job(DENSE, "8xGB300", PlanRow(tp=8, gbs=8), precision=PRECISIONS["nvfp4"]),
         "experts in fp32": job(MIXED, "8xH100", PlanRow(ep=8, dp=8, gbs=8), precision=PRECISIONS["fp32"]),
         "two pipelines": two_pipelines(),
+        "adapters": job(replace(DENSE, tuning=Tuning(lora=LORA)), "2xH100", PlanRow(tp=2, gbs=2)),
+        "frozen": job(replace(DENSE, tuning=Tuning(frozen=FROZEN)), "2xH100", PlanRow(tp=2, gbs=2)),
     }
 
 
@@ -148,6 +155,10 @@ def others(hint: Any, value: Any, name: str) -> Iterator[Any]:
         yield from (dtype for dtype in ("fp32", "bf16", "int8") if dtype != value)
     elif name in WORDS:
         yield from (word for word in WORDS[name] if word != value)
+    elif name == "layers" and value and isinstance(value[0], int):
+        yield (4, 6)
+    elif name == "layers" and value and isinstance(value[0], tuple):
+        yield ((4, 6),)
     elif name == "modules":
         yield from ((word,) for word in ("core_attn", "mlp", "moe", "moe_act", "mla_up_proj", "shared_experts"))
     elif name in TUPLES:
@@ -162,6 +173,8 @@ WORDS = {
     "rank_order": ("dp-ep-cp-tp",),
     "reference": ("table.json",),
     "zone": ("elsewhere",),
+    "base": ("int8",),
+    "part": ("attention",),
     "family": ("fsdp",),
     "basis": ("extrapolated",),
 }
@@ -171,6 +184,8 @@ TUPLES = {
     "shapes": ((1, 4096), (1, 8192)),
     "orders": (("F0.0",),),
     "parameters": (("extra", 1),),
+    "targets": ("k_proj", "v_proj"),
+    "train": ("head",),
 }
 
 

@@ -13,7 +13,7 @@ from meshwright.specs.operators import CoreAttention, Exchange, LayerWork, Linea
 from meshwright.specs.strategy import RECOMPUTE_MODULES
 
 MODELS = sorted(names())
-BYTES = {"activation": 2, "input": 2, "mask": 1, "fp32": 4}
+BYTES = {"activation": 2, "input": 2, "function": 2, "attention": 2, "mask": 1, "fp32": 4}
 
 
 def kept_per_token(work: LayerWork, seq_len: int) -> float:

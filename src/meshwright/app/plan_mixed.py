@@ -54,6 +54,15 @@ def plan_mixed(inputs: JobInputs, request: PlanRequest, aim: Aim = QUICKEST) -> 
     named = parallelizers_named(request.parallelizer) if request.parallelizer else ()
     if request.pareto:
         raise UnsupportedError(_no_front("--parallelizer" if named else "several groups of nodes"), code="MW407")
+    own = [name for one in named if (name := getattr(one, "name", "")) != "native"]
+    if own and inputs.model.tuning is not None:
+        problem = Problem(
+            what=f"--parallelizer {', '.join(own)} with --lora or --freeze",
+            why="it plans slices whose weights are all trained",
+            fix="use meshwright's own search, or --parallelizer native",
+            field="parallelizer",
+        )
+        raise UnsupportedError(problem, code="MW406")
     spec, workload, refuses = inputs.model, inputs.workload, target_rule(request.target)
 
     def space_for(part: ClusterSpec) -> Space:

@@ -28,6 +28,9 @@ class Updates:
     expert_parameters: Float[np.ndarray, "plans workers"]
     replicated_parameters: Float[np.ndarray, "plans workers"]
     """Of the dense ones: their gradients are summed over tensor ranks."""
+    frozen_dense_bytes: Float[np.ndarray, "plans workers"]
+    """Of weights that are not trained, as they are stored."""
+    frozen_expert_bytes: Float[np.ndarray, "plans workers"]
     forward_s: Float[np.ndarray, "plans workers"]
     """Of one micro-batch."""
     last_s: Float[np.ndarray, "plans workers"]
@@ -59,6 +62,8 @@ def updates_of(columns: PipelineColumns) -> Updates:
         dense_parameters=columns.dense_parameters,
         expert_parameters=columns.expert_parameters,
         replicated_parameters=columns.replicated_parameters,
+        frozen_dense_bytes=columns.frozen_dense_bytes,
+        frozen_expert_bytes=columns.frozen_expert_bytes,
         forward_s=columns.forward_s.sum(axis=2),
         last_s=last_s.sum(axis=2),
         micro_batches=np.full((1, 1), float(micro_batches)),

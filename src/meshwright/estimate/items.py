@@ -86,6 +86,9 @@ class ItemCosts:
     expert_parameters: Float[np.ndarray, "rows items"]
     replicated_parameters: Float[np.ndarray, "rows items"]
     """Of the dense ones: their gradients are summed over tensor ranks."""
+    frozen_dense_bytes: Float[np.ndarray, "rows items"]
+    """Of weights that are not trained, as they are stored."""
+    frozen_expert_bytes: Float[np.ndarray, "rows items"]
     recompute_flop: Float[np.ndarray, "rows items"]
     """Computed a second time by the device."""
 
@@ -125,11 +128,12 @@ def item_costs(
 
     table = local_units(model.vocab, columns.tp) * model.hidden
     for number, item in enumerate(items):
-        if item.part == "tie":
-            parts["dense_parameters"][:, number] = -table
-            continue
-        if item.part == "copy":
-            parts["dense_parameters"][:, number] = table
+        if item.part in ("tie", "copy"):
+            held = table if item.part == "copy" else -table
+            if model.tuning is not None and model.tuning.freezes("embedding"):
+                parts["frozen_dense_bytes"][:, number] = held * workload.precision.bytes_of("weights")
+            else:
+                parts["dense_parameters"][:, number] = held
             continue
         works = _works(item, model, workload)
         for work, quantised, recompute in works:
@@ -147,6 +151,7 @@ def item_costs(
             # Its loss uses the head's projection, which the stage already holds.
             head = seconds(edge_work(model, "head", workload.loss_tiles), quantised=False)
             parts["dense_parameters"][:, number] -= head.dense_parameters
+            parts["frozen_dense_bytes"][:, number] -= head.frozen_dense_bytes
     return ItemCosts(**parts)
 
 
@@ -175,7 +180,7 @@ def _add_item(
     hardware: Hardware,
     workload: Workload,
 ) -> None:
-    training = workload.training
+    training = workload.training and work.reached
     pieces = workload.mlp_tiles
     if pieces > 1:
         recompute = _with_tiles(recompute)
@@ -200,6 +205,7 @@ def _add_item(
 
     kept = kept_bytes(work, columns, workload.precision, recompute) * training
     weight_bytes = (seconds.dense_parameters + seconds.expert_parameters) * workload.precision.bytes_of("weights")
+    weight_bytes = weight_bytes + seconds.frozen_dense_bytes + seconds.frozen_expert_bytes
     # Weights come once for each pass; activations leave in one and return in the other.
     fetched, away = weight_bytes * columns.offload_weights, kept * columns.offload_activations
     copies_s = (fetched + away) / hardware.host_bytes_per_s
@@ -230,6 +236,8 @@ def _add_item(
         "away_bytes": away,
         "dense_parameters": seconds.dense_parameters,
         "expert_parameters": seconds.expert_parameters,
+        "frozen_dense_bytes": seconds.frozen_dense_bytes,
+        "frozen_expert_bytes": seconds.frozen_expert_bytes,
         "replicated_parameters": seconds.replicated_parameters,
         "recompute_flop": recompute_flop,
     }

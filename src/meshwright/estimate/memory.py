@@ -77,6 +77,11 @@ class WorkerLoad:
     """Activations in host memory at the peak."""
     weight_versions: Array | float = 1.0
     """Versions of the weights that are kept (asynchronous pipelines keep more than one)."""
+    frozen_dense_bytes: Array | float = 0.0
+    """Of weights that are not trained, as they are stored; of these there is one version."""
+    frozen_expert_bytes: Array | float = 0.0
+    largest_frozen_bytes: Array | float = 0.0
+    """Of its largest layer."""
 
 
 def worker_bytes(load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware, workload: Workload) -> WorkerBytes:
@@ -95,7 +100,12 @@ def worker_bytes(load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware
     dense = state_bytes(sharding, sharding.shard, precision, workload.optimizer, training=workload.training)
     experts = state_bytes(sharding, sharding.expert_shard, precision, workload.optimizer, training=workload.training)
     weights = dense.weights * load.dense_parameters + experts.weights * load.expert_parameters
-    weights = weights * (1.0 - load.offload_weights) * load.weight_versions
+    sharded = np.asarray(sharding.zero == Z3, dtype=float)
+    # Where gathered weights are kept, frozen ones are whole.
+    split = sharding.gathers_layers
+    frozen = load.frozen_dense_bytes / np.where(split, sharding.shard, 1)
+    frozen = frozen + load.frozen_expert_bytes / np.where(split, sharding.expert_shard, 1)
+    weights = (weights * load.weight_versions + frozen) * (1.0 - load.offload_weights)
     gradients = dense.gradients * load.dense_parameters + experts.gradients * load.expert_parameters
     optimizer = dense.optimizer * load.dense_parameters + experts.optimizer * load.expert_parameters
     # The gradients of one layer wait for their turn to leave.
@@ -106,14 +116,15 @@ def worker_bytes(load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware
         * workload.training
     )
     # Gathered weights of two layers where they are freed again, and one unsharded gradient on its way out.
-    sharded = np.asarray(sharding.zero == Z3, dtype=float)
     weight_copies = 2 * precision.bytes_of("weights") * sharding.gathers_layers
     gradient_copy = sharding.reduced_bytes(precision) * sharded * workload.training
     transient = load.transient + (load.largest_dense + load.largest_expert) * (weight_copies + gradient_copy)
+    transient = transient + 2 * load.largest_frozen_bytes * split
     comm_buffers = load.communicators * COMMUNICATOR_BYTES
     allocated = weights + gradients + optimizer + load.activations + transient
     shape = np.shape(allocated)
     host, disk = states_away(load.dense_parameters, sharding.shard, sharding, workload)
+    frozen_away, on_disk = frozen * load.offload_weights, sharding.away("disk")
     expert_host, expert_disk = states_away(load.expert_parameters, sharding.expert_shard, sharding, workload)
     return WorkerBytes(
         weights=np.broadcast_to(weights, shape),
@@ -123,8 +134,8 @@ def worker_bytes(load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware
         transient=np.broadcast_to(transient, shape),
         comm_buffers=np.broadcast_to(comm_buffers, shape),
         overhead=hardware.software.fragmentation * allocated + always_bytes(hardware),
-        host=np.broadcast_to(host + expert_host + load.away, shape),
-        disk=np.broadcast_to(disk + expert_disk, shape),
+        host=np.broadcast_to(host + expert_host + load.away + frozen_away * (1.0 - on_disk), shape),
+        disk=np.broadcast_to(disk + expert_disk + frozen_away * on_disk, shape),
     )
 
 

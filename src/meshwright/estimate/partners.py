@@ -18,6 +18,9 @@ from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.site import Site, Sites
 from meshwright.estimate.sync import Partners
 from meshwright.kernels.collectives import LevelRates
+from meshwright.ops.counts import trained_in
+from meshwright.ops.edges import edge_work
+from meshwright.ops.layers import layer_work
 from meshwright.shapes import Float, Int
 from meshwright.specs.plan import Pipeline
 
@@ -54,8 +57,13 @@ def holders(pipeline: Pipeline, num_layers: int) -> Int[np.ndarray, " held"]:
 
 
 def weights_of(layout: ModelLayout) -> Float[np.ndarray, " held"]:
-    """Parameters of the embedding, each layer, and the head."""
+    """Parameters that are trained of the embedding, each layer, and the head."""
     model = layout.model
+    if model.tuning is not None:
+        own = [trained_in(layer_work(kind, model.hidden, "flash")) for kind in layout.kinds]
+        layers = np.diff(layout.kinds_before, axis=0) @ np.array(own, dtype=float)
+        head = trained_in(edge_work(model, "head")) * (not model.tied_embeddings)
+        return np.concatenate([[trained_in(edge_work(model, "embedding"))], layers, [head]])
     kinds = np.array([kind.parameters(model.hidden) for kind in layout.kinds], dtype=float)
     layers = np.diff(layout.kinds_before, axis=0) @ kinds
     return np.concatenate([[model.embedding_parameters], layers, [model.head_parameters + model.mtp_parameters]])

@@ -145,6 +145,9 @@ def pipeline_columns(
         dense_parameters=costs.dense_parameters @ held,
         expert_parameters=costs.expert_parameters @ held,
         replicated_parameters=costs.replicated_parameters @ held,
+        frozen_dense_bytes=costs.frozen_dense_bytes @ held,
+        frozen_expert_bytes=costs.frozen_expert_bytes @ held,
+        largest_frozen_bytes=largest((costs.frozen_dense_bytes + costs.frozen_expert_bytes) * whole),
         largest_dense=largest(costs.dense_parameters * whole),
         largest_expert=largest(costs.expert_parameters * whole),
         transient_bytes=largest(costs.transient_bytes),
@@ -296,4 +299,5 @@ def sync_layers(
         sharding,
         network,
         workload,
+        frozen_bytes=(np.maximum(costs.frozen_dense_bytes, 0.0), costs.frozen_expert_bytes),
     )

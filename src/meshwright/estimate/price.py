@@ -23,12 +23,13 @@ from meshwright.estimate.stages import recompute_problem, schedule_problems, str
 from meshwright.estimate.step import StepColumns
 from meshwright.estimate.unpriced import unpriced
 from meshwright.library.calibration import calibration
+from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import layer_work
 from meshwright.schedules.plan_rows import row_of, schedule_of
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.device import Basis
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.operators import CoreAttention, Scan, Scores
+from meshwright.specs.operators import CoreAttention, LayerWork, Linear, Scan, Scores
 from meshwright.specs.plan import ExecutionPlan, Pipeline
 from meshwright.specs.workload import Workload
 
@@ -188,9 +189,32 @@ def attention_flop_per_token(model: ModelSpec, seq_len: int) -> float:
 
 
 def model_flop_per_token(model: ModelSpec, seq_len: int, *, training: bool) -> float:
-    """6 N per token for the active parameters plus three times the causal attention; a third of it forward only."""
+    """6 N per token for the active parameters plus three times the causal attention; a third of it forward only.
+
+    About 4 N where adapters are trained: frozen weights have no gradient, layers below everything trained no backward.
+    """
     forward = 2.0 * model.active_parameters + attention_flop_per_token(model, seq_len)
-    return forward * (3.0 if training else 1.0)
+    if not training or model.tuning is None:
+        return forward * (3.0 if training else 1.0)
+    backward = 0.0
+    for kind, count in model.kind_counts().items():
+        backward += count * backward_flop(layer_work(kind, model.hidden, "flash"), seq_len)
+    return forward + backward + backward_flop(edge_work(model, "head"), seq_len)
+
+
+def backward_flop(work: LayerWork, seq_len: int) -> float:
+    """Per token of a layer: input gradients where gradients reach it, gradients of the weights that are trained.
+
+    Args:
+        work: the layer's operators.
+        seq_len: tokens of a sequence.
+    """
+    if not work.reached:
+        return 0.0
+    every = token_flop(work, seq_len)
+    mixing = tuple(op for op in work.ops if isinstance(op, (CoreAttention, Scan)))
+    trained = tuple(op for op in work.ops if isinstance(op, Linear) and op.trained)
+    return every + token_flop(replace(work, ops=(*mixing, *trained)), seq_len)
 
 
 def step_flop(model: ModelSpec, workload: Workload) -> float:

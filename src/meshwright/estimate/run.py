@@ -50,6 +50,10 @@ class PipelineColumns:
     expert_parameters: Float[np.ndarray, "plans workers"]
     replicated_parameters: Float[np.ndarray, "plans workers"]
     """Of the dense ones: their gradients are summed over tensor ranks."""
+    frozen_dense_bytes: Float[np.ndarray, "plans workers"]
+    frozen_expert_bytes: Float[np.ndarray, "plans workers"]
+    largest_frozen_bytes: Float[np.ndarray, "plans workers"]
+    """Of weights that are not trained, as they are stored."""
     largest_dense: Float[np.ndarray, "plans workers"]
     largest_expert: Float[np.ndarray, "plans workers"]
     transient_bytes: Float[np.ndarray, "plans workers"]

@@ -285,6 +285,7 @@ def _memory(
     once = {
         "largest_dense": beside([columns.largest_dense for columns in every]),
         "largest_expert": beside([columns.largest_expert for columns in every]),
+        "largest_frozen_bytes": beside([columns.largest_frozen_bytes for columns in every]),
         "activations": beside([pipeline.kept_bytes for pipeline in pipelines]),
         "transient": beside([columns.transient_bytes for columns in every]),
         "away": beside([pipeline.away_bytes for pipeline in pipelines]),
@@ -296,6 +297,8 @@ def _memory(
             **{name: values[:, one.places] if first else np.zeros((1, 1)) for name, values in once.items()},
             dense_parameters=one.updates.dense_parameters,
             expert_parameters=one.updates.expert_parameters,
+            frozen_dense_bytes=one.updates.frozen_dense_bytes,
+            frozen_expert_bytes=one.updates.frozen_expert_bytes,
             communicators=one.communicators,
             offload_weights=one.offload_weights,
             weight_versions=versions[:, one.places],

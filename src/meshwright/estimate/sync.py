@@ -178,6 +178,7 @@ def layer_sync(
     sharding: ShardingColumns,
     network: DataNetwork,
     workload: Workload,
+    frozen_bytes: tuple[Array, Array] | None = None,
 ) -> LayerSync:
     """What zero 3 and FSDP add to a layer: gathers beside its compute, gradient scatters beside its backward.
 
@@ -189,6 +190,7 @@ def layer_sync(
         sharding: the data-parallel choice.
         network: its groups.
         workload: formats.
+        frozen_bytes: of dense and expert weights that are not trained, gathered as they are stored.
 
     Returns:
         Exposed seconds; zero where weights are not sharded.
@@ -200,6 +202,9 @@ def layer_sync(
     if np.any(expert_parameters):
         gather = gather + network.gather_s(expert_parameters * weight, expert=True)
         scatter = scatter + network.scatter_s(expert_parameters * reduce, expert=True)
+    if frozen_bytes is not None:
+        gather = gather + network.gather_s(frozen_bytes[0], expert=False) * np.any(frozen_bytes[0])
+        gather = gather + network.gather_s(frozen_bytes[1], expert=True) * np.any(frozen_bytes[1])
     again = sharding.gathers_layers
     slowdown = network.hardware.efficiency.overlap_slowdown
     hidden = sharding.overlap.astype(float)

@@ -17,6 +17,7 @@ from meshwright.kernels.overlap import exposed_s
 from meshwright.shapes import Float
 from meshwright.specs.operators import CoreAttention, Exchange, LayerWork, Linear, Scan, Scores, Vector
 from meshwright.specs.precision import Precision
+from meshwright.specs.tuning import MADE_AGAIN_BYTES, STORED_BYTES
 from meshwright.specs.workload import Workload
 from meshwright.strategies import TENSORS, context, expert
 from meshwright.strategies.base import (
@@ -29,6 +30,9 @@ from meshwright.strategies.base import (
 )
 
 Rows = Float[np.ndarray, "rows"]
+
+# A tensor in 16 bits is read and its 8-bit copy written; the transposed copy, for gradients of weights, is not made.
+FROZEN_CAST = 3.0 / 4.0
 
 _COLLECTIVES = {
     "all_gather": collectives.all_gather_s,
@@ -72,6 +76,9 @@ class WorkSeconds:
     expert_parameters: Rows
     replicated_parameters: Rows
     """Of the dense ones: their gradients are summed over tensor ranks."""
+    frozen_dense_bytes: Rows
+    """Of weights that are not trained, as they are stored."""
+    frozen_expert_bytes: Rows
     transient_bytes: Rows
     """Working memory of the largest operator, forward or backward."""
 
@@ -139,6 +146,7 @@ class _Pricing:
         self.weight_gradient_s = self.zero
         self.modules: dict[str, ModuleSeconds] = {}
         self.dense, self.experts, self.replicated = self.zero, self.zero, self.zero
+        self.frozen_dense, self.frozen_experts = self.zero, self.zero
         self.transient = self.zero
         self.tiles = {"loss": workload.loss_tiles, "mlp": workload.mlp_tiles}
         self.expert_s = {"forward": self.zero, "input_gradient": self.zero}
@@ -153,9 +161,9 @@ class _Pricing:
             match op:
                 case Linear(experts=0):
                     local = self.tensor.linear(op, self.columns, self.activation_bytes)
-                    self.gemm(local, module, self.tiles.get(op.module, 1))
+                    self.gemm(op, local, module, self.tiles.get(op.module, 1))
                 case Linear():
-                    self.gemm(expert.shard_experts(op, self.columns, work.top_k), module)
+                    self.gemm(op, expert.shard_experts(op, self.columns, work.top_k), module)
                 case CoreAttention():
                     self.attention(op, module)
                 case Scores():
@@ -174,25 +182,27 @@ class _Pricing:
             self.transient = np.maximum(self.transient, staged * (self.columns.ep > 1))
         return WorkSeconds(
             forward=self.forward,
-            backward=self.backward,
+            backward=self.backward if work.reached else self._module(),
             weight_gradient_s=self.weight_gradient_s,
             by_module=self.modules,
             dense_parameters=self.dense,
             expert_parameters=self.experts,
             replicated_parameters=self.replicated,
+            frozen_dense_bytes=self.frozen_dense,
+            frozen_expert_bytes=self.frozen_experts,
             transient_bytes=self.transient,
         )
 
-    def gemm(self, local: LocalGemm, module: ModuleSeconds, tiles: int = 1) -> None:
-        m = local.m / tiles
-        forward = tiles * self._product(m, local.n, local.k, local.groups, self.activation_bytes)
-        input_gradient = tiles * self._product(m, local.k, local.n, local.groups, self.activation_bytes)
-        # Gradients of weights are added to what is there: read and written.
-        accumulated = 2 * self.precision.bytes_of("gradients")
-        weight_gradient = tiles * self._product(local.k, local.n, m, local.groups, accumulated)
-        if self.hardware.software.adds_gradients:
-            added = local.parameters * self.precision.adding_bytes
-            weight_gradient = weight_gradient + added / self.hardware.achieved_memory_bytes_per_s
+    def gemm(self, op: Linear, local: LocalGemm, module: ModuleSeconds, tiles: int = 1) -> None:
+        quantised, m, written = self.quantised and not op.adapter, local.m / tiles, self.activation_bytes
+        forward = tiles * self._product(m, local.n, local.k, local.groups, written, quantised=quantised)
+        input_gradient = tiles * self._product(m, local.k, local.n, local.groups, written, quantised=quantised)
+        if op.forward_weight_bytes:
+            bandwidth = self.hardware.achieved_memory_bytes_per_s
+            forward = forward + local.parameters * op.forward_weight_bytes / bandwidth
+            input_gradient = input_gradient + local.parameters * op.backward_weight_bytes / bandwidth
+            self.transient = np.maximum(self.transient, self.zero + local.parameters * MADE_AGAIN_BYTES)
+        weight_gradient = self._weight_gradient(local, tiles, quantised=quantised) if op.trained else self.zero
         self._add(module, forward, input_gradient, weight_gradient)
         phases = {"forward": forward, "input_gradient": input_gradient, "weight_gradient": weight_gradient}
         self.calls(local.calls, phases, module)
@@ -201,20 +211,46 @@ class _Pricing:
                 "forward": self.expert_s["forward"] + forward,
                 "input_gradient": self.expert_s["input_gradient"] + input_gradient + weight_gradient,
             }
-            self.experts = self.experts + local.parameters
-        else:
-            self.dense = self.dense + local.parameters
-            self.replicated = self.replicated + local.replicated
-        self._cast(local, module)
+        self._hold(op, local)
+        if quantised:
+            self._cast(local, module, 1.0 if op.trained else FROZEN_CAST)
         self._count(module, 2.0 * local.m * local.n * local.k * local.groups)
         moved = m * local.groups * (local.n + local.k) * self.activation_bytes
         self.transient = np.maximum(self.transient, moved)
 
-    def _product(self, m: object, n: object, k: object, groups: object, output_bytes: float) -> Rows:
+    def _weight_gradient(self, local: LocalGemm, tiles: int, *, quantised: bool) -> Rows:
+        # Gradients of weights are added to what is there: read and written.
+        accumulated = 2 * self.precision.bytes_of("gradients")
+        m = local.m / tiles
+        seconds = tiles * self._product(local.k, local.n, m, local.groups, accumulated, quantised=quantised)
+        if self.hardware.software.adds_gradients:
+            added = local.parameters * self.precision.adding_bytes
+            seconds = seconds + added / self.hardware.achieved_memory_bytes_per_s
+        return seconds
+
+    def _hold(self, op: Linear, local: LocalGemm) -> None:
+        """Its weights, as parameters where they are trained and as bytes where they are not."""
+        if op.trained:
+            if local.expert:
+                self.experts = self.experts + local.parameters
+            else:
+                self.dense = self.dense + local.parameters
+                self.replicated = self.replicated + local.replicated
+            return
+        cached = self.precision.weight_cache_bytes if self.quantised else 0.0
+        each = self.precision.bytes_of("weights") + cached if op.stored is None else STORED_BYTES[op.stored]
+        if local.expert:
+            self.frozen_experts = self.frozen_experts + local.parameters * each
+        else:
+            self.frozen_dense = self.frozen_dense + local.parameters * each
+
+    def _product(
+        self, m: object, n: object, k: object, groups: object, output_bytes: float, *, quantised: bool
+    ) -> Rows:
         hardware, efficiency = self.hardware, self.hardware.efficiency
-        peak = hardware.gemm_flop_per_s if self.quantised else hardware.head_flop_per_s
-        fraction = hardware.gemm_fraction if self.quantised else hardware.head_fraction
-        element = self.precision.bytes_of("compute") if self.quantised else self.activation_bytes
+        peak = hardware.gemm_flop_per_s if quantised else hardware.head_flop_per_s
+        fraction = hardware.gemm_fraction if quantised else hardware.head_fraction
+        element = self.precision.bytes_of("compute") if quantised else self.activation_bytes
         seconds = compute.gemm_s(
             np.asarray(m, dtype=float),
             np.asarray(n, dtype=float),
@@ -233,11 +269,11 @@ class _Pricing:
         )
         return seconds + self.zero
 
-    def _cast(self, local: LocalGemm, module: ModuleSeconds) -> None:
+    def _cast(self, local: LocalGemm, module: ModuleSeconds, share: float) -> None:
         """Inputs of 8-bit products are scaled, converted and transposed: `cast_passes` over each, in 16 bits and 8."""
-        if not self.quantised or self.precision.bytes_of("compute") >= self.activation_bytes:
+        if self.precision.bytes_of("compute") >= self.activation_bytes:
             return
-        passes = self.hardware.software.cast_passes / self.hardware.achieved_memory_bytes_per_s
+        passes = share * self.hardware.software.cast_passes / self.hardware.achieved_memory_bytes_per_s
         inputs = self.zero + local.m * local.k * local.groups * passes
         gradients = self.zero + local.m * local.n * local.groups * passes
         self._add(module, inputs, gradients, self.zero)
@@ -290,15 +326,19 @@ class _Pricing:
         scale = region_scale(op.region, columns, top_k) * size
         launch = hardware.efficiency.launch_s
         bandwidth = hardware.achieved_memory_bytes_per_s
-        passes = hardware.software.vector_passes
+        passes = 1.0 if op.exact else hardware.software.vector_passes
         forward = scale * (op.forward_elements * passes / bandwidth) + launch
         backward = scale * (op.backward_elements * passes / bandwidth) + launch
         self._add(module, forward, backward, self.zero, (op.kernels, op.kernels))
         self.calls(self.tensor.vector_calls(op, columns, self.activation_bytes), {}, module)
-        self.dense = self.dense + (op.parameters + op.cut_parameters / columns.tp)
+        held = self.zero + (op.parameters + op.cut_parameters / columns.tp)
         if op.table:
             rows, width = op.table
-            self.dense = self.dense + local_units(rows, columns.tp) * width
+            held = held + local_units(rows, columns.tp) * width
+        if op.trained:
+            self.dense = self.dense + held
+        else:
+            self.frozen_dense = self.frozen_dense + held * self.precision.bytes_of("weights")
 
     def _add(
         self,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from meshwright.specs.lengths import Lengths
     from meshwright.specs.model import ModelSpec
     from meshwright.specs.precision import Precision
+    from meshwright.specs.tuning import Lora
     from meshwright.specs.workload import Workload
 
 DEFAULT_SEQ_LEN = 4096
@@ -91,6 +92,14 @@ class JobFields:
     )
     dispatch_dtype: str | None = _role("dispatch_dtype", "Tokens sent to experts.", usual="that of the activations")
     optimizer: str | None = ask("Optimizer.", NAME, usual="adam")
+    lora: Lora | str | None = ask(
+        "Train adapters beside frozen weights: r=16,targets=q_proj,v_proj,base=nf4,dropout=0.05,dora,train=embedding.",
+        Kind(metavar="r=16,...", annotation="Lora | str"),
+    )
+    freeze: tuple[str, ...] = ask(
+        "Do not train a part: embedding, head, attention, mlp, experts, router, norms, layers.0-15. Repeatable.",
+        Texts(metavar="PART", commas=True),
+    )
     attention_kernel: str | None = ask("flash or materialised.", NAME, usual="flash")
     loss_tiles: int | None = ask(
         "Pieces in which logits and loss are computed, never whole.", Count(whole=True, example="8"), usual="1"

@@ -33,7 +33,10 @@ def software(name: str = DEFAULT_SOFTWARE, calibration: Calibration | None = Non
 @lru_cache(maxsize=64)
 def _fitted(name: str, known: Calibration) -> Software:
     published = published_software(name)
-    fitted = known.of("software", name)
+    like = _like(name)
+    fitted = known.of("software", like or name)
+    if like:
+        fitted = {key: value for key, value in fitted.items() if key not in _own(name)}
     if not fitted:
         return published
     source = f"{known.origin}; otherwise {published.source}"
@@ -48,12 +51,10 @@ def published_software(name: str) -> Software:
     """
     if name not in _table():
         raise UnsupportedError(unknown_name("software", name[:80], tuple(_table())), code="MW403")
-    data = dict(_table()[name])
-    for key, field, scale in (
-        ("operator_us", "operator_s", MICRO),
-        ("step_ms", "step_s", MILLI),
-        ("engine_gib", "engine_bytes", GIB),
-    ):
+    like = _like(name)
+    data = {**(_table()[like] if like else {}), **_table()[name]}
+    data.pop("like", None)
+    for key, field, scale in _SCALED:
         data[field] = data.pop(key) * scale
     return Software(name=name, **data)
 
@@ -61,6 +62,20 @@ def published_software(name: str) -> Software:
 def software_names() -> tuple[str, ...]:
     """All frameworks, the default first."""
     return tuple(_table())
+
+
+_SCALED = (("operator_us", "operator_s", MICRO), ("step_ms", "step_s", MILLI), ("engine_gib", "engine_bytes", GIB))
+
+
+def _like(name: str) -> str:
+    """The framework whose numbers another one takes where it states none."""
+    return str(_table()[name].get("like", ""))
+
+
+def _own(name: str) -> set[str]:
+    """Fields that a framework states itself."""
+    named = {key: field for key, field, _ in _SCALED}
+    return {named.get(key, key) for key in _table()[name]}
 
 
 @lru_cache(maxsize=1)

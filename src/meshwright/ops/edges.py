@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
@@ -25,6 +26,23 @@ def edge_work(model: ModelSpec, part: Literal["embedding", "head", "mtp"], tiles
     Source: Hsu et al., "Liger Kernel", 2024 (arXiv 2410.10989), section 3.2 (FusedLinearCrossEntropy); Bekman et al.,
     "Arctic Long Sequence Training", 2025 (arXiv 2506.13996), section 3.1.
     """
+    work = _edge_work(model, part, tiles)
+    if model.tuning is None:
+        return work
+    # A tied head is the embedding's table: frozen where that is.
+    if part == "mtp":
+        frozen = model.tuning.lora is not None
+    else:
+        frozen = model.tuning.freezes("embedding" if part == "head" and model.tied_embeddings else part)
+    if part == "embedding":
+        return replace(work, ops=tuple(replace(op, trained=not frozen) for op in work.ops), reached=not frozen)  # type: ignore[call-arg]
+    if not frozen:
+        return work
+    ops = tuple(replace(op, trained=False) if isinstance(op, (Linear, Vector)) else op for op in work.ops)
+    return replace(work, ops=ops, kept=tuple(one for one in work.kept if not one.weights_of))
+
+
+def _edge_work(model: ModelSpec, part: Literal["embedding", "head", "mtp"], tiles: int) -> LayerWork:
     hidden, vocab = model.hidden, model.vocab
     norm_width = hidden * (2 if model.final_norm == "layernorm" else 1)
     if part == "embedding":
@@ -87,7 +105,7 @@ def edge_work(model: ModelSpec, part: Literal["embedding", "head", "mtp"], tiles
     early = (Kept(name="gradient of the logits input", elements=hidden, role="activation", region="sequence"),)
     kept = (
         Kept(name="final norm input", elements=hidden, role="activation", region="sequence"),
-        Kept(name="logits input", elements=hidden, role="activation", region="sequence"),
+        Kept(name="logits input", elements=hidden, role="activation", region="sequence", weights_of=(logits.name,)),
         Kept(name="logits", elements=vocab / tiles, role="fp32", region="tensor"),
         *(early if tiles > 1 else ()),
     )

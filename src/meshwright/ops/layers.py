@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
+from meshwright.ops.tuned import tuned_work
 from meshwright.specs.layers.base import AttentionKernel, LayerContext, LayerPart
-from meshwright.specs.model import LayerSpec
+from meshwright.specs.model import LayerSpec, TunedLayer
 from meshwright.specs.operators import Kept, LayerWork, Op, Vector
 
 
@@ -40,13 +41,14 @@ def layer_work(layer: LayerSpec, hidden: int, kernel: AttentionKernel) -> LayerW
         kept += work.kept
         if layer.dropout:
             kept.append(Kept(name=f"{name} dropout mask", elements=hidden, role="mask", region="sequence"))
-    return LayerWork(
+    work = LayerWork(
         ops=tuple(ops),
         kept=tuple(kept),
         input_width=hidden,
         top_k=layer.mlp.visited_experts,
         experts=layer.mlp.routed_experts,
     )
+    return tuned_work(work, layer) if isinstance(layer, TunedLayer) else work
 
 
 def _split_norms(layer: LayerSpec, hidden: int, name: str, *, first: bool) -> tuple[list[Op], list[Op]]:

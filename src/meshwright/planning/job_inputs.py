@@ -18,6 +18,7 @@ from meshwright.formats.host import with_host
 from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.library.clusters import resolve_cluster_file, resolve_gpus
+from meshwright.planning.tuned import said, with_tuning
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.dtypes import DTYPE_BYTES
@@ -72,6 +73,9 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
     """
     gather = Gather()
     spec = gather.attempt(lambda: _model(job.model))
+    if spec is not None and (job.lora is not None or job.freeze):
+        whole = spec
+        spec = gather.attempt(lambda: with_tuning(whole, job.lora, job.freeze))
     fitted = None if job.calibration is None else gather.attempt(lambda: calibration_of(job.calibration))
     where = gather.attempt(lambda: resolve_cluster(job.cluster, job.gpus, fitted))
     policy = gather.attempt(lambda: _precision(job))
@@ -389,6 +393,8 @@ def _defaults(workload: Workload, model: ModelSpec, cluster: ClusterSpec, price:
         if pieces > 1:
             value = f"{name} in {pieces} pieces of a micro-batch's tokens, one after the other"
             found.append(Assumption(name="tiles", value=value, basis="assumed"))
+    if model.tuning is not None:
+        found.insert(0, Assumption(name="training", value=said(model), basis="assumed"))
     if model.is_moe:
         balance = significant(workload.expert_imbalance)
         value = f"fullest expert rank has {balance}x the mean tokens, none dropped"

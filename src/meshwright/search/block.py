@@ -122,6 +122,7 @@ class PricedRows:
         sections: int = 1,
     ) -> None:
         self.grid, self.hardware, self.workload = grid, hardware, workload
+        self.freezes = model.tuning is not None
         self.columns: StrategyColumns = grid.strategies(workload, sections)
         self.costs: ItemCosts = item_costs(factory.items, self.columns, model, hardware, workload)
         self.whole = np.array([item.part not in ("tie", "copy") for item in factory.items])
@@ -267,6 +268,7 @@ class Block:
         if not len(pair_row):
             return _candidates(found), 0, 0
         activations, transient, dense, experts, largest = self._pair_memory(pair_row, pair_shape)
+        frozen = self._pair_frozen(pair_row, pair_shape)
         for number, choice in enumerate(self.shardings):
             legal = np.flatnonzero(self.rows.legal(choice)[pair_row])
             if not len(legal):
@@ -284,6 +286,7 @@ class Block:
                 communicators=self.boundary.communicators[rows][:, None],
                 offload_weights=np.zeros((len(rows), 1)),
                 weight_versions=self.versions[shapes],
+                **{name: values[legal] for name, values in frozen.items()},
             )
             peak = worker_bytes(load, sharding, self.hardware, self.workload).peak.max(axis=1)
             fit = np.flatnonzero(peak <= self.limit_bytes)
@@ -318,6 +321,21 @@ class Block:
             products(costs.expert_parameters, held),
             (largest(costs.dense_parameters * self.whole), largest(costs.expert_parameters * self.whole)),
         )
+
+    def _pair_frozen(
+        self, rows: Int[np.ndarray, "pairs"], shapes: Int[np.ndarray, "pairs"]
+    ) -> dict[str, Float[np.ndarray, "pairs workers"]]:
+        """Bytes of weights that are not trained on the fullest workers of every pair, by field of `WorkerLoad`."""
+        if not self.rows.freezes:
+            return {}
+        costs, held = self.costs, self.held[shapes]
+        found = {
+            "frozen_dense_bytes": np.einsum("ni,nwi->nw", costs.frozen_dense_bytes[rows], held, optimize=False),
+            "frozen_expert_bytes": np.einsum("ni,nwi->nw", costs.frozen_expert_bytes[rows], held, optimize=False),
+        }
+        whole = (costs.frozen_dense_bytes + costs.frozen_expert_bytes) * self.whole
+        largest = np.where(held > 0, whole[rows][:, None, :], 0.0).max(axis=2)
+        return {**found, "largest_frozen_bytes": largest}
 
     def _step_bound_s(
         self, choice: Sharding, rows: Int[np.ndarray, "picked"], shapes: Int[np.ndarray, "picked"]

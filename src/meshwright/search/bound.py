@@ -33,6 +33,9 @@ class PartCosts:
     backward_s: PerRow
     dense_parameters: PerRow
     expert_parameters: PerRow
+    frozen_dense_bytes: PerRow
+    """Of weights that are not trained, as they are stored."""
+    frozen_expert_bytes: PerRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,8 @@ class Factored:
             costs.backward_s + more.backward_s,
             costs.dense_parameters + more.dense_parameters,
             costs.expert_parameters + more.expert_parameters,
+            costs.frozen_dense_bytes + more.frozen_dense_bytes,
+            costs.frozen_expert_bytes + more.frozen_expert_bytes,
         )
 
     def _price(
@@ -109,7 +114,14 @@ class Factored:
         forward, backward = (
             side.compute_s + side.tp_s + side.cp_s + side.ep_s for side in (seconds.forward, seconds.backward)
         )
-        return PartCosts(forward[of], backward[of], seconds.dense_parameters[of], seconds.expert_parameters[of])
+        return PartCosts(
+            forward[of],
+            backward[of],
+            seconds.dense_parameters[of],
+            seconds.expert_parameters[of],
+            seconds.frozen_dense_bytes[of],
+            seconds.frozen_expert_bytes[of],
+        )
 
 
 def row_bounds(
@@ -165,6 +177,10 @@ def row_bounds(
         least = min(2 * main, precision.bytes_of("weights") + precision.bytes_of("gradients") + main) + moments
     shards = np.maximum(stage // (grid.ep * grid.etp), 1)
     states = least * (dense / (grid.cp * grid.dp) + experts / shards) / grid.pp
+    if model.tuning is not None:
+        every = [*zip(counts, parts, strict=True), (1, head), (0 if model.tied_embeddings else 1, embedding)]
+        frozen = sum(count * part.frozen_dense_bytes for count, part in every) / (grid.cp * grid.dp)
+        states = states + (frozen + sum(count * part.frozen_expert_bytes for count, part in every) / shards) / grid.pp
     fixed_bytes = hardware.efficiency.context_bytes + hardware.software.engine_bytes
     return RowBounds(time_s, states * (1.0 + hardware.software.fragmentation) + fixed_bytes)
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Annotated, Literal
 
 from meshwright.specs.by_kind import BY_KIND
 from meshwright.specs.check import Check
 from meshwright.specs.layers import FeedForwardKind, MixerKind
+from meshwright.specs.tuning import PARTS, LayerTuning, Tuning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,20 @@ class LayerSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TunedLayer(LayerSpec):
+    """A layer of which not everything is trained."""
+
+    tuning: LayerTuning
+
+    @staticmethod
+    def of(layer: LayerSpec, tuning: LayerTuning | None) -> LayerSpec:
+        """A layer trained as stated; itself where all of it is."""
+        if tuning is None:
+            return layer
+        return TunedLayer(**{f.name: getattr(layer, f.name) for f in fields(LayerSpec)}, tuning=tuning)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRun:
     """A period of layers repeated: 48 equal layers are one period of one, alternating kinds one period of two."""
 
@@ -107,6 +123,8 @@ class ModelSpec:
     """Where the shape comes from."""
     notes: tuple[str, ...] = ()
     """What of the model is left out or planned differently; printed with the answer."""
+    tuning: Tuning | None = None
+    """What of it is trained; None for everything. Its layers say so each."""
 
     def __post_init__(self) -> None:
         check = Check(f"model {self.name}")
@@ -126,16 +144,23 @@ class ModelSpec:
 
     def layers(self) -> Iterator[LayerSpec]:
         """The layers in order."""
+        if self.tuning is not None:
+            yield from _tuned_layers(self)
+            return
         for run in self.runs:
             for _ in range(run.repeats):
                 yield from run.layers
 
     def kinds(self) -> tuple[LayerSpec, ...]:
         """The distinct layers, in order of first appearance."""
+        if self.tuning is not None:
+            return tuple(dict.fromkeys(_tuned_layers(self)))
         return tuple(dict.fromkeys(layer for run in self.runs for layer in run.layers))
 
     def kind_counts(self) -> Counter[LayerSpec]:
         """How often each distinct layer occurs."""
+        if self.tuning is not None:
+            return Counter(_tuned_layers(self))
         counts: Counter[LayerSpec] = Counter()
         for run in self.runs:
             for layer in run.layers:
@@ -144,12 +169,15 @@ class ModelSpec:
 
     def last_layer(self) -> LayerSpec:
         """The last of them."""
-        return self.runs[-1].layers[-1]
+        return self.runs[-1].layers[-1] if self.tuning is None else _tuned_layers(self)[-1]
 
     @property
     def mtp_kind(self) -> LayerSpec:
-        """The layer of a multi-token-prediction module."""
-        return self.mtp_layer or self.last_layer()
+        """The layer of a multi-token-prediction module, trained as the last of the others is."""
+        last = self.last_layer()
+        if self.mtp_layer is None or not isinstance(last, TunedLayer):
+            return self.mtp_layer or last
+        return TunedLayer.of(self.mtp_layer, last.tuning)
 
     def _norm(self, norm: str | None) -> int:
         return 0 if norm is None else self.hidden * (2 if norm == "layernorm" else 1)
@@ -202,3 +230,39 @@ class ModelSpec:
             "vocab": self.vocab,
             "max_seq_len": self.max_seq_len,
         }
+
+
+@lru_cache(maxsize=64)
+def _tuned_layers(model: ModelSpec) -> tuple[LayerSpec, ...]:
+    """The layers in order, each with what of it is trained; those below everything trained have no backward pass."""
+    tuning = model.tuning
+    assert tuning is not None
+    plain = [layer for run in model.runs for _ in range(run.repeats) for layer in run.layers]
+    reached, found = not tuning.freezes("embedding"), []
+    inside = {*PARTS} - {"embedding", "head"}
+    for number, layer in enumerate(plain):
+        own = tuning.of_layer(number)
+        # A part that a layer lacks is frozen without being trained anywhere else.
+        reached = (
+            reached
+            or own is None
+            or own.lora is not None
+            or any(part not in own.frozen and _has(layer, part) for part in inside)
+        )
+        if own is not None and not reached:
+            own = replace(own, reached=False)
+        found.append(TunedLayer.of(layer, own))
+    return tuple(found)
+
+
+def _has(layer: LayerSpec, part: str) -> bool:
+    """Whether a layer has such a part."""
+    if part == "attention":
+        return not layer.attention.absent
+    if layer.mlp.absent and part != "norms":
+        return False
+    if part in ("experts", "router"):
+        return layer.mlp.routed_experts > 0
+    if part == "mlp":
+        return layer.mlp.routed_experts == 0 or layer.mlp.tensor_width > 0
+    return part != "norms" or layer.norms > 0

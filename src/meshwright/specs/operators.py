@@ -39,6 +39,16 @@ class Linear:
     """Routed experts that each hold such a matrix; 0 for none."""
     of_heads: bool = False
     """Makes or takes tensors of attention heads, which ranks can exchange for tokens."""
+    trained: bool = True
+    """Whether its weights have gradients."""
+    adapter: bool = False
+    """Computes in the format of activations, beside a frozen product."""
+    stored: str | None = None
+    """Format of frozen weights; None for that of trained ones."""
+    forward_weight_bytes: float = 0.0
+    """Bytes moved per weight before a forward product, to make a stored weight again for example."""
+    backward_weight_bytes: float = 0.0
+    """Likewise before a product of the backward pass."""
 
     @property
     def parameters(self) -> int:
@@ -130,6 +140,10 @@ class Vector:
     """Kernels that frameworks launch for it each way."""
     table: tuple[int, int] | None = None
     """(rows, width) of a lookup table whose rows are split over tensor ranks."""
+    trained: bool = True
+    """Whether its parameters and table have gradients."""
+    exact: bool = False
+    """Whether its elements are what its kernels move, so that no framework takes more passes over them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,13 +166,16 @@ class Kept:
     name: str
     elements: float
     """Per token of its region; per token and key for scores."""
-    role: Literal["activation", "input", "mask", "fp32"]
-    """Which format: `input` of a linear is kept in the compute format (1 byte in fp8)."""
+    role: Literal["activation", "input", "function", "attention", "mask", "fp32"]
+    """Which format: `input` of a linear is kept in the compute format (1 byte in fp8), that of an MLP's `function` and
+    of core `attention` as the precision says."""
     region: Region
     freed_by: tuple[str, ...] = ()
     """Modules whose selective recompute makes it again."""
     per_key: bool = False
     """Grows with the keys a query sees (score matrices)."""
+    weights_of: tuple[str, ...] = ()
+    """Linear operators for whose weight gradients alone it is kept; empty where the backward pass needs it anyway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +189,8 @@ class LayerWork:
     top_k: float = 0
     """Copies of a token that go to experts."""
     experts: int = 0
+    reached: bool = True
+    """Whether gradients flow into it; without, it has no backward pass and keeps nothing."""
 
     @property
     def parameters(self) -> int:

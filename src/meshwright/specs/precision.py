@@ -41,12 +41,17 @@ class Precision:
     """Whether every micro-batch's gradient is added to the fp32 copy, not to the gradient kept beside it."""
     dispatched: str | None = None
     """Format in which tokens travel to their experts, and gradients back to them; None for that of the activations."""
+    function_inputs: str | None = None
+    """Format in which inputs of the functions of MLPs are kept, None for that of activations. Megatron-Core calls it
+    `activation_func_fp8_input_store`."""
+    attention_inputs: str | None = None
+    """Format in which queries, keys and values are kept, None for that of activations."""
 
     def __post_init__(self) -> None:
         check = Check(f"precision {self.name}")
         for role in ("compute", "activations", "weights", "gradients", "moments", "reduce"):
             check.one_of(role, getattr(self, role), tuple(DTYPE_BYTES))
-        for role in ("master", "gathered", "dispatched"):
+        for role in ("master", "gathered", "dispatched", "function_inputs", "attention_inputs"):
             if getattr(self, role) is not None:
                 check.one_of(role, getattr(self, role), tuple(DTYPE_BYTES))
         check.done()

@@ -47,6 +47,8 @@ def tensor_bytes(
         size = {
             "activation": precision.bytes_of("activations"),
             "input": precision.input_bytes,
+            "function": precision.bytes_of("function_inputs") or precision.bytes_of("activations"),
+            "attention": precision.bytes_of("attention_inputs") or precision.bytes_of("activations"),
             "mask": 1.0,
             "fp32": 4.0,
         }[kept.role]

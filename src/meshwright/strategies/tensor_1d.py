@@ -99,7 +99,7 @@ def shard_linear(op: Linear, columns: StrategyColumns, activation_bytes: float) 
             groups=1.0,
             parameters=whole_in * local_out + bias * local_out / full_width(op.outputs),
             expert=False,
-            calls=_column_calls(op.gather, columns, activation_bytes) if op.gather else (),
+            calls=_column_calls(op, columns, activation_bytes) if op.gather else (),
         )
     local_in, whole_out = local_width(op.inputs, columns.tp), full_width(op.outputs)
     return LocalGemm(
@@ -113,16 +113,20 @@ def shard_linear(op: Linear, columns: StrategyColumns, activation_bytes: float) 
     )
 
 
-def _column_calls(width: int, columns: StrategyColumns, activation_bytes: float) -> tuple[Call, ...]:
+def _column_calls(op: Linear, columns: StrategyColumns, activation_bytes: float) -> tuple[Call, ...]:
     """Forward, the input is gathered. Backward, its gradient is reduced while the gradient of the weight is computed,
-    and the input is gathered again while the gradient of the input is computed."""
-    sharded, whole = _payloads(width, columns, activation_bytes)
+    and the input is gathered again while the gradient of the input is computed; not for a frozen weight."""
+    sharded, whole = _payloads(op.gather, columns, activation_bytes)
+    again = sharded * float(op.trained)
+    # A gradient that no gradient of a weight can hide is reduced in pieces, as the product makes them.
     ring, hidden = columns.tp_overlap == RING, columns.tp_overlap != NONE
+    beside: Phase = "weight_gradient" if op.trained else "input_gradient"
+    late = hidden if op.trained else ring
     return (
         _call("all_gather", "forward", sharded, columns, beside="forward", where=ring),
-        _call("reduce_scatter", "backward", sharded, columns, beside="weight_gradient", where=hidden),
-        _call("all_gather", "backward", sharded, columns, beside="input_gradient", where=hidden),
-        _call("all_reduce", "backward", whole, columns, beside="weight_gradient", where=hidden),
+        _call("reduce_scatter", "backward", sharded, columns, beside=beside, where=late),
+        _call("all_gather", "backward", again, columns, beside="input_gradient", where=hidden),
+        _call("all_reduce", "backward", whole, columns, beside=beside, where=late),
     )
 
 

@@ -84,12 +84,19 @@ def model_of(
         compute: format of products; None for the weights'.
         recompute: runs of layers, as `Decoder.recompute`.
         grid: of the devices that share its work; the perceptron needs none.
+
+    Raises:
+        UnsupportedError: not all of its weights are trained.
     """
     if spec is None:
         from meshwright.zoo.perceptron import Perceptron
 
         plain = Perceptron()
         return replace(plain, num_layers=layers or plain.num_layers, hidden=hidden or plain.hidden)
+    if spec.tuning is not None:
+        what, why = f"{spec.name} with frozen weights", "the training step of this package trains every weight"
+        fix = "leave out --lora and --freeze"
+        raise UnsupportedError(Problem(what=what, why=why, fix=fix, field="model"), code="MW406")
     from meshwright.zoo.decoder import Decoder
 
     return Decoder(spec=spec, seq_len=seq_len, compute=compute, recompute=recompute, grid=grid)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.formats.measured import MeasuredRun
+from meshwright.formats.measured import MeasuredRun, fold
 from meshwright.specs.row import PlanRow
+from meshwright.specs.tuning import Lora, Tuning
 from tests.formats.measured.row import assumed, read, run_of
 
 
@@ -103,9 +104,32 @@ def test_a_stated_split_counts_embedding_and_head_as_layers() -> None:
 
 
 @pytest.mark.parametrize("text", ["LoRA", "method: SFT", "supervised fine-tuning"])
-def test_only_full_training_is_priced(text: str) -> None:
-    assert "only full training" in str(read(notes=text))
+def test_fine_tuning_that_does_not_say_what_it_trains_is_not_priced(text: str) -> None:
+    assert "what is trained is not stated" in str(read(notes=text))
     assert isinstance(read(notes="q-lora-rank=512"), MeasuredRun)
+
+
+def test_adapters_are_read_from_the_words_of_the_source() -> None:
+    run = read(
+        notes="LoRA, benchmark=llama2_70b_lora", arch_source="adapters of rank 16 on attention projections", dtype="fp8"
+    )
+    assert isinstance(run, MeasuredRun)
+    assert run.model.tuning == Tuning(
+        lora=Lora(rank=16, targets=("linear_qkv", "linear_proj"), base="fp8", dropout=0.1)
+    )
+    assert run.workload.precision.function_inputs == "fp8"
+    every = read(notes="LoRA dim 8 on all projections", dtype="bf16")
+    assert isinstance(every, MeasuredRun)
+    assert every.model.tuning == Tuning(lora=Lora(rank=8))
+
+
+def test_a_log_that_contradicts_its_configuration_is_not_priced() -> None:
+    assert "grad_accum" in str(read(notes="lora dim 8 on all projections; grad_accum=1 (log says 2)"))
+
+
+def test_memory_of_a_device_is_that_of_the_driver_where_a_fine_tuning_row_says_it() -> None:
+    assert fold.stated_memory_bytes("memory stated as 143771 MiB", 141e9) == 143771 * 2**20
+    assert fold.stated_memory_bytes("memory stated as 143771 MiB", 180e9) == 180e9
 
 
 def test_a_micro_batch_that_is_not_stated_is_small_with_experts() -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.precision import PRECISIONS, Precision
 from meshwright.specs.strategy import RECOMPUTE_MODULES
+from meshwright.specs.tuning import Lora, Tuning
+from meshwright.units import GIB, MIB
 
 
 class Refused(ValueError):
@@ -205,6 +208,66 @@ def engine_gradients(recipe: Precision, text: str) -> tuple[Precision, str]:
     name = "bf16-engine-summed" if summed else "bf16-engine"
     kept = replace(recipe, name=name, gradients="bf16", reduce="bf16", master_gradient_copy=summed, sums_in_copy=summed)
     return kept, "" if summed else "16 bits: usual in DeepSpeed's engine"
+
+
+def kept_in_8_bits(recipe: Precision, notes: str) -> tuple[Precision, str]:
+    """A recipe of fp8 as fine-tuning submissions run it: inputs of SwiGLU kept in 8 bits, and of fp8 attention too.
+
+    Args:
+        recipe: of the row.
+        notes: say `fp8 attention` where attention computes in fp8.
+
+    Source: `FP8_ACTIVATION` and `FP8_DPA` in configurations of Llama 2 70B LoRA in mlcommons/training_results_v5.0.
+    """
+    if DTYPE_BYTES[recipe.compute] != 1:
+        return recipe, ""
+    attention = "fp8" if "fp8 attention" in notes.lower() else None
+    short = replace(recipe, name=f"{recipe.name}-kept", function_inputs="fp8", attention_inputs=attention)
+    return short, "inputs of SwiGLU in fp8: usual in MLPerf's fine-tuning submissions"
+
+
+def stated_memory_bytes(notes: str, product_bytes: float) -> float:
+    """Memory of a device as the driver counts it, where notes state it: `memory stated as 143771 MiB`, `141 GB`.
+
+    Args:
+        notes: of the row.
+        product_bytes: of the product, in decimal gigabytes a few percent below what is there. A figure below it, or
+            more than an eighth above, is of another part.
+    """
+    found = re.search(r"memory stated as (\d+) (mib|gb)", notes.lower())
+    if found is None:
+        return product_bytes
+    stated = float(found[1]) * (MIB if found[2] == "mib" else GIB)
+    return stated if product_bytes <= stated <= 1.125 * product_bytes else product_bytes
+
+
+_TARGETS = {"attention projections": ("linear_qkv", "linear_proj"), "all projections": ("all-linear",)}
+
+
+def adapters(text: str, dtype: str) -> Tuning | None:
+    """What a fine-tuning run trained, None for a row of full training.
+
+    Args:
+        text: name of the model, notes and source of its shape, in lower case: `adapters of rank 16 on attention
+            projections`, `lora dim 16 on all projections`, `dropout 0.1`.
+        dtype: frozen weights are kept in fp8 where products are, as NVIDIA's `fp8_params` does.
+
+    Raises:
+        Refused: a fine-tuning run that does not say what it trained, or whose log contradicts its configuration.
+
+    Source: configurations of Llama 2 70B LoRA in mlcommons/training_results_v4.0, v4.1 and v5.0: rank 16, dropout 0.1.
+    """
+    named = re.search(r"(?<![\w-])(lora|sft|fine-tuning)(?![\w-])", text)
+    if named is None:
+        return None
+    found = re.search(r"(?:rank|dim) (\d+) on (attention projections|all projections)", text)
+    if found is None:
+        raise Refused(f"{named[1]}: what is trained is not stated")
+    if contradicted := re.search(r"grad_accum=\d+ \(log says \d+\)", text):
+        raise Refused(f"{contradicted[0]}: the configuration is not the one that ran")
+    dropout = 0.1 if "llama2_70b_lora" in text else 0.0
+    base = "fp8" if dtype.lower().startswith("fp8") else None
+    return Tuning(lora=Lora(rank=int(found[1]), targets=_TARGETS[found[2]], base=base, dropout=dropout))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from meshwright.errors import MeshwrightError
@@ -18,6 +18,7 @@ from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec
 from meshwright.specs.device import DeviceSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
+from meshwright.specs.tuning import Tuning
 from meshwright.specs.workload import Workload
 
 # Chunks per worker in NVIDIA's published recipes: 4 to 8, more only where a layer is a chunk.
@@ -79,10 +80,9 @@ def read_run(values: Mapping[str, str | None], device: DeviceLookup, model: Mode
         The run, or why it cannot be priced: all reasons in one sentence.
     """
     record = MeasuredRecord(values)
-    if training := re.search(r"(?<![\w-])(lora|sft|fine-tuning)(?![\w-])", _described(record)):
-        return f"{training[1]}: only full training is priced"
     try:
-        run = _RowReader(record, device, model).run()
+        tuning = fold.adapters(_described(record), record.text("dtype"))
+        run = _RowReader(record, device, model, tuning).run()
     except fold.Refused as refusal:
         record.reasons.append(str(refusal))
     except MeshwrightError as error:
@@ -93,13 +93,16 @@ def read_run(values: Mapping[str, str | None], device: DeviceLookup, model: Mode
 
 
 def _described(record: MeasuredRecord) -> str:
-    return record.all_text("model_name", "notes", "why_not")
+    return record.all_text("model_name", "notes", "why_not", "arch_source", "task")
 
 
 class _RowReader:
     """Reads the parts of a run one after the other and notes what it had to assume."""
 
-    def __init__(self, record: MeasuredRecord, device: DeviceLookup, model: ModelLookup) -> None:
+    def __init__(
+        self, record: MeasuredRecord, device: DeviceLookup, model: ModelLookup, tuning: Tuning | None = None
+    ) -> None:
+        self.tuning = tuning
         self.record, self.find_device, self.find_model = record, device, model
         self.year = int(record.number("year") or 2024)
         self.generation = fold.generation(record.text("framework"), self.year)
@@ -121,6 +124,7 @@ class _RowReader:
             record.reasons.append(f"n_gpus {devices} is more than can be planned")
         model, assumed = read_model(record, self.find_model)
         self.assume("model", assumed)
+        model = replace(model, tuning=self.tuning)
         if record.reasons:
             raise fold.Refused(record.reasons[-1])
         cluster = self.cluster(devices)
@@ -151,6 +155,8 @@ class _RowReader:
         name, inferred = fold.device_name(record.text("gpu"), memory_gb)
         self.assume("gpu", inferred)
         spec = self.find_device(name, memory_gb)
+        if self.tuning is not None:
+            spec = replace(spec, memory_bytes=fold.stated_memory_bytes(self.notes, spec.memory_bytes))
         usual = stated or (spec.node.devices_per_node if spec.node else 8)
         per_node = math.gcd(devices, usual) if devices % usual else usual
         fabric = fold.fabric_bytes_per_s(record.text("inter_link"), usual)
@@ -173,10 +179,15 @@ class _RowReader:
         if self.generation.name == "Megatron-DeepSpeed":
             precision, assumed = fold.engine_gradients(precision, record.text("dtype"))
             self.assume("gradients", assumed)
+        if self.tuning is not None:
+            precision, assumed = fold.kept_in_8_bits(precision, record.text("notes"))
+            self.assume("kept activations", assumed)
         software = self.generation.software
         if software == "megatron-deepspeed" and not record.text("attention"):
             software = "megatron-deepspeed-unfused"
             self.assume("fused kernels", "none: no attention kernel is named")
+        if software == "megatron-core" and self.tuning is not None and "layer cuda graphs" in self.notes:
+            software = "megatron-core-graphs"
         flash = fold.flash(record.text("attention"))
         if flash and fold.local_layers(record.text("framework"), record.text("notes")):
             flash = False

@@ -127,6 +127,10 @@ def _workload_flags(job: Job, found: Homogeneous | None) -> tuple[Flags, list[Pr
     for name in ("loss_tiles", "mlp_tiles"):
         if getattr(workload, name) > 1:
             refuse(name, getattr(workload, name), "the script computes them at once", "plan with 1")
+    if job.model.tuning is not None:
+        what, why = "not all weights are trained", "its pretraining script has neither adapters nor frozen parts"
+        fix = "leave out --lora and --freeze, or start it by hand"
+        problems.append(Problem(what=what, why=why, fix=fix, field="model.tuning"))
     positions = max(workload.seq_len, job.model.learned_positions or job.model.max_seq_len)
     if job.model.learned_positions and workload.seq_len > job.model.learned_positions:
         why = f"the model has {job.model.learned_positions} learned positions"

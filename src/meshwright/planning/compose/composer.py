@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from meshwright.ops.counts import trained_parameters
 from meshwright.planning.compose.divided import AROUND, Divided
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.pipeline_sets import PipelineSet, blended, gradient_sum_s, partitions, whole
@@ -125,6 +126,6 @@ class Composer:
             yield blended(chosen, self.workload.global_batch, 0.0)
 
     def _synchronised(self, one_set: PipelineSet[SplitPipeline]) -> PipelineSet[SplitPipeline]:
-        gradient_bytes = self.model.parameters * self.workload.precision.bytes_of("reduce")
+        gradient_bytes = trained_parameters(self.model) * self.workload.precision.bytes_of("reduce")
         sync_s = gradient_sum_s(one_set.pipelines, gradient_bytes, lambda a, b: self.islands.link(a, b)[0])
         return replace(one_set, step_s=one_set.step_s + sync_s)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from meshwright.ops.counts import trained_parameters
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.sources.native.pipelines import NativePipelines, PlacedSequence, Use
 from meshwright.planning.compose.sources.native.split import SplitPipeline
@@ -160,7 +161,8 @@ class Divided:
         """Gradients between the pipelines over the quickest link there is: what they take at least."""
         count = devices.shape[1]
         through, groups = self.through, [part.group for part in self.parts]
-        gradient_bytes = through.islands.model.parameters * through.islands.workload.precision.bytes_of("reduce")
+        islands = through.islands
+        gradient_bytes = trained_parameters(islands.model) * islands.workload.precision.bytes_of("reduce")
         link = max(through.islands.link(a, b)[0] for a in groups for b in groups)
         return np.asarray(2 * (count - 1) / count * gradient_bytes / (link * devices.min(axis=1)))
 

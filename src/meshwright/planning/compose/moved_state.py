@@ -11,9 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
+from meshwright.ops.counts import trained_in
+from meshwright.ops.layers import layer_work
 from meshwright.shapes import Float, Int
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import LayerSpec, ModelSpec
@@ -132,8 +135,15 @@ def _bytes_by_layer(model: ModelSpec, workload: Workload) -> list[tuple[float, .
     for layer in model.kinds():
         experts = layer.mlp.routed_experts * layer.mlp.expert_parameters(model.hidden)
         dense = layer.parameters(model.hidden) - experts
-        of_kind[layer] = (dense * weight, dense * state, experts * weight, experts * state)
-    edges = [(n * weight, n * state, 0.0, 0.0) for n in (model.embedding_parameters, model.head_parameters)]
+        # Where not everything is trained, states are those of what is; adapters are small beside what they adapt.
+        own = trained_in(layer_work(layer, model.hidden, "flash")) if model.tuning else dense + experts
+        shared = experts / (dense + experts) if dense + experts else 0.0
+        of_kind[layer] = (dense * weight, own * (1 - shared) * state, experts * weight, own * shared * state)
+    parts: tuple[tuple[int, Literal["embedding", "head"]], ...]
+    parts = ((model.embedding_parameters, "embedding"), (model.head_parameters, "head"))
+    edges = [
+        (n * weight, 0.0 if model.tuning and model.tuning.freezes(part) else n * state, 0.0, 0.0) for n, part in parts
+    ]
     return [*(of_kind[layer] for layer in model.layers()), *edges]
 
 

@@ -131,6 +131,8 @@ def _notes(job: Job, pipeline: Pipeline) -> Iterator[str]:
     others = ", ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
     if others:
         yield f"the files order the pipeline; set up the other degrees ({others}) in your trainer"
+    if job.model.tuning is not None:
+        yield "the files order the pipeline; adapters and frozen weights are set up in your trainer"
     if strategy.recompute.kind != "none":
         yield f"recompute ({strategy.recompute.kind}) is a wrapper of your modules, such as torch.utils.checkpoint"
     if strategy.data.zero == 3:

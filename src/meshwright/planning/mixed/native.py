@@ -9,6 +9,7 @@ from itertools import accumulate, combinations, pairwise
 from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem
 from meshwright.estimate.price import check_plan, estimate_of
 from meshwright.estimate.pricer import PlanPricer
+from meshwright.ops.counts import trained_parameters
 from meshwright.planning.compose.composer import Composer
 from meshwright.planning.compose.execution_plan import native_plan
 from meshwright.planning.compose.island_part import IslandPart
@@ -246,7 +247,7 @@ def _price_per_step(one: PipelineSet[SplitPipeline], source: NativeSource) -> fl
     count = len(one.islands)
     if len(one.pipelines) > 1 and count > 1:
         dearest = max(_price_per_byte(cluster, here, there) for here, there in combinations(one.islands, 2))
-        gradient_bytes = source.model.parameters * workload.precision.bytes_of("reduce")
+        gradient_bytes = trained_parameters(source.model) * workload.precision.bytes_of("reduce")
         paid += 2 * (count - 1) / count * gradient_bytes * dearest
     return hour * one.step_s / SECONDS_PER_HOUR + paid
 

@@ -154,11 +154,11 @@ class Attention(AttentionMixer):
             parameters=self._scales,
         )
         kept = [
-            Kept(name="queries", elements=self.query_width, role="activation", region="tensor"),
+            Kept(name="queries", elements=self.query_width, role="attention", region="tensor"),
             Kept(
                 name="keys and values",
                 elements=self.kv_width + self.kv_heads * value_dim,
-                role="activation",
+                role="attention",
                 region="tensor",
             ),
         ]

@@ -104,7 +104,14 @@ def attention_work(
     return PartWork(
         ops=(*projections, core, *((gate,) if gate else ()), output),
         kept=(
-            Kept(name="qkv input", elements=context.hidden, role="input", region="sequence", freed_by=("layernorm",)),
+            Kept(
+                name="qkv input",
+                elements=context.hidden,
+                role="input",
+                region="sequence",
+                freed_by=("layernorm",),
+                weights_of=tuple(op.name for op in project if isinstance(op, Linear)),
+            ),
             *kept,
             *_kept_scores(core, context),
             Kept(name="attention out input", elements=core.heads * width, role="input", region="tensor"),

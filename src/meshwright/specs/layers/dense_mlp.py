@@ -78,16 +78,28 @@ class DenseMlp(FeedForward):
             backward_elements=(2 * columns + 1) * self.ffn_hidden,
         )
         kept = [
-            Kept(name=f"{name} input", elements=hidden, role="input", region="sequence", freed_by=("layernorm",)),
+            Kept(
+                name=f"{name} input",
+                elements=hidden,
+                role="input",
+                region="sequence",
+                freed_by=("layernorm",),
+                weights_of=(up.name,),
+            ),
             Kept(
                 name=f"{name} up output",
                 elements=columns * self.ffn_hidden,
-                role="activation",
+                role="function",
                 region="tensor",
                 freed_by=(module,),
             ),
             Kept(
-                name=f"{name} down input", elements=self.ffn_hidden, role="input", region="tensor", freed_by=(module,)
+                name=f"{name} down input",
+                elements=self.ffn_hidden,
+                role="input",
+                region="tensor",
+                freed_by=(module,),
+                weights_of=(down.name,),
             ),
         ]
         return PartWork(ops=(up, activation, down), kept=tuple(kept))

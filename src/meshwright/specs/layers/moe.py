@@ -180,11 +180,18 @@ class MoeMlp(FeedForward):
             Kept(name="router input", elements=hidden, role="activation", region="sequence", freed_by=("layernorm",)),
             Kept(name="router logits", elements=self.choices, role="fp32", region="sequence", freed_by=("moe",)),
             Kept(name="routing map", elements=3 * self.top_k, role="fp32", region="sequence", freed_by=("moe",)),
-            Kept(name="dispatched tokens", elements=width, role="input", region="expert-in", freed_by=("moe",)),
+            Kept(
+                name="dispatched tokens",
+                elements=width,
+                role="input",
+                region="expert-in",
+                freed_by=("moe",),
+                weights_of=("experts up",),
+            ),
             Kept(
                 name="experts up output",
                 elements=columns * self.ffn_hidden,
-                role="activation",
+                role="function",
                 region="expert",
                 freed_by=("moe",),
             ),
@@ -194,6 +201,7 @@ class MoeMlp(FeedForward):
                 role="input",
                 region="expert",
                 freed_by=("moe", "moe_act"),
+                weights_of=("experts down",),
             ),
             Kept(name="combined tokens", elements=width, role="activation", region="sequence", freed_by=("moe",)),
         ]

@@ -18,6 +18,7 @@ import numpy as np
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.mixing import ALIGNED, FLASH_PAD
 from meshwright.estimate.sequences import pairs_of_row
+from meshwright.ops.counts import trained_parameters
 from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import layer_work
 from meshwright.shapes import Float
@@ -64,7 +65,7 @@ def part_s(work: LayerWork, hardware: Hardware, workload: Workload, *, quantised
             case Linear():
                 total += _product_s(op, work, hardware, workload, quantised=quantised)
             case CoreAttention():
-                total += _attention_s(op, hardware, workload)
+                total += _attention_s(op, hardware, workload, training=workload.training and work.reached)
             case Vector():
                 total += _vector_s(op, work, hardware, workload)
     return total
@@ -84,21 +85,21 @@ def _product_s(op: Linear, work: LayerWork, hardware: Hardware, workload: Worklo
     width_in, width_out = (sum(units * width for units, width in side) for side in (op.inputs, op.outputs))
     copies = float(work.top_k) if op.experts else 1.0
     peak = hardware.gemm_flop_per_s * hardware.gemm_fraction
-    if not quantised:
+    if not quantised or op.adapter:
         peak = hardware.head_flop_per_s * hardware.head_fraction
     lost = hardware.efficiency.k_half
     passes = 1.0 + lost / width_in
-    if workload.training:
-        passes += 1.0 + lost / width_out + 1.0
+    if workload.training and work.reached:
+        passes += 1.0 + lost / width_out + (1.0 if op.trained else 0.0)
     return 2.0 * width_in * width_out * copies * workload.seq_len * passes / peak
 
 
-def _attention_s(op: CoreAttention, hardware: Hardware, workload: Workload) -> float:
+def _attention_s(op: CoreAttention, hardware: Hardware, workload: Workload, *, training: bool) -> float:
     seq, efficiency = float(workload.seq_len), hardware.efficiency
     if workload.attention_kernel == "materialised":
         aligned = op.head_dim % ALIGNED == 0 and op.value_dim % ALIGNED == 0
         peak = hardware.attention_flop_per_s if aligned else hardware.scalar_flop_per_s
-        passes = 3.0 if workload.training else 1.0
+        passes = 3.0 if training else 1.0
         flop = 2.0 * op.heads * seq * seq * (op.head_dim + op.value_dim) * passes
         return flop / (peak * hardware.head_fraction)
     pairs = pairs_of_row(op, workload) + efficiency.flash_keys_half * seq
@@ -106,16 +107,17 @@ def _attention_s(op: CoreAttention, hardware: Hardware, workload: Workload) -> f
     once = 2.0 * op.heads * pairs * (1 + 2 * efficiency.flash_dim_half / (qk + v))
     peak = hardware.attention_flop_per_s * hardware.flash_share
     seconds = once * (qk + v) / (peak * efficiency.flash_forward_fraction)
-    if workload.training:
+    if training:
         seconds += once * (3 * qk + 2 * v) / (peak * efficiency.flash_backward_fraction)
     return float(seconds)
 
 
 def _vector_s(op: Vector, work: LayerWork, hardware: Hardware, workload: Workload) -> float:
-    elements = op.forward_elements + (op.backward_elements if workload.training else 0.0)
+    elements = op.forward_elements + (op.backward_elements if workload.training and work.reached else 0.0)
     copies = float(work.top_k) if op.region in ("expert", "expert-in") else 1.0
     size = 4.0 if op.fp32 else workload.precision.bytes_of("activations")
-    traffic_bytes = elements * copies * workload.seq_len * size * hardware.software.vector_passes
+    passes = 1.0 if op.exact else hardware.software.vector_passes
+    traffic_bytes = elements * copies * workload.seq_len * size * passes
     return traffic_bytes / hardware.achieved_memory_bytes_per_s
 
 
@@ -128,4 +130,4 @@ def _update_s(model: ModelSpec, workload: Workload, devices: list[tuple[Hardware
     moments = OPTIMIZER_MOMENTS[workload.optimizer] * precision.bytes_of("moments")
     touched = 2 * precision.bytes_of("gradients") + 2 * (main + moments) + precision.bytes_of("weights")
     bandwidth = sum(count * hardware.achieved_memory_bytes_per_s for hardware, count in devices)
-    return model.parameters * touched / bandwidth + min(hardware.software.step_s for hardware, _ in devices)
+    return trained_parameters(model) * touched / bandwidth + min(hardware.software.step_s for hardware, _ in devices)

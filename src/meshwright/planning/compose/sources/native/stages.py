@@ -319,9 +319,11 @@ def _sharded(
 
     # The one formula of memory is linear in all of these: what each part adds is the difference to an empty device.
     empty = peak()
-    state = peak(dense_parameters=dense, expert_parameters=experts) - empty
+    frozen = {"frozen_dense_bytes": costs.frozen_dense_bytes, "frozen_expert_bytes": costs.frozen_expert_bytes}
+    state = peak(dense_parameters=dense, expert_parameters=experts, **frozen) - empty
     kept = peak(activations=costs.kept_bytes) - empty
-    transient = peak(transient=costs.transient_bytes, largest_dense=dense, largest_expert=experts) - empty
+    largest = {"largest_dense": dense, "largest_expert": experts, "largest_frozen_bytes": sum(frozen.values())}
+    transient = peak(transient=costs.transient_bytes, **largest) - empty
 
     usual = layers_per_device * devices[:, None]
     around = step_sync(

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from meshwright.ops.counts import trained_parameters
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.links import link_between
 from meshwright.planning.compose.pipeline_sets import PipelineSet, blended, gradient_sum_s, partitions, whole
@@ -142,7 +143,7 @@ class SliceComposer:
 
     def _blend(self, pipelines: Sequence[SlicePipeline]) -> SliceSet | None:
         questions = self.questions
-        gradient_bytes = questions.model.parameters * questions.workload.precision.bytes_of("reduce")
+        gradient_bytes = trained_parameters(questions.model) * questions.workload.precision.bytes_of("reduce")
         sync_s = gradient_sum_s(
             pipelines, gradient_bytes, lambda here, there: link_between(questions.cluster, here, there)[0]
         )

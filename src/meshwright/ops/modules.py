@@ -1,0 +1,78 @@
+"""The matrices of an operator by the names that adapters are asked for: those of PEFT, of NeMo and of model classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from meshwright.specs.operators import Linear
+from meshwright.specs.tuning import ALL_LINEAR
+
+Units = tuple[tuple[int, int], ...]
+
+_UP = ("linear_fc1", "fc1", "c_fc", "dense_h_to_4h", "wi", "w1", "lin1")
+NAMES: dict[str, tuple[str, ...]] = {
+    "qkv": ("linear_qkv", "qkv_proj", "query_key_value", "c_attn", "Wqkv", "W_pack", "att_proj"),
+    "attention out": ("o_proj", "linear_proj", "out_proj", "dense", "c_proj", "wo", "attn_out"),
+    "latent down": (
+        "q_a_proj",
+        "kv_a_proj_with_mqa",
+        "linear_q_down_proj",
+        "linear_kv_down_proj",
+    ),
+    "query up": ("q_b_proj", "q_proj", "linear_q_up_proj"),
+    "key-value up": ("kv_b_proj", "linear_kv_up_proj"),
+    "router": ("router", "gate"),
+}
+"""Names of a whole operator, those most used first."""
+_DOWN = ("down_proj", "linear_fc2", "fc2", "dense_4h_to_h", "c_proj", "w2", "ff_out", "lin2")
+_GATED = (("gate_proj", "w1"), ("up_proj", "w3"))
+_FUSED_UP = ("linear_fc1", "gate_up_proj", "dense_h_to_4h", "w12", "Wi")
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A matrix, or one of several that an operator multiplies by at once."""
+
+    names: tuple[str, ...]
+    outputs: Units
+    """Of the operator, or the part that it makes."""
+    single: bool = True
+    """Whether model classes have it as a product of its own; False for a name of several together."""
+
+
+def modules_of(op: Linear) -> tuple[Module, ...]:
+    """The modules of an operator.
+
+    Args:
+        op: of a layer.
+    """
+    if op.name == "qkv" and len(op.outputs) > 1:
+        # Gates are made with the queries; keys that are values too have no product of their own for these.
+        (heads, width), (kv_heads, both), *gates = op.outputs
+        parts = [("q_proj", ((heads, width), *gates)), ("k_proj", ((kv_heads, min(width, both)),))]
+        if both > width:
+            parts.append(("v_proj", ((kv_heads, both - width),)))
+        return (*(Module((name,), own) for name, own in parts), Module(NAMES["qkv"], op.outputs, single=False))
+    if op.name.endswith(" up") and op.name not in NAMES and len(op.outputs) == 1:
+        ((units, columns),) = op.outputs
+        if columns == 1:
+            return (Module(("up_proj", *_UP), op.outputs),)
+        return (*(Module(names, ((units, 1),)) for names in _GATED), Module(_FUSED_UP, op.outputs, single=False))
+    if op.name.endswith(" down") and op.name not in NAMES:
+        return (Module(_DOWN, op.outputs),)
+    return (Module((*NAMES.get(op.name, ()), op.name.replace(" ", "_")), op.outputs),)
+
+
+def targeted(op: Linear, targets: Iterable[str]) -> Iterator[Module]:
+    """The modules of an operator that adapters are asked for.
+
+    Args:
+        op: of a layer.
+        targets: names, or `all-linear`, which takes every module but the router.
+    """
+    wanted = {*targets}
+    for module in modules_of(op):
+        every = ALL_LINEAR in wanted and module.single and op.name != "router"
+        if every or wanted & {*module.names}:
+            yield module

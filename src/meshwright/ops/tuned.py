@@ -1,0 +1,170 @@
+"""A layer of which not everything is trained: frozen operators marked, adapters put beside them.
+
+A frozen product has a forward and an input gradient, no gradient of its weights, and its input need not be kept for
+one. An adapter is two thin products beside a product, and the addition of what they give:
+
+    beside a column split   A on the rank's own tokens, its output gathered over tensor ranks, B split by columns
+    beside a row split      A split by rows and its partial sums reduced, B on the rank's own tokens
+    beside a whole product  both on the rank's own tokens
+    beside experts          as the products of the experts, one pair for each expert
+
+Source: Hu et al. 2021 (arXiv 2106.09685), section 4; parallel adapters as NVIDIA-NeMo/Megatron-Bridge lays them out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from meshwright.ops.modules import Module, targeted
+from meshwright.specs.model import TunedLayer
+from meshwright.specs.operators import Kept, LayerWork, Linear, Op, Region, Split, Vector
+from meshwright.specs.tuning import MADE_AGAIN_BYTES, STORED_BYTES, LayerTuning, Lora
+
+# W + B A and its norm: B A written, added to W, the sum read. Source: huggingface/peft 0.14, peft/tuners/lora/dora.py.
+_NORM_BYTES = 10.0
+
+
+def tuned_work(work: LayerWork, layer: TunedLayer) -> LayerWork:
+    """The operators of a layer of which not everything is trained.
+
+    Args:
+        work: the same layer trained in full.
+        layer: what of it is trained.
+    """
+    tuning = layer.tuning
+    ops: list[Op] = []
+    kept_beside: list[Kept] = []
+    inputs: dict[str, str] = {}
+    for op in work.ops:
+        trained = part_of(op) not in tuning.frozen
+        if not isinstance(op, Linear):
+            ops.append(replace(op, trained=False) if isinstance(op, Vector) and not trained else op)
+            continue
+        modules = [] if tuning.lora is None or trained else list(targeted(op, tuning.lora.targets))
+        if trained or modules:
+            # An input kept for adapters alone is kept as they read it, in the format of activations; where they drop
+            # some of it, what is left is kept instead.
+            drops = tuning.lora is not None and tuning.lora.dropout > 0
+            if trained or not drops:
+                inputs[op.name] = "input" if trained else "activation"
+        ops.append(op if trained else _frozen(op, tuning, dora=bool(modules)))
+        for module in modules:
+            assert tuning.lora is not None
+            beside, kept = _adapter(op, module, tuning.lora)
+            ops += beside
+            kept_beside += kept
+    kept: list[Kept] = []
+    for one in work.kept:
+        roles = {inputs[name] for name in one.weights_of if name in inputs}
+        if not one.weights_of or "input" in roles:
+            kept.append(one)
+        elif roles:
+            kept.append(replace(one, role="activation"))
+    if not tuning.reached:
+        kept, kept_beside = [], []
+    return replace(work, ops=tuple(ops), kept=(*kept, *kept_beside), reached=tuning.reached)
+
+
+def part_of(op: Op) -> str:
+    """The part of a layer that an operator belongs to, as `specs.tuning.PARTS` names them."""
+    if op.name.endswith("norm"):
+        return "norms"
+    if op.name in ("router", "top-k"):
+        return "router"
+    first = op.name.partition(" ")[0]
+    return {"experts": "experts", "mlp": "mlp", "shared": "mlp"}.get(first, "attention")
+
+
+def _frozen(op: Linear, tuning: LayerTuning, *, dora: bool) -> Linear:
+    """A product whose weights are not trained; `dora` where it has an adapter."""
+    stored = tuning.base
+    again = 0.0 if stored is None or STORED_BYTES[stored] >= MADE_AGAIN_BYTES else STORED_BYTES[stored]
+    again = again + MADE_AGAIN_BYTES if again else 0.0
+    norm = _NORM_BYTES if dora and tuning.lora is not None and tuning.lora.dora else 0.0
+    return replace(op, trained=False, stored=stored, forward_weight_bytes=again + norm, backward_weight_bytes=again)
+
+
+def _adapter(op: Linear, module: Module, lora: Lora) -> tuple[list[Op], list[Kept]]:
+    """Both products of an adapter, what lies around them, and what they keep."""
+    rank, name = lora.rank, f"{op.name} {module.names[0]} adapter"
+    down: Split
+    up: Split
+    down, up = {
+        "column": ("replicated", "column"),
+        "row": ("row", "replicated"),
+        "replicated": ("replicated", "replicated"),
+        "expert-column": ("expert-column", "expert-column"),
+        "expert-row": ("expert-row", "expert-row"),
+    }[op.split]  # type: ignore[assignment]
+    width_in = sum(units * width for units, width in op.inputs)
+    width_out = sum(units * width for units, width in module.outputs)
+    into: Region = {"row": "tensor", "expert-column": "expert-in", "expert-row": "expert"}.get(op.split, "sequence")  # type: ignore[assignment]
+    out: Region = {"column": "tensor", "expert-column": "expert", "expert-row": "expert-in"}.get(op.split, "sequence")  # type: ignore[assignment]
+    middle: Region = into if op.experts else "sequence"
+    kept = [Kept(name=f"{name} middle", elements=rank, role="activation", region=middle)]
+    # Inputs are dropped with a mask of one byte; their gradients are added to those of the product beside.
+    drops = 2.5 * (lora.dropout > 0)
+    ops: list[Op] = [
+        Vector(
+            name=f"{name} input",
+            module=op.module,
+            region=into,
+            forward_elements=drops * width_in,
+            backward_elements=(drops + 3) * width_in,
+            kernels=2.0 if lora.dropout else 0.5,
+            exact=True,
+        )
+    ]
+    if lora.dropout:
+        kept.append(Kept(name=f"{name} dropped input", elements=width_in, role="activation", region=into))
+        kept.append(Kept(name=f"{name} mask", elements=width_in, role="mask", region=into))
+    shared = {"module": op.module, "adapter": True, "experts": op.experts}
+    heads = {"column": up, "row": down}.get(op.split)
+    ops.append(
+        Linear(
+            name=f"{name} down",
+            inputs=op.inputs,
+            outputs=((1, rank),),
+            split=down,
+            reduce=rank if down == "row" else 0,
+            of_heads=op.of_heads and down == heads,
+            **shared,  # type: ignore[arg-type]
+        )
+    )
+    ops.append(
+        Linear(
+            name=f"{name} up",
+            inputs=((1, rank),),
+            outputs=module.outputs,
+            split=up,
+            gather=rank if up == "column" else 0,
+            of_heads=op.of_heads and up == heads,
+            **shared,  # type: ignore[arg-type]
+        )
+    )
+    # What it gives is scaled, and added to what the product gives; so is the gradient scaled.
+    ops.append(
+        Vector(
+            name=f"{name} addition",
+            module=op.module,
+            region=out,
+            forward_elements=5 * width_out,
+            backward_elements=2 * width_out,
+            parameters=width_out if lora.dora else 0,
+            kernels=2.0,
+            exact=True,
+        )
+    )
+    if lora.dora:
+        ops.append(
+            Vector(
+                name=f"{name} magnitude",
+                module=op.module,
+                region=out,
+                forward_elements=2 * width_out,
+                backward_elements=4 * width_out,
+                exact=True,
+            )
+        )
+        kept.append(Kept(name=f"{name} product", elements=width_out, role="activation", region=out))
+    return ops, kept

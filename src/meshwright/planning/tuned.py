@@ -1,0 +1,306 @@
+"""What a user wants trained, read and checked against the model: `--lora` and `--freeze`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from meshwright.errors import InputError, Problem, nearest, unknown_name
+from meshwright.fields.kinds import shown
+from meshwright.ops.counts import adapter_parameters, trained_parameters
+from meshwright.ops.layers import layer_work
+from meshwright.ops.modules import modules_of, targeted
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.operators import Linear
+from meshwright.specs.tuning import ALL_LINEAR, PARTS, STORED_BYTES, Frozen, Lora, Tuning
+from meshwright.units import percent
+
+_KEYS = {"r": "rank", "rank": "rank", "targets": "targets", "target_modules": "targets", "base": "base", "dora": "dora",
+         "dropout": "dropout", "layers": "layers", "train": "train", "modules_to_save": "train"}  # fmt: skip
+_PART_NAMES = {
+    **dict.fromkeys(("embed_tokens", "embeddings", "wte", "word_embeddings"), "embedding"),
+    **dict.fromkeys(("lm_head", "output_layer", "embed_out"), "head"),
+    **dict.fromkeys(("self_attn", "self_attention", "attn"), "attention"),
+    **dict.fromkeys(("feed_forward", "ffn"), "mlp"),
+    **dict.fromkeys(("norm", "layernorm", "layernorms"), "norms"),
+    "gate": "router",
+}
+"""Parts as model classes call them."""
+_EXAMPLE = "for example --lora r=16, or --lora r=16,targets=q_proj,v_proj,base=nf4"
+
+
+Adapters = Lora | str | int | Mapping[str, Any]
+"""As a user gives them."""
+
+
+def with_tuning(model: ModelSpec, lora: Adapters | None, freeze: Iterable[str]) -> ModelSpec:
+    """A model of which what a user asks for is trained; as it is where nothing is asked.
+
+    Args:
+        model: the model.
+        lora: adapters: `r=16,targets=q_proj,v_proj,base=nf4,dropout=0.05,dora`, a rank, or the record.
+        freeze: parts that are not trained: `embedding`, `attention`, `layers.0-15`, `layers.0-15.mlp`.
+
+    Raises:
+        InputError: what is asked cannot be read, or the model has no such part.
+    """
+    patterns = tuple(freeze)
+    if lora is None and not patterns:
+        return model
+    if lora is not None and patterns:
+        problem = Problem(
+            what="both --lora and --freeze are given",
+            why="beside adapters every weight is frozen already",
+            fix="leave out --freeze; train=embedding,head in --lora trains parts besides, layers=0-15 limits adapters",
+            field="freeze",
+        )
+        raise InputError(problem)
+    if lora is not None:
+        tuning = Tuning(lora=read_lora(lora))
+        problems = [*_lora_problems(model, tuning.lora)] if tuning.lora else []
+    else:
+        tuning = Tuning(frozen=read_freeze(patterns))
+        problems = [*_frozen_problems(model, tuning.frozen)]
+    if problems:
+        raise InputError(problems)
+    tuned = replace(model, tuning=tuning)
+    if trained_parameters(tuned) == 0:
+        what = f"--freeze {' '.join(patterns)} freezes everything"
+        raise InputError(Problem(what=what, why="nothing would be trained", fix="leave a part out", field="freeze"))
+    return tuned
+
+
+def read_lora(lora: Adapters) -> Lora:
+    """Adapters as a user gives them.
+
+    Args:
+        lora: `r=16,targets=q_proj,v_proj,base=nf4`, a rank, a mapping of the same keys, or the record itself.
+
+    Raises:
+        InputError: what is wrong with it, all of it together.
+    """
+    if isinstance(lora, Lora):
+        return lora
+    problems: list[Problem] = []
+    given = dict(_pairs(lora, problems))
+    if "rank" not in given and not problems:
+        problems.append(
+            Problem(what=f"--lora {lora} states no rank", why="it decides what is trained", fix=_EXAMPLE, field="lora")
+        )
+    if problems:
+        raise InputError(problems)
+    try:
+        return Lora(**given)
+    except InputError as error:
+        raise InputError([replace(problem, field="lora") for problem in error.problems], code=error.code) from None
+
+
+def _pairs(lora: str | int | Mapping[str, Any], problems: list[Problem]) -> Iterator[tuple[str, Any]]:
+    """Fields of the record and their values."""
+    if isinstance(lora, bool) or not isinstance(lora, (str, int, Mapping)):
+        problems.append(Problem(what=f"lora is {shown(lora)}", why="must be a text", fix=_EXAMPLE, field="lora"))
+        return
+    for key, value in lora.items() if isinstance(lora, Mapping) else _words(str(lora)):
+        name = _KEYS.get(key)
+        if name is None:
+            problems.append(replace(unknown_name("setting of --lora", key, _KEYS), field="lora"))
+            continue
+        try:
+            yield name, _value(name, value)
+        except ValueError as error:
+            what = f"--lora: {key} is {shown(value)}"
+            problems.append(Problem(what=what, why=str(error), fix=_EXAMPLE, field="lora"))
+
+
+def _words(text: str) -> Iterator[tuple[str, Any]]:
+    """`r=16,targets=a,b,dora` as keys and values: a word without `=` goes on with a list, is a flag, or a rank."""
+    lists: dict[str, list[str]] = {}
+    last = ""
+    for word in (part.strip() for part in text.split(",")):
+        key, equals, value = word.partition("=")
+        if equals:
+            last = key
+            if _KEYS.get(key) in ("targets", "train", "layers"):
+                lists.setdefault(key, []).extend(value.split("+"))
+            else:
+                yield key, value
+        elif word.isdigit() and not last:
+            yield "r", word
+        elif word == "dora":
+            yield word, True
+        elif last in lists and word:
+            lists[last].extend(word.split("+"))
+        elif word:
+            yield word, ""
+    yield from lists.items()
+
+
+def _value(name: str, value: Any) -> Any:
+    """The value of a field, as the record takes it."""
+    if name == "rank":
+        if isinstance(value, str) and re.fullmatch(r"-?\d{1,9}", value):
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError("the rank is a whole number of at least 1")
+        return value
+    if name == "dropout":
+        try:
+            share = float(value)
+        except (TypeError, ValueError):
+            share = -1.0
+        if not 0 <= share < 1:
+            raise ValueError("must be a share of at least 0 and below 1")
+        return share
+    if name == "base":
+        if value not in STORED_BYTES:
+            near = nearest(str(value), STORED_BYTES)
+            raise ValueError(f"did you mean {near[0]}?" if near else f"must be one of {', '.join(STORED_BYTES)}")
+        return value
+    if name == "dora":
+        if value not in (True, False, "true", "false", "1", "0", ""):
+            raise ValueError("must be true or false")
+        return value in (True, "true", "1", "")
+    entries = [value] if isinstance(value, str) else list(value)
+    if name == "layers":
+        return tuple(_range(entry) for entry in entries)
+    named = tuple(str(entry) for entry in entries if entry)
+    return tuple(_part(entry) for entry in named) if name == "train" else named
+
+
+def _range(entry: object) -> tuple[int, int]:
+    """First and last layer of `0-15`, or of `7`."""
+    if isinstance(entry, (tuple, list)) and len(entry) == 2:
+        return int(entry[0]), int(entry[1])
+    found = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", str(entry).strip())
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+    if first > last:
+        raise ValueError("must be a range of layers such as 0-15")
+    return first, last
+
+
+def _part(name: str) -> str:
+    part = _PART_NAMES.get(name, name)
+    if part not in PARTS:
+        near = nearest(name, (*PARTS, *_PART_NAMES))
+        raise ValueError(f"no part of a model; did you mean {near[0]}?" if near else "no part of a model has this name")
+    return part
+
+
+def read_freeze(patterns: Iterable[str]) -> tuple[Frozen, ...]:
+    """Parts that are not trained, as a user gives them.
+
+    Args:
+        patterns: `embedding`, `attention`, `layers`, `layers.0-15`, `layers.0-15.mlp`.
+
+    Raises:
+        InputError: one that names no part.
+    """
+    found, problems = [], []
+    for pattern in patterns:
+        words = str(pattern).strip().removeprefix("model.").split(".")
+        inside = words[0] == "layers"
+        try:
+            span = None
+            if inside and len(words) > 1 and re.match(r"\d", words[1]):
+                span = _range(words.pop(1))
+            part = "layers" if inside and len(words) == 1 else _part(".".join(words[1:] if inside else words))
+            found.append(Frozen(part=part, layers=span))
+        except ValueError as error:
+            names = f"{', '.join(PARTS)}, layers, layers.0-15 or layers.0-15.mlp"
+            problems.append(Problem(what=f"--freeze {pattern}", why=str(error), fix=f"freeze {names}", field="freeze"))
+    if problems:
+        raise InputError(problems)
+    return tuple(found)
+
+
+def _lora_problems(model: ModelSpec, lora: Lora) -> Iterator[Problem]:
+    """Targets that match nothing, a rank no module has room for, layers and parts that are not there."""
+    products = {
+        op.name: op
+        for kind in replace(model, tuning=None).kinds()
+        for op in layer_work(kind, model.hidden, "flash").ops
+        if isinstance(op, Linear)
+    }
+    names = {name for op in products.values() for module in modules_of(op) for name in module.names}
+    for target in lora.targets:
+        if target != ALL_LINEAR and target not in names:
+            close = nearest(target, (*sorted(names), ALL_LINEAR))
+            usual = sorted({m.names[0] for op in products.values() for m in modules_of(op) if m.single})
+            fix = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(usual)}; or say {ALL_LINEAR}"
+            what = f"LoRA target {target!r} matches no module of {model.name}"
+            yield Problem(what=what, why="an adapter stands beside a product of a layer", fix=fix, field="lora")
+    widths = [
+        (min(sum(u * w for u, w in op.inputs), sum(u * w for u, w in module.outputs)), module.names[0])
+        for op in products.values()
+        for module in targeted(op, lora.targets)
+    ]
+    if not widths and not [target for target in lora.targets if target != ALL_LINEAR]:
+        what = f"{model.name} has no product that an adapter could stand beside"
+        yield Problem(what=what, why="its layers have no matrix products", fix="train it in full", field="lora")
+    narrow = min(widths, default=(lora.rank, ""))
+    if lora.rank > narrow[0]:
+        yield Problem(
+            what=f"LoRA rank {lora.rank} is above the width {narrow[0]} of {narrow[1]} of {model.name}",
+            why="an adapter of a higher rank than its module holds more than the module itself",
+            fix=f"use a rank of at most {narrow[0]}, usually 8 to 64",
+            field="lora",
+        )
+    for _, last in lora.layers:
+        yield from _beyond(model, last, "lora")
+    yield from _absent(model, lora.train, "lora")
+
+
+def _frozen_problems(model: ModelSpec, frozen: Iterable[Frozen]) -> Iterator[Problem]:
+    for one in frozen:
+        if one.layers is not None:
+            yield from _beyond(model, one.layers[1], "freeze")
+    yield from _absent(model, [one.part for one in frozen if one.part != "layers"], "freeze")
+
+
+def _beyond(model: ModelSpec, last: int, field: str) -> Iterator[Problem]:
+    if last >= model.num_layers:
+        what = f"layer {last} of {model.name}"
+        why = f"it has {model.num_layers} layers, numbered from 0"
+        yield Problem(what=what, why=why, fix=f"use at most {model.num_layers - 1}", field=field)
+
+
+def _absent(model: ModelSpec, parts: Iterable[str], field: str) -> Iterator[Problem]:
+    parts = tuple(parts)
+    routed = [part for part in parts if part in ("experts", "router") and not model.is_moe]
+    for part in routed:
+        yield Problem(
+            what=f"the {part} of {model.name}", why="it is a dense model", fix=f"leave {part} out", field=field
+        )
+    if model.tied_embeddings and "head" in parts and "embedding" not in parts:
+        yield Problem(
+            what=f"the head of {model.name} without its embedding",
+            why="they are one table",
+            fix="say embedding: it stands for both",
+            field=field,
+        )
+
+
+def said(model: ModelSpec) -> str:
+    """What of a model is trained, in a line; empty where all of it is."""
+    tuning = model.tuning
+    if tuning is None:
+        return ""
+    trained, added = trained_parameters(model), adapter_parameters(model)
+    total = model.parameters + added
+    counts = f"{trained:,} parameters trained ({percent(trained / total)}), {total - trained:,} frozen"
+    lora = tuning.lora
+    if lora is None:
+        names = [
+            one.part if one.layers is None else f"{one.part} of layers {one.layers[0]}-{one.layers[1]}"
+            for one in tuning.frozen
+        ]
+        return f"{', '.join(names)} frozen: {counts}"
+    kind = "DoRA" if lora.dora else "LoRA"
+    kind = f"Q{kind}" if lora.base and STORED_BYTES[lora.base] < 1 else kind
+    stored = f", products of the layers stored as {lora.base}" if lora.base else ""
+    besides = f"; {', '.join(lora.train)} trained besides" if lora.train else ""
+    where = ", ".join(f"{first}-{last}" for first, last in lora.layers)
+    limited = f" of layers {where}" if where else ""
+    return f"{kind} of rank {lora.rank} on {', '.join(lora.targets)}{limited}: {counts}{stored}{besides}"

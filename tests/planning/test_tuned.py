@@ -1,0 +1,124 @@
+"""`--lora` and `--freeze` as users write them, and what is wrong with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from meshwright.errors import InputError, Problem
+from meshwright.library.models import spec
+from meshwright.planning.tuned import read_freeze, read_lora, said, with_tuning
+from meshwright.specs.tuning import Frozen, Lora
+
+MODEL = spec("llama-3.1-8b")
+
+
+def problems(lora: object = None, freeze: tuple[str, ...] = (), model: object = MODEL) -> tuple[Problem, ...]:
+    with pytest.raises(InputError) as caught:
+        with_tuning(model, lora, freeze)  # type: ignore[arg-type]
+    assert all(problem.why and problem.field in ("lora", "freeze") for problem in caught.value.problems)
+    return tuple(caught.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("text", "record"),
+    [
+        ("r=16", Lora(rank=16)),
+        ("16", Lora(rank=16)),
+        ("r=8,targets=q_proj,v_proj,base=nf4", Lora(rank=8, targets=("q_proj", "v_proj"), base="nf4")),
+        ("rank=8,target_modules=q_proj+v_proj", Lora(rank=8, targets=("q_proj", "v_proj"))),
+        ("r=8,dora,dropout=0.05", Lora(rank=8, dora=True, dropout=0.05)),
+        ("r=8,layers=0-15,train=embed_tokens,lm_head", Lora(rank=8, layers=((0, 15),), train=("embedding", "head"))),
+        ({"r": 4, "targets": ["o_proj"]}, Lora(rank=4, targets=("o_proj",))),
+        (16, Lora(rank=16)),
+    ],
+)
+def test_adapters_are_read_as_users_write_them(text: object, record: Lora) -> None:
+    assert read_lora(text) == record  # type: ignore[arg-type]
+
+
+def test_parts_are_read_as_users_write_them() -> None:
+    found = read_freeze(("embed_tokens", "model.layers.0-15", "layers.3.mlp", "self_attn", "layers"))
+    assert found == (
+        Frozen(part="embedding"),
+        Frozen(part="layers", layers=(0, 15)),
+        Frozen(part="mlp", layers=(3, 3)),
+        Frozen(part="attention"),
+        Frozen(part="layers"),
+    )
+
+
+def test_nothing_asked_changes_nothing() -> None:
+    assert with_tuning(MODEL, None, ()) is MODEL
+
+
+def test_a_target_that_matches_nothing_is_answered_with_the_nearest() -> None:
+    (problem,) = problems("r=16,targets=q_prj")
+    assert "q_prj" in problem.what
+    assert "q_proj" in problem.fix
+    (problem,) = problems("r=16,targets=nonsense")
+    assert "q_proj" in problem.fix
+    assert "all-linear" in problem.fix
+
+
+@pytest.mark.parametrize(
+    ("lora", "word"),
+    [
+        ("r=0", "at least 1"),
+        ("r=-4", "at least 1"),
+        ("r=a", "at least 1"),
+        ("targets=q_proj", "states no rank"),
+        ("r=5000", "above the width 1024"),
+        ("r=16,base=nf5", "nf4"),
+        ("r=16,dropout=1.5", "below 1"),
+        ("r=16,ranks=4", "unknown setting"),
+        ("r=16,train=brain", "train is"),
+        ("r=16,layers=5-2", "range of layers"),
+        ("r=16,layers=0-40", "numbered from 0"),
+        ("r=16,train=experts", "dense model"),
+        (True, "must be a text"),
+    ],
+)
+def test_adapters_that_cannot_be_are_refused_with_a_reason(lora: object, word: str) -> None:
+    assert any(word in f"{problem.what} {problem.why} {problem.fix}" for problem in problems(lora))
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    assert len(problems("r=0,base=nf5,dropout=2")) == 3
+    assert len(problems("r=5000,targets=q_prj,o_proj,layers=0-40")) == 3
+
+
+@pytest.mark.parametrize(
+    ("freeze", "word"),
+    [
+        (("brain",), "part"),
+        (("atention",), "attention"),
+        (("experts",), "dense model"),
+        (("layers.0-99",), "numbered from 0"),
+        (("layers.9-2",), "range of layers"),
+        (("embedding", "head", "layers"), "freezes everything"),
+    ],
+)
+def test_parts_that_cannot_be_frozen_are_refused_with_a_reason(freeze: tuple[str, ...], word: str) -> None:
+    assert any(word in f"{problem.what} {problem.why} {problem.fix}" for problem in problems(freeze=freeze))
+
+
+def test_a_tied_head_is_not_frozen_without_its_table() -> None:
+    (problem,) = problems(freeze=("head",), model=spec("llama-3.2-1b"))
+    assert "one table" in problem.why
+    assert "embedding" in problem.fix
+
+
+def test_adapters_and_frozen_parts_together_are_refused() -> None:
+    (problem,) = problems("r=16", ("embedding",))
+    assert "--freeze" in problem.fix
+
+
+def test_what_was_understood_names_both_counts() -> None:
+    line = said(with_tuning(MODEL, "r=16,base=nf4", ()))
+    assert "QLoRA of rank 16 on all-linear" in line
+    assert "41,943,040 parameters trained" in line
+    assert "8,030,261,248 frozen" in line
+    assert said(replace(MODEL, tuning=None)) == ""
+    assert "embedding frozen" in said(with_tuning(MODEL, None, ("embedding",)))
