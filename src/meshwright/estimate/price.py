@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.away import HOST_SHARE
@@ -28,10 +29,17 @@ from meshwright.ops.layers import layer_work
 from meshwright.schedules.plan_rows import row_of, schedule_of
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.device import Basis
+from meshwright.specs.lengths import DYNAMIC
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import CoreAttention, LayerWork, Linear, Scan, Scores
 from meshwright.specs.plan import ExecutionPlan, Pipeline
 from meshwright.specs.workload import Workload
+
+if TYPE_CHECKING:
+    from meshwright.estimate.dynapipe import DynamicStep
+
+IN_TASKS = ("compute", "recompute", "tp", "cp", "ep", "pp", "host")
+"""Parts of a step that are spent in tasks of the pipeline."""
 
 
 def estimate_plan(
@@ -90,7 +98,44 @@ def estimate_of(plan: ExecutionPlan, pricer: PlanPricer) -> StepEstimate:
     Returns:
         The estimate.
     """
-    return _result(plan, pricer.run(plan), pricer)
+    run = pricer.run(plan)
+    found = _result(plan, run, pricer)
+    if found.filling is None or pricer.workload.packing != DYNAMIC:
+        return found
+    from meshwright.estimate.dynapipe import dynamic_step  # few jobs group their sequences
+
+    step = dynamic_step(plan, run, pricer)
+    return found if step is None else _regrouped(found, step)
+
+
+def _regrouped(packed: StepEstimate, step: DynamicStep) -> StepEstimate:
+    """The estimate of packed rows with the times of micro-batches that differ."""
+    assert packed.filling is not None
+    slower = step.step_time_s / packed.step_time_s
+    parts = {name: seconds * (step.busy if name in IN_TASKS else 1.0) for name, seconds in packed.breakdown_s}
+    parts["bubble"] = 0.0
+    parts["bubble"] = max(step.step_time_s - sum(parts.values()), 0.0)
+    rest = step.step_time_s / sum(parts.values())
+    filling = replace(
+        packed.filling,
+        padding=step.padding,
+        fullest_rank=1.0,
+        micro_batches=len(step.micro_batches) * step.rounds,
+        packed_step_time_s=packed.step_time_s,
+    )
+    return replace(
+        packed,
+        step_time_s=step.step_time_s,
+        step_time_low_s=packed.step_time_low_s * slower,
+        step_time_high_s=packed.step_time_high_s * slower,
+        tokens_per_s_per_device=packed.tokens_per_s_per_device / slower,
+        mfu=packed.mfu / slower,
+        hfu=packed.hfu / slower,
+        price_per_step=None if packed.price_per_step is None else packed.price_per_step * slower,
+        breakdown_s=tuple((name, seconds * rest) for name, seconds in parts.items()),
+        stages=tuple(replace(stage, busy_s=stage.busy_s * step.busy) for stage in packed.stages),
+        filling=filling,
+    )
 
 
 def _as_measured(

@@ -67,7 +67,7 @@ class PlanPricer:
             transfers_apart: run pipelines once more without transfers, so that `pp` and `bubble` are told apart.
         """
         self._transfers_apart = transfers_apart
-        self.model, self.cluster, self.workload = model, cluster, workload
+        self.model, self.cluster, self.workload, self.hardware = model, cluster, workload, hardware
         self.layout = ModelLayout.of(model, workload.seq_len)
         self.sites = Sites(cluster, workload, hardware)
         self.rows = Rows(model, workload, self.sites)

@@ -130,6 +130,10 @@ class Filling:
     """Share of the sequences that is longer than a row and cut."""
     fullest_rank: float
     """Attended pairs of the fullest data-parallel rank over the mean, expected."""
+    micro_batches: float | None = None
+    """Of a data-parallel rank, where they differ in size."""
+    packed_step_time_s: float | None = None
+    """The same step with rows packed instead, where micro-batches differ in size."""
 
     def to_dict(self) -> dict[str, object]:
         """As data."""
@@ -140,6 +144,11 @@ class Filling:
             "padding": self.padding,
             "cut": self.cut,
             "fullest_rank": self.fullest_rank,
+            **(
+                {}
+                if self.micro_batches is None
+                else {"micro_batches": self.micro_batches, "packed_step_time_s": self.packed_step_time_s}
+            ),
         }
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from meshwright.estimate.attended import attended_pairs
 from meshwright.estimate.result import Filling
 from meshwright.shapes import Float, Int
-from meshwright.specs.lengths import Lengths, Packing
+from meshwright.specs.lengths import DYNAMIC, Lengths, Packing
 from meshwright.specs.operators import CoreAttention
 from meshwright.specs.workload import Workload
 
@@ -149,7 +149,19 @@ def _rows(lengths: Lengths, packing: str, seq_len: int) -> Rows:
     share = np.array([share for _, share in lengths])
     length = np.minimum(own, seq_len)
     how = Packing.read(packing)
-    if how.name == "pack":
+    if how.name == "concat":
+        mean = float(share @ length)
+        one = np.array([1.0])
+        return Rows(
+            seq_len=seq_len,
+            row=np.array([0]),
+            length=np.array([seq_len]),
+            count=one,
+            share=one,
+            tokens=float(seq_len),
+            sequences=seq_len / mean,
+        )
+    if how.name in ("pack", DYNAMIC):
         return _packed(drawn(length, share, DRAWN), seq_len)
     edges = np.array(how.upper_edges(seq_len)) if how.name == "bins" else np.array([seq_len])
     place = np.searchsorted(edges, length)

@@ -8,6 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
+from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.price import estimate_of, plan_pricer
 from meshwright.estimate.result import StepPrice
 from meshwright.estimate.run import PipelineColumns, task_times
@@ -15,6 +16,7 @@ from meshwright.schedules import Kind, Timeline, Times, simulate
 from meshwright.schedules.beside import side_by_side
 from meshwright.shapes import Float
 from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.lengths import DYNAMIC
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.workload import Workload
@@ -75,6 +77,9 @@ def step_timeline(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, w
         InputError: plan, model, workload and cluster do not belong together.
         UnsupportedError: the plan needs something nobody prices yet.
     """
+    if workload.sequence_lengths and workload.packing == DYNAMIC:
+        why, fix = "micro-batches that differ in size are priced, not drawn", "use --packing pack"
+        raise UnsupportedError(Problem(what=f"packing {DYNAMIC}", why=why, fix=fix, field="packing"), code="MW406")
     pricer = plan_pricer(plan, model, cluster, workload)
     estimate, run = estimate_of(plan, pricer), pricer.run(plan)
     pipelines = [pipeline.columns for pipeline in run.pipelines]

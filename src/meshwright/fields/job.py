@@ -79,7 +79,9 @@ class JobFields:
         Kind(metavar="FILE|SHAPE", annotation="str | os.PathLike[str] | Iterable[tuple[int, float]]"),
     )
     packing: str | None = ask(
-        "How sequences of --lengths fill rows of --seq: pack, pad, bins or bins:512,2048.", NAME, usual="pack"
+        "How sequences of --lengths fill rows of --seq: pack, pad, concat, dynapipe, bins or bins:512,2048.",
+        NAME,
+        usual="pack",
     )
     dtype: str | Precision | None = ask(f"Of products: {', '.join(PRECISIONS)}.", NAME, usual="bf16")
     weight_dtype: str | None = _role("weight_dtype", "fp8: weights kept in 8 bits alone, none in 16 beside them.")

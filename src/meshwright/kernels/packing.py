@@ -132,6 +132,22 @@ def drawn(
     return lengths[np.minimum(np.searchsorted(np.cumsum(shares), at), len(lengths) - 1)]
 
 
+def strata(
+    lengths: Int[np.ndarray, " lengths"], shares: Float[np.ndarray, " lengths"], count: int
+) -> Float[np.ndarray, " sequences"]:
+    """So many sequences that have the mean of a distribution: each the mean of one of `count` strata of equal share.
+
+    Args:
+        lengths: ascending.
+        shares: of the sequences, summing to 1.
+        count: how many.
+    """
+    risen = np.concatenate(([0.0], np.cumsum(shares)))
+    total = np.concatenate(([0.0], np.cumsum(shares * lengths)))
+    cuts = np.interp(np.linspace(0.0, risen[-1], count + 1), risen, total)
+    return np.asarray(np.diff(cuts) * count)
+
+
 def fullest_of(values: tuple[float, ...], shares: tuple[float, ...], terms: int, ranks: int) -> float:
     """Expected load of the fullest of equal ranks over the mean load, each rank the sum of random terms.
 

@@ -22,7 +22,7 @@ from meshwright.planning.tuned import said, with_tuning
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.dtypes import DTYPE_BYTES
-from meshwright.specs.lengths import Lengths, Packing, mean_length
+from meshwright.specs.lengths import DYNAMIC, Lengths, Packing, mean_length
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.precision import ROLES, Precision, precision, stated
 from meshwright.specs.software import DEFAULT_SOFTWARE
@@ -82,6 +82,9 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
     lengths = gather.attempt(lambda: _lengths(job))
     if job.global_batch is not None and job.tokens_per_step is not None:
         gather.problem(_BOTH_BATCHES, "MW203")
+    if where is not None and not where.homogeneous and job.packing == DYNAMIC:
+        why, fix = "micro-batches are grouped for one kind of device", "use --packing pack, or one kind of device"
+        gather.problem(Problem(what=f"--packing {DYNAMIC}", why=why, fix=fix, field="packing"), "MW206")
     if where is not None and policy is not None:
         groups, chosen = where.groups, policy
         gather.attempt(lambda: _computes(groups, chosen))
@@ -383,11 +386,16 @@ def _defaults(workload: Workload, model: ModelSpec, cluster: ClusterSpec, price:
         lengths = workload.sequence_lengths
         each = filling.sequences_per_step / workload.global_batch
         cut = f", {100 * filling.cut:.2g}% of them cut to a row" if filling.cut else ""
-        value = (
-            f"{mean_length(lengths):,.0f} tokens on average, at most {lengths[-1][0]:,}{cut}; {workload.packing}: "
-            f"rows of {workload.seq_len:,} hold {significant(each)} sequences "
-            f"and {significant(100 * filling.padding, 2)}% padding, and sequences of a row do not see each other"
+        held = f"rows of {workload.seq_len:,} hold {significant(each)} sequences"
+        rows = {
+            "concat": f"{held}, whose tokens all see each other",
+            DYNAMIC: f"as many sequences a step as rows of {workload.seq_len:,} hold packed, {significant(each)} each",
+        }.get(
+            workload.packing,
+            f"{held} and {significant(100 * filling.padding, 2)}% padding; sequences of a row do not see each other",
         )
+        of_all = f"{mean_length(lengths):,.0f} tokens on average, at most {lengths[-1][0]:,}{cut}"
+        value = f"{of_all}; {workload.packing}: {rows}"
         found.append(Assumption(name="lengths", value=value, basis="assumed"))
     for name, pieces in (("logits and loss", workload.loss_tiles), ("feed-forward parts", workload.mlp_tiles)):
         if pieces > 1:

@@ -36,6 +36,7 @@ from meshwright.search.space import Space
 from meshwright.search.table import Table
 from meshwright.shapes import Float, Int
 from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.lengths import DYNAMIC
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
 
@@ -90,7 +91,7 @@ def search(
         # Nothing leaves the usual reserve free: better a tight plan that says so than none.
         relaxed = _Search(model, cluster, workload, replace(space, tight=True), top, pareto=pareto).run(started)
         return replace(relaxed, relaxed=bool(relaxed.plans))
-    if refine and result.plans and space.pinned("recompute") is None:
+    if refine and result.plans and workload.packing != DYNAMIC and space.pinned("recompute") is None:
         plans = _refined(result.plans, model, cluster, workload)[:top]
         # A plan whose layers recompute one by one lies outside the space; nothing inside is quicker than it either.
         bound_s = min(result.certificate.bound_step_time_s or np.inf, plans[0].estimate.step_time_s)
@@ -211,10 +212,14 @@ class _Search:
         plans = tuple(self._found(plan) for plan in self.queue.best())
         front = tuple(self._found(plan) for plan in self.queue.front) if self.queue.slack > 1.0 else ()
         self.counts.effort[SIMULATED] = self.queue.simulated
-        proven = self.counts.certificate(optimal=bool(plans), started=started)
+        grouped = self.workload.packing == DYNAMIC
+        if grouped:
+            # Searched with packed rows; ranked by the micro-batches that each plan would run.
+            plans = tuple(sorted(plans, key=lambda plan: plan.estimate.step_time_s))
+        proven = self.counts.certificate(optimal=bool(plans) and not grouped, started=started)
         certificate = PlanCertificate(
             **{field.name: getattr(proven, field.name) for field in fields(proven)},
-            bound_step_time_s=plans[0].estimate.step_time_s if plans else None,
+            bound_step_time_s=plans[0].estimate.step_time_s if plans and not grouped else None,
         )
         return SearchResult(plans=plans, pareto=front, certificate=certificate, relaxed=False)
 

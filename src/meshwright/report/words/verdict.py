@@ -75,8 +75,13 @@ def sentence(job: PlannedJob, estimate: StepPrice) -> str:
 
 
 def _padding(estimate: StepEstimate) -> str:
-    """What of the computed tokens is not counted in the rate."""
-    return "" if estimate.filling is None else f" beside {percent(estimate.filling.padding)} padding"
+    """What of the computed tokens is not counted in the rate, and what packed rows would take."""
+    filling = estimate.filling
+    if filling is None:
+        return ""
+    packed = filling.packed_step_time_s
+    instead = "" if packed is None else f" ({seconds(packed)} per step with packed rows)"
+    return f" beside {percent(filling.padding)} padding{instead}"
 
 
 def measured_sentence(job: PlannedJob, estimate: StepPrice) -> str:
