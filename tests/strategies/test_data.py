@@ -96,7 +96,7 @@ def test_forward_only_keeps_weights() -> None:
         assert (float(kept.weights[0]), float(kept.total[0])) == (expected, expected)
 
 
-@pytest.mark.parametrize(("optimizer", "bytes_kept"), [("adam", 18), ("sgd", 10), ("sgd-momentum", 14), ("muon", 14)])
+@pytest.mark.parametrize(("optimizer", "bytes_kept"), [("adam", 18), ("sgd", 10), ("sgd-momentum", 14), ("lion", 14)])
 def test_optimizers_keep_their_moments(optimizer: str, bytes_kept: float) -> None:
     assert float(states("z0", 1, optimizer=optimizer).total[0]) == bytes_kept
 

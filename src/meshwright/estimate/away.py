@@ -13,7 +13,7 @@ import numpy as np
 
 from meshwright.estimate.hardware import Hardware
 from meshwright.shapes import Float, Int
-from meshwright.specs.workload import OPTIMIZER_MOMENTS, Workload
+from meshwright.specs.workload import Workload
 from meshwright.strategies.data import Z1, Z3, ShardingColumns
 
 Array = Float[np.ndarray, "..."]
@@ -83,7 +83,7 @@ def state_bytes_away(workload: Workload) -> float:
     """Bytes per parameter that the optimizer keeps: main copy, the weights themselves where there is none, moments."""
     precision = workload.precision
     main = precision.bytes_of("master") or precision.bytes_of("weights")
-    return main + OPTIMIZER_MOMENTS[workload.optimizer] * precision.bytes_of("moments")
+    return main + workload.update.each_bytes(precision.bytes_of("moments"))
 
 
 def states_away(
@@ -108,4 +108,7 @@ def states_away(
     weights = parameters * np.where(sharding.zero >= Z3, 1.0 / shards, 1.0) * sharding.away("weights")
     moved = updated * state_bytes_away(workload) + weights * precision.bytes_of("weights")
     on_disk = sharding.away("disk")
+    if workload.update.paged and workload.training:
+        share = np.where(sharding.zero >= Z1, 1.0 / shards, 1.0)
+        moved = moved + parameters * share * workload.update.each_bytes(precision.bytes_of("moments"))
     return moved * (1.0 - on_disk) + updated * precision.bytes_of("gradients"), moved * on_disk

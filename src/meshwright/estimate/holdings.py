@@ -13,6 +13,7 @@ import numpy as np
 
 from meshwright.estimate.pipeline import StageCounts
 from meshwright.estimate.run import PipelineColumns, sync_rounds
+from meshwright.estimate.states import EXTRAS
 from meshwright.estimate.sync import DataGroups
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.plan import ExecutionPlan, Worker
@@ -31,6 +32,12 @@ class Updates:
     frozen_dense_bytes: Float[np.ndarray, "plans workers"]
     """Of weights that are not trained, as they are stored."""
     frozen_expert_bytes: Float[np.ndarray, "plans workers"]
+    dense_state_bytes: Float[np.ndarray, "plans workers"]
+    """Beyond what follows from the number of parameters, as `states.Extras`; so the next four."""
+    expert_state_bytes: Float[np.ndarray, "plans workers"]
+    dense_update_s: Float[np.ndarray, "plans workers"]
+    expert_update_s: Float[np.ndarray, "plans workers"]
+    dense_weight_bytes: Float[np.ndarray, "plans workers"]
     forward_s: Float[np.ndarray, "plans workers"]
     """Of one micro-batch."""
     last_s: Float[np.ndarray, "plans workers"]
@@ -64,6 +71,7 @@ def updates_of(columns: PipelineColumns) -> Updates:
         replicated_parameters=columns.replicated_parameters,
         frozen_dense_bytes=columns.frozen_dense_bytes,
         frozen_expert_bytes=columns.frozen_expert_bytes,
+        **{name: getattr(columns, name) for name in EXTRAS},
         forward_s=columns.forward_s.sum(axis=2),
         last_s=last_s.sum(axis=2),
         micro_batches=np.full((1, 1), float(micro_batches)),

@@ -10,12 +10,13 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from meshwright.estimate.hardware import Hardware
+from meshwright.estimate.states import Extras, extras, has_extras, minus
 from meshwright.estimate.work import ModuleSeconds, WorkSeconds, price_work
 from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import layer_work
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import LayerSpec, ModelSpec
-from meshwright.specs.operators import LayerWork
+from meshwright.specs.operators import LayerWork, Linear
 from meshwright.specs.strategy import Recompute
 from meshwright.specs.workload import Workload
 from meshwright.strategies.base import StrategyColumns, local_units
@@ -91,6 +92,12 @@ class ItemCosts:
     frozen_expert_bytes: Float[np.ndarray, "rows items"]
     recompute_flop: Float[np.ndarray, "rows items"]
     """Computed a second time by the device."""
+    dense_state_bytes: Float[np.ndarray, "rows items"]
+    """Optimizer states beyond those of as many parameters of the usual kind, as `states.Extras`; so the next four."""
+    expert_state_bytes: Float[np.ndarray, "rows items"]
+    dense_update_s: Float[np.ndarray, "rows items"]
+    expert_update_s: Float[np.ndarray, "rows items"]
+    dense_weight_bytes: Float[np.ndarray, "rows items"]
 
     @property
     def compute_s(self) -> Float[np.ndarray, "rows items"]:
@@ -127,6 +134,8 @@ def item_costs(
         return priced[work]
 
     table = local_units(model.vocab, columns.tp) * model.hidden
+    if has_extras(workload):
+        _add_extras(parts, items, columns, model, hardware, workload)
     for number, item in enumerate(items):
         if item.part in ("tie", "copy"):
             held = table if item.part == "copy" else -table
@@ -153,6 +162,43 @@ def item_costs(
             parts["dense_parameters"][:, number] -= head.dense_parameters
             parts["frozen_dense_bytes"][:, number] -= head.frozen_dense_bytes
     return ItemCosts(**parts)
+
+
+def _add_extras(
+    parts: dict[str, Float[np.ndarray, "rows items"]],
+    items: tuple[Item, ...],
+    columns: StrategyColumns,
+    model: ModelSpec,
+    hardware: Hardware,
+    workload: Workload,
+) -> None:
+    """States and weights that do not follow from the number of parameters."""
+    found: dict[tuple[LayerWork, bool, bool], Extras] = {}
+
+    def of(work: LayerWork, *, edge: bool, quantised: bool) -> Extras:
+        key = (work, edge, quantised)
+        if key not in found:
+            found[key] = extras(work, columns, hardware, workload, edge=edge, quantised=quantised)
+        return found[key]
+
+    embedding = of(edge_work(model, "embedding"), edge=True, quantised=False)
+    head = of(edge_work(model, "head"), edge=True, quantised=False)
+    for number, item in enumerate(items):
+        if item.part in ("tie", "copy"):
+            # Where the table is shared the head keeps its norm.
+            ops = tuple(op for op in edge_work(model, "head").ops if isinstance(op, Linear))
+            shared = of(replace(edge_work(model, "head"), ops=ops), edge=True, quantised=False)
+            sums = [minus(Extras.nothing(columns.rows), shared) if item.part == "tie" else embedding]
+        elif item.part == "mtp":
+            works = _works(item, model, workload)[:2]
+            sums = [of(work, edge=False, quantised=quantised) for work, quantised, _ in works]
+        elif item.part == "layer":
+            sums = [of(work, edge=False, quantised=quantised) for work, quantised, _ in _works(item, model, workload)]
+        else:
+            sums = [embedding if item.part == "embedding" else head]
+        for one in sums:
+            for field in fields(Extras):
+                parts[field.name][:, number] += getattr(one, field.name)
 
 
 def _works(item: Item, model: ModelSpec, workload: Workload) -> list[tuple[LayerWork, bool, Recompute]]:

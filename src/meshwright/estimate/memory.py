@@ -73,6 +73,11 @@ class WorkerLoad:
     """Process groups with more than one rank."""
     offload_weights: Array
     """Share of the weights on the host."""
+    dense_state_bytes: Array | float = 0.0
+    """Optimizer states beyond what follows from the number of parameters."""
+    expert_state_bytes: Array | float = 0.0
+    dense_weight_bytes: Array | float = 0.0
+    """Weights beyond it."""
     away: Array | float = 0.0
     """Activations in host memory at the peak."""
     weight_versions: Array | float = 1.0
@@ -105,9 +110,11 @@ def worker_bytes(load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware
     split = sharding.gathers_layers
     frozen = load.frozen_dense_bytes / np.where(split, sharding.shard, 1)
     frozen = frozen + load.frozen_expert_bytes / np.where(split, sharding.expert_shard, 1)
+    weights = weights + dense.wide * load.dense_weight_bytes
     weights = (weights * load.weight_versions + frozen) * (1.0 - load.offload_weights)
     gradients = dense.gradients * load.dense_parameters + experts.gradients * load.expert_parameters
     optimizer = dense.optimizer * load.dense_parameters + experts.optimizer * load.expert_parameters
+    optimizer = optimizer + dense.states * load.dense_state_bytes + experts.states * load.expert_state_bytes
     # The gradients of one layer wait for their turn to leave.
     gradients = gradients + (
         sharding.away("gradients")

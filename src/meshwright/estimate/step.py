@@ -19,6 +19,7 @@ from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.holdings import Holding, Updates, all_updates, beside, picked, whole_holding
 from meshwright.estimate.memory import ALL_KINDS, WorkerBytes, WorkerLoad, always_bytes, worker_bytes
 from meshwright.estimate.run import PipelineColumns, activations, activations_away, busy_s, run_s, weight_versions
+from meshwright.estimate.states import EXTRA_BYTES, shared_update_s
 from meshwright.estimate.sync import DataNetwork, Partners, StepSync, joined, step_sync
 from meshwright.kernels.collectives import all_reduce_s
 from meshwright.shapes import Float, Int
@@ -243,6 +244,9 @@ def sync_of(work: Updates, hardware: Hardware, workload: Workload, partners: Par
         network,
         workload,
     )
+    if work.dense_update_s.any() or work.expert_update_s.any():
+        more_s = shared_update_s(work.dense_update_s, work.expert_update_s, work.sharding)
+        once = replace(once, optimizer_s=once.optimizer_s + more_s)
     if work.replicated_parameters.any():
         summed_s = network.tensor_sum_s(work.replicated_parameters, work.sharding, workload)
         once = replace(once, gradients_s=once.gradients_s + summed_s)
@@ -299,6 +303,7 @@ def _memory(
             expert_parameters=one.updates.expert_parameters,
             frozen_dense_bytes=one.updates.frozen_dense_bytes,
             frozen_expert_bytes=one.updates.frozen_expert_bytes,
+            **{name: getattr(one.updates, name) for name in EXTRA_BYTES},
             communicators=one.communicators,
             offload_weights=one.offload_weights,
             weight_versions=versions[:, one.places],

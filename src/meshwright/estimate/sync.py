@@ -246,7 +246,7 @@ def step_sync(
     Returns:
         Exposed seconds.
     """
-    precision, hardware = workload.precision, network.hardware
+    precision, hardware, kind = workload.precision, network.hardware, workload.update
     weight, reduce = sharding.gathered_bytes(precision), sharding.reduced_bytes(precision)
     zero = sharding.zero
     slowdown, on_time = hardware.efficiency.overlap_slowdown, hardware.software.overlap
@@ -275,6 +275,14 @@ def step_sync(
             each = each + scattered * buckets
             traffic = optimizer_traffic_bytes(sharding, shards, precision, workload.optimizer) * parameters
             optimizer_s = optimizer_s + traffic / hardware.achieved_memory_bytes_per_s
+            if kind.paged:
+                # Pages of states come for the update and leave again.
+                paged = 2 * kind.each_bytes(precision.bytes_of("moments")) * parameters
+                optimizer_s = optimizer_s + paged * np.where(zero >= Z1, 1.0 / shards, 1.0) / hardware.host_bytes_per_s
+            if kind.whole:
+                # Shards of a matrix go to the rank that updates it, in 16 bits, and the update's come back.
+                exchanged = network.gather_s(parameters * 2.0, expert=expert) * 2
+                optimizer_s = optimizer_s + exchanged * (zero == Z3)
             away = update_away(parameters, shards, sharding, hardware, workload)
             copied_s, streamed_s = copied_s + away.copied_s, streamed_s + away.streamed_s
             host_s = host_s + away.update_s

@@ -372,13 +372,19 @@ def _formats(recipe: Precision) -> str:
     return ", ".join(parts)
 
 
+def _optimizer(workload: Workload) -> str:
+    """The optimizer, with what it keeps where that is not the usual two moments."""
+    kind = workload.update
+    return workload.optimizer if kind.name in ("adam", "adamw") else f"{kind.describe()}: {kind.summary}"
+
+
 def _defaults(workload: Workload, model: ModelSpec, cluster: ClusterSpec, price: float | None) -> list[Assumption]:
     """Choices of recipe and hardware that shape the answer, whoever made them."""
     recipe = workload.precision
     compute, group = recipe.compute, cluster.groups[0]
     found = [
         Assumption(name="dtype", value=f"{recipe.name}: {_formats(recipe)}", basis="assumed"),
-        Assumption(name="optimizer", value=workload.optimizer, basis="assumed"),
+        Assumption(name="optimizer", value=_optimizer(workload), basis="assumed"),
         Assumption(name="attention", value=f"{workload.attention_kernel} kernel", basis="assumed"),
     ]
     filling = filling_of(workload, 1)

@@ -12,6 +12,7 @@ from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.items import ItemCosts, item_costs
 from meshwright.estimate.memory import TIGHT_SHARE, WorkerLoad, worker_bytes
 from meshwright.estimate.pipeline import BoundaryColumns, Placed, boundary_columns, data_groups, sync_layers
+from meshwright.estimate.states import EXTRA_BYTES, EXTRA_SECONDS, has_extras, shared_update_s
 from meshwright.estimate.sync import DataGroups, DataNetwork, step_sync
 from meshwright.search.geometry import Shape, ShapeFactory
 from meshwright.search.grid import Grid, divisors
@@ -179,6 +180,9 @@ class Block:
         self._bare = self._terms(self.costs, self.costs.forward_s, self.costs.backward_s, self.boundary.transfer_s)
         self._first_dense = self.costs.dense_parameters @ self.first.T
         self._first_experts = self.costs.expert_parameters @ self.first.T
+        self.uneven = has_extras(self.workload)
+        if self.uneven:
+            self._first_update_s = [getattr(self.costs, name) @ self.first.T for name in EXTRA_SECONDS]
 
     def _stack(self) -> None:
         """Shapes padded to equal numbers of paths and worker classes, so that one product serves all."""
@@ -268,7 +272,7 @@ class Block:
         if not len(pair_row):
             return _candidates(found), 0, 0
         activations, transient, dense, experts, largest = self._pair_memory(pair_row, pair_shape)
-        frozen = self._pair_frozen(pair_row, pair_shape)
+        beyond = self._pair_frozen(pair_row, pair_shape) | self._pair_extras(pair_row, pair_shape)
         for number, choice in enumerate(self.shardings):
             legal = np.flatnonzero(self.rows.legal(choice)[pair_row])
             if not len(legal):
@@ -286,7 +290,7 @@ class Block:
                 communicators=self.boundary.communicators[rows][:, None],
                 offload_weights=np.zeros((len(rows), 1)),
                 weight_versions=self.versions[shapes],
-                **{name: values[legal] for name, values in frozen.items()},
+                **{name: values[legal] for name, values in beyond.items()},
             )
             peak = worker_bytes(load, sharding, self.hardware, self.workload).peak.max(axis=1)
             fit = np.flatnonzero(peak <= self.limit_bytes)
@@ -337,6 +341,16 @@ class Block:
         largest = np.where(held > 0, whole[rows][:, None, :], 0.0).max(axis=2)
         return {**found, "largest_frozen_bytes": largest}
 
+    def _pair_extras(
+        self, rows: Int[np.ndarray, "pairs"], shapes: Int[np.ndarray, "pairs"]
+    ) -> dict[str, Float[np.ndarray, "pairs workers"]]:
+        """Bytes of the fullest workers of every pair beyond what follows from the number of their parameters."""
+        if not self.uneven:
+            return {}
+        held = self.held[shapes]
+        tables = {name: getattr(self.costs, name)[rows] for name in EXTRA_BYTES}
+        return {name: np.einsum("ni,nwi->nw", table, held, optimize=False) for name, table in tables.items()}
+
     def _step_bound_s(
         self, choice: Sharding, rows: Int[np.ndarray, "picked"], shapes: Int[np.ndarray, "picked"]
     ) -> Float[np.ndarray, "picked"]:
@@ -362,7 +376,11 @@ class Block:
             DataNetwork(picked, groups, self.hardware),
             self.workload,
         )
-        around = (step.gradients_s + step.gather_s + step.optimizer_s + step.offload_s)[:, 0] * self.updates[shapes]
+        optimizer_s = step.optimizer_s
+        if self.uneven:
+            dense_s, expert_s = (seconds[rows, shapes][:, None] for seconds in self._first_update_s)
+            optimizer_s = optimizer_s + shared_update_s(dense_s, expert_s, picked)
+        around = (step.gradients_s + step.gather_s + optimizer_s + step.offload_s)[:, 0] * self.updates[shapes]
         return terms.pipeline_s[place, shapes] + around + self.boundary.tied_s[rows] * self.apart[shapes]
 
 

@@ -19,7 +19,7 @@ from meshwright.search.grid import Grid
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import LayerWork
-from meshwright.specs.workload import OPTIMIZER_MOMENTS, Workload
+from meshwright.specs.workload import Workload
 
 PerRow = Float[np.ndarray, "rows"]
 EXPERT_MODULES = ("moe", "moe_act")
@@ -172,7 +172,8 @@ def row_bounds(
     precision = workload.precision
     least = precision.bytes_of("weights")
     if workload.training:
-        moments = OPTIMIZER_MOMENTS[workload.optimizer] * precision.bytes_of("moments")
+        kind = workload.update
+        moments = 0.0 if kind.paged else kind.least_bytes(precision.bytes_of("moments"))
         main = max(precision.bytes_of("master"), precision.bytes_of("weights"))
         least = min(2 * main, precision.bytes_of("weights") + precision.bytes_of("gradients") + main) + moments
     shards = np.maximum(stage // (grid.ep * grid.etp), 1)

@@ -5,22 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from meshwright.errors import Problem, UnsupportedError, unknown_name
+from meshwright.errors import InputError, Problem
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.check import Check
 from meshwright.specs.lengths import Packing, check_lengths, describe_lengths
+from meshwright.specs.optimizers import Optimizer, optimizer_named
 from meshwright.specs.precision import PRECISIONS, Precision
 from meshwright.specs.software import DEFAULT_SOFTWARE
-
-OPTIMIZER_MOMENTS: dict[str, float] = {
-    "adam": 2.0,
-    "adamw": 2.0,
-    "sgd": 0.0,
-    "sgd-momentum": 1.0,
-    "muon": 1.0,
-    "lion": 1.0,
-}
-"""States per parameter, each in the format of `Precision.moments`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +58,22 @@ class Workload:
             check_lengths(check, self.sequence_lengths)
         check.done()
         Packing.read(self.packing)
-        if self.optimizer not in OPTIMIZER_MOMENTS:
-            raise UnsupportedError(unknown_name("optimizer", self.optimizer, OPTIMIZER_MOMENTS), code="MW404")
+        kind = optimizer_named(self.optimizer)
+        if kind.own_formats and self.precision.moments != "fp32":
+            raise InputError(
+                Problem(
+                    what=f"moments in {self.precision.moments} with {kind.name}",
+                    why=f"{kind.name} says itself how it keeps its states: {kind.summary}",
+                    fix="leave --moment-dtype out, or use --optimizer adamw",
+                    field="moment_dtype",
+                ),
+                code="MW206",
+            )
+
+    @property
+    def update(self) -> Optimizer:
+        """What the optimizer keeps and computes."""
+        return optimizer_named(self.optimizer)
 
     @property
     def tokens_per_step(self) -> int:

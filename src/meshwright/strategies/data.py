@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.shapes import Bool, Float, Int
+from meshwright.specs.optimizers import optimizer_named
 from meshwright.specs.precision import Precision
-from meshwright.specs.workload import OPTIMIZER_MOMENTS
 
 Z0, Z1, Z2, Z3 = 0, 1, 2, 3
 
@@ -87,6 +87,10 @@ class StateBytes:
     gradients: Float[np.ndarray, "..."]
     optimizer: Float[np.ndarray, "..."]
     """Main copy and moments, less what lives on the host."""
+    states: Float[np.ndarray, "..."] | float = 0.0
+    """Share of the moments of a parameter that stays on the device."""
+    wide: Float[np.ndarray, "..."] | float = 0.0
+    """Share of its weight."""
 
     @property
     def total(self) -> Float[np.ndarray, "..."]:
@@ -105,7 +109,7 @@ def state_bytes(
         sharding: the choice, per row.
         shards: ranks that share the states of these parameters, per row.
         precision: formats of the roles.
-        optimizer: name in OPTIMIZER_MOMENTS.
+        optimizer: as `optimizer_named` reads it.
         training: False keeps weights only.
 
     Returns:
@@ -126,13 +130,21 @@ def state_bytes(
     )
     if not training:
         zero = np.zeros(np.shape(shards))
-        return StateBytes(weights=np.where(sharding.fsdp, weight * by_zero[2], weights), gradients=zero, optimizer=zero)
+        alone = np.where(sharding.fsdp, weight * by_zero[2], weights)
+        return StateBytes(weights=alone, gradients=zero, optimizer=zero, wide=by_zero[2])
     gradient = precision.bytes_of("gradients") + (4.0 if precision.master_gradient_copy else 0.0)
     gradients = np.where(sharding.fsdp, fsdp_weight * by_zero[2], gradient * by_zero[1])
     gradients = gradients * (1.0 - sharding.away("gradients"))
-    moments = OPTIMIZER_MOMENTS[optimizer] * precision.bytes_of("moments")
-    states = (moments + np.where(sharding.fsdp, 0.0, master)) * by_zero[0]
-    return StateBytes(weights=weights, gradients=gradients, optimizer=states * (1.0 - sharding.offload_optimizer))
+    kind = optimizer_named(optimizer)
+    moments = 0.0 if kind.paged else kind.each_bytes(precision.bytes_of("moments"))
+    kept = by_zero[0] * (1.0 - sharding.offload_optimizer)
+    return StateBytes(
+        weights=weights,
+        gradients=gradients,
+        optimizer=(moments + np.where(sharding.fsdp, 0.0, master)) * kept,
+        states=0.0 if kind.paged else kept,
+        wide=np.where(sharding.fsdp, np.where(sharding.reshard, 0.0, 1.0), by_zero[2]),
+    )
 
 
 def optimizer_traffic_bytes(
@@ -141,7 +153,7 @@ def optimizer_traffic_bytes(
     """Device memory traffic of one update per parameter of the rank: read gradient twice (norm, update), read and write
     main copy and moments, write weights; over the share the rank updates."""
     master = precision.bytes_of("master") or precision.bytes_of("weights")
-    moments = OPTIMIZER_MOMENTS[optimizer] * precision.bytes_of("moments")
+    moments = optimizer_named(optimizer).each_bytes(precision.bytes_of("moments"))
     touched = 2 * precision.bytes_of("gradients") + 2 * (master + moments) + precision.bytes_of("weights")
     updated = np.where(sharding.zero >= Z1, 1.0 / shards, 1.0)
     return touched * updated * (1.0 - sharding.offload_optimizer)

@@ -10,6 +10,7 @@ from typing import Any
 from meshwright.errors import InputError, Problem
 from meshwright.formats.megatron.layout import read_layout
 from meshwright.formats.megatron.model import read_facts
+from meshwright.formats.megatron.optimizers import read_optimizer
 from meshwright.formats.megatron.options import Values, read_options
 from meshwright.formats.megatron.precision import read_precision
 from meshwright.formats.megatron.shell import Script, read_script
@@ -144,10 +145,8 @@ def _workload(values: Values, problems: list[Problem]) -> dict[str, Any]:
     for flag, name in (("--seq-length", "seq_len"), ("--global-batch-size", "global_batch")):
         if values.has(flag):
             found[name] = values.whole(flag)
-    optimizer = values.text("--optimizer", "adam").removeprefix("dist_")
-    if optimizer == "sgd" and values.number("--sgd-momentum", 0.9) > 0:
-        optimizer = "sgd-momentum"
-    found["optimizer"] = optimizer
+    found["optimizer"], more = read_optimizer(values)
+    problems += more
     unfused = values.text("--attention-backend") in ("unfused", "local")
     found["attention_kernel"] = "materialised" if unfused else "flash"
     return found

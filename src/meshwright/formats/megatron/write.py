@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.formats.megatron.model import model_flags
+from meshwright.formats.megatron.optimizers import OPTIMIZERS, optimizer_flags
 from meshwright.formats.megatron.options import known_options
 from meshwright.formats.megatron.precision import precision_flags
 from meshwright.formats.megatron.strategy import strategy_flags, strategy_refusal
@@ -20,15 +21,6 @@ from meshwright.specs.row_of import Homogeneous, homogeneous, row_from
 Flags = list[tuple[str, str]]
 
 COMMIT = "d98e8a64"
-OPTIMIZERS = {
-    "adam": [("--optimizer", "adam")],
-    "adamw": [("--optimizer", "adam")],
-    "sgd": [("--optimizer", "sgd"), ("--sgd-momentum", "0.0")],
-    "sgd-momentum": [("--optimizer", "sgd")],
-    "muon": [("--optimizer", "muon")],
-    "lion": [("--optimizer", "lion")],
-}
-"""Adam decouples weight decay there, as AdamW does."""
 VOCAB_MULTIPLE = 128
 
 
@@ -143,11 +135,15 @@ def _workload_flags(job: Job, found: Homogeneous | None) -> tuple[Flags, list[Pr
     precision = (strategy.precision if strategy else None) or workload.precision
     formats, format_problems = precision_flags(precision, sharded=zero > 0)
     problems += format_problems
-    if workload.optimizer not in ("adam", "adamw", "sgd", "sgd-momentum") and zero >= 2:
+    if workload.update.name not in ("adam", "adamw", "sgd", "sgd-momentum") and zero >= 2:
         refuse("optimizer", workload.optimizer, "sharding gradients or weights knows adam and sgd only", "use z1")
     if strategy and precision.activations == "fp16" and zero == 3 and not strategy.data.reshard:
         refuse("precision", precision.name, "torch FSDP does not run in fp16 there", "use bf16")
-    flags += [*formats, *OPTIMIZERS[workload.optimizer]]
+    chosen = optimizer_flags(workload.update)
+    if chosen is None:
+        known = ", ".join(OPTIMIZERS)
+        refuse("optimizer", workload.optimizer, f"it has {known}, with their usual settings", "use one of these")
+    flags += [*formats, *(chosen or [])]
     if workload.attention_kernel == "materialised":
         flags.append(("--attention-backend", "unfused"))
     return flags, problems

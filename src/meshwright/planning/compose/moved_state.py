@@ -129,7 +129,7 @@ def _bytes_by_layer(model: ModelSpec, workload: Workload) -> list[tuple[float, .
     """Bytes of each kind of state of each layer, of the embedding and of the head."""
     recipe = workload.precision
     weight = recipe.bytes_of("weights")
-    state = 2 * recipe.bytes_of("moments") if workload.optimizer != "sgd" else 0.0
+    state = workload.update.each_bytes(recipe.bytes_of("moments"))
     state += recipe.bytes_of("master") if recipe.master else 0.0
     of_kind: dict[LayerSpec, tuple[float, ...]] = {}
     for layer in model.kinds():

@@ -17,8 +17,9 @@ from meshwright.search.space import Space
 from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec
 from meshwright.specs.device import DeviceSpec
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.optimizers import optimizer_named
 from meshwright.specs.row import default_schedule
-from meshwright.specs.workload import OPTIMIZER_MOMENTS, Workload
+from meshwright.specs.workload import Workload
 from meshwright.units import GIB, gib, of_capacity, seconds
 
 MOST_DEVICES = 65_536
@@ -153,14 +154,15 @@ def _larger_memory(
 
 
 def _other_optimizer(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:
-    """An optimizer that keeps one state per parameter instead of two."""
-    moments = OPTIMIZER_MOMENTS[workload.optimizer]
+    """An optimizer that keeps fewer bytes of most parameters."""
+    moment = workload.precision.bytes_of("moments")
+    kept = workload.update.least_bytes(moment)
     for name in ("muon", "lion"):
-        if OPTIMIZER_MOMENTS[name] < moments:
+        other = optimizer_named(name)
+        if other.least_bytes(moment) < kept:
             found = _searched(model, cluster, replace(workload, optimizer=name), space_for)
             if found:
-                text = f"{OPTIMIZER_MOMENTS[name]:.0f} state per parameter instead of {moments:.0f}"
-                yield _repair(f"--optimizer {name}", text, *found, cluster, changes_training=True)
+                yield _repair(f"--optimizer {name}", other.summary, *found, cluster, changes_training=True)
             return
 
 

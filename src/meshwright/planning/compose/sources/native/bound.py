@@ -24,7 +24,7 @@ from meshwright.ops.layers import layer_work
 from meshwright.shapes import Float
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import CoreAttention, LayerWork, Linear, Vector
-from meshwright.specs.workload import OPTIMIZER_MOMENTS, Workload
+from meshwright.specs.workload import Workload
 
 
 def least_step_s(model: ModelSpec, workload: Workload, devices: list[tuple[Hardware, int]]) -> float:
@@ -127,7 +127,7 @@ def _update_s(model: ModelSpec, workload: Workload, devices: list[tuple[Hardware
         return 0.0
     precision = workload.precision
     main = precision.bytes_of("master") or precision.bytes_of("weights")
-    moments = OPTIMIZER_MOMENTS[workload.optimizer] * precision.bytes_of("moments")
+    moments = workload.update.least_bytes(precision.bytes_of("moments"))
     touched = 2 * precision.bytes_of("gradients") + 2 * (main + moments) + precision.bytes_of("weights")
     bandwidth = sum(count * hardware.achieved_memory_bytes_per_s for hardware, count in devices)
     return trained_parameters(model) * touched / bandwidth + min(hardware.software.step_s for hardware, _ in devices)

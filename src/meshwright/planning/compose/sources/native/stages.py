@@ -19,6 +19,7 @@ from meshwright.estimate.items import FULL, NONE, SELECTIVE, Item, ItemCosts, it
 from meshwright.estimate.legality import model_rules
 from meshwright.estimate.memory import WorkerLoad, worker_bytes
 from meshwright.estimate.pipeline import Placed, boundary_columns, data_groups, sync_layers
+from meshwright.estimate.states import EXTRA_BYTES, shared_update_s
 from meshwright.estimate.sync import DataNetwork, step_sync
 from meshwright.search.block import PLAIN_SHARDINGS, Sharding, sharding_columns
 from meshwright.search.grid import COLUMNS, Grid, context_levels, divisors, grid_degrees
@@ -320,7 +321,8 @@ def _sharded(
     # The one formula of memory is linear in all of these: what each part adds is the difference to an empty device.
     empty = peak()
     frozen = {"frozen_dense_bytes": costs.frozen_dense_bytes, "frozen_expert_bytes": costs.frozen_expert_bytes}
-    state = peak(dense_parameters=dense, expert_parameters=experts, **frozen) - empty
+    more = {name: getattr(costs, name) for name in EXTRA_BYTES}
+    state = peak(dense_parameters=dense, expert_parameters=experts, **frozen, **more) - empty
     kept = peak(activations=costs.kept_bytes) - empty
     largest = {"largest_dense": dense, "largest_expert": experts, "largest_frozen_bytes": sum(frozen.values())}
     transient = peak(transient=costs.transient_bytes, **largest) - empty
@@ -338,6 +340,7 @@ def _sharded(
     )
     always_s = hardware.software.step_s * workload.training
     sync_s = (around.gradients_s + around.gather_s + around.optimizer_s + around.offload_s - always_s) / usual
+    sync_s = sync_s + shared_update_s(costs.dense_update_s, costs.expert_update_s, sharding)
     kinds, edge = len(model.kinds()), 3 * len(model.kinds())
 
     def parts(values: Float[np.ndarray, "rows items"], mode: int, *, largest: bool = False) -> np.ndarray:

@@ -1,0 +1,220 @@
+"""Optimizer states and weights of one layer where its parameters do not all have the same: what each has more, or less.
+
+Most optimizers keep as many bytes of every parameter, and memory and update follow from the number of parameters. What
+depends on the shapes of matrices, or on whether a parameter is a matrix of a layer at all, is added here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from meshwright.estimate.hardware import Hardware
+from meshwright.kernels import collectives, compute
+from meshwright.shapes import Float
+from meshwright.specs.operators import LayerWork, Linear, Vector
+from meshwright.specs.optimizers import Matrix, Product
+from meshwright.specs.workload import Workload
+from meshwright.strategies import TENSORS, expert
+from meshwright.strategies.base import LocalGemm, StrategyColumns, full_width, local_units
+from meshwright.strategies.data import Z1, ShardingColumns
+
+Rows = Float[np.ndarray, "rows"]
+Array = Float[np.ndarray, "..."]
+
+# Of the fp32 peak that decompositions reach. Source: singular values of all gradients of Llama-7B, 4.7e14 FLOP as
+# counted in `galore`, take some ten minutes on an A100; Zhang et al. 2024, Q-GaLore (arXiv 2407.08296), section 1.
+DECOMPOSITION_SHARE = 0.04
+# Bytes of an element of a momentum on its way between tensor ranks. Source: Megatron-LM, muon_tp_mode duplicated, 2026.
+GATHERED_BYTES = 2.0
+
+
+@dataclass(slots=True)
+class Extras:
+    """Beyond what the number of parameters says, per row; negative where less."""
+
+    dense_state_bytes: Rows
+    """Optimizer states of one model-parallel rank, unsharded."""
+    expert_state_bytes: Rows
+    dense_update_s: Rows
+    """Update of all of them on one rank."""
+    expert_update_s: Rows
+    dense_weight_bytes: Rows
+    """Weights kept in 16 bits where those of layers are in 8."""
+
+    @classmethod
+    def nothing(cls, rows: int) -> Extras:
+        """All as the number of parameters says."""
+        return cls(*(np.zeros(rows) for _ in fields(cls)))
+
+
+EXTRAS = tuple(f.name for f in fields(Extras))
+EXTRA_SECONDS = ("dense_update_s", "expert_update_s")
+EXTRA_BYTES = tuple(name for name in EXTRAS if name.endswith("_bytes"))
+
+
+def has_extras(workload: Workload) -> bool:
+    """Whether any parameter of a job has more or less than the others."""
+    precision = workload.precision
+    if precision.bytes_of("weights") < precision.bytes_of("activations"):
+        return True
+    kind = workload.update
+    moment = precision.bytes_of("moments")
+    return workload.training and (kind.matrices or kind.table_bytes(moment) != kind.each_bytes(moment))
+
+
+def extras(
+    work: LayerWork, columns: StrategyColumns, hardware: Hardware, workload: Workload, *, edge: bool, quantised: bool
+) -> Extras:
+    """What the parameters of a layer have beyond their number.
+
+    A fused product of several matrices counts as these, one for each entry of its outputs; keys with values, and gate
+    with up projection, are one matrix each.
+
+    Args:
+        work: its operators.
+        columns: strategies, one per row.
+        hardware: the device and its links.
+        workload: formats and optimizer.
+        edge: embedding or head.
+        quantised: whether its products run in the compute format.
+
+    Returns:
+        Bytes and seconds per row.
+    """
+    found = Extras.nothing(columns.rows)
+    for op in work.ops:
+        if not isinstance(op, (Linear, Vector)) or not op.trained:
+            continue
+        if isinstance(op, Linear):
+            if op.experts:
+                local = expert.shard_experts(op, columns, work.top_k)
+            else:
+                local = TENSORS[columns.tensor].linear(op, columns, 0.0)
+            if not quantised:
+                found.dense_weight_bytes = found.dense_weight_bytes + _wide_bytes(workload) * local.parameters
+            _matrices(found, op, local, columns, hardware, workload, edge=edge)
+        else:
+            held = op.parameters + op.cut_parameters / columns.tp
+            if op.table:
+                rows, width = op.table
+                local_rows = local_units(rows, columns.tp)
+                held = held + local_rows * width
+                _table(found, Matrix(rows=local_rows, columns=width, whole_rows=rows, whole_columns=width), workload)
+            found.dense_weight_bytes = found.dense_weight_bytes + _wide_bytes(workload) * held
+    return found
+
+
+def shared_update_s(dense_s: Array, expert_s: Array, sharding: ShardingColumns) -> Array:
+    """Seconds of a rank's share of updates: whole matrices are dealt out to the ranks that share states.
+
+    Args:
+        dense_s: of all matrices of one model-parallel rank.
+        expert_s: likewise of its experts.
+        sharding: the data-parallel choice.
+    """
+    one = np.ones(np.shape(sharding.shard))
+    dense = dense_s * np.where(sharding.zero >= Z1, 1.0 / sharding.shard, one)
+    experts = expert_s * np.where(sharding.zero >= Z1, 1.0 / sharding.expert_shard, one)
+    return np.asarray((dense + experts) * (1.0 - sharding.offload_optimizer))
+
+
+def minus(one: Extras, other: Extras) -> Extras:
+    """The difference of two."""
+    return Extras(*(getattr(one, f.name) - getattr(other, f.name) for f in fields(Extras)))
+
+
+def _wide_bytes(workload: Workload) -> float:
+    """Of a weight kept in the format of activations where those of layers are kept in 8 bits alone."""
+    precision = workload.precision
+    narrow = precision.bytes_of("weights")
+    wide = precision.bytes_of("activations")
+    return wide - narrow - precision.weight_cache_bytes if narrow < wide else 0.0
+
+
+def _table(found: Extras, matrix: Matrix, workload: Workload) -> None:
+    """A lookup table: a matrix to optimizers that treat those of the edges so, else as they say."""
+    if not workload.training:
+        return
+    kind, moment = workload.update, workload.precision.bytes_of("moments")
+    each = kind.each_bytes(moment) * matrix.elements
+    held = kind.matrix_bytes(matrix, moment) if kind.edges else kind.table_bytes(moment) * matrix.elements
+    found.dense_state_bytes = found.dense_state_bytes + (held - each)
+
+
+def _matrices(
+    found: Extras,
+    op: Linear,
+    local: LocalGemm,
+    columns: StrategyColumns,
+    hardware: Hardware,
+    workload: Workload,
+    *,
+    edge: bool,
+) -> None:
+    """States and update of the matrices of one product."""
+    kind, moment = workload.update, workload.precision.bytes_of("moments")
+    if not workload.training or not kind.matrices or (edge and not kind.edges):
+        return
+    count = local.groups if local.expert else 1.0
+    whole_rows, width = full_width(op.inputs), full_width(op.outputs)
+    bytes_: Array = np.zeros(columns.rows)
+    seconds: Array = np.zeros(columns.rows)
+    for units, size in op.outputs:
+        share = units * size / width
+        matrix = Matrix(rows=local.k, columns=local.n * share, whole_rows=whole_rows, whole_columns=float(units * size))
+        each = kind.each_bytes(moment) * matrix.elements
+        bytes_ = bytes_ + count * (kind.matrix_bytes(matrix, moment) - each)
+        moved = count * (kind.moved_bytes(matrix, moment) - 2 * each)
+        seconds = seconds + moved / hardware.achieved_memory_bytes_per_s
+        for product in kind.products(matrix):
+            seconds = seconds + product.times * count * _product_s(product, hardware, workload)
+        flop = count * np.asarray(kind.decomposition_flop(matrix))
+        seconds = seconds + flop / (DECOMPOSITION_SHARE * hardware.scalar_flop_per_s)
+        if kind.whole and not local.expert:
+            seconds = seconds + _gather_s(matrix, columns, hardware)
+    if local.expert:
+        found.expert_state_bytes = found.expert_state_bytes + bytes_
+        found.expert_update_s = found.expert_update_s + seconds
+    else:
+        found.dense_state_bytes = found.dense_state_bytes + bytes_
+        found.dense_update_s = found.dense_update_s + seconds
+
+
+def _product_s(product: Product, hardware: Hardware, workload: Workload) -> Array:
+    """Seconds of one product of an update."""
+    efficiency = hardware.efficiency
+    peak, fraction = hardware.head_flop_per_s, hardware.head_fraction
+    if product.fp32:
+        peak, fraction = hardware.scalar_flop_per_s, efficiency.gemm_fraction_fp32 * hardware.software.product_share
+    size = 4.0 if product.fp32 else workload.precision.bytes_of("activations")
+    seconds = compute.gemm_s(
+        np.asarray(product.m, dtype=float),
+        np.asarray(product.n, dtype=float),
+        np.asarray(product.k, dtype=float),
+        roof=compute.Roof(
+            peak_flop_per_s=peak,
+            max_fraction=fraction,
+            memory_bytes_per_s=hardware.achieved_memory_bytes_per_s,
+            launch_s=efficiency.launch_s,
+        ),
+        tiles=compute.Tiles(
+            m=efficiency.tile_m,
+            n=efficiency.tile_n,
+            units=hardware.units,
+            k_half=efficiency.k_half,
+            wave_loss=hardware.software.wave_loss,
+        ),
+        input_bytes=size,
+        output_bytes=size,
+    )
+    return np.asarray(seconds)
+
+
+def _gather_s(matrix: Matrix, columns: StrategyColumns, hardware: Hardware) -> Rows:
+    """Tensor ranks that hold parts of a matrix give them to each other."""
+    cut = np.asarray(matrix.whole_rows * matrix.whole_columns > matrix.elements)
+    inside = collectives.group_span(np.ones(columns.rows, dtype=np.int64), columns.tp, hardware.domain_sizes)
+    size = np.asarray(matrix.whole_rows * matrix.whole_columns * GATHERED_BYTES * cut, dtype=float)
+    return np.asarray(collectives.all_gather_s(size + np.zeros(columns.rows), inside=inside, rates=hardware.rates))

@@ -1,0 +1,169 @@
+"""Optimizer states and weights by kind of parameter, in whole estimates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from meshwright.errors import UnsupportedError
+from meshwright.estimate.layout import expand
+from meshwright.estimate.price import estimate_plan
+from meshwright.estimate.result import StepEstimate
+from meshwright.fields.job import JobFields
+from meshwright.library.clusters import resolve_gpus
+from meshwright.planning.job_inputs import job_inputs
+from meshwright.specs import ModelSpec, PlanRow, Workload
+from meshwright.specs.precision import precision, stated
+from meshwright.specs.strategy import Offload
+from meshwright.units import GIB
+from tests.estimate.cases import DENSE, MIXED, TIED
+
+
+def estimated(
+    model: ModelSpec, row: PlanRow, optimizer: str = "adam", gpus: str = "8xH100", recipe: str = "bf16", **given: str
+) -> StepEstimate:
+    """A row's estimate under an optimizer."""
+    chosen = stated(precision(recipe), given) if given else precision(recipe)
+    workload = Workload(seq_len=2048, global_batch=row.gbs, precision=chosen, optimizer=optimizer)
+    return estimate_plan(expand(row, model, 2048), model, resolve_gpus(gpus), workload)
+
+
+def optimizer_bytes(estimate: StepEstimate) -> float:
+    """Of the fullest stage."""
+    return max(dict(stage.memory_bytes)["optimizer"] for stage in estimate.stages)
+
+
+def update_s(estimate: StepEstimate) -> float:
+    """Of the optimizer's step."""
+    return dict(estimate.breakdown_s)["optimizer"]
+
+
+ALONE = PlanRow(gbs=1)
+TABLES = 2 * DENSE.vocab * DENSE.hidden
+LAYERS = 12
+# Matrices of one layer of DENSE: queries and output, keys with values, gate with up, down.
+SHAPES = ((4096, 4096), (4096, 4096), (4096, 2048), (4096, 28672), (14336, 4096))
+MATRICES = LAYERS * sum(rows * columns for rows, columns in SHAPES)
+VECTORS = DENSE.parameters - MATRICES - TABLES
+
+
+def test_the_model_is_made_of_the_matrices_counted_here() -> None:
+    assert (2 * LAYERS + 1) * DENSE.hidden == VECTORS
+
+
+def kept_on_one_device(optimizer: str) -> float:
+    """States alone: the main copy taken off."""
+    found = estimated(DENSE, ALONE, optimizer, gpus="1xGB300")
+    return optimizer_bytes(found) - 4.0 * DENSE.parameters
+
+
+def test_muon_keeps_one_momentum_of_matrices_and_two_of_the_rest() -> None:
+    assert kept_on_one_device("muon") == pytest.approx(4 * MATRICES + 8 * (VECTORS + TABLES))
+
+
+def test_adafactor_keeps_rows_and_columns_of_every_matrix_tables_included() -> None:
+    factors = LAYERS * sum(rows + columns for rows, columns in SHAPES) + 2 * (DENSE.vocab + DENSE.hidden)
+    assert kept_on_one_device("adafactor") == pytest.approx(4 * factors + 4 * VECTORS)
+
+
+def test_8_bit_adam_keeps_the_embedding_in_fp32() -> None:
+    table = TABLES / 2
+    small = 2.03125 * (DENSE.parameters - table)
+    assert kept_on_one_device("adamw-8bit") == pytest.approx(small + 8 * table)
+
+
+def test_galore_keeps_a_low_rank_of_matrices_of_layers() -> None:
+    low = LAYERS * sum(128 * (2 * max(shape) + min(shape)) for shape in SHAPES)
+    assert kept_on_one_device("galore") == pytest.approx(4 * low + 8 * (VECTORS + TABLES))
+
+
+def test_tied_tables_are_counted_once() -> None:
+    found = estimated(TIED, ALONE, "adafactor", gpus="1xH100")
+    positions = 4 * TIED.learned_positions * TIED.hidden
+    states = optimizer_bytes(found) - 4.0 * TIED.parameters - positions
+    assert 0 < states < 0.01 * TIED.parameters
+    eight = optimizer_bytes(estimated(TIED, ALONE, "adamw-8bit", gpus="1xH100")) - 4.0 * TIED.parameters
+    table = TIED.vocab * TIED.hidden
+    assert eight == pytest.approx(2.03125 * (TIED.parameters - table) + 8 * table, rel=1e-6)
+
+
+def test_states_are_shared_out_as_the_sharding_says() -> None:
+    whole, shared = (optimizer_bytes(estimated(DENSE, row, "muon")) for row in (
+        PlanRow(dp=8, gbs=8), PlanRow(dp=8, gbs=8, sharding="z1")
+    ))  # fmt: skip
+    assert whole == pytest.approx(8 * shared)
+
+
+def test_experts_keep_states_of_their_own_shapes() -> None:
+    """16 experts of 3 matrices of 2048 x 1024 in 8 layers and a prediction module, over 8 ranks."""
+    row = PlanRow(dp=8, ep=8, gbs=8)
+    adam, factored = (optimizer_bytes(estimated(MIXED, row, name)) for name in ("adam", "adafactor"))
+    experts = 9 * 2 * (2048 * 2048 + 1024 * 2048)
+    assert adam - factored > 8 * experts
+
+
+def test_paged_states_leave_the_device_and_take_the_link_twice() -> None:
+    row = PlanRow(dp=8, gbs=8, sharding="z1")
+    here, paged = (estimated(DENSE, row, name) for name in ("adamw-8bit", "paged-adamw-8bit"))
+    assert optimizer_bytes(paged) == pytest.approx(4.0 * DENSE.parameters / 8)
+    moved_s = 2 * 2.03125 * DENSE.parameters / 8 / 50e9
+    assert update_s(paged) - update_s(here) == pytest.approx(moved_s, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["muon", "shampoo", "soap", "galore"])
+def test_updates_with_products_take_longer_than_adams(name: str) -> None:
+    row = PlanRow(dp=8, gbs=8, sharding="z1")
+    adam, other = (update_s(estimated(DENSE, row, one)) for one in ("adam", name))
+    assert other > 1.2 * adam
+
+
+def test_newton_schulz_steps_cost_what_their_flop_take_at_the_rate_of_large_products() -> None:
+    """On one device: 5 x 2 (2 n m^2 + m^3) of every matrix."""
+    adam, muon = (estimated(DENSE, ALONE, name, gpus="1xGB300") for name in ("adam", "muon"))
+    flop = LAYERS * sum(10 * (2 * max(s) * min(s) ** 2 + min(s) ** 3) for s in SHAPES)
+    taken_s = update_s(muon) - update_s(adam)
+    assert 0.5 < flop / 2500e12 / taken_s < 0.95
+
+
+def test_tensor_ranks_of_muon_all_update_the_whole_matrix() -> None:
+    """Megatron-LM's muon_tp_mode duplicated: cutting by tensor ranks does not make the update shorter."""
+    alone = update_s(estimated(DENSE, PlanRow(dp=2, gbs=2), "muon", gpus="2xGB300"))
+    cut = update_s(estimated(DENSE, PlanRow(tp=2, gbs=2), "muon", gpus="2xGB300"))
+    assert cut > 0.9 * alone
+
+
+def test_updates_that_need_the_device_are_not_offloaded() -> None:
+    row = PlanRow(dp=8, gbs=8, sharding="z1")
+    plan = expand(row, DENSE, 2048)
+    away = replace(plan.strategies[0], offload=Offload(optimizer=1.0))
+    workload = Workload(seq_len=2048, global_batch=8, optimizer="muon")
+    with pytest.raises(UnsupportedError, match="muon updates on the device"):
+        estimate_plan(replace(plan, strategies=(away,)), DENSE, resolve_gpus("8xH100"), workload)
+
+
+def test_weights_in_8_bits_leave_embedding_head_and_norms_in_16() -> None:
+    found = estimated(DENSE, ALONE, recipe="fp8-block", gpus="1xGB300", weight_dtype="fp8")
+    weights = max(dict(stage.memory_bytes)["weights"] for stage in found.stages)
+    assert weights == pytest.approx((1 + 4 / 128) * MATRICES + 2 * (VECTORS + TABLES))
+
+
+def test_what_was_understood_of_the_optimizer_is_shown() -> None:
+    inputs = job_inputs(JobFields(model="llama-3-8b", gpus="8xH100", optimizer="galore:rank=64"))
+    shown = {one.name: one.value for one in inputs.assumptions}
+    assert shown["optimizer"].startswith("galore (rank 64, every 200): two moments of a projected gradient")
+    usual = job_inputs(JobFields(model="llama-3-8b", gpus="8xH100"))
+    assert {one.name: one.value for one in usual.assumptions}["optimizer"] == "adam"
+
+
+def test_a_search_finds_what_its_plans_cost() -> None:
+    """The bound and the memory that a search looks at first hold for states of matrices, too."""
+    import meshwright as mw
+
+    for name in ("galore", "adafactor", "muon"):
+        found = mw.plan("llama-3-8b", gpus="8xH100", global_batch=16, optimizer=name, schedule="1f1b")
+        best = found.plans[0]
+        again = mw.estimate("llama-3-8b", plan=best.row.format(), gpus="8xH100", global_batch=16, optimizer=name)
+        assert np.isclose(again.plans[0].estimate.step_time_s, best.estimate.step_time_s)
+        assert best.estimate.peak_memory_bytes < 80 * GIB
