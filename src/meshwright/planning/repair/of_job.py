@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -10,7 +11,8 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.formats.cluster import node_group
 from meshwright.library.devices import devices as library_devices
 from meshwright.planning.one_kind import SpaceFor, is_round, resized
-from meshwright.planning.repair.leanest import Leanest, priced
+from meshwright.planning.repair.leanest import Leanest, leanest, priced
+from meshwright.planning.repair.of_tuning import lighter
 from meshwright.records import Record
 from meshwright.search.search import search
 from meshwright.search.space import Space
@@ -61,6 +63,7 @@ def repairs_of_job(
     yield from _offloaded(tried, model, cluster, workload)
     yield from _more_devices(model, cluster, workload, space_for)
     yield from _larger_memory(model, cluster, workload, space_for, lean)
+    yield from _adapters(model, cluster, workload, space_for)
     yield from _other_optimizer(model, cluster, workload, space_for)
     if lean is None or lean.length_bytes > lean.over_bytes:
         yield from _shorter(model, cluster, workload, space_for)
@@ -164,6 +167,22 @@ def _other_optimizer(model: ModelSpec, cluster: ClusterSpec, workload: Workload,
             if found:
                 yield _repair(f"--optimizer {name}", other.summary, *found, cluster, changes_training=True)
             return
+
+
+def _adapters(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:
+    """Adapters beside frozen weights on the same devices, with weights in host memory or on more devices if need be."""
+    tried = list(lighter(model))
+    for option, text, tuned in tried:
+        found = _searched(tuned, cluster, workload, space_for)
+        if found:
+            yield _repair(f"{option}", text, *found, cluster, changes_training=True)
+            return
+    for option, text, tuned in tried[-1:]:
+        lean = leanest(tuned, cluster, workload, space_for(cluster))
+        both = (_offloaded(lean, tuned, cluster, workload), _more_devices(tuned, cluster, workload, space_for))
+        for one in itertools.chain(*both):
+            said = f"{option} {one.option}" if one.option.startswith("-") else f"{option} with {one.option}"
+            yield replace(one, option=said, text=f"{text}, {one.text}", changes_training=True)
 
 
 def _shorter(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:

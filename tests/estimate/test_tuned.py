@@ -1,0 +1,170 @@
+"""Adapters and frozen parts priced: what is held, what is computed, what is gathered and summed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import meshwright as mw
+from meshwright.estimate.layout import expand
+from meshwright.estimate.price import estimate_plan, model_flop_per_token
+from meshwright.estimate.result import StepEstimate
+from meshwright.library.clusters import resolve_gpus
+from meshwright.library.models import spec
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.precision import precision
+from meshwright.specs.row import PlanRow
+from meshwright.specs.tuning import STORED_BYTES, Frozen, Lora, Tuning
+from meshwright.specs.workload import Workload
+from meshwright.units import GIB
+from tests.estimate.cases import DENSE, MIXED, TIED
+
+ADAPTED = Tuning(lora=Lora(rank=16))
+TUNE = {"dtype": "bf16", "grad_dtype": "bf16", "moment_dtype": "bf16", "main_copy": "none"}
+"""What torchtune trains in: everything in bf16."""
+MLP_TOO = "r=8,targets=q_proj+v_proj+o_proj+gate_proj+up_proj+down_proj"
+
+
+def priced(model: ModelSpec, tuning: Tuning | None, gpus: str = "1xH100", row: PlanRow | None = None) -> StepEstimate:
+    own, where = replace(model, tuning=tuning), resolve_gpus(gpus)
+    row = row or PlanRow(gbs=2)
+    return estimate_plan(expand(row, own, 2048), own, where, Workload(seq_len=2048, global_batch=row.gbs))
+
+
+def held(estimate: StepEstimate, kind: str) -> float:
+    return dict(estimate.fullest.memory_bytes)[kind]
+
+
+@pytest.mark.parametrize("model", [DENSE, MIXED, TIED], ids=lambda model: model.name)
+def test_adapters_need_less_memory_than_all_weights(model: ModelSpec) -> None:
+    full, tuned = priced(model, None, "1xB200"), priced(model, ADAPTED, "1xB200")
+    assert held(tuned, "optimizer") < 0.1 * held(full, "optimizer")
+    assert held(tuned, "gradients") < 0.1 * held(full, "gradients")
+    assert held(tuned, "weights") == pytest.approx(held(full, "weights"), rel=0.1)
+
+
+def test_adapters_take_less_time_than_all_weights_where_kernels_are_long_and_more_where_the_host_is_late() -> None:
+    for mbs, quicker in ((8, True), (1, False)):
+        full, tuned = (priced(DENSE, tuning, "1xB200", PlanRow(mbs=mbs, gbs=mbs)) for tuning in (None, ADAPTED))
+        assert (tuned.step_time_s < full.step_time_s) is quicker
+
+
+def test_four_bit_weights_take_a_quarter_and_time_to_be_made_again() -> None:
+    plain, stored = (priced(DENSE, Tuning(lora=Lora(rank=16, base=base))) for base in (None, "nf4"))
+    layers = sum(kind.parameters(4096) * count for kind, count in DENSE.kind_counts().items())
+    saved = layers * (2 - STORED_BYTES["nf4"])
+    assert held(plain, "weights") - held(stored, "weights") == pytest.approx(saved, rel=1e-3)
+    assert stored.step_time_s > plain.step_time_s
+
+
+def test_forward_and_input_gradients_alone_cost_two_thirds_of_the_products() -> None:
+    full, frozen = (replace(DENSE, tuning=tuning) for tuning in (None, ADAPTED))
+    counts = [model_flop_per_token(model, 2048, training=True) for model in (full, frozen)]
+    assert 0.64 < counts[1] / counts[0] < 0.72
+
+
+def test_layers_below_everything_trained_have_no_backward_pass() -> None:
+    frozen = (Frozen(part="embedding"), Frozen(part="layers", layers=(0, 5)))
+    half, all_reached = priced(DENSE, Tuning(frozen=frozen)), priced(DENSE, Tuning(frozen=frozen[1:]))
+    assert half.step_time_s < all_reached.step_time_s
+    # Half of the layers keep nothing.
+    assert held(half, "activations") < 0.65 * held(all_reached, "activations")
+
+
+def test_frozen_embeddings_have_no_gradient_to_sum() -> None:
+    row = PlanRow(dp=8, gbs=8, sharding="z0")
+    full, frozen = (
+        priced(DENSE, tuning, "8xH100", row) for tuning in (None, Tuning(frozen=(Frozen(part="embedding"),)))
+    )
+    table = DENSE.vocab * DENSE.hidden
+    assert held(full, "gradients") - held(frozen, "gradients") == pytest.approx(4 * table)
+    assert held(full, "optimizer") - held(frozen, "optimizer") == pytest.approx(12 * table)
+    assert dict(frozen.breakdown_s)["dp"] < dict(full.breakdown_s)["dp"]
+
+
+def test_zero_shards_what_is_trained_and_fsdp_frozen_weights_too() -> None:
+    weights = {
+        sharding: held(priced(DENSE, ADAPTED, "8xH100", PlanRow(dp=8, gbs=8, sharding=sharding)), "weights")
+        for sharding in ("z0", "z1", "z3", "fsdp")
+    }
+    assert weights["z1"] == weights["z0"]
+    assert weights["z3"] == pytest.approx(weights["z0"] / 8)
+    assert weights["fsdp"] < 0.2 * weights["z0"]
+
+
+def test_fsdp_gathers_frozen_weights_as_they_are_stored() -> None:
+    row = PlanRow(dp=16, gbs=16, sharding="fsdp", dp_overlap=False)
+    waits = [
+        dict(priced(DENSE, Tuning(lora=Lora(rank=16, base=base)), "2x8xH100", row).breakdown_s)["dp"]
+        for base in (None, "nf4")
+    ]
+    assert waits[1] < 0.5 * waits[0]
+
+
+def test_adapters_are_cut_by_tensor_ranks_as_what_they_stand_beside() -> None:
+    one, four = (priced(DENSE, ADAPTED, f"{tp}xH100", PlanRow(tp=tp, gbs=2)) for tp in (1, 4))
+    assert held(four, "weights") == pytest.approx(held(one, "weights") / 4, rel=0.05)
+    # A beside columns and B beside rows are whole on every rank.
+    assert held(one, "optimizer") / 4 < held(four, "optimizer") < held(one, "optimizer")
+
+
+def test_dora_costs_more_than_lora() -> None:
+    plain, dora = (priced(DENSE, Tuning(lora=Lora(rank=16, dora=flag))) for flag in (False, True))
+    assert plain.step_time_s < dora.step_time_s < 1.5 * plain.step_time_s
+
+
+def test_a_pipeline_holds_what_is_frozen_where_its_layers_are() -> None:
+    whole = priced(DENSE, ADAPTED)
+    stages = priced(DENSE, ADAPTED, "4xH100", PlanRow(pp=4, gbs=8)).stages
+    total = sum(dict(stage.memory_bytes)["weights"] for stage in stages)
+    assert total == pytest.approx(held(whole, "weights"), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "model", "plan", "lora", "published_gib"),
+    [
+        # pytorch/torchtune README (September 2024): batch 2, packed to 2048 tokens, compiled, loss in pieces.
+        ("1xRTX4090", "llama-3.1-8b", "dp1.mbs2.gbs2.rc-full", MLP_TOO, 16.2),
+        ("1xRTX4090", "llama-3.1-8b", "dp1.mbs2.gbs2.rc-full", f"{MLP_TOO},base=nf4", 7.4),
+        ("1xRTX-A6000", "llama-3.1-8b", "dp1.mbs2.gbs2", MLP_TOO, 30.3),
+        ("8xA100-80", "llama-3.1-70b", "dp8.fsdp.mbs2.gbs16.rc-full", MLP_TOO.replace("r=8", "r=16"), 27.6),
+    ],
+)
+def test_torchtune_s_recipes_allocate_what_its_table_says(
+    gpus: str, model: str, plan: str, lora: str, published_gib: float
+) -> None:
+    found = mw.estimate(model, plan, gpus, seq_len=2048, lora=lora, loss_tiles=8, **TUNE)[0].estimate
+    kinds = dict(found.fullest.memory_bytes)
+    allocated = sum(size for kind, size in kinds.items() if kind not in ("overhead", "comm_buffers"))
+    assert allocated / GIB == pytest.approx(published_gib, rel=0.10)
+
+
+def test_mistral_7b_fits_24_gb_with_4_bit_weights_and_not_trained_in_full() -> None:
+    for lora, fits in (("r=16,base=nf4", True), (None, False)):
+        found = mw.estimate("mistral-7b", "dp1.mbs1.gbs16.rc-full", "1xRTX4090", seq_len=4096, lora=lora)[0].estimate
+        assert (found.fits != "no") is fits
+
+
+def test_every_format_a_weight_can_be_stored_in_is_priced() -> None:
+    weights = {base: held(priced(DENSE, Tuning(lora=Lora(rank=8, base=base))), "weights") for base in STORED_BYTES}
+    order = sorted(STORED_BYTES, key=STORED_BYTES.__getitem__)
+    assert [weights[base] for base in order] == sorted(weights.values())
+
+
+def test_fp8_products_beside_frozen_fp8_weights_make_nothing_again() -> None:
+    own = replace(DENSE, tuning=Tuning(lora=Lora(rank=16, base="fp8")))
+    row, where = PlanRow(gbs=2), resolve_gpus("1xH100")
+    steps = [
+        estimate_plan(
+            expand(row, own, 2048), own, where, Workload(seq_len=2048, global_batch=2, precision=precision(name))
+        )
+        for name in ("fp8", "bf16")
+    ]
+    assert steps[0].step_time_s < steps[1].step_time_s
+
+
+def test_the_library_s_models_take_adapters() -> None:
+    for name in ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v3", "gpt2", "falcon-7b", "qwen2.5-7b"):
+        model = replace(spec(name), tuning=ADAPTED)
+        assert model_flop_per_token(model, 1024, training=True) > 0

@@ -1,0 +1,46 @@
+"""What may be trained instead of all weights where these do not fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import meshwright as mw
+from meshwright.library.models import spec
+from meshwright.planning.repair.no_plan import NoPlanError
+from meshwright.planning.repair.of_tuning import lighter, said
+from meshwright.planning.tuned import read_lora
+from meshwright.specs.tuning import Lora, Tuning
+
+MODEL = spec("llama-3.1-8b")
+
+
+def test_full_training_may_become_adapters_and_these_stand_beside_4_bits() -> None:
+    assert [option for option, _, _ in lighter(MODEL)] == ["--lora r=16", "--lora r=16,base=nf4"]
+    stored = replace(MODEL, tuning=Tuning(lora=Lora(rank=8, base="nf4")))
+    assert list(lighter(stored)) == []
+
+
+def test_adapters_are_said_as_the_command_line_reads_them() -> None:
+    lora = Lora(rank=8, targets=("q_proj", "v_proj"), base="nf4", dora=True, dropout=0.05, layers=((0, 3), (8, 9)))
+    assert read_lora(said(lora)) == lora
+    assert read_lora(said(replace(lora, train=("embedding", "head")))).train == ("embedding", "head")
+
+
+@pytest.mark.parametrize(
+    ("model", "lora", "gpus", "repair"),
+    [
+        ("llama-2-13b", None, "1xA100-40", "--lora r=16"),
+        ("llama-3.1-70b", "r=16", "1xA100-80", "--lora r=16,base=nf4"),
+        ("llama-3.1-70b", "r=16", "1xRTX4090", "--lora r=16,base=nf4 --gpus"),
+    ],
+)
+def test_what_does_not_fit_is_answered_with_adapters_that_do(
+    model: str, lora: str | None, gpus: str, repair: str
+) -> None:
+    with pytest.raises(NoPlanError) as caught:
+        mw.plan(model, gpus, lora=lora, seq_len=2048, global_batch=8)
+    options = [one.option for one in caught.value.repairs]
+    assert any(option.startswith(repair) for option in options), options
+    assert all(one.changes_training for one in caught.value.repairs if "--lora" in one.option)
