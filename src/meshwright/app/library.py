@@ -51,7 +51,7 @@ class ModelCard(Answer):
             "head_parameters": model.head_parameters,
             "tied_embeddings": model.tied_embeddings,
             "layer_kinds": [
-                {"count": count, **layer.describe(model.hidden)} for layer, count in model.kind_counts().items()
+                {"count": count, **layer.describe(model.width(layer))} for layer, count in model.kind_counts().items()
             ],
             "aliases": list(self.aliases),
             "source": model.source,

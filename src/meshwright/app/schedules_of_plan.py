@@ -158,7 +158,7 @@ def _scheduled(row: PlanRow, name: str, inputs: JobInputs) -> ScheduledPlan:
 def _adapted(row: PlanRow, model: ModelSpec) -> PlanRow:
     """The row with the nearest number of chunks, and the recompute, that its schedule accepts."""
     schedule, m = schedule_named(row.schedule), row.micro_batches
-    chunks = [v for v in range(1, model.num_layers // row.pp + 1) if not schedule.problems(row.pp, m, v)]
+    chunks = [v for v in range(1, model.most_stages // row.pp + 1) if not schedule.problems(row.pp, m, v)]
     if chunks:
         row = replace(row, vpp=min(chunks, key=lambda v: (abs(v - row.vpp), v)))
     if schedule.recomputes_in_tasks and row.recompute != "full":

@@ -17,8 +17,10 @@ def attended_pairs(op: CoreAttention, seq_len: float) -> float:
         seq_len: tokens.
 
     Returns:
-        Sum over the pieces of `score_pairs`.
+        Sum over the pieces of `score_pairs`; all keys for every query where they are those of another stream.
     """
+    if op.keys is not None:
+        return seq_len * op.keys.count
     window = float(op.window) if op.window else np.inf
 
     def pairs(tokens: float) -> float:

@@ -79,7 +79,8 @@ class Links:
         """
         self.sites: Sites = rows.sites
         model, workload = rows.model, rows.workload
-        self._sequence_bytes = workload.seq_len * model.hidden * workload.precision.bytes_of("activations")
+        passed = workload.seq_len * model.boundary_width(workload.seq_len)
+        self._sequence_bytes = passed * workload.precision.bytes_of("activations")
         self._training = workload.training
         self._table = (
             (model.vocab, model.hidden * workload.precision.bytes_of("reduce")) if model.tied_embeddings else None

@@ -12,8 +12,8 @@ import numpy as np
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.states import Extras, extras, has_extras, minus
 from meshwright.estimate.work import ModuleSeconds, WorkSeconds, price_work
-from meshwright.ops.edges import edge_work
-from meshwright.ops.layers import layer_work
+from meshwright.ops.edges import edge_work, edge_works
+from meshwright.ops.layers import work_of
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import LayerSpec, ModelSpec
 from meshwright.specs.operators import LayerWork, Linear
@@ -202,7 +202,7 @@ def _add_extras(
 
 
 def _works(item: Item, model: ModelSpec, workload: Workload) -> list[tuple[LayerWork, bool, Recompute]]:
-    layer = layer_work(item.layer, model.hidden, workload.attention_kernel) if item.layer else None
+    layer = work_of(model, item.layer, workload.attention_kernel) if item.layer else None
     if item.part == "layer" and layer is not None:
         return [(layer, True, item.recompute)]
     if item.part == "mtp" and layer is not None:
@@ -212,7 +212,7 @@ def _works(item: Item, model: ModelSpec, workload: Workload) -> list[tuple[Layer
             (edge_work(model, "head", workload.loss_tiles), False, NONE),
         ]
     if item.part == "embedding":
-        return [(edge_work(model, "embedding"), False, NONE)]
+        return [(work, False, NONE) for work in edge_works(model, "embedding")]
     return [(edge_work(model, "head", workload.loss_tiles), False, NONE)]
 
 

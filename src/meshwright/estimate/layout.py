@@ -12,12 +12,12 @@ from meshwright.estimate.attended import attended_pairs
 from meshwright.kernels.compute import score_pairs
 from meshwright.kernels.partition import balanced_partition
 from meshwright.ops.edges import edge_work
-from meshwright.ops.layers import layer_work
+from meshwright.ops.layers import work_of
 from meshwright.schedules import Placement
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import LayerSpec, ModelSpec
-from meshwright.specs.operators import CoreAttention, LayerWork, Linear, Scan, Scores
+from meshwright.specs.operators import CoreAttention, LayerWork, Linear, Scan, Scores, StreamTokens
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 
@@ -33,20 +33,27 @@ def token_flop(work: LayerWork, seq_len: int) -> float:
         seq_len: tokens of a sequence, over which causal attention is averaged.
 
     Returns:
-        FLOP per token.
+        FLOP per token of the text, whatever the stream of the layer.
     """
     total = 0.0
     for op in work.ops:
         if isinstance(op, Linear):
-            total += 2.0 * op.parameters * (work.top_k / op.experts if op.experts else 1.0)
+            met = _per_text_token(op.tokens or work.tokens, seq_len)
+            total += 2.0 * op.parameters * met * (work.top_k / op.experts if op.experts else 1.0)
         elif isinstance(op, CoreAttention):
-            pairs = attended_pairs(op, float(seq_len))
-            total += 2.0 * op.heads * (op.head_dim + op.value_dim) * pairs / seq_len
+            length = float(seq_len if work.tokens is None else work.tokens.length)
+            met = _per_text_token(work.tokens, seq_len)
+            total += 2.0 * op.heads * (op.head_dim + op.value_dim) * attended_pairs(op, length) / length * met
         elif isinstance(op, Scores):
             total += 2.0 * op.heads * op.dim * float(score_pairs(float(seq_len), float(seq_len))) / seq_len
         elif isinstance(op, Scan):
-            total += op.heads * op.recurrence_flop
+            total += op.heads * op.recurrence_flop * _per_text_token(work.tokens, seq_len)
     return total
+
+
+def _per_text_token(tokens: StreamTokens | None, seq_len: int) -> float:
+    """Tokens of a stream for each of the text."""
+    return 1.0 if tokens is None else tokens.count / seq_len
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,9 +79,9 @@ class ModelLayout:
         number = {kind: index for index, kind in enumerate(kinds)}
         one_hot = np.zeros((model.num_layers + 1, len(kinds)), dtype=np.int64)
         one_hot[np.arange(1, model.num_layers + 1), [number[layer] for layer in model.layers()]] = 1
-        flop = np.array([token_flop(layer_work(kind, model.hidden, "flash"), seq_len) for kind in kinds])
+        flop = np.array([token_flop(work_of(model, kind, "flash"), seq_len) for kind in kinds])
         head = token_flop(edge_work(model, "head"), seq_len)
-        module = token_flop(layer_work(model.mtp_kind, model.hidden, "flash"), seq_len)
+        module = token_flop(work_of(model, model.mtp_kind, "flash"), seq_len)
         module += token_flop(edge_work(model, "mtp"), seq_len) + head
         return ModelLayout(model, kinds, one_hot.cumsum(axis=0), flop, float(head + model.mtp_layers * module))
 
@@ -90,7 +97,7 @@ class ModelLayout:
         Raises:
             InfeasibleError: more virtual stages than layers.
         """
-        layers = self.model.num_layers
+        layers = self.model.most_stages
         if parts > layers:
             raise InfeasibleError(
                 Problem(
@@ -103,7 +110,11 @@ class ModelLayout:
             )
         if parts not in self._splits:
             weights = np.diff(self.kinds_before, axis=0) @ self.kind_flop
-            self._splits[parts] = balanced_partition(weights, parts=parts, last_extra=self.tail_flop).counts
+            ahead = self.model.num_layers - layers
+            found = balanced_partition(
+                weights[ahead:], parts=parts, first_extra=float(weights[:ahead].sum()), last_extra=self.tail_flop
+            ).counts
+            self._splits[parts] = (found[0] + ahead, *found[1:])
         return self._splits[parts]
 
     def ranges(self, pp: int, vpp: int) -> Ranges:

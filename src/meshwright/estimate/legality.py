@@ -6,6 +6,7 @@ Each rule is a predicate over columns and, for the row that breaks it, the sente
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -35,8 +36,10 @@ def model_rules(model: ModelSpec, seq_len: int, tensor: str = "1d") -> tuple[Rul
     """
     strategy = TENSORS[tensor]
     rules = []
-    kinds = (*model.kinds(), *((model.mtp_kind,) if model.mtp_layers else ()))
-    mixers = [layer.attention for layer in kinds]
+    towers = {stream.name for stream in model.streams if stream.tower}
+    own = [layer for layer in model.kinds() if layer.stream not in towers]
+    kinds = (*own, *((model.mtp_kind,) if model.mtp_layers else ()))
+    mixers = [mixer for layer in kinds for mixer in (layer.attention, layer.cross) if mixer is not None]
     for name, heads in dict.fromkeys(units for mixer in mixers for units in mixer.divided):
         rules += [
             Rule(
@@ -75,8 +78,9 @@ def model_rules(model: ModelSpec, seq_len: int, tensor: str = "1d") -> tuple[Rul
                 "tp",
             )
         )
+    own = [rule for rule in strategy.rules(model, seq_len) if rule.name != "sequence" or not model.pooled]
     rules += [
-        *strategy.rules(model, seq_len),
+        *own,
         Rule(
             "zigzag",
             lambda d: (d["cp"] == d["cp_heads"]) | (seq_len % d["cp"] != 0) | (seq_len % (2 * d["cp"]) == 0),
@@ -93,13 +97,28 @@ def model_rules(model: ModelSpec, seq_len: int, tensor: str = "1d") -> tuple[Rul
         ),
         Rule(
             "layers",
-            lambda d: d["pp"] * d["vpp"] <= model.num_layers,
-            f"every one of pp x vpp virtual stages holds at least one of {model.num_layers} layers",
-            f"keep pp x vpp at {model.num_layers} or less",
+            lambda d: d["pp"] * d["vpp"] <= model.most_stages,
+            f"every one of pp x vpp virtual stages holds at least one of {model.most_stages} layers",
+            f"keep pp x vpp at {model.most_stages} or less",
             "pp",
         ),
     ]
-    return (*rules, *_expert_rules(model))
+    return (*rules, *_encoder_rules(model), *_expert_rules(model))
+
+
+def _encoder_rules(model: ModelSpec) -> Iterator[Rule]:
+    """What the sequences of encoders ask, which context and sequence parallelism cut as they cut the text's."""
+    for stream in model.streams:
+        if stream.tower or stream.images:
+            continue
+        length = stream.tokens.length
+        yield Rule(
+            "encoder",
+            lambda d, length=length: length % (d["cp"] * np.where(d["sp"] > 0, d["tp"], 1)) == 0,  # type: ignore[misc]
+            f"cp x tp with sequence parallelism cuts the {length} tokens of the {stream.name} into equal parts",
+            "lower cp or tp, use nosp, or pad them",
+            "cp",
+        )
 
 
 def _short(name: str) -> str:
@@ -323,6 +342,7 @@ _SUBJECTS = {
     "a2a heads": "the heads that a rank holds",
     "sequence": "the sequence length",
     "zigzag": "the sequence length",
+    "encoder": "the length of an encoder",
     "layers": "the layers",
     "folding": "the devices of a stage",
     "token split": "experts",

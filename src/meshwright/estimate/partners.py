@@ -19,8 +19,8 @@ from meshwright.estimate.site import Site, Sites
 from meshwright.estimate.sync import Partners
 from meshwright.kernels.collectives import LevelRates
 from meshwright.ops.counts import trained_in
-from meshwright.ops.edges import edge_work
-from meshwright.ops.layers import layer_work
+from meshwright.ops.edges import edge_work, edge_works
+from meshwright.ops.layers import work_of
 from meshwright.shapes import Float, Int
 from meshwright.specs.plan import Pipeline
 
@@ -60,11 +60,11 @@ def weights_of(layout: ModelLayout) -> Float[np.ndarray, " held"]:
     """Parameters that are trained of the embedding, each layer, and the head."""
     model = layout.model
     if model.tuning is not None:
-        own = [trained_in(layer_work(kind, model.hidden, "flash")) for kind in layout.kinds]
+        own = [trained_in(work_of(model, kind, "flash")) for kind in layout.kinds]
         layers = np.diff(layout.kinds_before, axis=0) @ np.array(own, dtype=float)
         head = trained_in(edge_work(model, "head")) * (not model.tied_embeddings)
-        return np.concatenate([[trained_in(edge_work(model, "embedding"))], layers, [head]])
-    kinds = np.array([kind.parameters(model.hidden) for kind in layout.kinds], dtype=float)
+        return np.concatenate([[sum(trained_in(work) for work in edge_works(model, "embedding"))], layers, [head]])
+    kinds = np.array([kind.parameters(model.width(kind)) for kind in layout.kinds], dtype=float)
     layers = np.diff(layout.kinds_before, axis=0) @ kinds
     return np.concatenate([[model.embedding_parameters], layers, [model.head_parameters + model.mtp_parameters]])
 

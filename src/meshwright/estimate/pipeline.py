@@ -250,7 +250,8 @@ def boundary_columns(
     precision = workload.precision
     block = columns.tp * columns.cp * placed.dp
     span = group_span(block, placed.pp, hardware.domain_sizes)
-    sent = columns.boundary_tokens * (model.hidden * precision.bytes_of("activations")) * (placed.pp > 1)
+    passed = model.boundary_width(columns.seq_len) * precision.bytes_of("activations")
+    sent = columns.boundary_tokens * passed * (placed.pp > 1)
     transfer_s = np.asarray(point_to_point_s(sent, inside=span, rates=hardware.rates), dtype=float)
     if model.tied_embeddings:
         table = local_units(model.vocab, columns.tp) * (model.hidden * precision.bytes_of("reduce"))

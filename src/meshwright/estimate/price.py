@@ -24,8 +24,8 @@ from meshwright.estimate.stages import recompute_problem, schedule_problems, str
 from meshwright.estimate.step import StepColumns
 from meshwright.estimate.unpriced import unpriced
 from meshwright.library.calibration import calibration
-from meshwright.ops.edges import edge_work
-from meshwright.ops.layers import layer_work
+from meshwright.ops.edges import edge_work, edge_works
+from meshwright.ops.layers import work_of
 from meshwright.schedules.plan_rows import row_of, schedule_of
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.device import Basis
@@ -187,6 +187,7 @@ def check_plan(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, work
                 field="gbs",
             )
         )
+    problems += _cut_towers(plan, model)
     if problems:
         raise InputError(problems, code="MW230")
     unsupported = (*unpriced(plan, workload), *away_problems(plan, cluster))
@@ -195,6 +196,20 @@ def check_plan(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, work
         raise UnsupportedError((*unsupported, *refused), code="MW406")
     for pipeline in plan.pipelines:
         _check_pipeline(plan, pipeline, workload.seq_len)
+
+
+def _cut_towers(plan: ExecutionPlan, model: ModelSpec) -> Iterator[Problem]:
+    """Stages that end inside a tower, whose tokens have no price between stages."""
+    towers = model.tower_layers
+    for pipeline in plan.pipelines if towers else ():
+        ends = [last for worker in pipeline.workers for chunk in worker.chunks for _, last in chunk.layers]
+        if ends and min(ends) < towers:
+            yield Problem(
+                what=f"a stage ends behind layer {min(ends)}",
+                why=f"the first {towers} layers of {model.name} are towers, which stand whole on the first stage",
+                fix=f"give the first stage at least {towers + 1} layers",
+                field="layers",
+            )
 
 
 def _check_pipeline(plan: ExecutionPlan, pipeline: Pipeline, seq_len: int) -> None:
@@ -226,9 +241,9 @@ def attention_flop_per_token(model: ModelSpec, seq_len: int) -> float:
     recurrences."""
     total = 0.0
     for kind, count in model.kind_counts().items():
-        work = layer_work(kind, model.hidden, "flash")
+        work = work_of(model, kind, "flash")
         mixing = tuple(op for op in work.ops if isinstance(op, (CoreAttention, Scores, Scan)))
-        only_core = type(work)(ops=mixing, kept=(), input_width=work.input_width)
+        only_core = replace(work, ops=mixing, kept=())
         total += count * token_flop(only_core, seq_len)
     return total
 
@@ -238,12 +253,14 @@ def model_flop_per_token(model: ModelSpec, seq_len: int, *, training: bool) -> f
 
     About 4 N where adapters are trained: frozen weights have no gradient, layers below everything trained no backward.
     """
-    forward = 2.0 * model.active_parameters + attention_flop_per_token(model, seq_len)
+    forward = 2.0 * _met_parameters(model, seq_len) + attention_flop_per_token(model, seq_len)
     if not training or model.tuning is None:
         return forward * (3.0 if training else 1.0)
     backward = 0.0
     for kind, count in model.kind_counts().items():
-        backward += count * backward_flop(layer_work(kind, model.hidden, "flash"), seq_len)
+        backward += count * backward_flop(work_of(model, kind, "flash"), seq_len)
+    for stream in edge_works(model, "embedding")[1:]:
+        backward += backward_flop(stream, seq_len)
     return forward + backward + backward_flop(edge_work(model, "head"), seq_len)
 
 
@@ -274,6 +291,21 @@ def _flop_per_real_token(model: ModelSpec, workload: Workload) -> float:
     lengths = [(min(length, workload.seq_len), share) for length, share in workload.sequence_lengths]
     flop = (share * n * model_flop_per_token(model, n, training=workload.training) for n, share in lengths)
     return sum(flop) / sum(share * n for n, share in lengths)
+
+
+def _met_parameters(model: ModelSpec, seq_len: int) -> float:
+    """Active parameters, each as often as tokens meet it for one token of the text."""
+    met = float(model.active_parameters)
+    if not model.streams:
+        return met
+    for stream in model.streams:
+        if not stream.window_of:
+            met += stream.parameters * (stream.tokens.count / seq_len - 1.0)
+    for layer, count in model.kind_counts().items():
+        tokens = model.tokens_of(layer.stream)
+        if tokens is not None:
+            met += count * layer.active_parameters(model.width(layer)) * (tokens.count / seq_len - 1.0)
+    return met
 
 
 def weakest_basis(group: NodeGroup) -> Basis:

@@ -58,7 +58,8 @@ def link_traffic(
     ]
     activations: dict[Pair, float] = defaultdict(float)
     gradients: dict[Pair, float] = defaultdict(float)
-    once_bytes = workload.seq_len * model.hidden * workload.precision.bytes_of("activations")
+    passed = workload.seq_len * model.boundary_width(workload.seq_len)
+    once_bytes = passed * workload.precision.bytes_of("activations")
     for pipeline, held in zip(plan.pipelines, groups, strict=True):
         sequences = plan.data_degree(pipeline) * pipeline.micro_batch * pipeline.num_micro_batches
         for here, there in pairwise(held.tolist()):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.estimate import mixing
+from meshwright.estimate.attended import attended_pairs
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.sequences import fullest_pairs, pairs_of_row
 from meshwright.kernels import collectives, compute
@@ -135,7 +136,7 @@ class _Pricing:
     """Accumulates one layer, operator by operator."""
 
     def __init__(self, columns: StrategyColumns, hardware: Hardware, workload: Workload, *, quantised: bool) -> None:
-        self.columns, self.hardware, self.workload = columns, hardware, workload
+        self.text, self.columns, self.hardware, self.workload = columns, columns, hardware, workload
         self.precision: Precision = workload.precision
         self.quantised = quantised
         self.groups = Groups(columns, hardware)
@@ -156,7 +157,9 @@ class _Pricing:
 
     def layer(self, work: LayerWork) -> WorkSeconds:
         exchanges = []
+        own = self.text.at(work.tokens)
         for op in work.ops:
+            self.columns = self.text.at(op.tokens) if isinstance(op, Linear) and op.tokens is not None else own
             module = self.modules.setdefault(op.module, self._module())
             match op:
                 case Linear(experts=0):
@@ -174,6 +177,7 @@ class _Pricing:
                     self.vector(op, work.top_k, module)
                 case Exchange():
                     exchanges.append((op, module))
+        self.columns = own
         for op, module in exchanges:
             sent = self.precision.dispatched_bytes
             calls = expert.exchange_calls(op, self.columns, work.top_k, self.activation_bytes, sent)
@@ -282,7 +286,11 @@ class _Pricing:
         columns = self.columns
         materialised = self.workload.attention_kernel == "materialised"
         seq = float(columns.seq_len)
-        pairs = seq * seq if materialised else pairs_of_row(op, self.workload)
+        text = self.columns is self.text and op.keys is None
+        if text:
+            pairs = seq * seq if materialised else pairs_of_row(op, self.workload)
+        else:
+            pairs = seq * seq if materialised and op.keys is None else attended_pairs(op, seq)
         local = context.shard_attention(op, columns, pairs, self.activation_bytes, materialised=materialised)
         flop = 2.0 * local.batch * local.heads * local.pairs * (op.head_dim + op.value_dim)
         if columns.data_ranks is not None and not materialised:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.fields.field import ask
 from meshwright.fields.host import MemorySize, NvmeDrives, PcieSlot
-from meshwright.fields.kinds import Choice, Count, Duration, Flag, Kind, Number, Texts
+from meshwright.fields.kinds import Choice, Count, Duration, Flag, Kind, Number, Texts, Whole
 from meshwright.specs.precision import PRECISIONS, ROLES
 
 if TYPE_CHECKING:
@@ -66,6 +66,20 @@ class JobFields:
         Count(whole=True, example="4096"),
         option="--seq",
         usual="4096, or the model's maximum if lower; with --lengths the longest",
+    )
+    images: int | None = ask(
+        "Images per sample; without it a vision tower is left out.", Whole(low=0, high=100_000), usual="0"
+    )
+    image_size: str | None = ask(
+        "Width and height of an image in pixels: 1024x768.",
+        Kind(metavar="WxH"),
+        usual="the model's, where it has one",
+    )
+    encoder_seq_len: int | None = ask(
+        "Tokens into the encoder of an encoder-decoder.",
+        Count(whole=True, example="512"),
+        option="--encoder-seq",
+        usual="as many as into the decoder",
     )
     global_batch: int | None = ask("Global batch in sequences.", Count(whole=True, example="1024"), option="--gbs")
     tokens_per_step: int | None = ask(

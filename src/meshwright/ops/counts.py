@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from meshwright.ops.edges import edge_work
-from meshwright.ops.layers import layer_work
+from meshwright.ops.edges import edge_work, edge_works
+from meshwright.ops.layers import work_of
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import LayerWork, Linear, Vector
 
@@ -54,8 +54,9 @@ def trained_in(work: LayerWork) -> int:
 def _works(model: ModelSpec) -> Iterator[tuple[int, LayerWork]]:
     """Layer kinds, embedding and head, and how often each stands in the model; a tied table once."""
     for kind, count in model.kind_counts().items():
-        yield count, layer_work(kind, model.hidden, "flash")
-    yield 1, edge_work(model, "embedding")
+        yield count, work_of(model, kind, "flash")
+    for work in edge_works(model, "embedding"):
+        yield 1, work
     head = edge_work(model, "head")
     if model.tied_embeddings:
         head = LayerWork(ops=tuple(op for op in head.ops if op.name != "logits"), kept=(), input_width=0)

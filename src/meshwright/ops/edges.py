@@ -6,7 +6,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
-from meshwright.specs.model import ModelSpec
+from meshwright.ops.streams import stream_works
+from meshwright.specs.model import ModelSpec, TunedLayer
 from meshwright.specs.operators import Kept, LayerWork, Linear, Vector
 
 
@@ -56,6 +57,8 @@ def _edge_work(model: ModelSpec, part: Literal["embedding", "head", "mtp"], tile
             reduce=hidden,
             table=(vocab, hidden),
         )
+        if model.pooled:
+            lookup = replace(lookup, forward_elements=0, backward_elements=0, reduce=0, table=None)
         return LayerWork(ops=(lookup,), kept=(), input_width=0)
     norm = Vector(
         name="final norm",
@@ -83,6 +86,7 @@ def _edge_work(model: ModelSpec, part: Literal["embedding", "head", "mtp"], tile
         )
         inputs = Kept(name="mtp inputs", elements=4 * hidden, role="activation", region="sequence")
         return LayerWork(ops=(norms, project), kept=(inputs,), input_width=2 * hidden)
+    transform = _transform(hidden) if model.head_transform else ()
     logits = Linear(
         name="logits",
         module="loss",
@@ -109,4 +113,51 @@ def _edge_work(model: ModelSpec, part: Literal["embedding", "head", "mtp"], tile
         Kept(name="logits", elements=vocab / tiles, role="fp32", region="tensor"),
         *(early if tiles > 1 else ()),
     )
-    return LayerWork(ops=(norm, logits, loss), kept=kept, input_width=hidden)
+    return LayerWork(ops=(*transform, norm, logits, loss), kept=kept, input_width=hidden)
+
+
+def edge_works(model: ModelSpec, part: Literal["embedding", "head"]) -> tuple[LayerWork, ...]:
+    """The works of one end of the model: with the embedding stand the stems and projectors of streams.
+
+    Args:
+        model: the model.
+        part: which end.
+    """
+    first = edge_work(model, part)
+    if part == "head" or not model.streams:
+        return (first,)
+    frozen = model.tuning is not None and model.tuning.freezes("embedding")
+    if not frozen:
+        return (first, *stream_works(model, "stem"), *stream_works(model, "projector"))
+    # What stands before the layers is frozen with the embedding; gradients pass a projector to layers that are trained.
+    towers = [layer for layer in model.kinds() if layer.stream]
+    deep = any(not isinstance(layer, TunedLayer) or layer.tuning.reached for layer in towers)
+    stems = (_frozen(work, reached=False) for work in stream_works(model, "stem"))
+    return (first, *stems, *(_frozen(work, reached=deep) for work in stream_works(model, "projector")))
+
+
+def _frozen(work: LayerWork, *, reached: bool) -> LayerWork:
+    """The same without gradients of its weights."""
+    ops = tuple(replace(op, trained=False) if isinstance(op, (Linear, Vector)) else op for op in work.ops)
+    kept = tuple(one for one in work.kept if reached and not one.weights_of)
+    return replace(work, ops=ops, kept=kept, reached=reached)
+
+
+def _transform(hidden: int) -> tuple[Linear, Vector]:
+    """A matrix and an activation before the final norm."""
+    matrix = Linear(
+        name="head transform",
+        module="",
+        inputs=((1, hidden),),
+        outputs=((1, hidden),),
+        split="replicated",
+        bias=hidden,
+    )
+    activation = Vector(
+        name="head activation",
+        module="",
+        region="sequence",
+        forward_elements=2 * hidden,
+        backward_elements=3 * hidden,
+    )
+    return matrix, activation

@@ -7,33 +7,56 @@ from functools import lru_cache
 
 from meshwright.ops.tuned import tuned_work
 from meshwright.specs.layers.base import AttentionKernel, LayerContext, LayerPart
-from meshwright.specs.model import LayerSpec, TunedLayer
-from meshwright.specs.operators import Kept, LayerWork, Op, Vector
+from meshwright.specs.model import LayerSpec, ModelSpec, TunedLayer
+from meshwright.specs.operators import Kept, LayerWork, Op, StreamTokens, Vector
+
+
+def work_of(model: ModelSpec, layer: LayerSpec, kernel: AttentionKernel) -> LayerWork:
+    """The operators of a layer of a model, on the tokens of its own stream.
+
+    Args:
+        model: has the widths and tokens of the streams.
+        layer: one of its layers.
+        kernel: of attention.
+    """
+    if not model.streams:
+        return layer_work(layer, model.hidden, kernel)
+    return layer_work(layer, model.width(layer), kernel, model.tokens_of(layer.stream), model.tokens_of(layer.memory))
 
 
 @lru_cache(maxsize=256)
-def layer_work(layer: LayerSpec, hidden: int, kernel: AttentionKernel) -> LayerWork:
+def layer_work(
+    layer: LayerSpec,
+    hidden: int,
+    kernel: AttentionKernel,
+    tokens: StreamTokens | None = None,
+    memory: StreamTokens | None = None,
+) -> LayerWork:
     """The operators of one layer: mixer and feed-forward part, each between its norm and its residual addition.
 
     Args:
         layer: the layer.
         hidden: width of the residual stream.
         kernel: of attention.
+        tokens: those it works on; None for the text's.
+        memory: those that its cross attention reads.
 
     Returns:
         Operators in forward order and the tensors they keep.
     """
-    context = LayerContext(hidden=hidden, kernel=kernel, dropout=layer.dropout)
+    context = LayerContext(hidden=hidden, kernel=kernel, dropout=layer.dropout, memory=memory)
     ops: list[Op] = []
     kept: list[Kept] = []
+    cross: tuple[tuple[str, LayerPart, bool], ...] = (("cross", layer.cross, True),) if layer.cross else ()
     parts: tuple[tuple[str, LayerPart, bool], ...] = (
         ("attention", layer.attention, True),
+        *cross,
         ("mlp", layer.mlp, not layer.parallel_block),
     )
     for name, part, own_input in parts:
         if part.absent:
             continue
-        norm, residual = _split_norms(layer, hidden, name, first=name == "attention")
+        norm, residual = _split_norms(layer, hidden, name, parts=sum(not each.absent for _, each, _ in parts))
         work = part.work(context)
         ops += [*norm, *work.ops, *residual]
         if own_input:
@@ -47,23 +70,23 @@ def layer_work(layer: LayerSpec, hidden: int, kernel: AttentionKernel) -> LayerW
         input_width=hidden,
         top_k=layer.mlp.visited_experts,
         experts=layer.mlp.routed_experts,
+        tokens=tokens,
     )
     return tuned_work(work, layer) if isinstance(layer, TunedLayer) else work
 
 
-def _split_norms(layer: LayerSpec, hidden: int, name: str, *, first: bool) -> tuple[list[Op], list[Op]]:
-    """Norms before and residual addition after; an odd norm belongs to the attention half, all norms to a single part.
+def _split_norms(layer: LayerSpec, hidden: int, name: str, *, parts: int) -> tuple[list[Op], list[Op]]:
+    """Norms before and residual addition after; where parts do not share them evenly, attention has them.
 
     Args:
         layer: the layer.
         hidden: width of the residual stream.
-        name: of the half.
-        first: whether it is the attention half.
+        name: of the part.
+        parts: how many there are.
     """
-    share = 0.5 if layer.norms % 2 == 0 else (1.0 if first else 0.0)
-    share = 1.0 if layer.single else share
-    parts: list[Op] = list(_norms(layer, hidden, name, share))
-    return parts[:-1], parts[-1:]
+    share = 1.0 / parts if layer.norms % parts == 0 else float(name == "attention")
+    found: list[Op] = list(_norms(layer, hidden, name, share))
+    return found[:-1], found[-1:]
 
 
 def _norms(layer: LayerSpec, hidden: int, name: str, share: float) -> Iterator[Vector]:

@@ -101,7 +101,7 @@ def _adapter(op: Linear, module: Module, lora: Lora) -> tuple[list[Op], list[Kep
     into: Region = {"row": "tensor", "expert-column": "expert-in", "expert-row": "expert"}.get(op.split, "sequence")  # type: ignore[assignment]
     out: Region = {"column": "tensor", "expert-column": "expert", "expert-row": "expert-in"}.get(op.split, "sequence")  # type: ignore[assignment]
     middle: Region = into if op.experts else "sequence"
-    kept = [Kept(name=f"{name} middle", elements=rank, role="activation", region=middle)]
+    kept = [Kept(name=f"{name} middle", elements=rank, role="activation", region=middle, tokens=op.tokens)]
     # Inputs are dropped with a mask of one byte; their gradients are added to those of the product beside.
     drops = 2.5 * (lora.dropout > 0)
     ops: list[Op] = [
@@ -118,7 +118,7 @@ def _adapter(op: Linear, module: Module, lora: Lora) -> tuple[list[Op], list[Kep
     if lora.dropout:
         kept.append(Kept(name=f"{name} dropped input", elements=width_in, role="activation", region=into))
         kept.append(Kept(name=f"{name} mask", elements=width_in, role="mask", region=into))
-    shared = {"module": op.module, "adapter": True, "experts": op.experts}
+    shared = {"module": op.module, "adapter": True, "experts": op.experts, "tokens": op.tokens}
     heads = {"column": up, "row": down}.get(op.split)
     ops.append(
         Linear(

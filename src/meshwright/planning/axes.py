@@ -279,7 +279,7 @@ def _every_value(axis: str, model: ModelSpec, workload: Workload, devices: int) 
     if not AXES[axis].counted:
         return list(AXES[axis].values())
     if axis == "vpp":
-        return list(range(1, model.num_layers + 1))
+        return list(range(1, model.most_stages + 1))
     return list(divisors(workload.global_batch if axis == "mbs" else devices))
 
 

@@ -18,6 +18,7 @@ from meshwright.formats.host import with_host
 from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.library.clusters import resolve_cluster_file, resolve_gpus
+from meshwright.planning.samples import with_samples
 from meshwright.planning.tuned import said, with_tuning
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
@@ -36,6 +37,8 @@ MAX_BATCH = 2**20
 DEFAULT_DTYPE = "bf16"
 ROW_STEP = 128
 """Tokens to whose multiples rows are rounded up where nobody says their length, so that degrees divide it."""
+DEFAULT_SAMPLES = 4096
+"""Of a step of a model with one prediction per sample, as vision transformers are trained (Steiner et al. 2021)."""
 _BOTH_BATCHES = Problem(
     what="both a global batch and tokens per step are given",
     why="each says how many sequences a step trains",
@@ -73,7 +76,7 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
     """
     gather = Gather()
     spec = gather.attempt(lambda: _model(job.model))
-    if spec is not None and (job.lora is not None or job.freeze):
+    if spec is not None and not spec.streams and (job.lora is not None or job.freeze):
         whole = spec
         spec = gather.attempt(lambda: with_tuning(whole, job.lora, job.freeze))
     fitted = None if job.calibration is None else gather.attempt(lambda: calibration_of(job.calibration))
@@ -103,17 +106,23 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
         where = replace(where, groups=tuple(replace(g, price_per_device_hour=float(price)) for g in where.groups))
     notes: list[Assumption] = []
     seq = _sequence_length(job.seq_len, spec, first.sequence_lengths, notes)
+    beside = bool(spec.streams)
+    spec, sampled = with_samples(spec, job, seq)
+    if beside:
+        spec = with_tuning(spec, job.lora, job.freeze)
     batch_given = job.global_batch is not None or job.tokens_per_step is not None
     batch = job.global_batch
     if batch is None:
         filled = tokens_of_step(replace(first, seq_len=seq, global_batch=1))
-        batch = _default_batch(filled, job.tokens_per_step, usual_devices or where.devices, notes)
+        devices = usual_devices or where.devices
+        usual = DEFAULT_SAMPLES if spec.pooled else min(DEFAULT_TOKENS_PER_STEP, TOKENS_PER_DEVICE * devices)
+        batch = _default_batch(filled, job.tokens_per_step, devices, notes, usual)
     _check_batch(batch)
     workload = replace(first, seq_len=seq, global_batch=batch)
     like = job.like
     if like is not None:
         workload = with_rest(workload, like if fitted is None else replace(like, software=workload.software))
-    notes += _defaults(workload, spec, where, price)
+    notes += [*sampled, *_defaults(workload, spec, where, price)]
     return JobInputs(model=spec, cluster=where, workload=workload, assumptions=tuple(notes), batch_given=batch_given)
 
 
@@ -299,6 +308,8 @@ def _workload(policy: Precision | None, calibration: Calibration | None, job: Jo
 
 
 def _sequence_length(seq: int | None, model: ModelSpec, lengths: Lengths, notes: list[Assumption]) -> int:
+    if model.pooled and seq in (None, 1):
+        return 1
     if seq is None and lengths:
         whole = -(-lengths[-1][0] // ROW_STEP) * ROW_STEP
         seq = min(whole, model.learned_positions or whole)
@@ -309,6 +320,9 @@ def _sequence_length(seq: int | None, model: ModelSpec, lengths: Lengths, notes:
         rule = "the model's maximum" if seq < DEFAULT_SEQ_LEN else "default"
         notes.append(Assumption(name="seq_len", value=f"{seq:,} tokens ({rule})", basis="assumed"))
         return seq
+    if model.pooled:
+        why = f"{model.name} makes one prediction per sample, whose size its config states"
+        raise InputError(Problem(what=f"seq_len is {seq:,}", why=why, fix="leave --seq out", field="seq_len"))
     if model.learned_positions and seq > model.learned_positions:
         raise InputError(
             Problem(
@@ -325,8 +339,7 @@ def _sequence_length(seq: int | None, model: ModelSpec, lengths: Lengths, notes:
     return seq
 
 
-def _default_batch(seq: float, per_step: int | None, devices: int, notes: list[Assumption]) -> int:
-    usual = min(DEFAULT_TOKENS_PER_STEP, TOKENS_PER_DEVICE * devices)
+def _default_batch(seq: float, per_step: int | None, devices: int, notes: list[Assumption], usual: int) -> int:
     wanted = per_step or usual
     # Very short sequences would make steps of more sequences than can be planned.
     exact = wanted / seq if per_step else min(wanted / seq, MAX_BATCH)

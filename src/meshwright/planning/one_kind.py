@@ -197,7 +197,7 @@ def _idle(whole: Found, part: ClusterSpec, model: ModelSpec, workload: Workload,
     refused = {
         "dp": ("batch", workload.global_batch) if workload.global_batch % factor else None,
         "tp": ("heads", heads) if heads % factor else None,
-        "pp": ("layers", model.num_layers) if factor > model.num_layers else None,
+        "pp": ("layers", model.most_stages) if factor > model.most_stages else None,
         "cp": ("tokens", workload.seq_len) if workload.seq_len % factor else None,
     }
     axes = {axis: why for axis, why in refused.items() if why is not None}
@@ -250,7 +250,7 @@ def restricted(space: Space, model: ModelSpec, cluster: ClusterSpec, workload: W
         UnsupportedError: the target refuses the plainest plan, so that it cannot run this model at all, or everything
             that an axis is pinned to.
     """
-    pp = 2 if cluster.devices >= 4 and model.num_layers >= 2 else 1
+    pp = 2 if cluster.devices >= 4 and model.most_stages >= 2 else 1
     dp = 2 if cluster.devices >= 2 * pp else 1
     per_node = cluster.groups[0].devices_per_node
     if pp * dp > per_node and pp * dp % per_node:

@@ -10,7 +10,7 @@ from typing import Any
 from meshwright.errors import InputError, Problem, nearest, unknown_name
 from meshwright.fields.kinds import shown
 from meshwright.ops.counts import adapter_parameters, trained_parameters
-from meshwright.ops.layers import layer_work
+from meshwright.ops.layers import work_of
 from meshwright.ops.modules import modules_of, targeted
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear
@@ -220,7 +220,7 @@ def _lora_problems(model: ModelSpec, lora: Lora) -> Iterator[Problem]:
     products = {
         op.name: op
         for kind in replace(model, tuning=None).kinds()
-        for op in layer_work(kind, model.hidden, "flash").ops
+        for op in work_of(model, kind, "flash").ops
         if isinstance(op, Linear)
     }
     names = {name for op in products.values() for module in modules_of(op) for name in module.names}

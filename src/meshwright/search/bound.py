@@ -6,15 +6,15 @@ Each factor is priced once per distinct value and gathered, so a million rows co
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.work import price_work
-from meshwright.ops.edges import edge_work
-from meshwright.ops.layers import layer_work
+from meshwright.ops.edges import edge_work, edge_works
+from meshwright.ops.layers import work_of
 from meshwright.search.grid import Grid
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import ModelSpec
@@ -124,6 +124,11 @@ class Factored:
         )
 
 
+def _joined(parts: list[PartCosts]) -> PartCosts:
+    """The sum of parts."""
+    return PartCosts(*(sum(getattr(part, f.name) for part in parts) for f in fields(PartCosts)))
+
+
 def row_bounds(
     grid: Grid, model: ModelSpec, hardware: Hardware, workload: Workload, *, any_order: bool = False
 ) -> RowBounds:
@@ -146,13 +151,13 @@ def row_bounds(
     """
     factored = Factored(grid, hardware, workload)
     kinds = model.kinds()
-    parts = [factored.part(layer_work(kind, model.hidden, workload.attention_kernel)) for kind in kinds]
+    parts = [factored.part(work_of(model, kind, workload.attention_kernel)) for kind in kinds]
     counts = [model.kind_counts()[kind] for kind in kinds]
-    embedding = factored.part(edge_work(model, "embedding"), quantised=False)
+    embedding = _joined([factored.part(work, quantised=False) for work in edge_works(model, "embedding")])
     head = factored.part(edge_work(model, "head"), quantised=False)
     head_work_s = head.forward_s + head.backward_s
     if model.mtp_layers:
-        last = factored.part(layer_work(model.mtp_kind, model.hidden, workload.attention_kernel))
+        last = factored.part(work_of(model, model.mtp_kind, workload.attention_kernel))
         head_work_s = head_work_s + model.mtp_layers * (head_work_s + last.forward_s + last.backward_s)
 
     work_s = [part.forward_s + part.backward_s for part in parts]
@@ -198,7 +203,7 @@ def _last_worker_s(
             continue
         works = [work[rows] for work in work_s]
         least = np.full(len(rows), np.inf)
-        for chunks in range(1, model.num_layers // pp + 1):
+        for chunks in range(1, model.most_stages // pp + 1):
             # Chunks beyond one need at least as many micro-batches as workers.
             legal = np.ones(len(rows), dtype=bool) if chunks == 1 else grid.m[rows] >= pp
             if not legal.any():

@@ -123,7 +123,7 @@ class ShapeFactory:
             return [(schedule_named(default_schedule(1)), 1)] if chunk_counts is None or 1 in chunk_counts else []
         found = []
         for schedule in self.schedules:
-            for v in chunk_options(schedule, min(self.model.num_layers // p, most_chunks(schedule, p, m))):
+            for v in chunk_options(schedule, min(self.model.most_stages // p, most_chunks(schedule, p, m))):
                 if chunk_counts is not None and v not in chunk_counts:
                     continue
                 if not schedule.problems(p, m, v):

@@ -125,7 +125,7 @@ def build_grid(model: ModelSpec, workload: Workload, devices: int, space: Space)
             levels = context_levels(cp, space)
             for pp in _pinned(space, "pp", divisors(devices // (tp * cp))):
                 dp, rest = divmod(devices, tp * cp * pp)
-                if rest or pp > model.num_layers or workload.global_batch % dp:
+                if rest or pp > model.most_stages or workload.global_batch % dp:
                     continue
                 if not _allowed(space, "dp", dp):
                     continue

@@ -13,7 +13,9 @@ from typing import Annotated, Literal
 
 from meshwright.specs.by_kind import BY_KIND
 from meshwright.specs.check import Check
-from meshwright.specs.layers import FeedForwardKind, MixerKind
+from meshwright.specs.layers import CrossAttention, FeedForwardKind, MixerKind
+from meshwright.specs.operators import StreamTokens
+from meshwright.specs.streams import Stream
 from meshwright.specs.tuning import PARTS, LayerTuning, Tuning
 
 
@@ -30,6 +32,16 @@ class LayerSpec:
     parallel_block: bool = False
     """Attention and MLP read the same input (GPT-NeoX, Falcon)."""
     dropout: bool = False
+    stream: str = ""
+    """Of `ModelSpec.streams`, whose tokens it works on; the text's where empty."""
+    cross: CrossAttention | None = None
+    """Cross attention between attention and MLP (the decoder of Vaswani et al. 2017)."""
+
+    @property
+    def memory(self) -> str:
+        """The stream that its cross attention reads; empty for none."""
+        found = self.cross or (self.attention if isinstance(self.attention, CrossAttention) else None)
+        return "" if found is None else found.memory
 
     def __post_init__(self) -> None:
         check = Check("layer")
@@ -44,11 +56,15 @@ class LayerSpec:
 
     def parameters(self, hidden: int) -> int:
         """Everything in the layer."""
-        return self.attention.parameters(hidden) + self.mlp.parameters(hidden) + self.norm_parameters(hidden)
+        return self._mixers(hidden) + self.mlp.parameters(hidden)
 
     def active_parameters(self, hidden: int) -> int:
         """What one token visits."""
-        return self.attention.parameters(hidden) + self.mlp.active_parameters(hidden) + self.norm_parameters(hidden)
+        return self._mixers(hidden) + self.mlp.active_parameters(hidden)
+
+    def _mixers(self, hidden: int) -> int:
+        cross = self.cross.parameters(hidden) if self.cross else 0
+        return self.attention.parameters(hidden) + cross + self.norm_parameters(hidden)
 
     def describe(self, hidden: int) -> dict[str, object]:
         """Its sizes by name.
@@ -63,6 +79,8 @@ class LayerSpec:
             **self.attention.describe(),
             "mlp": self.mlp.kind,
             **self.mlp.describe(),
+            **({"stream": self.stream} if self.stream else {}),
+            **({"cross": self.cross.describe()} if self.cross else {}),
         }
 
     def norm_parameters(self, hidden: int) -> int:
@@ -100,7 +118,7 @@ class LayerRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A decoder-only (or encoder) transformer language model."""
+    """A transformer: layers of the text, and of the streams beside it."""
 
     name: str
     family: str
@@ -119,6 +137,13 @@ class ModelSpec:
     """Multi-token-prediction modules after the last layer (DeepSeek-V3, section 2.2)."""
     mtp_layer: LayerSpec | None = None
     """The layer of such a module; None where it is one like the last layer."""
+    streams: tuple[Stream, ...] = ()
+    """Tokens beside the text, such as images or the input of an encoder, with what stands around their layers. The
+    layers themselves are in `runs`, before those that need them."""
+    pooled: bool = False
+    """One prediction per sample instead of one per token: `vocab` counts its classes, and there is no token table."""
+    head_transform: bool = False
+    """A square matrix with bias and a norm before the head's projection (Devlin et al. 2018)."""
     source: str = ""
     """Where the shape comes from."""
     notes: tuple[str, ...] = ()
@@ -135,12 +160,76 @@ class ModelSpec:
         check.that(len(self.runs) > 0, "runs", self.runs, "must hold at least one layer")
         if self.mtp_layer is not None:
             check.that(self.mtp_layers > 0, "mtp_layer", "given", "there are no modules for it", "give mtp_layers")
+        if self.streams:
+            known = {"", *(stream.name for stream in self.streams)}
+            for layer in self.kinds():
+                for name in (layer.stream, layer.memory):
+                    check.that(name in known, "stream", name, f"must be one of {', '.join(sorted(known))}")
         check.done()
 
     @property
     def num_layers(self) -> int:
-        """Transformer layers, multi-token-prediction modules not counted."""
+        """Transformer layers of all streams, multi-token-prediction modules not counted."""
         return sum(len(run.layers) * run.repeats for run in self.runs)
+
+    @property
+    def tower_layers(self) -> int:
+        """Layers of towers, which stand on the first pipeline stage whatever its number of stages."""
+        towers = {stream.name for stream in self.streams if stream.tower}
+        return sum(count for layer, count in self.kind_counts().items() if layer.stream in towers) if towers else 0
+
+    @property
+    def most_stages(self) -> int:
+        """Most parts into which a pipeline cuts the model: its layers, towers counted as part of the next one."""
+        return self.num_layers - self.tower_layers
+
+    @property
+    def beside_decoder(self) -> tuple[str, ...]:
+        """What it has that a stack of causal layers over text has not, for targets that cannot express it."""
+        found = [f"a stream of {s.name}" for s in self.streams if not s.window_of]
+        own = [layer for layer in self.kinds() if not layer.stream]
+        if any(layer.memory for layer in own):
+            found.append("cross attention")
+        if any(not getattr(layer.attention, "causal", True) and not layer.memory for layer in own):
+            found.append("attention to later tokens")
+        if self.pooled:
+            found.append("one prediction per sample")
+        if self.head_transform:
+            found.append("a matrix before the head's projection")
+        return tuple(found)
+
+    def stream(self, name: str) -> Stream | None:
+        """The stream of a name; None for the text."""
+        return next((stream for stream in self.streams if stream.name == name), None)
+
+    def tokens_of(self, name: str) -> StreamTokens | None:
+        """Tokens per sample of a stream; None for the text, whose are the workload's.
+
+        Raises:
+            InputError: the workload has not said how many there are.
+        """
+        stream = self.stream(name)
+        return None if stream is None else stream.tokens
+
+    def width(self, layer: LayerSpec) -> int:
+        """Width of the residual stream of a layer."""
+        stream = self.stream(layer.stream) if layer.stream else None
+        return self.hidden if stream is None else stream.hidden
+
+    def boundary_width(self, seq_len: int) -> float:
+        """Elements per token of the text that one pipeline stage passes on: its own, and streams that layers read.
+
+        The first stage looks up the text's tokens, too, so that an encoder's stages pass on as much as a decoder's.
+
+        Args:
+            seq_len: tokens of the text.
+        """
+        if not self.streams:
+            return self.hidden
+        read = {layer.memory for layer in self.kinds() if layer.memory}
+        own = {layer.stream for layer in self.kinds() if layer.stream}
+        passed = [s for s in self.streams if s.name in read or (s.name in own and not s.tower and not s.window_of)]
+        return self.hidden + sum(stream.tokens.count * stream.hidden for stream in passed) / seq_len
 
     def layers(self) -> Iterator[LayerSpec]:
         """The layers in order."""
@@ -184,26 +273,28 @@ class ModelSpec:
 
     @property
     def embedding_parameters(self) -> int:
-        """Token and position tables and the norm after them."""
+        """Token and position tables and the norm after them; what stands before and behind the layers of streams."""
         norm = 2 * self.hidden if self.embedding_norm else 0
-        return (self.vocab + self.learned_positions) * self.hidden + norm
+        rows = (0 if self.pooled else self.vocab) + self.learned_positions
+        return rows * self.hidden + norm + sum(stream.parameters for stream in self.streams)
 
     @property
     def head_parameters(self) -> int:
         """Output projection (0 when tied), its bias and the final norm."""
         projection = 0 if self.tied_embeddings else self.vocab * self.hidden
-        return projection + (self.vocab if self.head_bias else 0) + self._norm(self.final_norm)
+        transform = self.hidden * self.hidden + self.hidden if self.head_transform else 0
+        return projection + transform + (self.vocab if self.head_bias else 0) + self._norm(self.final_norm)
 
     @property
     def parameters(self) -> int:
         """All parameters; multi-token-prediction modules are not counted, as model cards do."""
-        layers = sum(count * layer.parameters(self.hidden) for layer, count in self.kind_counts().items())
+        layers = sum(count * layer.parameters(self.width(layer)) for layer, count in self.kind_counts().items())
         return layers + self.embedding_parameters + self.head_parameters
 
     @property
     def active_parameters(self) -> int:
         """Parameters one token visits: top-k instead of all experts."""
-        layers = sum(count * layer.active_parameters(self.hidden) for layer, count in self.kind_counts().items())
+        layers = sum(count * layer.active_parameters(self.width(layer)) for layer, count in self.kind_counts().items())
         return layers + self.embedding_parameters + self.head_parameters
 
     @property
@@ -229,7 +320,13 @@ class ModelSpec:
             "hidden": self.hidden,
             "vocab": self.vocab,
             "max_seq_len": self.max_seq_len,
+            **({"streams": [self._described(s) for s in self.streams if not s.window_of]} if self.streams else {}),
         }
+
+    def _described(self, stream: Stream) -> dict[str, object]:
+        own = {layer: count for layer, count in self.kind_counts().items() if layer.stream.startswith(stream.name)}
+        parameters = sum(count * layer.parameters(stream.hidden) for layer, count in own.items())
+        return {**stream.describe(), "layers": sum(own.values()), "parameters": parameters + stream.parameters}
 
 
 @lru_cache(maxsize=64)
@@ -238,17 +335,25 @@ def _tuned_layers(model: ModelSpec) -> tuple[LayerSpec, ...]:
     tuning = model.tuning
     assert tuning is not None
     plain = [layer for run in model.runs for _ in range(run.repeats) for layer in run.layers]
-    reached, found = not tuning.freezes("embedding"), []
+    before = not tuning.freezes("embedding")
+    reaches, found = {stream.name: before for stream in model.streams}, []
     inside = {*PARTS} - {"embedding", "head"}
     for number, layer in enumerate(plain):
         own = tuning.of_layer(number)
+        # Gradients reach a stream from what is trained within it, the text from what is trained before it anywhere.
+        name = layer.stream.partition(" ")[0]
+        below = reaches.get(name, before) if layer.stream else before or any(reaches.values())
         # A part that a layer lacks is frozen without being trained anywhere else.
         reached = (
-            reached
+            below
             or own is None
             or own.lora is not None
             or any(part not in own.frozen and _has(layer, part) for part in inside)
         )
+        if layer.stream:
+            reaches[name] = reached
+        else:
+            before = reached
         if own is not None and not reached:
             own = replace(own, reached=False)
         found.append(TunedLayer.of(layer, own))

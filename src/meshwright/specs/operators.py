@@ -20,6 +20,22 @@ Split = Literal["column", "row", "replicated", "expert-column", "expert-row"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StreamTokens:
+    """Tokens per sample of a stream other than the text (`specs.streams`)."""
+
+    sequences: float
+    length: int
+    """Of each."""
+    whole: bool
+    """Context ranks share out whole sequences of it, not parts of each."""
+
+    @property
+    def count(self) -> float:
+        """Tokens per sample."""
+        return self.sequences * self.length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
     """A matrix product with weights: tokens x inputs by inputs x outputs."""
 
@@ -49,6 +65,8 @@ class Linear:
     """Bytes moved per weight before a forward product, to make a stored weight again for example."""
     backward_weight_bytes: float = 0.0
     """Likewise before a product of the backward pass."""
+    tokens: StreamTokens | None = None
+    """Those it works on, None for the layer's own: keys and values of cross attention are made of another stream."""
 
     @property
     def parameters(self) -> int:
@@ -75,6 +93,8 @@ class CoreAttention:
     """Tokens of a piece of the sequence beyond which no query sees; None for one piece."""
     capped: bool = False
     """Scores go through a tanh before the softmax."""
+    keys: StreamTokens | None = None
+    """Whose keys its queries see, None for those of their own sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +196,10 @@ class Kept:
     """Grows with the keys a query sees (score matrices)."""
     weights_of: tuple[str, ...] = ()
     """Linear operators for whose weight gradients alone it is kept; empty where the backward pass needs it anyway."""
+    keys: StreamTokens | None = None
+    """Whose keys those are, None for those of the sequence itself."""
+    tokens: StreamTokens | None = None
+    """Whose tokens it is kept for, None for the layer's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +215,8 @@ class LayerWork:
     experts: int = 0
     reached: bool = True
     """Whether gradients flow into it; without, it has no backward pass and keeps nothing."""
+    tokens: StreamTokens | None = None
+    """Those it works on, None for the text's."""
 
     @property
     def parameters(self) -> int:

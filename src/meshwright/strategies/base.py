@@ -17,7 +17,7 @@ import numpy as np
 
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.operators import Linear, Region, Vector
+from meshwright.specs.operators import Linear, Region, StreamTokens, Vector
 from meshwright.specs.strategy import TensorOverlap
 
 Column = Float[np.ndarray, "rows"] | Int[np.ndarray, "rows"] | float
@@ -91,6 +91,21 @@ class StrategyColumns:
         Source: Narayanan et al. 2021, section 4.1 (scatter/gather).
         """
         return self.tokens / self.tp
+
+    def at(self, tokens: StreamTokens | None) -> StrategyColumns:
+        """The same strategies on the tokens of another stream; on the text's for None.
+
+        Sequences that context ranks share out whole, such as images, lie on each rank undivided: the fullest one holds
+        ceil(sequences / cp) of them, and all ranks the same one where there are fewer than ranks.
+        """
+        if tokens is None:
+            return self
+        sequences = self.mbs * tokens.sequences
+        if not tokens.whole:
+            return replace(self, mbs=sequences, seq_len=tokens.length, data_ranks=None)
+        fullest = np.where(sequences > 1, np.ceil(sequences / self.cp), sequences)
+        alone = np.ones_like(self.context)
+        return replace(self, mbs=fullest, seq_len=tokens.length, context=alone, data_ranks=None)
 
     def received(self, top_k: float) -> Float[np.ndarray, "rows"]:
         """Token copies at the fullest rank's experts: T k times imbalance, or capacity's padding, times etp.

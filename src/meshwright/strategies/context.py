@@ -67,24 +67,26 @@ def shard_attention(
     exchanging = head_ranks(columns.context)
     sequence_ranks = columns.cp / exchanging
     width = op.head_dim + op.value_dim
-    # Before an exchange a rank holds all its heads of seq/cp tokens.
+    sequence = float(columns.seq_len)
+    key_len = sequence if op.keys is None else op.keys.count
+    # Before an exchange a rank holds all its heads of seq/cp tokens, of queries and of keys.
     tokens = columns.tokens / batch_ranks
+    key_tokens = tokens if op.keys is None else tokens * (key_len / sequence)
     block = AttentionBlock(
-        tokens_bytes=tokens * exchanging * (np.maximum(kv_heads / exchanging, 1.0) * width) * activation_bytes,
-        heads_bytes=tokens * activation_bytes * (heads * width + kv_heads * width),
+        tokens_bytes=key_tokens * exchanging * (np.maximum(kv_heads / exchanging, 1.0) * width) * activation_bytes,
+        heads_bytes=activation_bytes * (tokens * (heads * width) + key_tokens * (kv_heads * width)),
     )
     calls: tuple[Call, ...] = ()
     for number, kind in enumerate(CONTEXTS.values()):
         calls += kind.calls(block, columns.context[:, number])
-    sequence = float(columns.seq_len)
     query_len = sequence / sequence_ranks
     return LocalAttention(
         batch=columns.mbs / batch_ranks,
         heads=np.maximum(heads / exchanging, 1.0),
         kv_heads=np.maximum(kv_heads / exchanging, 1.0),
         query_len=query_len,
-        key_len=np.full(columns.rows, sequence),
-        pairs=query_len * sequence if materialised else pairs / sequence_ranks,
+        key_len=np.full(columns.rows, key_len),
+        pairs=query_len * key_len if materialised else pairs / sequence_ranks,
         calls=calls,
     )
 

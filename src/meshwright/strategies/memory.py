@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshwright.shapes import Float
-from meshwright.specs.operators import Kept, LayerWork
+from meshwright.specs.operators import Kept, LayerWork, Region, StreamTokens
 from meshwright.specs.precision import Precision
 from meshwright.specs.strategy import Recompute
 from meshwright.strategies.base import StrategyColumns, region_scale
@@ -33,7 +33,7 @@ def kept_bytes(
     """
     if recompute.kind in ("full", "grouped"):
         share = 1.0 / recompute.group if recompute.kind == "grouped" else 1.0
-        return columns.sequence_tokens * (work.input_width * precision.bytes_of("activations") * share)
+        return columns.at(work.tokens).sequence_tokens * (work.input_width * precision.bytes_of("activations") * share)
     freed = set(recompute.modules) if recompute.kind == "selective" else set()
     return tensor_bytes([kept for kept in work.kept if not freed & set(kept.freed_by)], work, columns, precision)
 
@@ -42,7 +42,7 @@ def tensor_bytes(
     tensors: Sequence[Kept], work: LayerWork, columns: StrategyColumns, precision: Precision
 ) -> Float[np.ndarray, "rows"]:
     """Bytes of these tensors on one rank, per row."""
-    per_region: dict[tuple[str, bool], float] = {}
+    per_region: dict[tuple[Region, StreamTokens | None, float], float] = {}
     for kept in tensors:
         size = {
             "activation": precision.bytes_of("activations"),
@@ -52,10 +52,13 @@ def tensor_bytes(
             "mask": 1.0,
             "fp32": 4.0,
         }[kept.role]
-        key = (kept.region, kept.per_key)
+        keys = 1.0
+        if kept.per_key:
+            own = kept.keys or work.tokens
+            keys = float(columns.seq_len) if own is None else kept.keys.count if kept.keys else float(own.length)
+        key = (kept.region, kept.tokens or work.tokens, keys)
         per_region[key] = per_region.get(key, 0.0) + kept.elements * size
     total = np.zeros(columns.rows)
-    for (region, per_key), size in per_region.items():
-        keys = float(columns.seq_len) if per_key else 1.0
-        total = total + region_scale(region, columns, work.top_k) * (size * keys)  # type: ignore[arg-type]
+    for (region, tokens, keys), size in per_region.items():
+        total = total + region_scale(region, columns.at(tokens), work.top_k) * (size * keys)
     return total

@@ -47,6 +47,7 @@ def check_supported(spec: ModelSpec, seq_len: int) -> None:
 def _missing(spec: ModelSpec) -> Iterator[str]:
     if spec.mtp_layers:
         yield "multi-token-prediction layers"
+    yield from spec.beside_decoder
     for layer in spec.kinds():
         if not isinstance(layer.mlp, (DenseMlp, MoeMlp)):
             yield f"feed-forward parts of the kind {layer.mlp.kind!r}"

@@ -15,6 +15,8 @@ from meshwright.formats.huggingface.decoder import read_decoder
 from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.fields import Fields, show
 from meshwright.formats.huggingface.nested import TEXT_ONLY, find_text
+from meshwright.formats.huggingface.tower import section
+from meshwright.formats.huggingface.vision import tower_of, with_tower, without_tower
 from meshwright.specs.model import ModelSpec
 
 __all__ = ["FAMILIES", "read_config"]
@@ -173,6 +175,21 @@ REFUSED: dict[str, str] = {
 }
 """Families whose configs do not say by any key what no reader understands, and what that is."""
 
+WHOLE: dict[str, str] = {
+    "bart": "encoders.bart",
+    "bert": "encoders.bert",
+    "camembert": "encoders.roberta",
+    "clip": "clip.clip",
+    "mt5": "encoders.t5",
+    "roberta": "encoders.roberta",
+    "siglip": "clip.siglip",
+    "t5": "encoders.t5",
+    "vit": "encoders.vit",
+    "whisper": "encoders.whisper",
+    "xlm-roberta": "encoders.roberta",
+}
+"""`model_type` of models that are no stack of decoder layers to the function that reads the whole config."""
+
 MAX_PARAMETERS = 10**16
 
 
@@ -203,7 +220,12 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
             ),
             code="MW204",
         )
-    text = find_text(config, name, FAMILIES)
+    said = config.get("model_type")
+    if isinstance(said, str) and said in WHOLE:
+        file, _, function = WHOLE[said].partition(".")
+        whole: ModelSpec = getattr(import_module(f"{__name__}.{file}"), function)(section(config, name))
+        return replace(whole, source=source or whole.source)
+    text = find_text(without_tower(config), name, FAMILIES)
     if text.said in REFUSED:
         problem = Problem(
             what=f"model {name}: model_type is {show(text.said)}",
@@ -224,12 +246,16 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
             ),
             code="MW204",
         )
+    tower = tower_of(config, name, model.hidden)
     notes = model.notes
     if not known:
         from meshwright.formats.huggingface.generic import assumed
 
         notes = (assumed(model, text.said, FAMILIES), *notes)
-    return replace(model, source=source or model.source, notes=(*notes, TEXT_ONLY) if text.towers else notes)
+    if text.towers and tower is None:
+        notes = (*notes, TEXT_ONLY)
+    model = replace(model, source=source or model.source, notes=notes)
+    return model if tower is None else with_tower(model, tower)
 
 
 def _family(said: str) -> tuple[Family, str]:

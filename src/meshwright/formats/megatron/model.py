@@ -20,6 +20,10 @@ def _refusal(name: str, value: object, why: str, fix: str = "") -> Problem:
 
 def model_flags(model: ModelSpec) -> tuple[Flags, list[str], list[Problem]]:
     """Options for a model's shape, what to know about them, and what no option says."""
+    beside = model.beside_decoder
+    if beside:
+        why = "the GPT model is a stack of causal layers over text"
+        return [], [], [_refusal("model", what, why) for what in beside]
     unknown = _unknown_kinds(model)
     if unknown:
         why = "layers are grouped or latent attention with dense or MoE MLPs"

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from meshwright.ops.counts import trained_in
-from meshwright.ops.layers import layer_work
+from meshwright.ops.layers import work_of
 from meshwright.shapes import Float, Int
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import LayerSpec, ModelSpec
@@ -133,10 +133,11 @@ def _bytes_by_layer(model: ModelSpec, workload: Workload) -> list[tuple[float, .
     state += recipe.bytes_of("master") if recipe.master else 0.0
     of_kind: dict[LayerSpec, tuple[float, ...]] = {}
     for layer in model.kinds():
-        experts = layer.mlp.routed_experts * layer.mlp.expert_parameters(model.hidden)
-        dense = layer.parameters(model.hidden) - experts
+        width = model.width(layer)
+        experts = layer.mlp.routed_experts * layer.mlp.expert_parameters(width)
+        dense = layer.parameters(width) - experts
         # Where not everything is trained, states are those of what is; adapters are small beside what they adapt.
-        own = trained_in(layer_work(layer, model.hidden, "flash")) if model.tuning else dense + experts
+        own = trained_in(work_of(model, layer, "flash")) if model.tuning else dense + experts
         shared = experts / (dense + experts) if dense + experts else 0.0
         of_kind[layer] = (dense * weight, own * (1 - shared) * state, experts * weight, own * shared * state)
     parts: tuple[tuple[int, Literal["embedding", "head"]], ...]

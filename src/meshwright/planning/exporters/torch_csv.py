@@ -52,7 +52,18 @@ def torch_files(job: Job) -> tuple[dict[str, str], tuple[str, ...]]:
 
 def refused(job: Job) -> tuple[Problem, ...]:
     """What PyTorch's pipelines cannot run of a plan."""
-    return (*_unequal(job), *_refused(job.plan.pipelines[0]))
+    return (*_beside(job), *_unequal(job), *_refused(job.plan.pipelines[0]))
+
+
+def _beside(job: Job) -> Iterator[Problem]:
+    """Streams beside the text, whose layers a loader would have to tell apart."""
+    for stream in job.model.streams:
+        yield Problem(
+            what=f"a stream of {stream.name}",
+            why="the loader cuts one list of equal blocks into stages",
+            fix="plan the text alone, without --images" if stream.tower else "a decoder",
+            field="model",
+        )
 
 
 def plan_table(pipeline: Pipeline) -> ScheduleTable:

@@ -20,7 +20,7 @@ from meshwright.planning.compose.sources.native.split import SplitPipeline
 from meshwright.planning.costing import SECONDS_PER_HOUR
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.doubts import doubts_of_model
-from meshwright.planning.mixed.source import PricedPlan, SearchRecord
+from meshwright.planning.mixed.source import PricedPlan, SearchRecord, require_one_stream
 from meshwright.planning.mixed.spaces import alone_name, space_anywhere
 from meshwright.planning.objectives import Aim
 from meshwright.planning.one_kind import find_plans, resized
@@ -65,7 +65,9 @@ class NativeSource:
 
         Raises:
             InputError: no group allows what is pinned.
+            UnsupportedError: the model has streams beside its text.
         """
+        require_one_stream(inputs.model)
         self.inputs, self.space_for = inputs, space_for
         self.model, self.cluster, self.workload = inputs.model, inputs.cluster, inputs.workload
         self.space = space_anywhere(self.cluster, space_for)

@@ -21,7 +21,7 @@ from meshwright.planning.compose.sources.parallelizers.composed import SliceComp
 from meshwright.planning.compose.sources.parallelizers.execution import sliced_plan
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.doubts import doubts_of_model
-from meshwright.planning.mixed.source import PricedPlan, SearchRecord
+from meshwright.planning.mixed.source import PricedPlan, SearchRecord, require_one_stream
 from meshwright.planning.objectives import Aim
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.space import Space
@@ -53,6 +53,7 @@ class SliceSource:
             space: pinned axes, wherever a stage stands.
             space: pinned axes, wherever a stage stands.
         """
+        require_one_stream(inputs.model)
         self.inputs, self.cluster = inputs, inputs.cluster
         self.composer = slice_composer(inputs.model, inputs.cluster, inputs.workload, parallelizers, space=space)
         self._pricer = PlanPricer(inputs.model, inputs.cluster, inputs.workload)

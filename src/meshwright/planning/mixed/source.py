@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from meshwright.errors import MeshwrightError
+from meshwright.errors import MeshwrightError, Problem, UnsupportedError
 from meshwright.estimate.result import StepPrice
 from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.compose.island_part import IslandPart
@@ -19,8 +19,29 @@ from meshwright.planning.compose.pipeline_sets import PipelineSet
 from meshwright.planning.compose.sources.parallelizers.slice_pipelines import SlicePipeline
 from meshwright.planning.objectives import Aim
 from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
+
+
+def require_one_stream(model: ModelSpec) -> None:
+    """Refuse models with streams beside the text.
+
+    Raises:
+        UnsupportedError: stages are composed of layers of one width and length.
+    """
+    if model.streams:
+        names = " and ".join(stream.name for stream in model.streams if not stream.window_of)
+        towers = all(stream.tower for stream in model.streams)
+        raise UnsupportedError(
+            Problem(
+                what=f"{model.name} has a stream of {names}",
+                why="stages of different devices, or of other planners, are composed of layers of one width and length",
+                fix="plan it on one kind of device" + (", or its text alone, without --images" if towers else ""),
+                field="model",
+            ),
+            code="MW407",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

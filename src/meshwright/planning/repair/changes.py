@@ -160,7 +160,7 @@ def _doubled_and_halved(number: int) -> Iterator[int]:
 def _chunk_variants(row: PlanRow, model: ModelSpec) -> Iterator[tuple[str, PlanRow]]:
     if row.pp == 1:
         return
-    most = model.num_layers // row.pp
+    most = model.most_stages // row.pp
     for vpp in sorted({1, row.vpp - 1, row.vpp + 1, row.vpp // 2, row.vpp * 2} & set(range(1, most + 1))):
         yield "vpp", _with_chunks(row, vpp)
 

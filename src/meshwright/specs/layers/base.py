@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
-from meshwright.specs.operators import Kept, Op
+from meshwright.specs.operators import Kept, Op, StreamTokens
 
 AttentionKernel = Literal["flash", "materialised"]
 """`flash` keeps no scores and computes only attended pairs; `materialised` keeps and computes the square."""
@@ -24,6 +24,8 @@ class LayerContext:
     """Width of the residual stream."""
     kernel: AttentionKernel
     dropout: bool
+    memory: StreamTokens | None = None
+    """Tokens that cross attention reads; None for a layer without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from meshwright.specs.layers.base import LayerContext, Mixer, PartWork
-from meshwright.specs.operators import CoreAttention, Kept, Linear, Op, Vector
+from meshwright.specs.operators import CoreAttention, Kept, Linear, Op, StreamTokens, Vector
 
 
 class Heads(Protocol):
@@ -63,6 +63,7 @@ def attention_work(
     out_bias: bool = False,
     value_dim: int = 0,
     gate: Vector | None = None,
+    keys: StreamTokens | None = None,
 ) -> PartWork:
     """Projections, core attention and the output projection.
 
@@ -74,6 +75,7 @@ def attention_work(
         out_bias: whether the output projection has a bias.
         value_dim: of a head before the output projection; 0 for that of the attention's output.
         gate: between the attention's output and its projection.
+        keys: whose keys are seen; None for those of the sequence itself.
     """
     core = CoreAttention(
         name="core attention",
@@ -86,6 +88,7 @@ def attention_work(
         causal=attention.causal,
         chunk=getattr(attention, "chunk", None),
         capped=getattr(attention, "softcap", False),
+        keys=keys,
     )
     width = value_dim or core.value_dim
     output = Linear(
@@ -132,4 +135,5 @@ def _kept_scores(core: CoreAttention, context: LayerContext) -> Iterator[Kept]:
                 region="tensor",
                 freed_by=("core_attn",),
                 per_key=True,
+                keys=core.keys,
             )

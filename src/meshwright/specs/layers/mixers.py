@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from meshwright.specs.layers.absent import NoMixer
 from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.cross_attention import CrossAttention
 from meshwright.specs.layers.delta_net import DeltaNet
 from meshwright.specs.layers.kimi_delta import KimiDelta
 from meshwright.specs.layers.latent_attention import LatentAttention
@@ -15,6 +16,7 @@ from meshwright.specs.layers.short_convolution import ShortConvolution
 
 SingleMixer = (
     Attention
+    | CrossAttention
     | LatentAttention
     | Mamba
     | Mamba2

@@ -1,0 +1,275 @@
+"""Encoder-decoders and bidirectional encoders: T5, BART, Whisper, BERT, RoBERTa, ViT.
+
+Sizes that a config leaves out are those of its configuration class, where the class states one shape for all models.
+Source: configuration and modelling classes of transformers 5.23.0, read 2026-11-22.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from meshwright.formats.huggingface.fields import MAX_VOCAB, Fields
+from meshwright.specs.layers import Attention, CrossAttention, DenseMlp
+from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
+from meshwright.specs.streams import Images, Projection, Stream
+
+ENCODER = "encoder"
+T5_BUCKETS = 32
+"""Buckets of relative positions, one bias each per head."""
+MLM = "trained to predict masked tokens at every position"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stack:
+    """Layers of one side of an encoder-decoder, or of an encoder alone."""
+
+    hidden: int
+    heads: int
+    head_dim: int
+    width: int
+    gated: bool = False
+    bias: bool = True
+    norm: str = "layernorm"
+    dropout: bool = False
+
+    def layer(self, *, stream: str = "", causal: bool = False, reads: int = 0) -> LayerSpec:
+        """A layer of the stack.
+
+        Args:
+            stream: whose tokens it works on.
+            causal: whether tokens see earlier ones only.
+            reads: width of the encoder that its cross attention reads; 0 for none.
+        """
+        attention = Attention(
+            heads=self.heads,
+            kv_heads=self.heads,
+            head_dim=self.head_dim,
+            causal=causal,
+            qkv_bias=self.bias,
+            out_bias=self.bias,
+        )
+        cross = reads and CrossAttention(
+            memory=ENCODER,
+            memory_width=reads,
+            heads=self.heads,
+            kv_heads=self.heads,
+            head_dim=self.head_dim,
+            q_bias=self.bias,
+            k_bias=self.bias,
+            v_bias=self.bias,
+            out_bias=self.bias,
+        )
+        return LayerSpec(
+            attention=attention,
+            cross=cross or None,
+            mlp=DenseMlp(ffn_hidden=self.width, gated=self.gated, bias=self.bias),
+            norm=self.norm,  # type: ignore[arg-type]
+            norms=3 if reads else 2,
+            dropout=self.dropout,
+            stream=stream,
+        )
+
+    def runs(self, layers: int, *, stream: str = "", causal: bool = False, reads: int = 0) -> LayerRun:
+        """So many equal layers; arguments as `layer`."""
+        return LayerRun(layers=(self.layer(stream=stream, causal=causal, reads=reads),), repeats=layers)
+
+
+def t5(fields: Fields) -> ModelSpec:
+    """T5 and its variants: RMS norms, no biases, relative positions, one table for both sides (Raffel et al. 2019)."""
+    hidden = fields.whole("d_model")
+    heads, head_dim = fields.whole("num_heads"), fields.whole("d_kv")
+    width = fields.whole("d_ff")
+    layers = fields.whole("num_layers")
+    behind = fields.whole("num_decoder_layers", default=layers)
+    vocab = fields.whole("vocab_size", high=MAX_VOCAB)
+    buckets = fields.whole("relative_attention_num_buckets", default=T5_BUCKETS)
+    known = ("relu", "gated-gelu", "gated-silu", "gelu")
+    act = fields.word("feed_forward_proj", known, "relu")
+    tied = fields.flag("tie_word_embeddings", default=True)
+    dropout = fields.dropout("dropout_rate", default=0.1)
+    longest = fields.whole("n_positions", default=512)
+    fields.done()
+    stack = _Stack(
+        hidden=hidden,
+        heads=heads,
+        head_dim=head_dim,
+        width=width,
+        gated=act.startswith("gated"),
+        bias=False,
+        norm="rmsnorm",
+        dropout=dropout,
+    )
+    # The final norm of the encoder, and the biases of relative positions, one table of each side.
+    tables = hidden + 2 * buckets * heads
+    return ModelSpec(
+        name=fields.name,
+        family="t5",
+        hidden=hidden,
+        vocab=vocab,
+        max_seq_len=longest,
+        runs=(stack.runs(layers, stream=ENCODER), stack.runs(behind, causal=True, reads=hidden)),
+        tied_embeddings=tied,
+        streams=(Stream(name=ENCODER, hidden=hidden, tower=False, sequences=1.0, embedded=True, tables=tables),),
+    )
+
+
+def bart(fields: Fields) -> ModelSpec:
+    """BART: LayerNorm, biases, learned positions on both sides (Lewis et al. 2019, arXiv 1910.13461)."""
+    hidden, vocab = fields.whole("d_model"), fields.whole("vocab_size", high=MAX_VOCAB)
+    layers, behind = fields.whole("encoder_layers"), fields.whole("decoder_layers")
+    heads = fields.whole("encoder_attention_heads"), fields.whole("decoder_attention_heads")
+    widths = fields.whole("encoder_ffn_dim"), fields.whole("decoder_ffn_dim")
+    longest = fields.whole("max_position_embeddings", default=1024)
+    dropout = fields.dropout("dropout", "attention_dropout", "activation_dropout")
+    tied = fields.flag("tie_word_embeddings", default=True)
+    for count in heads:
+        if hidden % count:
+            fields.problem("encoder_attention_heads", count, f"must divide d_model = {hidden}")
+    fields.done()
+    encoder, decoder = (
+        _Stack(hidden=hidden, heads=count, head_dim=hidden // count, width=width, dropout=dropout)
+        for count, width in zip(heads, widths, strict=True)
+    )
+    # Positions start at 2; embeddings are normalised on both sides.
+    tables = (longest + 2) * hidden + 2 * hidden
+    return ModelSpec(
+        name=fields.name,
+        family="bart",
+        hidden=hidden,
+        vocab=vocab,
+        max_seq_len=longest,
+        runs=(encoder.runs(layers, stream=ENCODER), decoder.runs(behind, causal=True, reads=hidden)),
+        tied_embeddings=tied,
+        learned_positions=longest + 2,
+        embedding_norm=True,
+        final_norm=None,
+        streams=(Stream(name=ENCODER, hidden=hidden, tower=False, sequences=1.0, embedded=True, tables=tables),),
+    )
+
+
+def whisper(fields: Fields) -> ModelSpec:
+    """Whisper: two convolutions over frames of 10 ms, one of stride 2 (Radford et al. 2022, arXiv 2212.04356)."""
+    hidden, vocab = fields.whole("d_model"), fields.whole("vocab_size", high=MAX_VOCAB)
+    layers, behind = fields.whole("encoder_layers"), fields.whole("decoder_layers")
+    heads = fields.whole("encoder_attention_heads"), fields.whole("decoder_attention_heads")
+    widths = fields.whole("encoder_ffn_dim"), fields.whole("decoder_ffn_dim")
+    mel = fields.whole("num_mel_bins", default=80)
+    frames = fields.whole("max_source_positions", default=1500)
+    longest = fields.whole("max_target_positions", default=448)
+    dropout = fields.dropout("dropout", "attention_dropout", "activation_dropout")
+    for count in heads:
+        if hidden % count:
+            fields.problem("encoder_attention_heads", count, f"must divide d_model = {hidden}")
+    fields.done()
+    encoder, decoder = (
+        _Stack(hidden=hidden, heads=count, head_dim=hidden // count, width=width, dropout=dropout)
+        for count, width in zip(heads, widths, strict=True)
+    )
+    stem = (
+        Projection(name="first convolution", inputs=3 * mel, outputs=hidden, bias=True, rate=2.0),
+        Projection(name="second convolution", inputs=3 * hidden, outputs=hidden, bias=True),
+    )
+    audio = Stream(
+        name=ENCODER,
+        hidden=hidden,
+        tower=False,
+        sequences=1.0,
+        length=frames,
+        stem=stem,
+        tables=frames * hidden + 2 * hidden,
+    )
+    return ModelSpec(
+        name=fields.name,
+        family="whisper",
+        hidden=hidden,
+        vocab=vocab,
+        max_seq_len=longest,
+        runs=(encoder.runs(layers, stream=ENCODER), decoder.runs(behind, causal=True, reads=hidden)),
+        tied_embeddings=True,
+        learned_positions=longest,
+        final_norm="layernorm",
+        streams=(audio,),
+        notes=("biases of keys, which Whisper leaves out, are counted: less than 0.01% of its parameters",),
+    )
+
+
+def bert(fields: Fields) -> ModelSpec:
+    """BERT and RoBERTa: bidirectional layers, norms behind them, a table of segments (Devlin et al. 2018)."""
+    hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
+    vocab = fields.whole("vocab_size", high=MAX_VOCAB)
+    layers, width = fields.layers(), fields.whole("intermediate_size")
+    longest = fields.whole("max_position_embeddings", default=512)
+    segments = fields.whole("type_vocab_size", default=2, low=0)
+    dropout = fields.dropout("hidden_dropout_prob", "attention_probs_dropout_prob", default=0.1)
+    tied = fields.flag("tie_word_embeddings", default=True)
+    fields.word("position_embedding_type", ("absolute",), "absolute")
+    if hidden % heads:
+        fields.problem("num_attention_heads", heads, f"must divide hidden_size = {hidden}", "use a divisor")
+    fields.done()
+    stack = _Stack(hidden=hidden, heads=heads, head_dim=hidden // heads, width=width, dropout=dropout)
+    return ModelSpec(
+        name=fields.name,
+        family="bert",
+        hidden=hidden,
+        vocab=vocab,
+        max_seq_len=longest,
+        runs=(stack.runs(layers),),
+        tied_embeddings=tied,
+        learned_positions=longest + segments,
+        embedding_norm=True,
+        final_norm="layernorm",
+        head_bias=True,
+        head_transform=True,
+        notes=(MLM,),
+    )
+
+
+def vit(fields: Fields) -> ModelSpec:
+    """Vision transformer: patches of an image, one class per image (Dosovitskiy et al. 2020, arXiv 2010.11929)."""
+    hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
+    layers, width = fields.layers(), fields.whole("intermediate_size")
+    size, patch = fields.whole("image_size", default=224), fields.whole("patch_size", default=16)
+    channels = fields.whole("num_channels", default=3)
+    bias = fields.flag("qkv_bias", default=True)
+    dropout = fields.dropout("hidden_dropout_prob", "attention_probs_dropout_prob")
+    labels = fields.raw("id2label")
+    classes = fields.whole("num_labels", default=len(labels) if isinstance(labels, Mapping) else 1000)
+    if hidden % heads:
+        fields.problem("num_attention_heads", heads, f"must divide hidden_size = {hidden}", "use a divisor")
+    if size % patch:
+        fields.problem("patch_size", patch, f"must divide image_size = {size}", "use a divisor")
+    fields.done()
+    stack = _Stack(hidden=hidden, heads=heads, head_dim=hidden // heads, width=width, dropout=dropout)
+    patches = (size // patch) ** 2
+    images = Stream(
+        name="vision",
+        hidden=hidden,
+        tower=False,
+        sequences=1.0,
+        length=patches + 1,
+        images=Images(patch=patch, extra=1, size=(size, size), tokens=1),
+        stem=(Projection(name="patches", inputs=channels * patch * patch, outputs=hidden, bias=True),),
+        tables=(patches + 1) * hidden + hidden,
+    )
+    note = () if bias else ("biases of queries, keys and values are counted",)
+    return ModelSpec(
+        name=fields.name,
+        family="vit",
+        hidden=hidden,
+        vocab=classes,
+        max_seq_len=1,
+        runs=(stack.runs(layers, stream="vision"),),
+        tied_embeddings=False,
+        final_norm="layernorm",
+        head_bias=True,
+        pooled=True,
+        streams=(images,),
+        notes=note,
+    )
+
+
+def roberta(fields: Fields) -> ModelSpec:
+    """RoBERTa: BERT with one segment, whose positions start at 2 (Liu et al. 2019, arXiv 1907.11692)."""
+    model = bert(fields)
+    return replace(model, family="roberta", max_seq_len=max(1, model.max_seq_len - 2))

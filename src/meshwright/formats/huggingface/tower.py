@@ -1,0 +1,118 @@
+"""What readers of vision towers share: a tower, its layers, and the sizes that several families spell alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from meshwright.formats.huggingface.family import Family
+from meshwright.formats.huggingface.fields import Fields
+from meshwright.specs.layers import Attention, DenseMlp
+from meshwright.specs.model import LayerRun, LayerSpec
+from meshwright.specs.streams import Stream
+
+PART = Family(title="a part beside the text", required=())
+VISION = "vision"
+WINDOWS = "vision windows"
+TILES = "a tile of a larger image, or its thumbnail, counts as an image"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tower:
+    """Layers of images, and what stands around them."""
+
+    runs: tuple[LayerRun, ...]
+    streams: tuple[Stream, ...]
+    readers: frozenset[int] = frozenset()
+    """Layers of the text whose attention reads images instead of text."""
+    width: int = 0
+    """Width of what they read."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One layer of a tower: tokens of an image see each other whatever their order."""
+
+    hidden: int
+    heads: int
+    width: int
+    head_dim: int = 0
+    """hidden / heads where 0."""
+    gated: bool = False
+    qkv_bias: bool = True
+    out_bias: bool = True
+    mlp_bias: bool = True
+    qk_norm: bool = False
+    norm: Literal["rmsnorm", "layernorm"] = "layernorm"
+    norms: int = 2
+
+    def layer(self, stream: str = VISION) -> LayerSpec:
+        """As a layer of a stream."""
+        attention = Attention(
+            heads=self.heads,
+            kv_heads=self.heads,
+            head_dim=self.head_dim or self.hidden // self.heads,
+            causal=False,
+            qkv_bias=self.qkv_bias,
+            out_bias=self.out_bias,
+            qk_norm=self.qk_norm,
+        )
+        mlp = DenseMlp(ffn_hidden=self.width, gated=self.gated, bias=self.mlp_bias)
+        return LayerSpec(attention=attention, mlp=mlp, norm=self.norm, norms=self.norms, stream=stream)
+
+    def runs(self, layers: int, stream: str = VISION) -> tuple[LayerRun, ...]:
+        """So many equal ones."""
+        return (LayerRun(layers=(self.layer(stream),), repeats=layers),)
+
+
+def section(config: Mapping[str, object], name: str, path: str = "") -> Fields:
+    """The fields of a part of a config that is no text model.
+
+    Args:
+        config: the part.
+        name: of the model.
+        path: where the part is in its config.
+    """
+    return Fields(config, name=name, family=PART, path=path)
+
+
+def nested(fields: Fields, key: str) -> Fields:
+    """The fields of the object under a key; of an empty one where there is none."""
+    value = fields.raw(key)
+    return section(value if isinstance(value, Mapping) else {}, fields.name, f"{key}.")
+
+
+def side_of(fields: Fields, key: str, default: int) -> int:
+    """A number of pixels, which some configs write twice, for width and height."""
+    value = fields.raw(key)
+    if not isinstance(value, (list, tuple)):
+        return fields.whole(key, default=default)
+    if len(set(value)) != 1:
+        fields.problem(key, value, "must be one number of pixels: images are square")
+        return default
+    return section({key: value[0]}, fields.name).whole(key, default=default)
+
+
+def heads_of(fields: Fields, hidden: int, *keys: str, default: int | None = None) -> int:
+    """Heads that divide the width.
+
+    Args:
+        fields: of the tower.
+        hidden: its width.
+        keys: spellings of the number of heads.
+        default: that of its class.
+    """
+    heads = fields.whole(*keys, default=default)
+    if hidden % heads:
+        fields.problem(keys[0], heads, f"must divide the width {hidden} of the tower", "use a divisor")
+        return 1
+    return heads
+
+
+def patches_of(fields: Fields, size: int, patch: int) -> int:
+    """Patches of a square image of a fixed size."""
+    if size % patch:
+        fields.problem("patch_size", patch, f"must divide image_size = {size}", "use a divisor")
+    return max(1, size // patch) ** 2

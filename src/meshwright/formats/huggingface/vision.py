@@ -1,0 +1,112 @@
+"""Vision towers beside a text model: which one a config has, its layers put before the text's.
+
+A family is a function that reads `vision_config` and the keys of the projector, and returns a `Tower`. Sizes that a
+config leaves out are those of its configuration class. Sources: configuration and modelling classes of transformers
+5.23.0, read 2026-11-22, and what each family names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import import_module
+
+from meshwright.formats.huggingface.fields import fold
+from meshwright.formats.huggingface.tower import Tower, section
+from meshwright.specs.layers import Attention, CrossAttention
+from meshwright.specs.model import LayerSpec, ModelSpec
+
+TOWERS: dict[str, str] = {
+    "gemma3": "vision_fixed.gemma3",
+    "gemma4": "vision_merged.gemma4",
+    "internvl": "vision_fixed.internvl",
+    "internvl_chat": "vision_fixed.internvl",
+    "kimi_k25": "vision_merged.kimi_k25",
+    "kimi_vl": "vision_merged.kimi_vl",
+    "llama4": "vision_fixed.llama4",
+    "llava": "vision_fixed.llava",
+    "minimax_m3_vl": "vision_merged.minimax_m3",
+    "ministral3": "vision_merged.mistral3",
+    "mistral3": "vision_merged.mistral3",
+    "mllama": "vision_fixed.mllama",
+    "phi3_v": "vision_fixed.phi3_v",
+    "qwen2_5_vl": "vision_merged.qwen2_5_vl",
+    "qwen2_vl": "vision_merged.qwen2_vl",
+    "qwen3_5": "vision_merged.qwen3_vl",
+    "qwen3_5_moe": "vision_merged.qwen3_vl",
+    "qwen3_vl": "vision_merged.qwen3_vl",
+    "qwen3_vl_moe": "vision_merged.qwen3_vl",
+}
+"""`model_type` of a whole config to the file and function that read its tower."""
+
+TOWER_KEYS = frozenset({"vision_config", "img_processor", "embd_layer", "cross_attention_layers"})
+"""Keys that readers of towers understand and readers of text do not."""
+
+
+def without_tower(config: Mapping[str, object]) -> Mapping[str, object]:
+    """A config without the keys of a tower that is known, for the reader of its text model.
+
+    Args:
+        config: the whole config.
+    """
+    said = config.get("model_type")
+    if not isinstance(said, str) or said not in TOWERS:
+        return config
+    kept = {key: value for key, value in config.items() if key not in TOWER_KEYS}
+    text = kept.get("text_config")
+    if isinstance(text, Mapping):
+        kept["text_config"] = {key: value for key, value in text.items() if key not in TOWER_KEYS}
+    return kept
+
+
+def tower_of(config: Mapping[str, object], name: str, hidden: int) -> Tower | None:
+    """The vision tower of a config; None for one without, or of a family whose tower nobody reads.
+
+    Args:
+        config: the whole config.
+        name: of the model.
+        hidden: width of the text.
+
+    Raises:
+        InputError: a size of the tower is missing or wrong.
+    """
+    family, vision = config.get("model_type"), config.get("vision_config")
+    known = isinstance(family, str) and family in TOWERS
+    if not known or (not isinstance(vision, Mapping) and family != "phi3_v"):
+        return None
+    file, function = TOWERS[str(family)].split(".")
+    inner = vision if isinstance(vision, Mapping) else {}
+    fields = section(inner, name, "vision_config.")
+    outer = section(config, name)
+    tower: Tower = getattr(import_module(f"meshwright.formats.huggingface.{file}"), function)(fields, outer, hidden)
+    return tower
+
+
+def with_tower(model: ModelSpec, tower: Tower) -> ModelSpec:
+    """A text model with the layers of a tower before its own.
+
+    Args:
+        model: the text model.
+        tower: of the same config.
+    """
+    own = [_crossed(layer, tower) if number in tower.readers else layer for number, layer in enumerate(model.layers())]
+    text = fold(own) if tower.readers else model.runs
+    return replace(
+        model, runs=(*tower.runs, *text), streams=(*model.streams, *tower.streams), notes=(*model.notes, *tower.notes)
+    )
+
+
+def _crossed(layer: LayerSpec, tower: Tower) -> LayerSpec:
+    """A layer whose attention reads images instead of the text before it."""
+    attention = layer.attention
+    assert isinstance(attention, Attention)
+    cross = CrossAttention(
+        memory=tower.streams[0].name,
+        memory_width=tower.width,
+        heads=attention.heads,
+        kv_heads=attention.kv_heads,
+        head_dim=attention.head_dim,
+        qk_norm=True,
+        gates=2,
+    )
+    return replace(layer, attention=cross)

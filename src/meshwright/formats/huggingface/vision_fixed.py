@@ -1,0 +1,241 @@
+"""Towers whose images, or tiles of them, have one size: LLaVA, Phi-3 vision, InternVL, Gemma 3, Llama 4 and 3.2."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from meshwright.formats.huggingface.fields import Fields
+from meshwright.formats.huggingface.tower import (
+    TILES,
+    VISION,
+    Block,
+    Tower,
+    heads_of,
+    nested,
+    patches_of,
+    section,
+    side_of,
+)
+from meshwright.formats.huggingface.vision_merged import pixtral
+from meshwright.specs.streams import Images, Projection, Stream
+
+CLIP = "clip_vision_model"
+
+
+def clip_stream(
+    fields: Fields, *, merge: int = 1, text_tokens: int | None = None, projector: tuple[Projection, ...]
+) -> tuple[Block, int, Stream]:
+    """A CLIP encoder: a class token, learned positions, LayerNorm before and behind (Radford et al. 2021).
+
+    Args:
+        fields: of the tower.
+        merge: patches on a side that become one token of the text.
+        text_tokens: that an image takes, where it is not patches / merge^2.
+        projector: to the text.
+
+    Returns:
+        A layer, how many there are, and the stream.
+    """
+    hidden = fields.whole("hidden_size", default=768)
+    layers = fields.whole("num_hidden_layers", default=12)
+    heads = heads_of(fields, hidden, "num_attention_heads", default=12)
+    width = fields.whole("intermediate_size", default=3072)
+    size, patch = fields.whole("image_size", default=224), fields.whole("patch_size", default=32)
+    channels = fields.whole("num_channels", default=3)
+    patches = patches_of(fields, size, patch)
+    fields.done()
+    stream = Stream(
+        name=VISION,
+        hidden=hidden,
+        tower=True,
+        length=patches + 1,
+        images=Images(patch=patch, merge=merge, extra=1, size=(size, size), tokens=text_tokens),
+        stem=(Projection(name="patches", inputs=channels * patch * patch, outputs=hidden),),
+        projector=projector,
+        tables=(patches + 1) * hidden + hidden + 4 * hidden,
+    )
+    return Block(hidden=hidden, heads=heads, width=width), layers, stream
+
+
+def _pair(inputs: int, middle: int, outputs: int, *, bias: bool = True, rate: float = 1.0) -> tuple[Projection, ...]:
+    return (
+        Projection(name="projector in", inputs=inputs, outputs=middle, bias=bias, split="column", rate=rate),
+        Projection(name="projector out", inputs=middle, outputs=outputs, bias=bias, split="row", rate=rate),
+    )
+
+
+def llava(fields: Fields, outer: Fields, text: int) -> Tower:
+    """LLaVA 1.5: CLIP and two matrices (Liu et al. 2023, arXiv 2310.03744); with Pixtral's encoder, Pixtral 12B."""
+    kind = fields.word("model_type", (CLIP, "pixtral"), CLIP)
+    bias = outer.flag("multimodal_projector_bias", default=True)
+    outer.done()
+    if kind == "pixtral":
+        block, layers, plain = pixtral(fields)
+        stream = Stream(
+            name=VISION,
+            hidden=plain.hidden,
+            tower=True,
+            images=plain.images,
+            stem=plain.stem,
+            projector=_pair(plain.hidden, text, text, bias=bias),
+            tables=plain.tables,
+        )
+        return Tower(runs=block.runs(layers), streams=(stream,))
+    hidden = fields.whole("hidden_size", default=768)
+    block, layers, stream = clip_stream(fields, projector=_pair(hidden, text, text, bias=bias))
+    return Tower(runs=block.runs(layers), streams=(stream,))
+
+
+def phi3_v(fields: Fields, outer: Fields, text: int) -> Tower:
+    """Phi-3 and 3.5 vision: CLIP-L/14 at 336 pixels, 2 x 2 patches merged (Abdin et al. 2024, arXiv 2404.14219)."""
+    named = nested(outer, "img_processor")
+    merged = 4 * named.whole("image_dim_out", default=1024)
+    tokens = named.whole("num_img_tokens", default=144)
+    outer.done()
+    shape = {
+        "hidden_size": 1024,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "intermediate_size": 4096,
+        "image_size": 336,
+        "patch_size": 14,
+    }
+    own = section(shape, outer.name)
+    block, layers, stream = clip_stream(
+        own, merge=2, text_tokens=tokens, projector=_pair(merged, text, text, rate=0.25)
+    )
+    # Learned tokens between rows of tiles and between tiles and thumbnail.
+    stream = _with(stream, tables=stream.tables + 2 * merged, pieces=TILES)
+    return Tower(runs=block.runs(layers), streams=(stream,))
+
+
+def gemma3(fields: Fields, outer: Fields, text: int) -> Tower:
+    """Gemma 3: SigLIP at 896 pixels, averaged to 256 tokens (Gemma team 2025, arXiv 2503.19786)."""
+    hidden = fields.whole("hidden_size", default=768)
+    layers = fields.whole("num_hidden_layers", default=12)
+    heads = heads_of(fields, hidden, "num_attention_heads", default=12)
+    width = fields.whole("intermediate_size", default=3072)
+    size, patch = fields.whole("image_size", default=224), fields.whole("patch_size", default=16)
+    patches = patches_of(fields, size, patch)
+    tokens = outer.whole("mm_tokens_per_image", default=256)
+    fields.done()
+    outer.done()
+    stream = Stream(
+        name=VISION,
+        hidden=hidden,
+        tower=True,
+        length=patches,
+        images=Images(patch=patch, size=(size, size), tokens=tokens),
+        stem=(Projection(name="patches", inputs=3 * patch * patch, outputs=hidden, bias=True),),
+        projector=(Projection(name="projector", inputs=hidden, outputs=text, rate=tokens / patches),),
+        tables=patches * hidden + 2 * hidden + hidden,
+    )
+    return Tower(runs=Block(hidden=hidden, heads=heads, width=width).runs(layers), streams=(stream,))
+
+
+def internvl(fields: Fields, outer: Fields, text: int) -> Tower:
+    """InternVL: tiles of 448 pixels, 2 x 2 patches shuffled into one (Chen et al. 2024, arXiv 2404.16821)."""
+    hidden = fields.whole("hidden_size", default=1024)
+    layers = fields.whole("num_hidden_layers", default=24)
+    heads = heads_of(fields, hidden, "num_attention_heads", default=16)
+    width = fields.whole("intermediate_size", default=4096)
+    size, patch = side_of(fields, "image_size", 448), side_of(fields, "patch_size", 14)
+    bias = fields.flag("attention_bias", "qkv_bias", default=False)
+    normed = fields.flag("use_qk_norm", "qk_normalization", default=False)
+    norm = fields.word("norm_type", ("layer_norm", "rms_norm"), "layer_norm")
+    patches = patches_of(fields, size, patch)
+    fields.done()
+    block = Block(
+        hidden=hidden,
+        heads=heads,
+        width=width,
+        qkv_bias=bias,
+        norm="rmsnorm" if norm == "rms_norm" else "layernorm",
+    )
+    merged = 4 * hidden
+    # Class token and positions, a scale of each half of each layer, norms of queries and keys, the projector's norm.
+    tables = (patches + 2) * hidden + layers * 2 * hidden * (2 if normed else 1) + 2 * merged
+    stream = Stream(
+        name=VISION,
+        hidden=hidden,
+        tower=True,
+        length=patches + 1,
+        images=Images(patch=patch, merge=2, extra=1, size=(size, size), pieces=TILES),
+        stem=(Projection(name="patches", inputs=3 * patch * patch, outputs=hidden, bias=True),),
+        projector=_pair(merged, text, text, rate=0.25),
+        tables=tables,
+    )
+    return Tower(runs=block.runs(layers), streams=(stream,))
+
+
+def llama4(fields: Fields, outer: Fields, text: int) -> Tower:
+    """Llama 4: tiles of 336 pixels, 2 x 2 patches shuffled into one token (Meta, Llama 4 model card, 2025)."""
+    hidden = fields.whole("hidden_size", default=768)
+    layers = fields.whole("num_hidden_layers", default=34)
+    heads = heads_of(fields, hidden, "num_attention_heads", default=16)
+    width = fields.whole("intermediate_size", default=5632)
+    size, patch = fields.whole("image_size", default=448), fields.whole("patch_size", default=14)
+    middle = fields.whole("projector_input_dim", default=4096)
+    out = fields.whole("projector_output_dim", default=4096)
+    wide = fields.whole("vision_output_dim", default=out)
+    patches = patches_of(fields, size, patch)
+    fields.done()
+    stream = Stream(
+        name=VISION,
+        hidden=hidden,
+        tower=True,
+        length=patches + 1,
+        images=Images(patch=patch, merge=2, extra=1, size=(size, size), pieces=TILES),
+        stem=(Projection(name="patches", inputs=3 * patch * patch, outputs=hidden),),
+        projector=(
+            *_pair(4 * hidden, middle, out, bias=False, rate=0.25),
+            Projection(name="projector", inputs=wide, outputs=text, rate=0.25),
+        ),
+        tables=(patches + 2) * hidden + 4 * hidden,
+    )
+    return Tower(runs=Block(hidden=hidden, heads=heads, width=width).runs(layers), streams=(stream,))
+
+
+def mllama(fields: Fields, outer: Fields, text: int) -> Tower:
+    """Llama 3.2 Vision: four tiles of 560 pixels in one sequence, read by cross attention in some layers of the text.
+
+    Features of five inner layers stand beside the last one's. Source: Grattafiori et al. 2024, arXiv 2407.21783,
+    section 7.
+    """
+    hidden = fields.whole("hidden_size", default=1280)
+    local, last = fields.whole("num_hidden_layers", default=32), fields.whole("num_global_layers", default=8)
+    heads = heads_of(fields, hidden, "attention_heads", "num_attention_heads", default=16)
+    width = fields.whole("intermediate_size", default=5120)
+    size, patch = fields.whole("image_size", default=560), fields.whole("patch_size", default=14)
+    tiles = fields.whole("max_num_tiles", default=4)
+    features = fields.whole("vision_output_dim", default=7680)
+    patches = patches_of(fields, size, patch)
+    ratios = 1 + tiles * (tiles + 1) // 2 - (2 if tiles == 4 else 0)
+    readers = nested(outer, "text_config").positions("cross_attention_layers", 10_000)
+    fields.done()
+    # A tile is filled up to a multiple of 8 tokens.
+    tile = -(-(patches + 1) // 8) * 8
+    table = ratios * tiles * hidden
+    stream = Stream(
+        name=VISION,
+        hidden=hidden,
+        tower=True,
+        length=tiles * tile,
+        images=Images(patch=patch, size=(size, size), patches=tiles * tile, tokens=1, pieces=f"{tiles} tiles each"),
+        stem=(Projection(name="patches", inputs=3 * patch * patch, outputs=hidden),),
+        projector=(Projection(name="projector", inputs=features, outputs=text, bias=True),),
+        # Class token, positions of patches and of tiles, norms before and behind, gates.
+        tables=hidden + (patches + 1) * hidden * (1 + ratios * tiles) + 2 * table + 4 * hidden + 3 + 2 * last,
+    )
+    block = Block(hidden=hidden, heads=heads, width=width, qkv_bias=False, out_bias=False)
+    return Tower(
+        runs=block.runs(local + last),
+        streams=(stream,),
+        readers=readers if readers is not None else frozenset({3, 8, 13, 18, 23, 28, 33, 38}),
+        width=text,
+    )
+
+
+def _with(stream: Stream, *, tables: int, pieces: str) -> Stream:
+    assert stream.images is not None
+    return replace(stream, tables=tables, images=replace(stream.images, pieces=pieces))

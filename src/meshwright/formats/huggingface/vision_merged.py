@@ -1,0 +1,263 @@
+"""Towers that take images of any size: Qwen-VL, Pixtral and Mistral 3, Kimi, Gemma 4, MiniMax M3.
+
+Neighbouring patches are merged into one token of the text by the projector.
+"""
+
+from __future__ import annotations
+
+from meshwright.formats.huggingface.fields import Fields, fold
+from meshwright.formats.huggingface.tower import VISION, WINDOWS, Block, Tower, heads_of, nested
+from meshwright.specs.model import LayerRun
+from meshwright.specs.streams import Images, Projection, Stream
+
+
+def _merger(inputs: int, outputs: int, rate: float, middle: int | None = None) -> tuple[Projection, Projection]:
+    """Two matrices with biases on merged patches."""
+    middle = middle or inputs
+    return (
+        Projection(name="projector in", inputs=inputs, outputs=middle, bias=True, split="column", rate=rate),
+        Projection(name="projector out", inputs=middle, outputs=outputs, bias=True, split="row", rate=rate),
+    )
+
+
+def _pixels(fields: Fields, patch: int, hidden: int, *, bias: bool, default: int = 2) -> Projection:
+    """A convolution over the pixels of a patch in as many frames as make one token."""
+    channels = fields.whole("in_channels", "in_chans", "num_channels", default=3)
+    frames = fields.whole("temporal_patch_size", default=default)
+    return Projection(name="patches", inputs=channels * frames * patch * patch, outputs=hidden, bias=bias)
+
+
+def qwen2_vl(fields: Fields, outer: Fields, text: int) -> Tower:
+    """Qwen2-VL: LayerNorm, a plain MLP, full attention (Wang et al. 2024, arXiv 2409.12191)."""
+    hidden = fields.whole("embed_dim", default=1280)
+    layers, heads = fields.whole("depth", default=32), heads_of(fields, hidden, "num_heads", default=16)
+    patch = fields.whole("patch_size", "spatial_patch_size", default=14)
+    merge = fields.whole("spatial_merge_size", default=2)
+    ratio = fields.whole("mlp_ratio", default=4)
+    stem = _pixels(fields, patch, hidden, bias=False)
+    fields.done()
+    merged = hidden * merge**2
+    stream = Stream(
+        name=VISION,
+        hidden=hidden,
+        tower=True,
+        images=Images(patch=patch, merge=merge),
+        stem=(stem,),
+        projector=_merger(merged, text, merge**-2.0),
+        tables=2 * hidden,
+    )
+    return Tower(runs=Block(hidden=hidden, heads=heads, width=ratio * hidden).runs(layers), streams=(stream,))
+
+
+def qwen2_5_vl(fields: Fields, outer: Fields, text: int) -> Tower:
+    """Qwen2.5-VL: RMS norms, a gated MLP, attention within windows in most layers (Bai et al. 2025, arXiv 2502.13923).
+
+    A window is 112 pixels a side: 64 patches of 14 pixels, of which those at the edge of an image hold fewer.
+    """
+    hidden = fields.whole("hidden_size", default=3584)
+    layers, heads = fields.whole("depth", default=32), heads_of(fields, hidden, "num_heads", default=16)
+    width = fields.whole("intermediate_size", default=3420)
+    patch = fields.whole("patch_size", "spatial_patch_size", default=14)
+    merge = fields.whole("spatial_merge_size", default=2)
+    window = fields.whole("window_size", default=112)
+    whole = fields.positions("fullatt_block_indexes", layers)
+    stem = _pixels(fields, patch, hidden, bias=False)
+    fields.done()
+    whole = frozenset(range(7, layers, 8)) if whole is None else whole
+    block = Block(hidden=hidden, heads=heads, width=width, gated=True, norm="rmsnorm")
+    stream = Stream(
+        name=VISION,
+        hidden=hidden,
+        tower=True,
+        images=Images(patch=patch, merge=merge),
+        stem=(stem,),
+        projector=_merger(hidden * merge**2, text, merge**-2.0),
+        tables=hidden,
+    )
+    windows = Stream(name=WINDOWS, hidden=hidden, tower=True, length=max(1, window // patch) ** 2, window_of=VISION)
+    runs = fold([block.layer(VISION if number in whole else WINDOWS) for number in range(layers)])
+    return Tower(runs=runs, streams=(stream, windows))
+
+
+def qwen3_vl(fields: Fields, outer: Fields, text: int) -> Tower:
+    """Qwen3-VL and Qwen3.5: LayerNorm, a plain MLP, learned positions, features of inner layers added to the text's.
+
+    Source: Qwen3-VL technical report, arXiv 2511.21631, section 2.
+    """
+    hidden = fields.whole("hidden_size", default=1152)
+    layers, heads = fields.whole("depth", default=27), heads_of(fields, hidden, "num_heads", default=16)
+    width = fields.whole("intermediate_size", default=4304)
+    patch, merge = fields.whole("patch_size", default=16), fields.whole("spatial_merge_size", default=2)
+    positions = fields.whole("num_position_embeddings", default=2304)
+    inner = fields.positions("deepstack_visual_indexes", layers)
+    stem = _pixels(fields, patch, hidden, bias=True)
+    fields.done()
+    merged, rate = hidden * merge**2, merge**-2.0
+    taken = len(inner or ())
+    deep = tuple(each for _ in range(taken) for each in _merger(merged, text, rate))
+    stream = Stream(
+        name=VISION,
+        hidden=hidden,
+        tower=True,
+        images=Images(patch=patch, merge=merge),
+        stem=(stem,),
+        projector=(*_merger(merged, text, rate), *deep),
+        tables=positions * hidden + 2 * hidden + taken * 2 * merged,
+    )
+    return Tower(runs=Block(hidden=hidden, heads=heads, width=width).runs(layers), streams=(stream,))
+
+
+def pixtral(fields: Fields) -> tuple[Block, int, Stream]:
+    """Pixtral's encoder: RMS norms, gated MLPs, no biases, rotary positions (Agrawal et al. 2024, arXiv 2410.07073).
+
+    Returns:
+        A layer, how many there are, and the stream without a projector.
+    """
+    hidden = fields.whole("hidden_size", default=1024)
+    layers = fields.whole("num_hidden_layers", default=24)
+    heads = heads_of(fields, hidden, "num_attention_heads", default=16)
+    head_dim = fields.maybe("head_dim") or hidden // heads
+    width, patch = fields.whole("intermediate_size", default=4096), fields.whole("patch_size", default=16)
+    stem = _pixels(fields, patch, hidden, bias=False, default=1)
+    fields.done()
+    block = Block(
+        hidden=hidden,
+        heads=heads,
+        head_dim=head_dim,
+        width=width,
+        gated=True,
+        qkv_bias=False,
+        out_bias=False,
+        mlp_bias=False,
+        norm="rmsnorm",
+    )
+    stream = Stream(name=VISION, hidden=hidden, tower=True, images=Images(patch=patch), stem=(stem,), tables=hidden)
+    return block, layers, stream
+
+
+def mistral3(fields: Fields, outer: Fields, text: int) -> Tower:
+    """Mistral 3: Pixtral's encoder, 2 x 2 patches merged into one token of the text."""
+    block, layers, plain = pixtral(fields)
+    merge = outer.whole("spatial_merge_size", default=2)
+    bias = outer.flag("multimodal_projector_bias", default=False)
+    outer.done()
+    rate, hidden = merge**-2.0, block.hidden
+    assert plain.images is not None
+    stream = Stream(
+        name=VISION,
+        hidden=hidden,
+        tower=True,
+        images=Images(patch=plain.images.patch, merge=merge),
+        stem=plain.stem,
+        projector=(
+            Projection(name="patch merger", inputs=hidden * merge**2, outputs=hidden, rate=rate),
+            Projection(name="projector in", inputs=hidden, outputs=text, bias=bias, split="column", rate=rate),
+            Projection(name="projector out", inputs=text, outputs=text, bias=bias, split="row", rate=rate),
+        ),
+        tables=2 * hidden,
+    )
+    return Tower(runs=block.runs(layers), streams=(stream,))
+
+
+def _moonvit(fields: Fields, text: int, keys: dict[str, str], tables: int) -> Tower:
+    """MoonViT: LayerNorm, biases, learned positions of a grid beside rotary ones."""
+    hidden = fields.whole(keys.get("hidden_size", "hidden_size"), default=1152)
+    layers = fields.whole(keys.get("num_hidden_layers", "num_hidden_layers"), default=27)
+    heads = heads_of(fields, hidden, keys.get("num_attention_heads", "num_attention_heads"), default=16)
+    width = fields.whole(keys.get("intermediate_size", "intermediate_size"), default=4304)
+    patch = fields.whole("patch_size", default=14)
+    high, wide = fields.whole("init_pos_emb_height", default=64), fields.whole("init_pos_emb_width", default=64)
+    stem = _pixels(fields, patch, hidden, bias=True, default=1)
+    fields.done()
+    merge = 2
+    stream = Stream(
+        name=VISION,
+        hidden=hidden,
+        tower=True,
+        images=Images(patch=patch, merge=merge),
+        stem=(stem,),
+        projector=_merger(hidden * merge**2, text, merge**-2.0),
+        # Positions, the final norm and the norm before the projector.
+        tables=high * wide * hidden + 2 * hidden + tables * hidden,
+    )
+    return Tower(runs=Block(hidden=hidden, heads=heads, width=width).runs(layers), streams=(stream,))
+
+
+def kimi_vl(fields: Fields, outer: Fields, text: int) -> Tower:
+    """Kimi-VL (Kimi team 2025, arXiv 2504.07491)."""
+    return _moonvit(fields, text, {}, 2)
+
+
+def kimi_k25(fields: Fields, outer: Fields, text: int) -> Tower:
+    """Kimi K2.5: the same encoder with its own spellings."""
+    keys = {
+        "hidden_size": "vt_hidden_size",
+        "num_hidden_layers": "vt_num_hidden_layers",
+        "num_attention_heads": "vt_num_attention_heads",
+        "intermediate_size": "vt_intermediate_size",
+    }
+    return _moonvit(fields, text, keys if fields.has("vt_hidden_size") else {}, 2)
+
+
+def gemma4(fields: Fields, outer: Fields, text: int) -> Tower:
+    """Gemma 4: four RMS norms, gated MLPs, positions of both directions, 3 x 3 patches averaged to one token."""
+    hidden, layers = fields.whole("hidden_size", default=768), fields.whole("num_hidden_layers", default=16)
+    heads = fields.whole("num_attention_heads", default=12)
+    head_dim, width = fields.whole("head_dim", default=64), fields.whole("intermediate_size", default=3072)
+    patch, pool = fields.whole("patch_size", default=16), fields.whole("pooling_kernel_size", default=3)
+    rows = fields.whole("position_embedding_size", default=10240)
+    bias, clipped = fields.flag("attention_bias", default=False), fields.flag("use_clipped_linears", default=False)
+    standard = fields.flag("standardize", default=False)
+    tokens = outer.whole("vision_soft_tokens_per_image", default=280)
+    fields.done()
+    outer.done()
+    block = Block(
+        hidden=hidden,
+        heads=heads,
+        head_dim=head_dim,
+        width=width,
+        gated=True,
+        qkv_bias=bias,
+        out_bias=bias,
+        mlp_bias=False,
+        qk_norm=True,
+        norm="rmsnorm",
+        norms=4,
+    )
+    stream = Stream(
+        name=VISION,
+        hidden=hidden,
+        tower=True,
+        length=tokens * pool**2,
+        images=Images(patch=patch, merge=pool, patches=tokens * pool**2, tokens=tokens),
+        stem=(Projection(name="patches", inputs=3 * patch * patch, outputs=hidden),),
+        projector=(Projection(name="projector", inputs=hidden, outputs=text, rate=pool**-2.0),),
+        tables=2 * rows * hidden + (2 * hidden if standard else 0),
+    )
+    notes = ("limits of the vision tower's matrices (use_clipped_linears) cost nothing",) if clipped else ()
+    return Tower(runs=block.runs(layers), streams=(stream,), notes=notes)
+
+
+def minimax_m3(fields: Fields, outer: Fields, text: int) -> Tower:
+    """MiniMax M3: a CLIP encoder with rotary positions; patches are projected, then merged 2 x 2."""
+    hidden = fields.whole("hidden_size")
+    layers = fields.whole("num_hidden_layers")
+    heads = heads_of(fields, hidden, "num_attention_heads")
+    width, patch = fields.whole("intermediate_size"), fields.whole("patch_size")
+    compress = nested(fields, "img_token_compression_config")
+    merge, frames = compress.whole("spatial_merge_size", default=2), compress.whole("temporal_patch_size", default=2)
+    middle = outer.whole("projector_hidden_size", default=text)
+    fields.done()
+    outer.done()
+    rate = merge**-2.0
+    stream = Stream(
+        name=VISION,
+        hidden=hidden,
+        tower=True,
+        images=Images(patch=patch, merge=merge),
+        stem=(Projection(name="patches", inputs=3 * frames * patch * patch, outputs=hidden),),
+        projector=(*_merger(hidden, text, 1.0, middle), *_merger(text * merge**2, text, rate, middle)),
+        tables=2 * hidden,
+    )
+    runs: tuple[LayerRun, ...] = Block(hidden=hidden, heads=heads, width=width).runs(layers)
+    return Tower(runs=runs, streams=(stream,))

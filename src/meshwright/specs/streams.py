@@ -1,0 +1,162 @@
+"""Streams: tokens of another width or length than the text of a model, such as patches of images or frames of audio.
+
+A layer belongs to one stream; its operators work on the tokens of that stream. Two kinds stand beside the text:
+
+* a *tower* stands whole on the first pipeline stage, before the text's layers, and its tokens take the place of tokens
+  of the text, or are keys of its cross attention (vision towers);
+* an *encoder* is cut over pipeline stages as other layers are, and cross attention of later layers reads its output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from meshwright.errors import InputError, Problem
+from meshwright.specs.check import Check
+from meshwright.specs.operators import StreamTokens
+
+ProjectionSplit = Literal["replicated", "column", "row"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projection:
+    """A matrix, or a convolution as one, that tokens pass on their way into the layers of a stream or out of them."""
+
+    name: str
+    inputs: int
+    outputs: int
+    bias: bool = False
+    split: ProjectionSplit = "replicated"
+    """How tensor ranks share it; `replicated` works on the tokens of the rank with all weights."""
+    rate: float = 1.0
+    """Positions it works on per token of the stream: 0.25 behind a merge of 2 x 2, 2 before a stride of 2."""
+
+    def __post_init__(self) -> None:
+        check = Check(f"projection {self.name}")
+        check.whole("inputs", self.inputs)
+        check.whole("outputs", self.outputs)
+        check.positive("rate", self.rate)
+        check.done()
+
+    @property
+    def parameters(self) -> int:
+        """Weights and biases."""
+        return self.inputs * self.outputs + (self.outputs if self.bias else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Images:
+    """How images become tokens of a stream and of the text."""
+
+    patch: int
+    """Pixels on a side of a patch."""
+    merge: int = 1
+    """Patches on a side that become one token of the text."""
+    extra: int = 0
+    """Tokens beside the patches of an image, such as a class token."""
+    size: tuple[int, int] | None = None
+    """Width and height in pixels to which every image is brought; None for images as they are."""
+    patches: int | None = None
+    """Patches of every image where the number is fixed whatever its size."""
+    tokens: int | None = None
+    """Tokens of the text that an image takes, where it is not patches / merge^2."""
+    pieces: str = ""
+    """What counts as an image where one is cut into several, for the answer."""
+
+    def __post_init__(self) -> None:
+        check = Check("images")
+        check.whole("patch", self.patch)
+        check.whole("merge", self.merge)
+        check.whole("extra", self.extra, 0)
+        check.done()
+
+    def of_size(self, width: int, height: int) -> int:
+        """Patches of an image of this size in pixels: whole groups of merged patches, the last ones filled up.
+
+        Args:
+            width: in pixels.
+            height: in pixels.
+        """
+        side = self.patch * self.merge
+        return -(-width // side) * -(-height // side) * self.merge**2
+
+    def text_tokens(self, length: int) -> int:
+        """Tokens of the text for an image of so many tokens of the stream."""
+        return (length - self.extra) // self.merge**2 if self.tokens is None else self.tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """Tokens beside the text, with what stands before and behind their layers."""
+
+    name: str
+    """As layers name it in `stream`, and cross attention in `memory`."""
+    hidden: int
+    """Width of its residual stream."""
+    tower: bool
+    """Whether its layers stand whole on the first pipeline stage; an encoder's are cut as the text's are."""
+    sequences: float | None = None
+    """Per sample: images, or one input of an encoder; windows of them where attention stays within windows. None until
+    the workload says it."""
+    length: int | None = None
+    """Tokens of each, None until the workload says it: an image size, the length of an encoder's input."""
+    images: Images | None = None
+    """How images become tokens; None for a stream of something else."""
+    window_of: str = ""
+    """The stream whose tokens these are, cut into windows of `length`."""
+    embedded: bool = False
+    """Its tokens are looked up in the text's table."""
+    stem: tuple[Projection, ...] = ()
+    """From pixels, frames or tokens to its layers."""
+    projector: tuple[Projection, ...] = ()
+    """From its layers to the text."""
+    tables: int = 0
+    """Parameters outside matrices and layers: position tables, class tokens, norms."""
+
+    def __post_init__(self) -> None:
+        check = Check(f"stream {self.name}")
+        check.whole("hidden", self.hidden)
+        if self.sequences is not None:
+            check.positive("sequences", self.sequences)
+        if self.length is not None:
+            check.whole("length", self.length)
+        check.whole("tables", self.tables, 0)
+        check.done()
+
+    @property
+    def tokens(self) -> StreamTokens:
+        """Its tokens per sample.
+
+        Raises:
+            InputError: the workload has not said how many there are.
+        """
+        if self.length is None or self.sequences is None:
+            images = self.tower
+            raise InputError(
+                Problem(
+                    what=f"how many tokens of {self.name} a sample has is not given",
+                    why="a plan is priced for samples of one kind",
+                    fix="say --images and --image-size" if images else "say --encoder-seq",
+                    field="images" if images else "encoder_seq_len",
+                ),
+                code="MW203",
+            )
+        return StreamTokens(sequences=self.sequences, length=self.length, whole=self.tower)
+
+    @property
+    def parameters(self) -> int:
+        """Before and behind the layers."""
+        return sum(each.parameters for each in (*self.stem, *self.projector)) + self.tables
+
+    def describe(self) -> dict[str, object]:
+        """Its sizes by name."""
+        found: dict[str, object] = {
+            "name": self.name,
+            "hidden": self.hidden,
+            "sequences": self.sequences,
+            "length": self.length,
+        }
+        if self.images is not None and self.length is not None:
+            found["text_tokens"] = self.images.text_tokens(self.length)
+        return found

@@ -1,0 +1,94 @@
+"""Encoder-decoders, bidirectional encoders and pairs of encoders: parameters as published."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from meshwright.errors import InputError
+from meshwright.formats.huggingface import read_config
+
+
+def _t5(model: int, heads: int, layers: int, width: int, head_dim: int = 64, **more: Any) -> dict[str, Any]:
+    sizes = {"d_model": model, "d_kv": head_dim, "d_ff": width, "num_layers": layers, "num_heads": heads}
+    return {"model_type": "t5", "vocab_size": 32128, **sizes, **more}
+
+
+def _sides(model_type: str, hidden: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
+    sides = ("encoder", "decoder")
+    sizes = {f"{side}_{key}": value for side in sides for key, value in (("layers", layers), ("ffn_dim", 4 * hidden))}
+    sizes |= {f"{side}_attention_heads": heads for side in sides}
+    return {"model_type": model_type, "d_model": hidden, **sizes, **more}
+
+
+def _encoder(model_type: str, hidden: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
+    sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads}
+    return {"model_type": model_type, **sizes, "intermediate_size": 4 * hidden, **more}
+
+
+CLIP_TEXT = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
+CLIP_IMAGE = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}
+CLIP = {
+    "model_type": "clip",
+    "projection_dim": 768,
+    "text_config": CLIP_TEXT,
+    "vision_config": {**CLIP_IMAGE, "patch_size": 14},
+}
+GATED: dict[str, Any] = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
+    "t5-small": (_t5(512, 8, 6, 2048), 60_506_624),
+    "t5-base": (_t5(768, 12, 12, 3072), 222_903_552),
+    "t5-large": (_t5(1024, 16, 24, 4096), 737_668_096),
+    "t5-3b": (_t5(1024, 32, 24, 16384, 128), 2_851_598_336),
+    "t5-11b": (_t5(1024, 128, 24, 65536, 128), 11_307_321_344),
+    "flan-t5-xl": (_t5(2048, 32, 24, 5120, **GATED), 2_849_757_184),
+    "bart-large": (_sides("bart", 1024, 12, 16, vocab_size=50265), 406_291_456),
+    "whisper-large-v3": (_sides("whisper", 1280, 32, 20, vocab_size=51866, num_mel_bins=128), 1_543_490_560),
+    "bert-base": (_encoder("bert", 768, 12, 12, vocab_size=30522), 109_514_298),
+    "bert-large": (_encoder("bert", 1024, 24, 16, vocab_size=30522), 335_174_458),
+    "roberta-base": (
+        _encoder("roberta", 768, 12, 12, vocab_size=50265, max_position_embeddings=514, type_vocab_size=1),
+        124_697_433,
+    ),
+    "vit-l-16": (_encoder("vit", 1024, 24, 16, image_size=224, patch_size=16), 304_326_632),
+    "clip-vit-l-14": (CLIP, 427_616_513),
+    "siglip-base": ({"model_type": "siglip", "text_config": {}, "vision_config": {}}, 203_155_970),
+}
+"""Source: modelling classes of transformers 5.23.0 with the published configs."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_those_of_the_published_models(name: str) -> None:
+    config, parameters = PUBLISHED[name]
+    assert read_config(config, name).parameters == pytest.approx(parameters, rel=1e-4)
+
+
+def test_an_encoder_stands_before_the_decoder_that_reads_it() -> None:
+    model = read_config(PUBLISHED["t5-large"][0], "t5")
+    assert [layer.stream for layer in model.layers()] == ["encoder"] * 24 + [""] * 24
+    assert [layer.memory for layer in model.layers()] == [""] * 24 + ["encoder"] * 24
+    assert (model.tower_layers, model.most_stages) == (0, 48)
+
+
+def test_whisper_hears_1500_tokens_whatever_is_said() -> None:
+    encoder = read_config(PUBLISHED["whisper-large-v3"][0], "whisper").stream("encoder")
+    assert encoder is not None
+    assert encoder.tokens.count == 1500
+
+
+def test_a_vision_transformer_makes_one_prediction_per_image() -> None:
+    model = read_config(PUBLISHED["vit-l-16"][0], "vit")
+    assert (model.pooled, model.vocab, model.max_seq_len) == (True, 1000, 1)
+
+
+def test_classes_are_counted_by_their_names() -> None:
+    names = {str(number): f"class {number}" for number in range(10)}
+    assert read_config({**PUBLISHED["vit-l-16"][0], "id2label": names}, "vit").vocab == 10
+
+
+def test_all_problems_of_a_config_come_together() -> None:
+    broken = {**PUBLISHED["t5-small"][0], "d_kv": 0, "num_heads": "many"}
+    with pytest.raises(InputError) as caught:
+        read_config(broken, "t5")
+    assert {problem.field for problem in caught.value.problems} == {"d_kv", "num_heads"}

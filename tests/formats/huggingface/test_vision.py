@@ -1,0 +1,97 @@
+"""Vision towers beside text models: sizes, tokens of an image, and what a config may not say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright.errors import InputError
+from meshwright.formats.huggingface import read_config
+from meshwright.formats.huggingface.nested import TEXT_ONLY
+from meshwright.specs.layers import CrossAttention
+from tests.formats.huggingface.towers import LLAVA, MLLAMA, PUBLISHED, QWEN25_VL
+
+CONFIGS = Path("/work/shared/configs")
+REAL = {
+    "Qwen--Qwen3-VL-8B-Instruct_config.json": 8_767_123_696,
+    "Qwen--Qwen3-VL-30B-A3B-Instruct_config.json": 31_070_754_032,
+    "Qwen--Qwen3-VL-235B-A22B-Instruct_config.json": 235_670_022_896,
+    "mlc--llava.json": 7_063_427_072,
+    "mlc--phi-3_5-vision.json": 4_146_621_440,
+    "mlc--ministral3_3b_2512.json": 3_849_090_048,
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_those_of_the_published_files(name: str) -> None:
+    config, parameters = PUBLISHED[name]
+    assert read_config(config, name).parameters == pytest.approx(parameters, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_files_are_read_with_their_towers(name: str) -> None:
+    if not (CONFIGS / name).exists():
+        pytest.skip("the real files are not here")
+    model = read_config(json.loads((CONFIGS / name).read_text()), name)
+    assert model.parameters == pytest.approx(REAL[name], rel=1e-5)
+    assert model.tower_layers > 0
+    assert TEXT_ONLY not in model.notes
+
+
+def test_a_llava_image_is_a_class_token_and_576_patches() -> None:
+    vision = read_config(LLAVA, "llava").stream("vision")
+    assert vision is not None
+    assert vision.images is not None
+    assert (vision.length, vision.images.text_tokens(577)) == (577, 576)
+
+
+def test_qwen_merges_four_patches_and_fills_the_last_ones_up() -> None:
+    vision = read_config(QWEN25_VL, "qwen").stream("vision")
+    assert vision is not None
+    assert vision.images is not None
+    assert vision.length is None, "images keep their size"
+    patches = vision.images.of_size(1024, 768)
+    assert patches == 74 * 56
+    assert vision.images.text_tokens(patches) == 74 * 56 // 4
+
+
+def test_most_layers_of_qwen_2_5_see_windows_of_64_patches() -> None:
+    model = read_config(QWEN25_VL, "qwen")
+    names = [layer.stream for layer in model.layers()]
+    assert [number for number in range(32) if names[number] == "vision"] == [7, 15, 23, 31]
+    assert names[32:] == [""] * 28
+    windows = model.stream("vision windows")
+    assert windows is not None
+    assert windows.length == 64
+
+
+def test_llama_3_2_reads_images_in_eight_layers() -> None:
+    model = read_config(MLLAMA, "mllama")
+    text = [layer for layer in model.layers() if not layer.stream]
+    crossed = [number for number, layer in enumerate(text) if isinstance(layer.attention, CrossAttention)]
+    assert crossed == [3, 8, 13, 18, 23, 28, 33, 38]
+    assert model.tower_layers == 40
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("num_attention_heads", 15, "num_attention_heads"),
+        ("patch_size", 15, "patch_size"),
+        ("hidden_size", "wide", "hidden_size"),
+    ],
+)
+def test_a_tower_whose_numbers_contradict_names_the_field(key: str, value: object, said: str) -> None:
+    broken: dict[str, Any] = {**LLAVA, "vision_config": {**LLAVA["vision_config"], key: value}}
+    with pytest.raises(InputError) as caught:
+        read_config(broken, "llava")
+    assert any(problem.field == f"vision_config.{said}" for problem in caught.value.problems)
+
+
+def test_a_tower_nobody_reads_is_left_out_and_said() -> None:
+    model = read_config({**LLAVA, "model_type": "llava_of_my_own"}, "own")
+    assert not model.streams
+    assert TEXT_ONLY in model.notes

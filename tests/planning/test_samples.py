@@ -1,0 +1,128 @@
+"""What samples hold beside text: images and the input of an encoder."""
+
+from __future__ import annotations
+
+import pytest
+
+import meshwright
+from meshwright.errors import InputError, UnsupportedError
+from meshwright.fields.job import JobFields
+from meshwright.formats.huggingface import read_config
+from meshwright.planning.job_inputs import JobInputs, job_fields, job_inputs
+from meshwright.specs.model import ModelSpec
+from tests.formats.huggingface.test_encoders import PUBLISHED as ENCODERS
+from tests.formats.huggingface.towers import LLAVA, MLLAMA, QWEN25_VL
+
+QWEN, LLAVA_7B = read_config(QWEN25_VL, "qwen"), read_config(LLAVA, "llava")
+T5 = read_config(ENCODERS["t5-base"][0], "t5")
+
+
+def _inputs(model: ModelSpec | str, **said: object) -> JobInputs:
+    return job_inputs(JobFields(model=model, gpus="8xH100", **said))  # type: ignore[arg-type]
+
+
+def _said(found: JobInputs, name: str) -> str:
+    return next(one.value for one in found.assumptions if one.name == name)
+
+
+def test_without_images_the_text_alone_is_planned_and_it_is_said() -> None:
+    found = _inputs(QWEN)
+    assert not found.model.streams
+    assert found.model.num_layers == 28
+    assert "the vision tower (0.677B parameters) is left out" in _said(found, "images")
+    assert _inputs(QWEN, images=0).model == found.model
+
+
+def test_images_are_understood_as_patches_and_tokens_of_the_text() -> None:
+    found = _inputs(QWEN, images=2, image_size="1024x768")
+    assert found.model.num_layers == 60
+    assert "2 per sample, each 4,144 patches, 1,036 tokens of the text" in _said(found, "images")
+
+
+def test_windows_follow_the_images() -> None:
+    windows = _inputs(QWEN, images=2, image_size="1024x768").model.stream("vision windows")
+    assert windows is not None
+    assert windows.tokens.count == pytest.approx(2 * 4144)
+
+
+def test_images_of_any_size_need_theirs() -> None:
+    with pytest.raises(InputError) as caught:
+        _inputs(QWEN, images=1)
+    (problem,) = caught.value.problems
+    assert problem.field == "image_size"
+
+
+@pytest.mark.parametrize("size", ["wide", "0x5", "1024x", "-3x4", "99999x99999", "1e3x4"])
+def test_sizes_that_are_none_are_refused(size: str) -> None:
+    with pytest.raises(InputError, match="image_size"):
+        _inputs(QWEN, images=1, image_size=size)
+
+
+def test_a_tower_of_one_size_takes_no_other() -> None:
+    with pytest.raises(InputError, match="336x336"):
+        _inputs(LLAVA_7B, images=1, image_size="448x448")
+    assert _inputs(LLAVA_7B, images=1, image_size="336").model.streams
+
+
+def test_more_images_than_fit_a_sequence_are_refused() -> None:
+    with pytest.raises(InputError) as caught:
+        _inputs(LLAVA_7B, images=8)
+    (problem,) = caught.value.problems
+    assert "each takes 576 tokens of a sequence of 4,096" in problem.why
+    assert "--images 7 or less" in problem.fix
+
+
+def test_images_that_are_read_by_cross_attention_take_no_text() -> None:
+    found = _inputs(read_config(MLLAMA, "mllama"), images=8, seq_len=512)
+    assert "read by cross attention" in _said(found, "images")
+
+
+def test_without_images_layers_that_read_them_are_left_out() -> None:
+    assert _inputs(read_config(MLLAMA, "mllama")).model.num_layers == 32
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [({"images": 1}, "images"), ({"image_size": "336"}, "image_size"), ({"encoder_seq_len": 64}, "encoder_seq_len")],
+)
+def test_what_a_text_model_has_not_is_refused(said: dict[str, object], field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        _inputs("llama-3.1-8b", **said)
+    assert [problem.field for problem in caught.value.problems] == [field]
+
+
+def test_an_encoder_is_as_long_as_its_decoder_unless_it_is_said() -> None:
+    encoder = _inputs(T5, seq_len=128).model.stream("encoder")
+    assert encoder is not None
+    assert encoder.length == 128
+    longer = _inputs(T5, seq_len=128, encoder_seq_len=512).model.stream("encoder")
+    assert longer is not None
+    assert longer.length == 512
+
+
+def test_whisper_takes_no_other_length() -> None:
+    with pytest.raises(InputError, match="1,500"):
+        _inputs(read_config(ENCODERS["whisper-large-v3"][0], "whisper"), encoder_seq_len=100)
+
+
+def test_a_job_keeps_its_images() -> None:
+    found = _inputs(QWEN, images=2, image_size="448")
+    again = job_inputs(job_fields(found.model, found.cluster, found.workload))
+    assert again.model == found.model
+
+
+def test_a_vision_transformer_is_asked_for_images_by_its_batch() -> None:
+    found = _inputs(read_config(ENCODERS["vit-l-16"][0], "vit"))
+    assert (found.workload.seq_len, found.workload.global_batch) == (1, 4096)
+    with pytest.raises(InputError, match="one prediction per sample"):
+        _inputs(read_config(ENCODERS["vit-l-16"][0], "vit"), seq_len=197)
+
+
+def test_targets_without_streams_refuse_them() -> None:
+    with pytest.raises(UnsupportedError, match="a stream of encoder"):
+        meshwright.plan(T5, gpus="8xH100", global_batch=64, target="megatron")
+
+
+def test_streams_are_planned_on_one_kind_of_device() -> None:
+    with pytest.raises(UnsupportedError, match="has a stream of encoder"):
+        meshwright.plan(T5, gpus="8xH100,8xA100-80", global_batch=64)
