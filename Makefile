@@ -13,7 +13,7 @@ LINT := .venv/.lint
 DOCS := .venv/.docs
 TORCH := .venv/.torch
 
-.PHONY: help demo test test-full answers test-torch lint format bench accuracy schedules floors docs clean
+.PHONY: help demo test test-full answers test-torch lint format bench accuracy schedules models floors docs clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /\1 - /'
@@ -51,6 +51,9 @@ accuracy: $(CORE)  ## predictions against public measurements, written to docs
 
 schedules: $(CORE)  ## the page of pipeline schedules, written to docs
 	$(BIN)/python -m benchmarks.schedules
+
+models: $(CORE)  ## the page of models and families, written to docs
+	$(BIN)/python -m benchmarks.families
 
 floors: $(CORE)  ## the table of floors in CONTRIBUTING.md, from the import contract
 	$(BIN)/python -m benchmarks.floors

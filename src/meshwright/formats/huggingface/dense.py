@@ -86,6 +86,10 @@ gemma3 = Family(
 
 def _gemma4(fields: Fields) -> Mapping[str, object]:
     """Experts stand beside a dense MLP in every layer, as if it were their shared one."""
+    per_layer = fields.whole("hidden_size_per_layer_input", low=0)
+    if per_layer:
+        why = "an embedding for each layer (PLE) cannot be planned here; 256 where the key is left out"
+        fields.refuse("hidden_size_per_layer_input", per_layer, why)
     if not fields.flag("enable_moe_block", default=False):
         return {"num_experts": 0}
     return {"shared_expert_intermediate_size": fields.whole("intermediate_size"), "expert_width_stated": True}
@@ -194,6 +198,7 @@ nemotron_nas = Family(
     rule=_nas,
 )
 granite_swa = Family(title="Granite with windows", fixed={"sinks": True}, required=())
+youtu = Family(title="Youtu-LLM", defaults={"tie_word_embeddings": True}, required=("q_lora_rank", "kv_lora_rank"))
 bitnet = Family(title="BitNet", fixed={"gated_mlp": True})
 helium = Family(title="Helium", defaults={"head_dim": 128})
 apertus = Family(title="Apertus", fixed={"gated_mlp": False, "qk_norm": "head"})

@@ -70,6 +70,7 @@ starcoder2 = Family(
     fixed={**_PLAIN, "slides": "all"},
     dropouts=("attention_dropout", "residual_dropout", "embedding_dropout"),
 )
+jais2 = Family(title="Jais 2", fixed={**_PLAIN})
 nemotron = Family(
     title="Nemotron-4 and Minitron",
     fixed={**_PLAIN},

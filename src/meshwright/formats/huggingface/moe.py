@@ -191,14 +191,11 @@ exaone_moe = Family(
 hy_v3 = Family(title="Hunyuan 3", fixed={"qk_norm": "head", "expert_width_stated": True}, sparse=True)
 flint = Family(title="Flint", fixed={"qk_norm": "head", "sinks": True, "expert_width_stated": True}, sparse=True)
 kolibri1 = Family(title="Kolibri", fixed={"qk_norm": "head", "norms": 4, "expert_width_stated": True}, sparse=True)
+solar_open = Family(title="Solar Open", defaults={"head_dim": 128}, fixed={"expert_width_stated": True}, sparse=True)
+axk1 = Family(title="A.X K1", fixed={"expert_width_stated": True}, required=("q_lora_rank", "kv_lora_rank"))
+mellum = Family(title="Mellum 2", fixed={"qk_norm": "head", "expert_width_stated": True}, sparse=True)
 beam = Family(
     title="Beam",
     fixed={"qk_norm": "head", "norms": 4, "output_gate": True, "expert_width_stated": True},
-    sparse=True,
-)
-grok = Family(
-    title="Grok 1 and 2",
-    source="configuration files of xai-org/grok-1 and grok-2 on Hugging Face",
-    fixed={"norms": 4, "gated_mlp": True},
     sparse=True,
 )

@@ -1,0 +1,121 @@
+"""The page of models in the documentation, from the table of counts: `python -m benchmarks.families`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from meshwright.formats import huggingface
+from meshwright.formats.huggingface import FAMILIES, REFUSED, read_config
+from meshwright.formats.huggingface.family import Family
+from meshwright.formats.huggingface.keys import CHANGES
+from meshwright.library.models import names, spec
+from meshwright.specs.model import ModelSpec
+from tests.counts import FAMILIES as ONE_EACH
+from tests.counts import LIBRARY
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "models.md"
+
+HEAD = """# Models
+
+Any Hugging Face `config.json` of a decoder is read, whatever its `model_type`: the keys say the sizes, under all the
+spellings that are in use. Two things differ between families, which the table below knows: what a class takes for keys
+that its configs leave out, and parts that no key states (norms on queries and keys, biases, gates).
+
+* A `model_type` that is not in the table is read by its keys where every one of them is understood; the answer says as
+  what, and which known name is nearest.
+* A key that changes sizes or work and that nobody understands is refused by its name and value. So is an activation
+  other than SiLU in an unknown family, as nothing says whether its MLPs have a gate; `"gated_mlp": true` or `false`
+  says it.
+* A key that a known family does not have is left out and named in the answer, and refused if it looks like a size.
+* Of configs with towers or several parts (`text_config`, `llm_config`, `language_config`, `thinker_config`, and MLC's
+  `model_config`), the part that is read, and what it leaves out, is said.
+
+## Families
+
+The counts are tests (`tests/library/test_counts.py` and `tests/formats/huggingface/test_counts.py`): parameters of a
+config beside those of the class that runs it (transformers 5.23.0, built without weights), or beside the model card
+where the class is not in transformers. `models` is how many configs are counted, and `difference` the largest of them;
+biases that balance experts are no parameters, as no gradient moves them.
+
+"""
+
+
+def kinds(models: list[ModelSpec]) -> str:
+    """Kinds of parts that layers of some models have."""
+    found = {f"{part.kind}" for model in models for layer in model.kinds() for part in (layer.attention, layer.mlp)}
+    return ", ".join(sorted(found - {"none"}))
+
+
+def counted() -> dict[str, list[tuple[ModelSpec, int]]]:
+    """Models with a count, by family."""
+    found: dict[str, list[tuple[ModelSpec, int]]] = {}
+    for name, count in LIBRARY.items():
+        model = spec(name)
+        found.setdefault(model.family, []).append((model, count["parameters"] if count["basis"] == "class" else 0))
+    for name, entry in ONE_EACH.items():
+        model = read_config(entry["config"], name)
+        found.setdefault(model.family, []).append((model, entry["parameters"]))
+    return found
+
+
+def entries() -> dict[str, tuple[Family, list[str]]]:
+    """Families by the name of their entry, each with the `model_type`s that mean it."""
+    found: dict[str, tuple[Family, list[str]]] = {}
+    for said, place in sorted(FAMILIES.items()):
+        if said == "gpt":  # a plain shape of our own
+            continue
+        file, _, entry = place.partition(".")
+        family: Family = getattr(import_module(f"{huggingface.__name__}.{file}"), entry)
+        found.setdefault(entry, (family, []))[1].append(said)
+    return found
+
+
+def table() -> list[str]:
+    """One row a family."""
+    rows = ["| family | `model_type` | parts of its layers | models | difference |", "|---|---|---|---|---|"]
+    models = counted()
+    for entry, (family, said) in sorted(entries().items(), key=lambda item: item[1][0].title.lower()):
+        known = models.get(entry, [])
+        off = [abs(model.parameters / count - 1) for model, count in known if count]
+        worst = "0" if not any(off) else "below 0.001%" if max(off) < 1e-5 else f"{max(off):.3%}"
+        difference = worst if off else "card" if known else "-"
+        names_said = ", ".join(f"`{name}`" for name in said)
+        rows.append(f"| {family.title} | {names_said} | {kinds([m for m, _ in known])} | {len(known)} | {difference} |")
+    return rows
+
+
+def refused() -> list[str]:
+    """What is refused: families by name, and keys with what they ask for."""
+    rows = ["", "## What is refused", ""]
+    rows += ["These families, by name:", "", "| `model_type` | why |", "|---|---|"]
+    rows += [f"| `{name}` | {why} |" for name, why in sorted(REFUSED.items())]
+    rows += [
+        "",
+        "These keys, in any family, unless their value switches them off:",
+        "",
+        "| key | it asks for |",
+        "|---|---|",
+    ]
+    return rows + [f"| `{key}` | {why} |" for key, why in sorted(CHANGES.items())]
+
+
+def page() -> str:
+    """The whole page."""
+    built_in: Mapping[str, Any] = {name: spec(name) for name in names()}
+    total = f"\n{len(built_in)} models are built in: `meshwright models list` names them.\n"
+    return HEAD + "\n".join(table()) + "\n" + total + "\n".join(refused()) + "\n"
+
+
+def main() -> int:
+    """Write the page."""
+    PAGE.write_text(page())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
