@@ -130,12 +130,25 @@ def test_tokens_give_days_and_cost() -> None:
     plans = plan(MODEL, gpus=GPUS, tokens="1T", price=2.0, global_batch=BATCH, pin="tp=1,pp=1,cp=1")
     run = plans.run
     assert run is not None
-    expected_days = 1e12 / (4096 * BATCH) * plans[0].estimate.step_time_s / 86400
-    assert math.isclose(run.days, expected_days)
+    computing_days = 1e12 / (4096 * BATCH) * plans[0].estimate.step_time_s / 86400
+    assert math.isclose(run.days * run.goodput.share, computing_days)
+    assert run.goodput.low < run.goodput.share < 1
+    assert "failures" in {note.name for note in plans.assumptions}
     assert run.price is not None
     assert math.isclose(run.price, 2.0 * run.device_hours)
     assert "days" in plans.verdict.text
     assert plans.to_dict()["run"]["days"] == run.days
+
+
+def test_stated_failures_replace_those_of_public_runs() -> None:
+    job = {"gpus": GPUS, "tokens": "1T", "global_batch": BATCH, "pin": "tp=1,pp=1,cp=1", "top": 1}
+    never, often = (plan(MODEL, **job, failures=text).run for text in ("none", "rate=5%/day,restart=1h"))
+    assert never is not None
+    assert often is not None
+    assert never.goodput.share == 1
+    assert often.days > 1.01 * never.days
+    with pytest.raises(InputError, match="--failures without --tokens"):
+        plan(MODEL, gpus=GPUS, failures="none")
 
 
 def test_megatron_runs_every_plan_made_for_it() -> None:

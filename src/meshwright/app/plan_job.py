@@ -32,7 +32,7 @@ def plan_job(request: PlanRequest) -> PlanSet:
         InfeasibleError: no plan fits, or none keeps to the limits; says which constraint binds and what would help.
     """
     inputs, aim = job_inputs(request.job), aim_of(request.aim)
-    aim, left_out = aim.of_run(inputs.workload), tuple[str, ...]()
+    aim, left_out = aim.of_run(inputs.workload, inputs.cluster.devices), tuple[str, ...]()
     if not inputs.cluster.homogeneous:
         from meshwright.planning.usable_islands import usable_islands
 

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from meshwright.fields.failures import FailureSpec
 from meshwright.fields.field import ask
 from meshwright.fields.host import MemorySize, NvmeDrives, PcieSlot
 from meshwright.fields.kinds import Choice, Count, Duration, Flag, Kind, Number, Texts, Whole
@@ -127,6 +128,11 @@ class JobFields:
     )
     expert_imbalance: float | None = ask("Tokens of the fullest expert rank over the mean.", Number(), usual="1")
     tokens: float | None = ask("Tokens of the whole run, for days and cost: 15e12.", Count())
+    failures: Any = ask(
+        "What interrupts the run of --tokens: rate=18%/year,restart=10min,every=30min,stall=5s, or none.",
+        FailureSpec(),
+        usual="as public runs report",
+    )
     price: float | None = ask("Price per device and hour.", Number(metavar="USD", zero=True))
     calibration: Calibration | str | os.PathLike[str] | None = ask(
         "Numbers that `calibrate` wrote, in place of the package's.",

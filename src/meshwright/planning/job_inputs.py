@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from meshwright.errors import InputError, Problem, UnsupportedError
@@ -18,17 +19,19 @@ from meshwright.formats.host import with_host
 from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.library.clusters import resolve_cluster_file, resolve_gpus
+from meshwright.planning.goodput import goodput
 from meshwright.planning.samples import with_samples
 from meshwright.planning.tuned import said, with_tuning
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.dtypes import DTYPE_BYTES
+from meshwright.specs.failures import Failures
 from meshwright.specs.lengths import DYNAMIC, Lengths, Packing, mean_length
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.precision import ROLES, Precision, precision, stated
 from meshwright.specs.software import DEFAULT_SOFTWARE
 from meshwright.specs.workload import Workload
-from meshwright.units import significant
+from meshwright.units import seconds, significant
 
 BATCH_TOLERANCE = 0.05
 """How far a batch that nobody gave may be rounded to one that more degrees divide."""
@@ -44,6 +47,12 @@ _BOTH_BATCHES = Problem(
     why="each says how many sequences a step trains",
     fix="keep one of them",
     field="global_batch",
+)
+_FAILURES_OF_NO_RUN = Problem(
+    what="--failures without --tokens",
+    why="failures lengthen a run, not a step, and nobody said how long the run is",
+    fix="say the tokens of the run: --tokens 2T",
+    field="failures",
 )
 _FILE_ENDINGS = (".toml", ".json", ".yaml", ".yml", ".csv", ".txt")
 
@@ -88,6 +97,8 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
     if where is not None and not where.homogeneous and job.packing == DYNAMIC:
         why, fix = "micro-batches are grouped for one kind of device", "use --packing pack, or one kind of device"
         gather.problem(Problem(what=f"--packing {DYNAMIC}", why=why, fix=fix, field="packing"), "MW206")
+    if job.failures is not None and job.tokens is None:
+        gather.problem(_FAILURES_OF_NO_RUN, "MW203")
     if where is not None and policy is not None:
         groups, chosen = where.groups, policy
         gather.attempt(lambda: _computes(groups, chosen))
@@ -147,6 +158,7 @@ def job_fields(model: ModelSpec | None, cluster: ClusterSpec | None, workload: W
         mlp_tiles=workload.mlp_tiles if workload.mlp_tiles > 1 else None,
         expert_imbalance=workload.expert_imbalance,
         tokens=workload.tokens,
+        failures=workload.failures,
         calibration=workload.calibration,
         like=workload,
     )
@@ -300,6 +312,7 @@ def _workload(policy: Precision | None, calibration: Calibration | None, job: Jo
         mlp_tiles=job.mlp_tiles or 1,
         expert_imbalance=1.0 if job.expert_imbalance is None else job.expert_imbalance,
         tokens=job.tokens,
+        failures=job.failures,
         sequence_lengths=lengths,
         packing=(job.packing or "pack") if lengths else "pack",
         software=measured.framework if measured else DEFAULT_SOFTWARE,
@@ -391,6 +404,18 @@ def _optimizer(workload: Workload) -> str:
     return workload.optimizer if kind.name in ("adam", "adamw") else f"{kind.describe()}: {kind.summary}"
 
 
+def _of_run(failures: Failures | None, devices: int) -> Iterator[Assumption]:
+    """What interrupts the run, where nobody stated all of it."""
+    found = goodput(devices, failures, 0.0)
+    if not found.assumed:
+        return
+    value = (
+        f"{significant(found.failures_per_day / devices / 24.0, 2)} per device and hour, restarted in "
+        f"{seconds(found.restart_s)}, a checkpoint every {seconds(found.interval_s)} (public runs; --failures)"
+    )
+    yield Assumption(name="failures", value=value, basis="literature")
+
+
 def _defaults(workload: Workload, model: ModelSpec, cluster: ClusterSpec, price: float | None) -> list[Assumption]:
     """Choices of recipe and hardware that shape the answer, whoever made them."""
     recipe = workload.precision
@@ -422,6 +447,8 @@ def _defaults(workload: Workload, model: ModelSpec, cluster: ClusterSpec, price:
             found.append(Assumption(name="tiles", value=value, basis="assumed"))
     if model.tuning is not None:
         found.insert(0, Assumption(name="training", value=said(model), basis="assumed"))
+    if workload.tokens is not None:
+        found += _of_run(workload.failures, cluster.devices)
     if model.is_moe:
         balance = significant(workload.expert_imbalance)
         value = f"fullest expert rank has {balance}x the mean tokens, none dropped"

@@ -12,6 +12,7 @@ from meshwright.estimate.price import step_flop
 from meshwright.estimate.sequences import tokens_of_step
 from meshwright.formats.cluster import node_group
 from meshwright.planning.axes import space_of
+from meshwright.planning.goodput import goodput
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.one_kind import Found, find_plans, is_round
 from meshwright.planning.plan_shape import title
@@ -151,7 +152,8 @@ class Sizing:
         time_s = float(bounds.time_s[possible].min())
         days = price = None
         if workload.tokens is not None:
-            days = workload.tokens / tokens_of_step(workload) * time_s / DAY_S
+            share = goodput(devices, workload.failures, 0.0).share
+            days = workload.tokens / tokens_of_step(workload) * time_s / DAY_S / share
             rate = self.group.price_per_hour
             price = None if rate is None else days * 24.0 * devices * rate
         self.bounds[devices] = CurvePoint(devices=devices, step_time_s=time_s, days=days, price=price)
@@ -211,5 +213,7 @@ def nodes_of(device: DeviceSpec, nodes: int, per_node: int | None = None) -> Clu
 def _step_limit_s(goal: Goal, workload: Workload) -> float | None:
     limits = [goal.step_time_s] if goal.step_time_s is not None else []
     if goal.days is not None and workload.tokens is not None:
-        limits.append(goal.days * DAY_S / (workload.tokens / tokens_of_step(workload)))
+        # One device is interrupted least, so the limit forbids no count that could keep to it.
+        share = goodput(1, workload.failures, 0.0).share
+        limits.append(goal.days * share * DAY_S / (workload.tokens / tokens_of_step(workload)))
     return min(limits) if limits else None

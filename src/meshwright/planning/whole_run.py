@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.estimate.sequences import tokens_of_step
 from meshwright.formats.plan_json import PlannedJob
+from meshwright.planning.goodput import Goodput, goodput
 from meshwright.records import Record
 from meshwright.specs.job import Job
 from meshwright.units import DAY_S
@@ -19,8 +21,10 @@ class WholeRun(Record):
     tokens: float
     steps: float
     days: float
+    """Of wall time: the steps and what failures and checkpoints add to them."""
     days_low: float
     days_high: float
+    goodput: Goodput
     device_hours: float
     price: float | None
     price_per_device_hour: float | None
@@ -34,14 +38,18 @@ def whole_run(job: PlannedJob, estimate: StepPrice, tokens: float | None = None)
     if tokens is None:
         return None
     steps = tokens / tokens_of_step(job.workload)
-    hours = steps * estimate.step_time_s / 3600.0 * job.plan.devices
+    working = goodput(job.plan.devices, job.workload.failures, _snapshot_s(job, estimate))
+    days = steps * estimate.step_time_s / DAY_S / working.share
+    low, high = _range(estimate, working)
+    hours = days * 24.0 * job.plan.devices
     rate = _mean_price(job, estimate)
     return WholeRun(
         tokens=tokens,
         steps=steps,
-        days=steps * estimate.step_time_s / DAY_S,
-        days_low=steps * estimate.step_time_low_s / DAY_S,
-        days_high=steps * estimate.step_time_high_s / DAY_S,
+        days=days,
+        days_low=days * low,
+        days_high=days * high,
+        goodput=working,
         device_hours=hours,
         price=None if rate is None else rate * hours + steps * estimate.traffic_price_per_step,
         price_per_device_hour=rate,
@@ -55,3 +63,17 @@ def _mean_price(job: Job, estimate: StepEstimate) -> float | None:
     if any(rate is None for _, rate in spent):
         return None
     return sum(count * (rate or 0.0) for count, rate in spent) / sum(count for count, _ in spent)
+
+
+def _range(estimate: StepEstimate, working: Goodput) -> tuple[float, float]:
+    """Low and high of the days over their middle: the ranges of step and goodput are independent."""
+    step_s, share = estimate.step_time_s, working.share
+    low = math.hypot(math.log(step_s / estimate.step_time_low_s), math.log(working.high / share))
+    high = math.hypot(math.log(estimate.step_time_high_s / step_s), math.log(share / working.low))
+    return math.exp(-low), math.exp(high)
+
+
+def _snapshot_s(job: Job, estimate: StepEstimate) -> float:
+    """Copy of the largest share of main weights and moments from a device to its host."""
+    links = {group.name: group.device.host_bandwidth_bytes_per_s for group in job.cluster.groups}
+    return max(dict(stage.memory_bytes)["optimizer"] / links[stage.group] for stage in estimate.stages)

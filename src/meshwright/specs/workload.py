@@ -8,6 +8,7 @@ from typing import Literal
 from meshwright.errors import InputError, Problem
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.check import Check
+from meshwright.specs.failures import Failures
 from meshwright.specs.lengths import Packing, check_lengths, describe_lengths
 from meshwright.specs.optimizers import Optimizer, optimizer_named
 from meshwright.specs.precision import PRECISIONS, Precision
@@ -39,6 +40,8 @@ class Workload:
     """Pieces of a micro-batch's tokens whose logits are made, scored and dropped one after the other; 1 for all."""
     mlp_tiles: int = 1
     """Pieces in which dense feed-forward parts are computed, and again in backward; 1 for all at once."""
+    failures: Failures | None = None
+    """What interrupts the run, as far as it is stated; public runs stand for the rest."""
     calibration: Calibration | None = None
     """Measured runs that predictions are fitted to; None for the library's own."""
 

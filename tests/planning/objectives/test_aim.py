@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from meshwright.errors import InfeasibleError, InputError
 from meshwright.fields.job import AimFields
 from meshwright.planning.costing import Offer
 from meshwright.planning.objectives import Aim, admitted, aim_of
+from meshwright.specs.failures import NEVER, Failures
 from meshwright.specs.workload import Workload
 
 MODEL, BATCH = "llama-3-8b", 64
@@ -88,7 +90,7 @@ def test_the_nearest_that_can_be_had_is_named(aim: Aim, words: str) -> None:
 
 
 def test_a_limit_of_a_run_is_mended_in_its_own_units() -> None:
-    workload = Workload(seq_len=1000, global_batch=10, tokens=1e6)
+    workload = Workload(seq_len=1000, global_batch=10, tokens=1e6, failures=NEVER)
     offers = [offer(3600, 2)]
     for aim, words in (
         (Aim(days=2.0), "allow --days 4.17, or add"),
@@ -97,16 +99,18 @@ def test_a_limit_of_a_run_is_mended_in_its_own_units() -> None:
         (Aim(max_price=50), "allow --max-price 200, or find"),
     ):
         with pytest.raises(InfeasibleError, match=words):
-            admitted(aim.of_run(workload), offers, "a model on devices")
+            admitted(aim.of_run(workload, 8), offers, "a model on devices")
 
 
 def test_limits_of_a_run_are_those_of_its_steps() -> None:
-    workload = Workload(seq_len=1000, global_batch=10, tokens=1e6)
-    aim = Aim(days=2.0, max_price=50.0).of_run(workload)
+    workload = Workload(seq_len=1000, global_batch=10, tokens=1e6, failures=NEVER)
+    aim = Aim(days=2.0, max_price=50.0).of_run(workload, 8)
     assert aim.max_step_time_s == pytest.approx(2 * 86400 / 100)
     assert aim.max_price_per_step == pytest.approx(0.5)
+    interrupted = Failures(rate_per_device_hour=0.01)
+    assert Aim(days=2.0).of_run(replace(workload, failures=interrupted), 8).max_step_time_s < aim.max_step_time_s
     with pytest.raises(InputError, match="--days without --tokens"):
-        Aim(days=2.0).of_run(Workload(seq_len=1000, global_batch=10))
+        Aim(days=2.0).of_run(Workload(seq_len=1000, global_batch=10), 8)
 
 
 def test_one_kind_of_device_is_rented_by_nodes() -> None:

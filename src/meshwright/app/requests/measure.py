@@ -74,6 +74,7 @@ class CalibrateRequest(Request):
             "mlp_tiles",
             "expert_imbalance",
             "tokens",
+            "failures",
             "price",
         ),
         model={"argument": False, "help": "With --from-log: its model."},

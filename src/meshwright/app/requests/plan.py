@@ -108,7 +108,7 @@ class PlanRequest(Request):
     def _of_profiles(self, reading: Reading) -> None:
         from meshwright.planning.objectives import OBJECTIVES
 
-        untold = ("tokens", "days", "max_price")
+        untold = ("tokens", "failures", "days", "max_price")
         why = "profiles do not tell how many tokens a sequence has"
         fix = "limit one step: --max-step-time or --max-price-per-step"
         reading.refuse(untold, "with --profiles", why, fix)

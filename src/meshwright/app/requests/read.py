@@ -84,7 +84,7 @@ class TraceRequest(Request):
     text: bool = ask("Draw it here; so does naming no file.", Flag(), python=False)
     job: JobFields = group(
         JobFields,
-        without=("tokens", "price", "calibration"),
+        without=("tokens", "failures", "price", "calibration"),
         model={"argument": False, "help": "Of a plan in one line."},
     )
 

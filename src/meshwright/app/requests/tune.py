@@ -34,7 +34,7 @@ class TuneRequest(Request):
     returns: ClassVar = "Studies and the exact optimum."
     positional: ClassVar = ("model",)
 
-    job: JobFields = group(JobFields, without=("tokens", "price", "calibration"))
+    job: JobFields = group(JobFields, without=("tokens", "failures", "price", "calibration"))
     space: SpaceFields = group(SpaceFields, schedule={"usual": "1f1b, gpipe, interleaved, which are all it can"})
     study: StudyFields = group(StudyFields)
 

@@ -46,7 +46,7 @@ class Aim:
     max_price: float = math.inf
     """Of the whole run."""
     steps: float | None = None
-    """Of the run, once limits of the run are limits of its steps."""
+    """Whose time the run takes, failures and checkpoints included, once limits of the run are limits of its steps."""
 
     @property
     def by(self) -> Objective:
@@ -64,10 +64,15 @@ class Aim:
         """Whether fewer devices may be the better answer."""
         return self.by.rents or math.isfinite(self.max_price_per_step)
 
-    def of_run(self, workload: Workload) -> Aim:
+    def of_run(self, workload: Workload, devices: int) -> Aim:
         """Limits of the whole run as limits of a step.
 
-            step <= days / steps,  price of a step <= price of the run / steps,  steps = tokens / tokens of a step
+            step <= days / steps,  price of a step <= price of the run / steps,
+            steps = tokens / tokens of a step / goodput
+
+        Args:
+            workload: says the tokens, and what interrupts the run.
+            devices: any one's failure interrupts it.
 
         Raises:
             InputError: nobody said how many tokens the run has.
@@ -83,8 +88,10 @@ class Aim:
                 code="MW206",
             )
         from meshwright.estimate.sequences import tokens_of_step
+        from meshwright.planning.goodput import goodput
 
-        steps = workload.tokens / tokens_of_step(workload)
+        share = goodput(devices, workload.failures, 0.0).share
+        steps = workload.tokens / tokens_of_step(workload) / share
         return replace(
             self,
             max_step_time_s=min(self.max_step_time_s, self.days * DAY_S / steps),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.formats.plan_json import PlannedJob
+from meshwright.planning.goodput import Goodput
 from meshwright.planning.reason import Reason
 from meshwright.planning.reasons import plan_reasons
 from meshwright.planning.ties import time_difference
@@ -53,12 +54,18 @@ def run_sentence(run: WholeRun) -> str:
     """What the whole run takes: `15T tokens: 61.2 days (52-70.1), 94,000 device-hours, ...`."""
     hours = f"{rounded(run.device_hours)} device-hours"
     span = f"{significant(run.days_low)}-{significant(run.days_high)}"
-    line = f"{scaled(run.tokens)} tokens: {significant(run.days)} days ({span}), {hours}"
+    line = f"{scaled(run.tokens)} tokens: {significant(run.days)} days ({span}), {goodput_text(run.goodput)}, {hours}"
     if run.price is None:
         return f"{line}; no price known, give --price"
     links = run.price - run.device_hours * (run.price_per_device_hour or 0.0)
     paid = f" and {rounded(links)} for links" if links > 1e-6 * run.price else ""
     return f"{line}, {rounded(run.price)} at {run.price_per_device_hour:.2f} per device-hour{paid}"
+
+
+def goodput_text(found: Goodput) -> str:
+    """The share of the run that trains: `94% goodput (0.33 failures a day)`."""
+    often = f" ({significant(found.failures_per_day, 2)} failures a day)" if found.failures_per_day else ""
+    return f"{percent(found.share)} goodput{often}"
 
 
 def sentence(job: PlannedJob, estimate: StepPrice) -> str:

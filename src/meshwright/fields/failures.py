@@ -1,0 +1,67 @@
+"""`--failures` as text: `rate=2e-5/h,restart=10min,every=30min,stall=5s`, or `none`.
+
+A rate names its time, so that a percentage and a fraction, a year and an hour, are told apart: `18%/year`, `0.18/year`
+and `2.05e-5/h` are the same device.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from meshwright.errors import InputError, unknown_name
+from meshwright.fields.gather import Gather
+from meshwright.fields.kinds import Duration, Kind
+from meshwright.specs.failures import NEVER, Failures
+
+HOURS = {"h": 1.0, "hour": 1.0, "day": 24.0, "week": 168.0, "month": 730.5, "year": 8766.0}
+_EXAMPLE = "for example rate=18%/year,restart=10min or rate=2e-5/h"
+_RATE = re.compile(r"(\d+(?:\.\d+)?(?:e-?\d{1,2})?)\s*(%?)\s*(?:/|per)\s*([a-z]+)", re.IGNORECASE)
+_FIELDS = {"rate": "rate_per_device_hour", "restart": "restart_s", "every": "interval_s", "stall": "stall_s"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureSpec(Kind):
+    """What interrupts a run, as text or as the record itself."""
+
+    metavar: str = "SPEC"
+    annotation: str = "str | Failures"
+
+    def read(self, name: str, value: Any) -> Failures:
+        """The failures that a text states; all problems of its parts together."""
+        if isinstance(value, Failures):
+            return value
+        if not isinstance(value, str):
+            raise self.wrong(name, value, "must be a text", _EXAMPLE)
+        if value.strip().lower() == "none":
+            return NEVER
+        found: dict[str, float] = {}
+        gather = Gather()
+        for part in value[:400].split(","):
+            key, separator, text = (piece.strip() for piece in part.partition("="))
+            field = _FIELDS.get(key)
+            if not separator:
+                gather.errors.append(self.wrong(name, part, "each part is name=value", _EXAMPLE))
+            elif field is None:
+                problem = unknown_name(f"part of {name}", key, tuple(_FIELDS))
+                gather.errors.append(InputError(problem, code="MW206"))
+            elif field in found:
+                gather.errors.append(self.wrong(name, part, f"{key} is there twice", "state it once"))
+            else:
+                read = self._rate if key == "rate" else Duration().read
+                found[field] = gather.attempt(partial(read, f"{name} {key}", text)) or 0.0
+        gather.done()
+        return Failures(**found)
+
+    def _rate(self, name: str, text: str) -> float:
+        """Per device and hour."""
+        match = _RATE.fullmatch(text)
+        unit = match[3].lower() if match else ""
+        if match is None or unit not in HOURS:
+            raise self.wrong(name, text, "must be failures of one device with their unit of time", _EXAMPLE)
+        per_hour = float(match[1]) * (0.01 if match[2] else 1.0) / HOURS[unit]
+        if per_hour > 1:
+            raise self.wrong(name, text, "one device that fails more than once an hour trains nothing", _EXAMPLE)
+        return per_hour

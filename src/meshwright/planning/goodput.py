@@ -1,0 +1,112 @@
+"""The share of a long run that trains: failures, the work lost since the last checkpoint, restarts, checkpoints.
+
+Numbers that nobody states are those of public runs, and their spread is the range of the answer:
+
+    failures    2e-5 per device and hour: Llama 3 405B had 419 unexpected stops in 54 days on 16,384 H100, 1.97e-5
+                (arXiv 2407.21783, section 3.3.4, July 2024); 1 to 2 a week on BLOOM's 384 A100, 1.6e-5 to 3.1e-5
+                (bigscience, tr11-176B-ml chronicles, 2022); 105 restarts in about two months on OPT-175B's 992 A100,
+                7.3e-5 (arXiv 2205.01068, section 2.5, 2022)
+    restart     10 minutes: MegaScale notices and diagnoses a fault in less (arXiv 2402.15627, section 6.3, 2024)
+    interval    30 minutes: 5 minutes on Fire-Flyer (arXiv 2408.14158, 2024), 3 hours on BLOOM; the geometric mean
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from meshwright.records import Record
+from meshwright.specs.failures import Failures
+
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usual:
+    """What public runs report: the middle, and the mildest and the worst of them."""
+
+    value: float
+    mild: float
+    worst: float
+
+
+USUAL = {
+    "rate_per_device_hour": Usual(value=2e-5, mild=1.6e-5, worst=7.3e-5),
+    "restart_s": Usual(value=600.0, mild=180.0, worst=1800.0),
+    "interval_s": Usual(value=1800.0, mild=300.0, worst=10_800.0),
+}
+LEAST = 1e-3
+"""Share of a run; one of which less is left would never end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goodput(Record):
+    """The share of the time that trains, and what the rest goes to."""
+
+    share: float
+    low: float
+    high: float
+    failures_per_day: float
+    interval_s: float
+    restart_s: float
+    stall_s: float
+    assumed: tuple[str, ...]
+    """Fields of `Failures` that nobody stated."""
+
+
+def goodput(devices: int, failures: Failures | None, snapshot_s: float) -> Goodput:
+    """The share of a run that trains, with the range of what is not stated.
+
+    Args:
+        devices: of the job; any one's failure stops it.
+        failures: as stated, None for nothing.
+        snapshot_s: that training stands still for a checkpoint where that is not stated: the copy of a device's state
+            to its host, which writes it out while training goes on.
+    """
+    stated = failures or Failures()
+    stall_s = snapshot_s if stated.stall_s is None else stated.stall_s
+    usual = {name: one for name, one in USUAL.items() if getattr(stated, name) is None}
+    middle = {name: usual[name].value if name in usual else getattr(stated, name) for name in USUAL}
+
+    def share(**others: float) -> float:
+        rate, restart_s, interval_s = ({**middle, **others}[name] for name in USUAL)
+        return training_share(rate * devices / HOUR_S, restart_s, interval_s, stall_s)
+
+    found, rate = share(), middle["rate_per_device_hour"]
+    # The rate, the restart and the interval are independent of one another, so their logarithms add as squares.
+    lost = math.hypot(*(math.log(found / max(share(**{name: one.worst}), LEAST)) for name, one in usual.items()))
+    won = math.hypot(*(math.log(share(**{name: one.mild}) / found) for name, one in usual.items()))
+    return Goodput(
+        share=found,
+        low=found * math.exp(-lost) if rate else found,
+        high=min(1.0, found * math.exp(won)) if rate else found,
+        failures_per_day=rate * devices * 24.0,
+        interval_s=middle["interval_s"],
+        restart_s=middle["restart_s"],
+        stall_s=stall_s,
+        assumed=tuple(usual) if rate else (),
+    )
+
+
+def training_share(rate_per_s: float, restart_s: float, interval_s: float, stall_s: float) -> float:
+    """interval / (M e^(R/M) (e^((interval + stall) / M) - 1)), with M = 1 / rate and R the restart.
+
+    The expected wall time of one interval of work where failures come at a constant rate and strike restarts too; for
+    a rate of 0, interval / (interval + stall).
+
+    Args:
+        rate_per_s: of failures of the whole job.
+        restart_s: until it trains again.
+        interval_s: of work between checkpoints.
+        stall_s: of one checkpoint.
+
+    Source: Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 22, 2006,
+    equation 20.
+    """
+    if rate_per_s == 0:
+        return interval_s / (interval_s + stall_s)
+    exponent = rate_per_s * restart_s + rate_per_s * (interval_s + stall_s)
+    if exponent > 700:
+        return 0.0
+    wall_s = math.exp(rate_per_s * restart_s) * math.expm1(rate_per_s * (interval_s + stall_s)) / rate_per_s
+    return interval_s / wall_s

@@ -1,0 +1,38 @@
+"""`--failures` as text."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshwright.errors import InputError
+from meshwright.fields.failures import FailureSpec
+from meshwright.specs.failures import NEVER, Failures
+
+
+def read(text: object) -> Failures:
+    return FailureSpec().read("--failures", text)
+
+
+def test_all_parts() -> None:
+    found = read("rate=2e-5/h, restart=10min,every=30min,stall=5s")
+    assert found == Failures(rate_per_device_hour=2e-5, restart_s=600, interval_s=1800, stall_s=5)
+    assert read("none") is NEVER
+    assert read(found) is found
+
+
+@pytest.mark.parametrize("text", ["18%/year", "0.18/year", "0.18 per year", "1.5%/month"])
+def test_percentages_fractions_and_times_are_told_apart(text: str) -> None:
+    assert read(f"rate={text}").rate_per_device_hour == pytest.approx(0.18 / 8766, rel=0.01)
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    with pytest.raises(InputError) as caught:
+        read("rate=18%,restart=soon,often,mtbf=3h,every=1h,every=2h")
+    assert len(caught.value.problems) == 5
+    assert "unit of time" in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["", "rate=-1/h", "rate=1e99/h", "rate=1/fortnight", "stall=0", 3, b"none"])
+def test_what_is_none(value: object) -> None:
+    with pytest.raises(InputError):
+        read(value)
