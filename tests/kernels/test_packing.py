@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.kernels.packing import best_fit, drawn, fewest_rows, fullest_of, least_rows
+from meshwright.kernels.packing import best_fit, dealt_out, drawn, fewest_rows, fullest_of, least_rows
 
 ROOM = 12
 SMALL = st.lists(st.integers(1, ROOM), min_size=1, max_size=7).map(np.array)
@@ -62,3 +62,12 @@ def test_nobody_waits_for_one_rank_or_for_equal_rows() -> None:
     assert fullest_of((1.0, 9.0), (0.5, 0.5), 4, 1) == 1.0
     assert fullest_of((5.0, 5.0), (0.5, 0.5), 4, 64) == 1.0
     assert fullest_of((1.0, 9.0), (0.5, 0.5), 1, 10_000) == pytest.approx(9.0 / 5.0, rel=1e-6)
+
+
+def test_dealing_out_evens_ranks_out_and_cannot_split_a_row() -> None:
+    values, shares = (1.0, 2.0, 3.0, 30.0), (0.4, 0.3, 0.25, 0.05)
+    few, many = (dealt_out(values, shares, terms, 8) for terms in (8, 200))
+    assert few > many >= 1.0
+    assert many < 1.02 < fullest_of(values, shares, 200, 8)
+    # Three of 64 rows are heavy: three ranks get one each, and no other heavy row beside it.
+    assert 1.5 < few < 30 / 8 / 3.25 + 1.0

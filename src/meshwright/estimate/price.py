@@ -100,6 +100,11 @@ def estimate_of(plan: ExecutionPlan, pricer: PlanPricer) -> StepEstimate:
     """
     run = pricer.run(plan)
     found = _result(plan, run, pricer)
+    if found.filling is not None and pricer.workload.dynamic_cp:
+        fixed = PlanPricer(
+            pricer.model, pricer.cluster, replace(pricer.workload, dynamic_cp=False), pricer.hardware
+        ).step_time_s(plan)
+        return replace(found, filling=replace(found.filling, fixed_cp_step_time_s=fixed))
     if found.filling is None or pricer.workload.packing != DYNAMIC:
         return found
     from meshwright.estimate.dynapipe import dynamic_step  # few jobs group their sequences

@@ -130,6 +130,8 @@ class Filling:
     """Share of the sequences that is longer than a row and cut."""
     fullest_rank: float
     """Attended pairs of the fullest data-parallel rank over the mean, expected."""
+    fixed_cp_step_time_s: float | None = None
+    """The same step with every sequence over all context ranks, where each has as few as it needs."""
     micro_batches: float | None = None
     """Of a data-parallel rank, where they differ in size."""
     packed_step_time_s: float | None = None
@@ -144,6 +146,7 @@ class Filling:
             "padding": self.padding,
             "cut": self.cut,
             "fullest_rank": self.fullest_rank,
+            **({} if self.fixed_cp_step_time_s is None else {"fixed_cp_step_time_s": self.fixed_cp_step_time_s}),
             **(
                 {}
                 if self.micro_batches is None

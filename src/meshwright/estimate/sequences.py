@@ -7,7 +7,8 @@ load     attended pairs of the fullest rank over the mean, expected over random 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -18,6 +19,7 @@ from meshwright.shapes import Float, Int
 from meshwright.specs.lengths import DYNAMIC, Lengths, Packing
 from meshwright.specs.operators import CoreAttention
 from meshwright.specs.workload import Workload
+from meshwright.strategies.base import StrategyColumns, ranks_of
 
 DRAWN = 8192
 """Sequences that are packed to see what rows look like."""
@@ -64,7 +66,12 @@ class Rows:
         return float(self.share @ self.each(op))
 
     def load(
-        self, op: CoreAttention, ranks: Int[np.ndarray, " plans"], rows: Int[np.ndarray, " plans"]
+        self,
+        op: CoreAttention,
+        ranks: Int[np.ndarray, " plans"],
+        rows: Int[np.ndarray, " plans"],
+        *,
+        dealt: bool = False,
     ) -> Float[np.ndarray, " plans"]:
         """Expected pairs of the fullest of so many ranks over the mean, each of so many random rows.
 
@@ -72,12 +79,14 @@ class Rows:
             op: the attention.
             ranks: data-parallel ranks that wait for each other.
             rows: of each rank until they do.
+            dealt: rows are dealt out by their pairs, instead of drawn at random.
         """
-        from meshwright.kernels.packing import fullest_of  # few jobs have unequal sequences
+        from meshwright.kernels.packing import dealt_out, fullest_of  # few jobs have unequal sequences
 
         values, shares = self._spread(op)
+        share_out = dealt_out if dealt else fullest_of
         pairs, index = np.unique(np.stack([ranks, rows], axis=1), axis=0, return_inverse=True)
-        found = [fullest_of(values, shares, int(terms), int(count)) for count, terms in pairs.tolist()]
+        found = [share_out(values, shares, int(terms), int(count)) for count, terms in pairs.tolist()]
         return np.array(found)[index.reshape(-1)]
 
     def _spread(self, op: CoreAttention) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -129,15 +138,101 @@ def pairs_of_row(op: CoreAttention, workload: Workload) -> float:
     return attended_pairs(op, float(workload.seq_len)) if rows is None else rows.pairs(op)
 
 
-def fullest_pairs(
-    op: CoreAttention, data_ranks: Int[np.ndarray, " plans"], workload: Workload
-) -> Float[np.ndarray, " plans"]:
-    """Expected pairs over a step of the fullest data-parallel rank over the mean: 1 where all rows are alike."""
-    rows = rows_of(workload)
-    if rows is None:
-        return np.ones(len(data_ranks))
-    each = np.maximum(workload.global_batch // np.maximum(data_ranks, 1), 1)
-    return rows.load(op, data_ranks, each)
+def fullest_pairs(op: CoreAttention, columns: StrategyColumns, workload: Workload) -> Float[np.ndarray, " plans"]:
+    """Expected pairs over a step of the fullest rank over the mean: 1 where all rows are alike.
+
+    Context ranks share the pairs of a row evenly, unless each sequence has ranks of its own: then they are ranks among
+    which pairs differ as well, and a scheduler deals sequences out by their pairs.
+    """
+    rows, ranks = rows_of(workload), columns.data_ranks
+    if rows is None or ranks is None:
+        return np.ones(columns.rows)
+    each = np.maximum(workload.global_batch // np.maximum(ranks, 1), 1)
+    if not workload.dynamic_cp:
+        return rows.load(op, ranks, each)
+    found = np.ones(columns.rows)
+    for degree in np.unique(columns.cp).tolist():
+        own = np.flatnonzero(columns.cp == degree)
+        found[own] = parts_of(workload, degree).load(op, ranks[own] * degree, each[own], dealt=True)
+    return found
+
+
+def dynamic_levels(
+    columns: StrategyColumns, workload: Workload
+) -> Iterator[tuple[StrategyColumns, Float[np.ndarray, " plans"]]]:
+    """The strategies with fewer context ranks, and the share of the tokens whose sequences are cut over so many.
+
+    Args:
+        columns: strategies, one per row.
+        workload: packed sequences, each on as few ranks of its group as it needs.
+
+    Returns:
+        For each number of ranks above 1: columns whose groups are that small, with as many tokens on a rank.
+    """
+    degrees = columns.cp
+    spans = {degree: spans_of(workload, degree) for degree in np.unique(degrees).tolist()}
+    for ranks in sorted({ranks for own in spans.values() for ranks in own if ranks > 1}):
+        share = np.array([spans[degree].get(ranks, 0.0) for degree in degrees.tolist()])
+        left, levels = np.full(columns.rows, ranks), []
+        for level in columns.context.T:
+            levels.append(np.clip(left, 1, level))
+            left = -(-left // np.maximum(level, 1))
+        fewer = np.stack(levels, axis=1)
+        yield replace(columns, context=fewer, mbs=columns.mbs * ranks_of(fewer) / degrees), share
+
+
+def spans_of(workload: Workload, degree: int) -> dict[int, float]:
+    """Share of the tokens by the ranks that their sequence is cut over.
+
+    A sequence of l tokens gets the least divisor k of the degree c with l / k <= seq_len / c.
+
+    Args:
+        workload: lengths and row.
+        degree: of the context group.
+
+    Source: Wang et al., "FlexSP", 2025 (arXiv 2412.01523); Ge et al., "ByteScale", 2025 (arXiv 2502.21231), section 4.
+    """
+    found: dict[int, float] = {}
+    total = 0.0
+    for length, share in workload.sequence_lengths:
+        tokens = min(length, workload.seq_len)
+        ranks = ranks_for(tokens, workload.seq_len, degree)
+        found[ranks] = found.get(ranks, 0.0) + share * tokens
+        total += share * tokens
+    return {ranks: tokens / total for ranks, tokens in found.items()}
+
+
+def ranks_for(length: int, seq_len: int, degree: int) -> int:
+    """Ranks of a context group that a sequence needs: the least divisor of the degree that is enough."""
+    return next(k for k in range(1, degree + 1) if degree % k == 0 and length * degree <= seq_len * k)
+
+
+def parts_of(workload: Workload, degree: int) -> Rows:
+    """What one rank of a context group computes at a time, where each sequence has as few ranks as it needs."""
+    return _parts(workload.sequence_lengths, workload.seq_len, degree)
+
+
+@lru_cache(maxsize=256)
+def _parts(lengths: Lengths, seq_len: int, degree: int) -> Rows:
+    from meshwright.kernels.packing import best_fit, drawn
+
+    own = np.array([min(length, seq_len) for length, _ in lengths])
+    sample = drawn(own, np.array([share for _, share in lengths]), DRAWN)
+    known = {length: ranks_for(length, seq_len, degree) for length in np.unique(sample).tolist()}
+    ranks = np.array([known[length] for length in sample.tolist()])
+    room = -(-seq_len // degree)
+    whole, cut = np.repeat(sample, ranks), np.repeat(ranks, ranks)
+    row = best_fit(-(-whole // cut), room)
+    rows = int(row.max()) + 1
+    return Rows(
+        seq_len=room,
+        row=row,
+        length=whole,
+        count=1.0 / cut,
+        share=np.full(rows, 1.0 / rows),
+        tokens=float((whole / cut).sum() / rows),
+        sequences=len(sample) / rows,
+    )
 
 
 @lru_cache(maxsize=64)

@@ -12,7 +12,7 @@ import numpy as np
 from meshwright.estimate import mixing
 from meshwright.estimate.attended import attended_pairs
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.sequences import fullest_pairs, pairs_of_row
+from meshwright.estimate.sequences import dynamic_levels, fullest_pairs, pairs_of_row
 from meshwright.kernels import collectives, compute
 from meshwright.kernels.overlap import exposed_s
 from meshwright.shapes import Float
@@ -294,7 +294,7 @@ class _Pricing:
         local = context.shard_attention(op, columns, pairs, self.activation_bytes, materialised=materialised)
         flop = 2.0 * local.batch * local.heads * local.pairs * (op.head_dim + op.value_dim)
         if columns.data_ranks is not None and not materialised:
-            local = replace(local, pairs=local.pairs * fullest_pairs(op, columns.data_ranks, self.workload))
+            local = replace(local, pairs=local.pairs * fullest_pairs(op, columns, self.workload))
         core_s = mixing.materialised_s if materialised else mixing.fused_s
         forward, backward = (
             self.zero + core_s(op, local, self.hardware, self.activation_bytes, backward=back) for back in (False, True)
@@ -303,7 +303,13 @@ class _Pricing:
         # backward that sums rows first.
         issued = (4.0, 6.0) if materialised else (1.0, 2.0)
         self._add(module, forward, backward, self.zero, issued)
-        self.calls(local.calls, {"forward": forward, "input_gradient": backward}, module)
+        phases = {"forward": forward, "input_gradient": backward}
+        if self.workload.dynamic_cp:
+            for part, share in dynamic_levels(columns, self.workload):
+                few = context.shard_attention(op, part, pairs, self.activation_bytes, materialised=materialised)
+                self.calls(few.calls, phases, module, groups=Groups(part, self.hardware), share=share)
+        else:
+            self.calls(local.calls, phases, module)
         self._count(module, flop)
         if materialised:
             scores = local.batch * local.heads * local.query_len * local.key_len
@@ -369,10 +375,25 @@ class _Pricing:
         self.forward.flop = self.forward.flop + flop
         module.flop = module.flop + flop
 
-    def calls(self, calls: tuple[Call, ...], phases: dict[str, Rows], module: ModuleSeconds) -> None:
-        """Add what stays exposed: the head of the communication, and what its compute cannot hide of the rest."""
+    def calls(
+        self,
+        calls: tuple[Call, ...],
+        phases: dict[str, Rows],
+        module: ModuleSeconds,
+        groups: Groups | None = None,
+        share: Rows | float = 1.0,
+    ) -> None:
+        """Add what stays exposed: the head of the communication, and what its compute cannot hide of the rest.
+
+        Args:
+            calls: of an operator.
+            phases: its compute, which may hide them.
+            module: that recompute may repeat.
+            groups: other ones than those of the strategies.
+            share: part of the tokens that takes part.
+        """
         for call in calls:
-            seconds = self.groups.seconds(call)
+            seconds = (groups or self.groups).seconds(call)
             if seconds is None:
                 continue
             if call.beside is None:
@@ -383,7 +404,8 @@ class _Pricing:
                 slowdown = self.hardware.efficiency.overlap_slowdown
                 late = 1.0 - self.hardware.software.overlap
                 exposed = seconds * call.head_share + hidden * late + exposed_s(hidden * (1.0 - late), beside, slowdown)
-            issued = np.greater(call.payload_bytes, 0) * np.minimum(call.repeats, 8.0)
+            exposed = exposed * share
+            issued = np.greater(call.payload_bytes, 0) * np.minimum(call.repeats, 8.0) * np.greater(share, 0)
             target = self.forward if call.phase == "forward" else self.backward
             target.operators = target.operators + issued
             name = f"{call.category}_s"

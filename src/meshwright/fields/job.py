@@ -98,6 +98,9 @@ class JobFields:
         NAME,
         usual="pack",
     )
+    dynamic_cp: bool = ask(
+        "Each sequence of --lengths over as few context ranks as it needs, instead of all of them.", Flag()
+    )
     dtype: str | Precision | None = ask(f"Of products: {', '.join(PRECISIONS)}.", NAME, usual="bf16")
     weight_dtype: str | None = _role("weight_dtype", "fp8: weights kept in 8 bits alone, none in 16 beside them.")
     grad_dtype: str | None = _role("grad_dtype", "Gradients.", usual="the recipe's")

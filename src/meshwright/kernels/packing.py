@@ -11,6 +11,8 @@ from meshwright.shapes import Float, Int
 
 SEARCHED = 18
 """Most sequences for which every packing that could save a row is tried."""
+DEALT = 1 << 16
+"""Terms that are dealt out one by one; more rounds of them only even ranks out further."""
 _GRID = 256
 _SUMMED = 64
 """Most terms whose sum is convolved; of more the sum is near enough to a normal one with its skewness."""
@@ -167,6 +169,32 @@ def fullest_of(values: tuple[float, ...], shares: tuple[float, ...], terms: int,
     if ranks < 2 or len(values) < 2:
         return 1.0
     return _fullest_of(values, shares, terms, ranks)
+
+
+@lru_cache(maxsize=4096)
+def dealt_out(values: tuple[float, ...], shares: tuple[float, ...], terms: int, ranks: int) -> float:
+    """Load of the fullest of equal ranks over the mean, where a scheduler deals out terms by their size.
+
+    Terms in the proportions of their shares, heaviest first, are dealt to ranks to and fro: each gets as many.
+
+    Args:
+        values: at least 0, of one term.
+        shares: probability of each value; they sum to 1.
+        terms: of each rank.
+        ranks: how many.
+
+    Returns:
+        At least 1.
+    """
+    if ranks < 2 or len(values) < 2:
+        return 1.0
+    rounds = min(terms, max(2, DEALT // ranks))
+    order = np.argsort(values)
+    place = drawn(np.arange(len(order)), np.array(shares)[order], rounds * ranks)
+    sample = np.array(values)[order][place[::-1]].reshape(rounds, ranks)
+    sample[1::2] = sample[1::2, ::-1]
+    sums = sample.sum(axis=0)
+    return float(sums.max() / sums.mean())
 
 
 @lru_cache(maxsize=4096)

@@ -151,6 +151,7 @@ def job_fields(model: ModelSpec | None, cluster: ClusterSpec | None, workload: W
         global_batch=workload.global_batch,
         lengths=workload.sequence_lengths or None,
         packing=workload.packing if workload.sequence_lengths else None,
+        dynamic_cp=workload.dynamic_cp,
         dtype=workload.precision,
         optimizer=workload.optimizer,
         attention_kernel=workload.attention_kernel,
@@ -281,7 +282,7 @@ def _precision(job: JobFields) -> Precision:
 
 def _lengths(job: JobFields) -> Lengths:
     """The distribution of lengths, none where all are alike; every problem of it and of its packing."""
-    if job.lengths is None and job.packing is None:
+    if job.lengths is None and job.packing is None and not job.dynamic_cp:
         return ()
     from meshwright.formats.lengths import lengths_of  # few jobs state them
 
@@ -289,6 +290,11 @@ def _lengths(job: JobFields) -> Lengths:
     if job.lengths is None and job.packing is not None:
         why, fix = "without lengths every sequence is as long as its row", "say --lengths FILE, or leave --packing out"
         gather.problem(Problem(what="--packing without --lengths", why=why, fix=fix, field="packing"), "MW206")
+    if job.dynamic_cp and (job.lengths is None or (job.packing or "pack") != "pack"):
+        why = "only packed sequences of unequal lengths need different numbers of ranks"
+        fix = "say --lengths FILE --packing pack, or leave --dynamic-cp out"
+        given = "without --lengths" if job.lengths is None else f"with --packing {job.packing}"
+        gather.problem(Problem(what=f"--dynamic-cp {given}", why=why, fix=fix, field="dynamic_cp"), "MW206")
     if job.packing is not None:
         gather.attempt(lambda: Packing.read(str(job.packing)))
     found = None if job.lengths is None else gather.attempt(lambda: lengths_of(job.lengths))
@@ -315,6 +321,7 @@ def _workload(policy: Precision | None, calibration: Calibration | None, job: Jo
         failures=job.failures,
         sequence_lengths=lengths,
         packing=(job.packing or "pack") if lengths else "pack",
+        dynamic_cp=job.dynamic_cp and bool(lengths),
         software=measured.framework if measured else DEFAULT_SOFTWARE,
         calibration=calibration,
     )
@@ -441,6 +448,9 @@ def _defaults(workload: Workload, model: ModelSpec, cluster: ClusterSpec, price:
         of_all = f"{mean_length(lengths):,.0f} tokens on average, at most {lengths[-1][0]:,}{cut}"
         value = f"{of_all}; {workload.packing}: {rows}"
         found.append(Assumption(name="lengths", value=value, basis="assumed"))
+    if workload.dynamic_cp:
+        value = "each sequence over as few ranks of its context group as hold it at seq_len / cp tokens a rank"
+        found.append(Assumption(name="context ranks", value=value, basis="assumed"))
     for name, pieces in (("logits and loss", workload.loss_tiles), ("feed-forward parts", workload.mlp_tiles)):
         if pieces > 1:
             value = f"{name} in {pieces} pieces of a micro-batch's tokens, one after the other"

@@ -276,6 +276,8 @@ def _carried(job: Job, warnings: tuple[str, ...], asked: JobFields) -> PlanQuest
         asked = replace(asked, lengths=lengths_of(asked.lengths))
     names = ("seq_len", "lengths", "packing", "dtype", *ROLES, "optimizer", "attention_kernel", "expert_imbalance")
     names = (*names, "loss_tiles", "mlp_tiles")
+    if asked.dynamic_cp:
+        replaced["dynamic_cp"] = True
     for name in (*names, "tokens"):
         value = getattr(asked, name)
         planned = getattr(workload.precision, ROLES[name].attribute) if name in ROLES else getattr(own, name)

@@ -36,6 +36,8 @@ class Workload:
     """A distribution (length, share) of the sequences that fill rows of `seq_len`; empty when all are as long."""
     packing: str = "pack"
     """How sequences of unequal lengths fill rows: `pack`, `pad`, `bins` or `bins:512,2048`."""
+    dynamic_cp: bool = False
+    """Each packed sequence is cut over as few ranks of its context group as it needs, instead of all of them."""
     loss_tiles: int = 1
     """Pieces of a micro-batch's tokens whose logits are made, scored and dropped one after the other; 1 for all."""
     mlp_tiles: int = 1
@@ -59,6 +61,10 @@ class Workload:
             check.positive("tokens", self.tokens)
         if self.sequence_lengths:
             check_lengths(check, self.sequence_lengths)
+        if self.dynamic_cp:
+            packed = bool(self.sequence_lengths) and self.packing == "pack"
+            why = "only packed sequences of unequal lengths need different numbers of ranks"
+            check.that(packed, "dynamic_cp", True, why, "give lengths and pack them")
         check.done()
         Packing.read(self.packing)
         kind = optimizer_named(self.optimizer)
@@ -103,6 +109,7 @@ class Workload:
             "expert_imbalance": self.expert_imbalance,
             "tokens": self.tokens,
             **unequal,
+            **({"dynamic_cp": True} if self.dynamic_cp else {}),
             **tiles,
         }
 

@@ -68,6 +68,7 @@ class CalibrateRequest(Request):
             "tokens_per_step",
             "lengths",
             "packing",
+            "dynamic_cp",
             "optimizer",
             "attention_kernel",
             "loss_tiles",

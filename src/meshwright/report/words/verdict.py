@@ -87,7 +87,10 @@ def _padding(estimate: StepEstimate) -> str:
     if filling is None:
         return ""
     packed = filling.packed_step_time_s
+    fixed = filling.fixed_cp_step_time_s
     instead = "" if packed is None else f" ({seconds(packed)} per step with packed rows)"
+    if fixed is not None and fixed != estimate.step_time_s:
+        instead = f" ({seconds(fixed)} per step with every sequence over all context ranks)"
     return f" beside {percent(filling.padding)} padding{instead}"
 
 
