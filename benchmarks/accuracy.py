@@ -18,6 +18,7 @@ from typing import Any
 from benchmarks import ROOT, machine, markdown_table, today, version, write_page
 from benchmarks.accuracy_goals import goals_text
 from benchmarks.accuracy_scale import Row, coverage_text, scale_text
+from benchmarks.accuracy_tuning import ADAPTERS, tuning_rows
 from benchmarks.scatter_svg import Dot, scatter_svg
 from meshwright.app.validate import Prediction, compare, predict
 from meshwright.formats.measured import REQUIRED, read_rows
@@ -31,6 +32,11 @@ FILES = {
         "time",
         "Speed of small models on one node",
         "GPT models of 0.2 to 1.3 billion parameters on 2, 4 or 8 A100: mostly bound by the host, not by the device",
+    ),
+    ADAPTERS: (
+        "time",
+        "Adapters",
+        "seconds per step of LoRA beside frozen weights, 1 to 1,024 devices; rows of mlperf_v50.csv and throughput_2.csv",
     ),
     "memory.csv": ("memory", "Memory", "peak per device, counted as each source counts it"),
 }
@@ -106,8 +112,10 @@ def read_parts(folder: Path) -> list[Part]:
     """Predict every file that is there."""
     parts = []
     for name in FILES:
+        records = tuning_rows(folder) if name == ADAPTERS else []
         if (folder / name).is_file():
             records = read_rows(folder / name)
+        if records:
             parts.append(Part(name, records, [predict(record) for record in records]))
     return parts
 
@@ -292,8 +300,10 @@ def _goals(parts: list[Part]) -> str:
     if speed is None:
         return ""
     runs = speed.compared("source"), speed.rows("source"), single.compared("source") if single else None
-    memory = found.get("memory.csv")
-    return goals_text(*runs, memory.compared("source") if memory else None, _verdicts(memory), calibration_data())
+    memory, adapters = found.get("memory.csv"), found.get(ADAPTERS)
+    tuned = (adapters.compared("source"), _verdicts(adapters)[0]) if adapters else None
+    own = memory.compared("source") if memory else None
+    return goals_text(*runs, own, _verdicts(memory), calibration_data(), tuned)
 
 
 def _verdicts(memory: Part | None) -> tuple[Counter[str], Counter[str]]:

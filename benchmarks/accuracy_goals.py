@@ -42,6 +42,7 @@ def goals_text(
     memory: Sequence[Compared] | None,
     verdicts: tuple[Counter[str], Counter[str]],
     record: dict[str, Any],
+    adapters: tuple[Sequence[Compared], Counter[str]] | None = None,
 ) -> str:
     """A table of goals, and what misses them.
 
@@ -52,8 +53,9 @@ def goals_text(
         memory: runs with a memory figure, where they were read.
         verdicts: on runs that ran, and on those that ran out of memory.
         record: the calibration file.
+        adapters: runs that train adapters and their verdicts, where they were read.
     """
-    lines = [*_goals(time, rows, single, record), *_memory_goals(memory, *verdicts)]
+    lines = [*_goals(time, rows, single, record), *_memory_goals(memory, *verdicts), *_adapter_goals(adapters)]
     table = markdown_table(("goal", "limit", "found", "holds"), lines)
     return f"## Goals\n\n{table.replace('|---:|', '|---|')}\n\n{MISSES}"
 
@@ -101,6 +103,16 @@ def _memory_goals(
         caught = (died["no"] + died["tight"]) / died.total()
         said = f"{caught:.0%} of {died.total()}"
         yield _line("runs out of memory called `no` or `tight`", "at least 90%", said, caught >= 0.9)
+
+
+def _adapter_goals(
+    adapters: tuple[Sequence[Compared], Counter[str]] | None,
+) -> Iterator[tuple[str, str, str, str]]:
+    if adapters is None:
+        return
+    runs, verdicts = adapters
+    yield _errors("median and p90 error of steps with adapters", score("ALL", runs), 0.08, 0.20)
+    yield _line("runs with adapters that ran called `no`", "none", str(verdicts["no"]), not verdicts["no"])
 
 
 def _errors(name: str, found: Score, median: float, p90: float) -> tuple[str, str, str, str]:

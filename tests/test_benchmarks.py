@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
 import shutil
 import sys
@@ -32,6 +33,23 @@ def test_the_accuracy_page_shows_every_scored_run(tmp_path: Path) -> None:
     assert "| gpt3-175B, 64 x A100-SXM (" in text
     assert version() in text
     assert machine() in text
+
+
+def test_runs_of_adapters_are_a_part_of_their_own(tmp_path: Path) -> None:
+    with SAMPLE.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    said = {"why_not": "LoRA fine-tuning", "arch_source": "adapters of rank 16 on attention projections"}
+    tuned = [{**row, **said, "usable": "False", "source": "MLPerf Training v5.0 Somebody x"} for row in rows]
+    other = {**rows[0], "why_not": "LoRA fine-tuning; precision not known", "usable": "False"}
+    with (tmp_path / "mlperf_v50.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*rows[0], *(name for name in said if name not in rows[0])])
+        writer.writeheader()
+        writer.writerows([*tuned, other])
+    (part,) = accuracy.read_parts(tmp_path)
+    assert part.name == accuracy.ADAPTERS
+    assert len(part.compared("source")) == len(rows)
+    assert {run.group for run in part.compared("source")} == {"MLPerf Training v5.0"}
+    assert "## Adapters" in accuracy.part_text(part)
 
 
 def test_the_measured_folder_is_the_one_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def test_what_does_not_fit_is_answered_with_adapters_that_do(
     model: str, lora: str | None, gpus: str, repair: str
 ) -> None:
     with pytest.raises(NoPlanError) as caught:
-        mw.plan(model, gpus, lora=lora, seq_len=2048, global_batch=8)
+        mw.plan(model, gpus=gpus, lora=lora, seq_len=2048, global_batch=8)
     options = [one.option for one in caught.value.repairs]
     assert any(option.startswith(repair) for option in options), options
     assert all(one.changes_training for one in caught.value.repairs if "--lora" in one.option)
