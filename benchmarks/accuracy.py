@@ -36,7 +36,7 @@ FILES = {
     ADAPTERS: (
         "time",
         "Adapters",
-        "seconds per step of LoRA beside frozen weights, 1 to 1,024 devices; rows of mlperf_v50.csv and throughput_2.csv",
+        "seconds per step of LoRA on 1 to 1,024 devices; rows of mlperf_v50.csv and throughput_2.csv",
     ),
     "memory.csv": ("memory", "Memory", "peak per device, counted as each source counts it"),
 }

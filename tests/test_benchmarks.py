@@ -47,7 +47,7 @@ def test_runs_of_adapters_are_a_part_of_their_own(tmp_path: Path) -> None:
         writer.writerows([*tuned, other])
     (part,) = accuracy.read_parts(tmp_path)
     assert part.name == accuracy.ADAPTERS
-    assert len(part.compared("source")) == len(rows)
+    assert len(part.records) == len(rows)
     assert {run.group for run in part.compared("source")} == {"MLPerf Training v5.0"}
     assert "## Adapters" in accuracy.part_text(part)
 
