@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshwright.errors import UnsupportedError
+from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.layout import expand
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
@@ -167,3 +167,27 @@ def test_a_search_finds_what_its_plans_cost() -> None:
         again = mw.estimate("llama-3-8b", plan=best.row.format(), gpus="8xH100", global_batch=16, optimizer=name)
         assert np.isclose(again.plans[0].estimate.step_time_s, best.estimate.step_time_s)
         assert best.estimate.peak_memory_bytes < 80 * GIB
+
+
+def test_first_and_last_layers_in_16_bits_take_longer_and_keep_no_8_bit_copies() -> None:
+    """Two of twelve: their products at half the rate, their inputs in 2 bytes, their weights without two copies."""
+    narrow = estimated(DENSE, ALONE, recipe="fp8", gpus="1xGB300")
+    wide = estimated(DENSE.with_wide_ends(1, 1), ALONE, recipe="fp8", gpus="1xGB300")
+    bf16 = estimated(DENSE, ALONE, gpus="1xGB300")
+    assert narrow.step_time_s < wide.step_time_s < bf16.step_time_s
+    weights = [dict(one.stages[0].memory_bytes)["weights"] for one in (narrow, wide)]
+    assert weights[0] - weights[1] == pytest.approx(2.0 * MATRICES / LAYERS * 2)
+    kept = [dict(one.stages[0].memory_bytes)["activations"] for one in (narrow, wide, bf16)]
+    assert kept[0] < kept[1] < kept[2]
+
+
+def test_wide_ends_are_stated_for_recipes_below_16_bits_and_some_layers() -> None:
+    asked = JobFields(model="llama-3-8b", gpus="8xH100", dtype="fp8", bf16_first=1, bf16_last=2)
+    found = job_inputs(asked)
+    assert [layer.wide for layer in found.model.layers()].count(True) == 3
+    shown = {one.name: one.value for one in found.assumptions}
+    assert shown["dtype of layers"] == "3 of 32 layers compute in bf16"
+    with pytest.raises(InputError, match="all layers compute in bf16"):
+        job_inputs(replace(asked, dtype="bf16"))
+    with pytest.raises(InputError, match="must leave some of the 32 layers"):
+        job_inputs(replace(asked, bf16_first=31))

@@ -78,6 +78,7 @@ class WorkerLoad:
     expert_state_bytes: Array | float = 0.0
     dense_weight_bytes: Array | float = 0.0
     """Weights beyond it."""
+    expert_weight_bytes: Array | float = 0.0
     away: Array | float = 0.0
     """Activations in host memory at the peak."""
     weight_versions: Array | float = 1.0
@@ -110,7 +111,7 @@ def worker_bytes(load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware
     split = sharding.gathers_layers
     frozen = load.frozen_dense_bytes / np.where(split, sharding.shard, 1)
     frozen = frozen + load.frozen_expert_bytes / np.where(split, sharding.expert_shard, 1)
-    weights = weights + dense.wide * load.dense_weight_bytes
+    weights = weights + dense.wide * load.dense_weight_bytes + experts.wide * load.expert_weight_bytes
     weights = (weights * load.weight_versions + frozen) * (1.0 - load.offload_weights)
     gradients = dense.gradients * load.dense_parameters + experts.gradients * load.expert_parameters
     optimizer = dense.optimizer * load.dense_parameters + experts.optimizer * load.expert_parameters

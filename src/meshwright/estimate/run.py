@@ -55,11 +55,12 @@ class PipelineColumns:
     largest_frozen_bytes: Float[np.ndarray, "plans workers"]
     """Of weights that are not trained, as they are stored."""
     dense_state_bytes: Float[np.ndarray, "plans workers"]
-    """Beyond what follows from the number of parameters, as `states.Extras`; so the next four."""
+    """Beyond what follows from the number of parameters, as `states.Extras`; so the next five."""
     expert_state_bytes: Float[np.ndarray, "plans workers"]
     dense_update_s: Float[np.ndarray, "plans workers"]
     expert_update_s: Float[np.ndarray, "plans workers"]
     dense_weight_bytes: Float[np.ndarray, "plans workers"]
+    expert_weight_bytes: Float[np.ndarray, "plans workers"]
     largest_dense: Float[np.ndarray, "plans workers"]
     largest_expert: Float[np.ndarray, "plans workers"]
     transient_bytes: Float[np.ndarray, "plans workers"]

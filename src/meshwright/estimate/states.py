@@ -13,6 +13,7 @@ import numpy as np
 from meshwright.estimate.hardware import Hardware
 from meshwright.kernels import collectives, compute
 from meshwright.shapes import Float
+from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import LayerWork, Linear, Vector
 from meshwright.specs.optimizers import Matrix, Product
 from meshwright.specs.workload import Workload
@@ -41,7 +42,8 @@ class Extras:
     """Update of all of them on one rank."""
     expert_update_s: Rows
     dense_weight_bytes: Rows
-    """Weights kept in 16 bits where those of layers are in 8."""
+    """Weights kept in 16 bits where those of layers are in 8, or have 8-bit copies beside them."""
+    expert_weight_bytes: Rows
 
     @classmethod
     def nothing(cls, rows: int) -> Extras:
@@ -54,9 +56,11 @@ EXTRA_SECONDS = ("dense_update_s", "expert_update_s")
 EXTRA_BYTES = tuple(name for name in EXTRAS if name.endswith("_bytes"))
 
 
-def has_extras(workload: Workload) -> bool:
+def has_extras(model: ModelSpec, workload: Workload) -> bool:
     """Whether any parameter of a job has more or less than the others."""
     precision = workload.precision
+    if any(layer.wide for layer in model.kinds()) and precision.weight_cache_bytes:
+        return True
     if precision.bytes_of("weights") < precision.bytes_of("activations"):
         return True
     kind = workload.update
@@ -92,8 +96,8 @@ def extras(
                 local = expert.shard_experts(op, columns, work.top_k)
             else:
                 local = TENSORS[columns.tensor].linear(op, columns, 0.0)
-            if not quantised:
-                found.dense_weight_bytes = found.dense_weight_bytes + _wide_bytes(workload) * local.parameters
+            if edge or not quantised or work.wide:
+                _add_weights(found, local, _wide_bytes(workload, edge=edge))
             _matrices(found, op, local, columns, hardware, workload, edge=edge)
         else:
             held = op.parameters + op.cut_parameters / columns.tp
@@ -102,7 +106,7 @@ def extras(
                 local_rows = local_units(rows, columns.tp)
                 held = held + local_rows * width
                 _table(found, Matrix(rows=local_rows, columns=width, whole_rows=rows, whole_columns=width), workload)
-            found.dense_weight_bytes = found.dense_weight_bytes + _wide_bytes(workload) * held
+            found.dense_weight_bytes = found.dense_weight_bytes + _wide_bytes(workload, edge=True) * held
     return found
 
 
@@ -125,12 +129,24 @@ def minus(one: Extras, other: Extras) -> Extras:
     return Extras(*(getattr(one, f.name) - getattr(other, f.name) for f in fields(Extras)))
 
 
-def _wide_bytes(workload: Workload) -> float:
-    """Of a weight kept in the format of activations where those of layers are kept in 8 bits alone."""
+def _wide_bytes(workload: Workload, *, edge: bool) -> float:
+    """Of a weight kept in the format of activations, beyond one of a layer: kept in 8 bits alone, or with 8-bit copies.
+
+    Embedding, head and norms have none, but recipes with copies count them as frameworks do, for every parameter.
+    """
     precision = workload.precision
-    narrow = precision.bytes_of("weights")
-    wide = precision.bytes_of("activations")
-    return wide - narrow - precision.weight_cache_bytes if narrow < wide else 0.0
+    narrow, wide = precision.bytes_of("weights"), precision.bytes_of("activations")
+    if edge and narrow >= wide:
+        return 0.0
+    return max(wide - narrow, 0.0) - precision.weight_cache_bytes
+
+
+def _add_weights(found: Extras, local: LocalGemm, each_bytes: float) -> None:
+    """Bytes for every parameter of a product."""
+    if local.expert:
+        found.expert_weight_bytes = found.expert_weight_bytes + each_bytes * local.parameters
+    else:
+        found.dense_weight_bytes = found.dense_weight_bytes + each_bytes * local.parameters
 
 
 def _table(found: Extras, matrix: Matrix, workload: Workload) -> None:

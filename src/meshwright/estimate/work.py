@@ -129,7 +129,7 @@ def price_work(
     Returns:
         Seconds and bytes per row.
     """
-    return _Pricing(columns, hardware, workload, quantised=quantised).layer(work)
+    return _Pricing(columns, hardware, workload, quantised=quantised and not work.wide).layer(work)
 
 
 class _Pricing:

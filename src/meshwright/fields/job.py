@@ -10,6 +10,7 @@ from meshwright.fields.failures import FailureSpec
 from meshwright.fields.field import ask
 from meshwright.fields.host import MemorySize, NvmeDrives, PcieSlot
 from meshwright.fields.kinds import Choice, Count, Duration, Flag, Kind, Number, Texts, Whole
+from meshwright.specs.optimizers import OPTIMIZERS
 from meshwright.specs.precision import PRECISIONS, ROLES
 
 if TYPE_CHECKING:
@@ -111,7 +112,11 @@ class JobFields:
         "main_copy", "Weights that the optimizer updates; none: the weights themselves.", usual="fp32"
     )
     dispatch_dtype: str | None = _role("dispatch_dtype", "Tokens sent to experts.", usual="that of the activations")
-    optimizer: str | None = ask("Optimizer.", NAME, usual="adam")
+    bf16_first: int | None = ask("First layers computed in 16 bits where --dtype has fewer.", Whole(low=0), usual="0")
+    bf16_last: int | None = ask("Last layers computed so.", Whole(low=0), usual="0")
+    optimizer: str | None = ask(
+        lambda: f"{', '.join(OPTIMIZERS)}; settings behind a colon: galore:rank=64.", NAME, usual="adam"
+    )
     lora: Lora | str | None = ask(
         "Train adapters beside frozen weights: r=16,targets=q_proj,v_proj,base=nf4,dropout=0.05,dora,train=embedding.",
         Kind(metavar="r=16,...", annotation="Lora | str"),

@@ -71,6 +71,7 @@ def layer_work(
         top_k=layer.mlp.visited_experts,
         experts=layer.mlp.routed_experts,
         tokens=tokens,
+        wide=layer.wide,
     )
     return tuned_work(work, layer) if isinstance(layer, TunedLayer) else work
 

@@ -6,8 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from meshwright.errors import InputError, Problem, UnsupportedError
-from meshwright.estimate.hardware import hardware_of
+from meshwright.errors import InputError, Problem
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.sequences import filling_of, tokens_of_step
 from meshwright.fields.gather import Gather
@@ -20,15 +19,23 @@ from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.library.clusters import resolve_cluster_file, resolve_gpus
 from meshwright.planning.goodput import goodput
+from meshwright.planning.number_formats import (
+    DEFAULT_DTYPE,
+    asked_precision,
+    check_computes,
+    formats_said,
+    optimizer_said,
+    wide_ends,
+)
 from meshwright.planning.samples import with_samples
 from meshwright.planning.tuned import said, with_tuning
 from meshwright.specs.calibration import Calibration
-from meshwright.specs.cluster import ClusterSpec, NodeGroup
+from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.failures import Failures
 from meshwright.specs.lengths import DYNAMIC, Lengths, Packing, mean_length
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.precision import ROLES, Precision, precision, stated
+from meshwright.specs.precision import Precision, precision
 from meshwright.specs.software import DEFAULT_SOFTWARE
 from meshwright.specs.workload import Workload
 from meshwright.units import seconds, significant
@@ -37,7 +44,6 @@ BATCH_TOLERANCE = 0.05
 """How far a batch that nobody gave may be rounded to one that more degrees divide."""
 MAX_BATCH = 2**20
 """Sequences of a step: far above what anybody trains with, and every schedule of it can still be simulated."""
-DEFAULT_DTYPE = "bf16"
 ROW_STEP = 128
 """Tokens to whose multiples rows are rounded up where nobody says their length, so that degrees divide it."""
 DEFAULT_SAMPLES = 4096
@@ -90,7 +96,10 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
         spec = gather.attempt(lambda: with_tuning(whole, job.lora, job.freeze))
     fitted = None if job.calibration is None else gather.attempt(lambda: calibration_of(job.calibration))
     where = gather.attempt(lambda: resolve_cluster(job.cluster, job.gpus, fitted))
-    policy = gather.attempt(lambda: _precision(job))
+    policy = gather.attempt(lambda: asked_precision(job))
+    if spec is not None and policy is not None and (job.bf16_first or job.bf16_last):
+        tuned, recipe = spec, policy
+        spec = gather.attempt(lambda: wide_ends(tuned, recipe, job)) or spec
     lengths = gather.attempt(lambda: _lengths(job))
     if job.global_batch is not None and job.tokens_per_step is not None:
         gather.problem(_BOTH_BATCHES, "MW203")
@@ -101,7 +110,7 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
         gather.problem(_FAILURES_OF_NO_RUN, "MW203")
     if where is not None and policy is not None:
         groups, chosen = where.groups, policy
-        gather.attempt(lambda: _computes(groups, chosen))
+        gather.attempt(lambda: check_computes(groups, chosen))
     # A first workload of one sequence, so that its problems come with the others.
     first = gather.attempt(lambda: _workload(policy, fitted, job, lengths or ()))
     if spec is not None and not spec.is_moe and job.expert_imbalance not in (None, 1.0):
@@ -254,32 +263,6 @@ def _check_batch(batch: int) -> None:
     raise InputError(Problem(what=what, why=why, fix="use a smaller batch", field="global_batch"), code="MW204")
 
 
-def _computes(groups: tuple[NodeGroup, ...], precision: Precision) -> None:
-    """Whether any of the devices computes in a format; a warning names the others.
-
-    Raises:
-        UnsupportedError: none does.
-    """
-    refused = []
-    for group in groups:
-        try:
-            hardware_of(group, Workload(seq_len=1, global_batch=1, precision=precision))
-        except UnsupportedError as error:
-            refused.append(error)
-    if len(refused) == len(groups):
-        raise refused[0]
-
-
-def _precision(job: JobFields) -> Precision:
-    """The recipe with the formats that are stated besides."""
-    dtype: object = DEFAULT_DTYPE if job.dtype is None else job.dtype
-    if not isinstance(dtype, str | Precision):
-        raise InputError(Problem(what=f"dtype is {shown(dtype)}", why="must be a name such as bf16", field="dtype"))
-    recipe = precision(dtype) if isinstance(dtype, str) else dtype
-    given = {name: value for name in ROLES if (value := getattr(job, name)) is not None}
-    return stated(recipe, given) if given else recipe
-
-
 def _lengths(job: JobFields) -> Lengths:
     """The distribution of lengths, none where all are alike; every problem of it and of its packing."""
     if job.lengths is None and job.packing is None and not job.dynamic_cp:
@@ -385,32 +368,6 @@ def _default_batch(seq: float, per_step: int | None, devices: int, notes: list[A
     return batch
 
 
-def _formats(recipe: Precision) -> str:
-    """The formats of a recipe in words: what every recipe has, and of the rest what differs from it."""
-    parts = [f"{recipe.compute} compute"]
-    if recipe.weights != recipe.activations:
-        parts.append(f"{recipe.weights} weights")
-    parts.append(f"{recipe.gradients} gradients")
-    if recipe.master:
-        parts.append(f"{recipe.master} main copies")
-    elif DTYPE_BYTES[recipe.weights] < DTYPE_BYTES["fp32"]:
-        parts.append("no main copies (updates rounded stochastically)")
-    parts.append(f"{recipe.moments} moments")
-    if recipe.reduce != recipe.gradients:
-        parts.append(f"gradients sent in {recipe.reduce}")
-    if recipe.gathered not in (None, recipe.weights):
-        parts.append(f"weights gathered in {recipe.gathered}")
-    if recipe.dispatched not in (None, recipe.activations):
-        parts.append(f"tokens sent to experts in {recipe.dispatched}")
-    return ", ".join(parts)
-
-
-def _optimizer(workload: Workload) -> str:
-    """The optimizer, with what it keeps where that is not the usual two moments."""
-    kind = workload.update
-    return workload.optimizer if kind.name in ("adam", "adamw") else f"{kind.describe()}: {kind.summary}"
-
-
 def _of_run(failures: Failures | None, devices: int) -> Iterator[Assumption]:
     """What interrupts the run, where nobody stated all of it."""
     found = goodput(devices, failures, 0.0)
@@ -428,8 +385,8 @@ def _defaults(workload: Workload, model: ModelSpec, cluster: ClusterSpec, price:
     recipe = workload.precision
     compute, group = recipe.compute, cluster.groups[0]
     found = [
-        Assumption(name="dtype", value=f"{recipe.name}: {_formats(recipe)}", basis="assumed"),
-        Assumption(name="optimizer", value=_optimizer(workload), basis="assumed"),
+        Assumption(name="dtype", value=f"{recipe.name}: {formats_said(recipe)}", basis="assumed"),
+        Assumption(name="optimizer", value=optimizer_said(workload), basis="assumed"),
         Assumption(name="attention", value=f"{workload.attention_kernel} kernel", basis="assumed"),
     ]
     filling = filling_of(workload, 1)
@@ -455,6 +412,10 @@ def _defaults(workload: Workload, model: ModelSpec, cluster: ClusterSpec, price:
         if pieces > 1:
             value = f"{name} in {pieces} pieces of a micro-batch's tokens, one after the other"
             found.append(Assumption(name="tiles", value=value, basis="assumed"))
+    wide = sum(count for layer, count in model.kind_counts().items() if layer.wide)
+    if wide:
+        value = f"{wide} of {model.num_layers} layers compute in {recipe.activations}"
+        found.append(Assumption(name="dtype of layers", value=value, basis="assumed"))
     if model.tuning is not None:
         found.insert(0, Assumption(name="training", value=said(model), basis="assumed"))
     if workload.tokens is not None:

@@ -48,7 +48,9 @@ def script_question(
     flags = read_flags(text, devices=where.cluster.devices)
     if flags.row is None and not flags.model and not flags.workload and flags.problems:
         raise InputError(flags.problems, code="MW231")
-    own: dict[str, Any] = {key: flags.workload.get(key) for key in ("seq_len", "optimizer", "attention_kernel")}
+    own: dict[str, Any] = {
+        key: flags.workload.get(key) for key in ("seq_len", "optimizer", "attention_kernel", "bf16_first", "bf16_last")
+    }
     own["dtype"] = flags.workload.get("precision")
     if asked.global_batch is None and asked.tokens_per_step is None:
         own["global_batch"] = flags.workload.get("global_batch")

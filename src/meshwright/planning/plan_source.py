@@ -322,6 +322,8 @@ def _carried(job: Job, warnings: tuple[str, ...], asked: JobFields) -> PlanQuest
             model=spec,
             cluster=where,
             price=asked.price,
+            bf16_first=asked.bf16_first,
+            bf16_last=asked.bf16_last,
             calibration=asked.calibration,
             host_ram=asked.host_ram,
             nvme=asked.nvme,

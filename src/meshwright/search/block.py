@@ -124,6 +124,7 @@ class PricedRows:
     ) -> None:
         self.grid, self.hardware, self.workload = grid, hardware, workload
         self.freezes = model.tuning is not None
+        self.uneven = has_extras(model, workload)
         self.columns: StrategyColumns = grid.strategies(workload, sections)
         self.costs: ItemCosts = item_costs(factory.items, self.columns, model, hardware, workload)
         self.whole = np.array([item.part not in ("tie", "copy") for item in factory.items])
@@ -180,7 +181,7 @@ class Block:
         self._bare = self._terms(self.costs, self.costs.forward_s, self.costs.backward_s, self.boundary.transfer_s)
         self._first_dense = self.costs.dense_parameters @ self.first.T
         self._first_experts = self.costs.expert_parameters @ self.first.T
-        self.uneven = has_extras(self.workload)
+        self.uneven = rows.uneven
         if self.uneven:
             self._first_update_s = [getattr(self.costs, name) @ self.first.T for name in EXTRA_SECONDS]
 

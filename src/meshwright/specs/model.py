@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from itertools import groupby
 from typing import Annotated, Literal
 
 from meshwright.specs.by_kind import BY_KIND
@@ -32,6 +33,8 @@ class LayerSpec:
     parallel_block: bool = False
     """Attention and MLP read the same input (GPT-NeoX, Falcon)."""
     dropout: bool = False
+    wide: bool = False
+    """Computes in the format of activations where the recipe's products are in 8 or 4 bits."""
     stream: str = ""
     """Of `ModelSpec.streams`, whose tokens it works on; the text's where empty."""
     cross: CrossAttention | None = None
@@ -259,6 +262,27 @@ class ModelSpec:
     def last_layer(self) -> LayerSpec:
         """The last of them."""
         return self.runs[-1].layers[-1] if self.tuning is None else _tuned_layers(self)[-1]
+
+    def with_wide_ends(self, first: int, last: int) -> ModelSpec:
+        """The same with its first and last layers of text computing in the format of activations, and no others.
+
+        Args:
+            first: layers at the start.
+            last: layers at the end.
+
+        Raises:
+            InputError: there are not as many.
+        """
+        check = Check(f"model {self.name}")
+        plain = [layer for run in self.runs for _ in range(run.repeats) for layer in run.layers]
+        text = [place for place, layer in enumerate(plain) if not layer.stream]
+        rule = f"must leave some of the {len(text)} layers"
+        check.that(first + last < len(text), "bf16_first + bf16_last", first + last, rule, "state fewer")
+        check.done()
+        ends = {*text[:first], *text[len(text) - last :]}
+        marked = [replace(one, wide=place in ends) for place, one in enumerate(plain)]
+        runs = tuple(LayerRun(layers=(layer,), repeats=len([*equal])) for layer, equal in groupby(marked))
+        return replace(self, runs=runs)
 
     @property
     def mtp_kind(self) -> LayerSpec:

@@ -213,6 +213,8 @@ class LayerWork:
     top_k: float = 0
     """Copies of a token that go to experts."""
     experts: int = 0
+    wide: bool = False
+    """Whether its products run in the format of activations whatever the recipe's."""
     reached: bool = True
     """Whether gradients flow into it; without, it has no backward pass and keeps nothing."""
     tokens: StreamTokens | None = None

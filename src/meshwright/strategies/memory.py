@@ -46,7 +46,7 @@ def tensor_bytes(
     for kept in tensors:
         size = {
             "activation": precision.bytes_of("activations"),
-            "input": precision.input_bytes,
+            "input": precision.bytes_of("activations") if work.wide else precision.input_bytes,
             "function": precision.bytes_of("function_inputs") or precision.bytes_of("activations"),
             "attention": precision.bytes_of("attention_inputs") or precision.bytes_of("activations"),
             "mask": 1.0,

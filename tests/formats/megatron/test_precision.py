@@ -68,3 +68,12 @@ def test_formats_that_no_option_asks_for_are_refused(recipe: Precision, what: st
 def test_one_way_to_experts_alone_is_a_problem() -> None:
     read = read_flags(["--bf16", "--moe-dispatch-fwd-dtype", "mxfp8"], devices=1)
     assert "one way to experts in mxfp8" in [problem.what for problem in read.problems]
+
+
+def test_first_and_last_layers_in_16_bits_are_written_and_read() -> None:
+    made = job(plan_of(PlanRow(dp=2, sharding="z1", gbs=2), [4]))
+    workload = replace(made.workload, precision=PRECISIONS["fp8"])
+    made = replace(made, model=made.model.with_wide_ends(2, 1), workload=workload)
+    found = read_flags(megatron_script(made).text).workload
+    assert (found["bf16_first"], found["bf16_last"]) == (2, 1)
+    assert read_flags(["--first-last-layers-bf16"], devices=1).workload["bf16_last"] == 1

@@ -44,6 +44,7 @@ def model_flags(model: ModelSpec) -> tuple[Flags, list[str], list[Problem]]:
     if not any(kind.dropout for kind in model.kinds()):
         flags += [("--hidden-dropout", "0.0"), ("--attention-dropout", "0.0")]
     flags.append(("--position-embedding-type", "learned_absolute" if model.learned_positions else "rope"))
+    flags += _wide_flags(model)
     if model.mtp_layers:
         flags.append(("--mtp-num-layers", str(model.mtp_layers)))
     gated = any(_mlp(kind).gated for kind in model.kinds())
@@ -52,6 +53,21 @@ def model_flags(model: ModelSpec) -> tuple[Flags, list[str], list[Problem]]:
         "the options' defaults stand"
     ]
     return flags, notes, problems
+
+
+def _wide_ends(model: ModelSpec) -> tuple[int, int]:
+    """How many of the first and of the last layers compute in 16 bits."""
+    wide = [layer.wide for layer in model.layers()]
+    first, last = (next((n for n, one in enumerate(order) if not one), 0) for order in (wide, wide[::-1]))
+    return first, last
+
+
+def _wide_flags(model: ModelSpec) -> Flags:
+    first, last = _wide_ends(model)
+    if not first and not last:
+        return []
+    sides = [(f"--num-layers-at-{side}-in-bf16", str(count)) for side, count in (("start", first), ("end", last))]
+    return [("--first-last-layers-bf16", ""), *sides]
 
 
 def _unknown_kinds(model: ModelSpec) -> list[str]:
@@ -102,6 +118,8 @@ def _inexpressible(model: ModelSpec) -> Iterator[Problem]:
             yield _refusal("bias", _biases(kind), "biases of (qkv, output, MLP) are all, none or qkv alone")
     if model.mtp_layer is not None:
         yield _refusal("mtp_layer", model.mtp_layer.attention.kind, "prediction modules are like the last layer")
+    if sum(layer.wide for layer in model.layers()) != sum(_wide_ends(model)):
+        yield _refusal("wide", True, "layers in 16 bits are the first and the last ones")
     if model.embedding_norm:
         yield _refusal("embedding_norm", True, "there is no norm after the embedding")
     if model.head_bias:

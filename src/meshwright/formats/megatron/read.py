@@ -147,6 +147,9 @@ def _workload(values: Values, problems: list[Problem]) -> dict[str, Any]:
             found[name] = values.whole(flag)
     found["optimizer"], more = read_optimizer(values)
     problems += more
+    if values.has("--first-last-layers-bf16"):
+        for side, name in (("start", "bf16_first"), ("end", "bf16_last")):
+            found[name] = values.whole(f"--num-layers-at-{side}-in-bf16", 1) or None
     unfused = values.text("--attention-backend") in ("unfused", "local")
     found["attention_kernel"] = "materialised" if unfused else "flash"
     return found

@@ -1,0 +1,83 @@
+"""Number formats and optimizers as asked: the recipe with what is stated besides, and what was understood, in words."""
+
+from __future__ import annotations
+
+from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.estimate.hardware import hardware_of
+from meshwright.fields.job import JobFields
+from meshwright.fields.kinds import shown
+from meshwright.specs.cluster import NodeGroup
+from meshwright.specs.dtypes import DTYPE_BYTES
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.precision import ROLES, Precision, precision, stated
+from meshwright.specs.workload import Workload
+
+DEFAULT_DTYPE = "bf16"
+
+
+def asked_precision(job: JobFields) -> Precision:
+    """The recipe with the formats that are stated besides."""
+    dtype: object = DEFAULT_DTYPE if job.dtype is None else job.dtype
+    if not isinstance(dtype, str | Precision):
+        raise InputError(Problem(what=f"dtype is {shown(dtype)}", why="must be a name such as bf16", field="dtype"))
+    recipe = precision(dtype) if isinstance(dtype, str) else dtype
+    given = {name: value for name in ROLES if (value := getattr(job, name)) is not None}
+    return stated(recipe, given) if given else recipe
+
+
+def wide_ends(model: ModelSpec, recipe: Precision, job: JobFields) -> ModelSpec:
+    """A model whose first and last layers compute in 16 bits, as stated."""
+    if DTYPE_BYTES[recipe.compute] >= DTYPE_BYTES[recipe.activations]:
+        name = "bf16_first" if job.bf16_first else "bf16_last"
+        raise InputError(
+            Problem(
+                what=f"{name} is {getattr(job, name)} with products in {recipe.compute}",
+                why=f"all layers compute in {recipe.compute}",
+                fix="leave it out, or use --dtype fp8, fp8-block, mxfp8, nvfp4 or int8",
+                field=name,
+            ),
+            code="MW206",
+        )
+    return model.with_wide_ends(job.bf16_first or 0, job.bf16_last or 0)
+
+
+def formats_said(recipe: Precision) -> str:
+    """The formats of a recipe in words: what every recipe has, and of the rest what differs from it."""
+    parts = [f"{recipe.compute} compute"]
+    if recipe.weights != recipe.activations:
+        parts.append(f"{recipe.weights} weights")
+    parts.append(f"{recipe.gradients} gradients")
+    if recipe.master:
+        parts.append(f"{recipe.master} main copies")
+    elif DTYPE_BYTES[recipe.weights] < DTYPE_BYTES["fp32"]:
+        parts.append("no main copies (updates rounded stochastically)")
+    parts.append(f"{recipe.moments} moments")
+    if recipe.reduce != recipe.gradients:
+        parts.append(f"gradients sent in {recipe.reduce}")
+    if recipe.gathered not in (None, recipe.weights):
+        parts.append(f"weights gathered in {recipe.gathered}")
+    if recipe.dispatched not in (None, recipe.activations):
+        parts.append(f"tokens sent to experts in {recipe.dispatched}")
+    return ", ".join(parts)
+
+
+def optimizer_said(workload: Workload) -> str:
+    """The optimizer, with what it keeps where that is not the usual two moments."""
+    kind = workload.update
+    return workload.optimizer if kind.name in ("adam", "adamw") else f"{kind.describe()}: {kind.summary}"
+
+
+def check_computes(groups: tuple[NodeGroup, ...], precision: Precision) -> None:
+    """Whether any of the devices computes in a format; a warning names the others.
+
+    Raises:
+        UnsupportedError: none does.
+    """
+    refused = []
+    for group in groups:
+        try:
+            hardware_of(group, Workload(seq_len=1, global_batch=1, precision=precision))
+        except UnsupportedError as error:
+            refused.append(error)
+    if len(refused) == len(groups):
+        raise refused[0]
