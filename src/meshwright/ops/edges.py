@@ -123,17 +123,20 @@ def edge_works(model: ModelSpec, part: Literal["embedding", "head"]) -> tuple[La
         model: the model.
         part: which end.
     """
-    first = edge_work(model, part)
-    if part == "head" or not model.streams:
-        return (first,)
-    frozen = model.tuning is not None and model.tuning.freezes("embedding")
-    if not frozen:
-        return (first, *stream_works(model, "stem"), *stream_works(model, "projector"))
-    # What stands before the layers is frozen with the embedding; gradients pass a projector to layers that are trained.
-    towers = [layer for layer in model.kinds() if layer.stream]
-    deep = any(not isinstance(layer, TunedLayer) or layer.tuning.reached for layer in towers)
-    stems = (_frozen(work, reached=False) for work in stream_works(model, "stem"))
-    return (first, *stems, *(_frozen(work, reached=deep) for work in stream_works(model, "projector")))
+    found = [edge_work(model, part)]
+    for stream in model.streams if part == "embedding" else ():
+        stems, projectors = stream_works(stream, "stem"), stream_works(stream, "projector")
+        if model.tuning is not None and not stream.window_of:
+            stem_frozen = model.tuning.freezes_around(stream.name, "stem")
+            if stem_frozen:
+                stems = tuple(_frozen(work, reached=False) for work in stems)
+            if model.tuning.freezes_around(stream.name, "projector"):
+                # Gradients pass it to layers of the stream that are trained.
+                own = [layer for layer in model.kinds() if layer.stream.startswith(stream.name)]
+                reached = any(not isinstance(layer, TunedLayer) or layer.tuning.reached for layer in own)
+                projectors = tuple(_frozen(work, reached=reached or not stem_frozen) for work in projectors)
+        found += [*stems, *projectors]
+    return tuple(found)
 
 
 def _frozen(work: LayerWork, *, reached: bool) -> LayerWork:

@@ -7,28 +7,26 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Literal
 
-from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Kept, LayerWork, Linear, Op, StreamTokens, Vector
 from meshwright.specs.streams import Projection, Stream
 
 
 @lru_cache(maxsize=64)
-def stream_works(model: ModelSpec, part: Literal["stem", "projector"]) -> tuple[LayerWork, ...]:
-    """Stems or projectors of all streams, one work for each number of tokens they work on.
+def stream_works(stream: Stream, part: Literal["stem", "projector"]) -> tuple[LayerWork, ...]:
+    """The stem or projector of a stream, one work for each number of tokens they work on.
 
     Args:
-        model: the model; the first pipeline stage holds them.
+        stream: the stream; the first pipeline stage holds both.
         part: tables and norms stand with the stem.
 
     Returns:
-        Operators and kept tensors; none for a model of text alone.
+        Operators and kept tensors.
     """
     found: list[LayerWork] = []
-    for stream in model.streams:
-        if part == "stem" and (stream.embedded or stream.tables):
-            found.append(_tables(stream))
-        for rate, group in groupby(getattr(stream, part), key=lambda each: each.rate):
-            found.append(_projections(stream, tuple(group), rate))
+    if part == "stem" and (stream.embedded or stream.tables):
+        found.append(_tables(stream))
+    for rate, group in groupby(getattr(stream, part), key=lambda each: each.rate):
+        found.append(_projections(stream, tuple(group), rate))
     return tuple(found)
 
 

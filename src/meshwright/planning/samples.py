@@ -183,7 +183,7 @@ def _understood(model: ModelSpec, stream: Stream) -> Assumption:
     """What a stream holds."""
     own = {layer: count for layer, count in model.kind_counts().items() if layer.stream.startswith(stream.name)}
     count = stream.parameters + sum(number * layer.parameters(stream.hidden) for layer, number in own.items())
-    shape = f"{sum(own.values())} layers, {significant(count / 1e9)}B parameters, all trained"
+    shape = f"{sum(own.values())} layers, {significant(count / 1e9)}B parameters"
     assert stream.length is not None
     if stream.images is None:
         value = f"{stream.length:,} tokens of width {stream.hidden:,} per sample ({shape})"

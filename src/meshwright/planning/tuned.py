@@ -14,7 +14,7 @@ from meshwright.ops.layers import work_of
 from meshwright.ops.modules import modules_of, targeted
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear
-from meshwright.specs.tuning import ALL_LINEAR, PARTS, STORED_BYTES, Frozen, Lora, Tuning
+from meshwright.specs.tuning import ALL_LINEAR, PARTS, STORED_BYTES, WHOLES, Frozen, Lora, Tuning
 from meshwright.units import percent
 
 _KEYS = {"r": "rank", "rank": "rank", "targets": "targets", "target_modules": "targets", "base": "base", "dora": "dora",
@@ -26,6 +26,9 @@ _PART_NAMES = {
     **dict.fromkeys(("feed_forward", "ffn"), "mlp"),
     **dict.fromkeys(("norm", "layernorm", "layernorms"), "norms"),
     "gate": "router",
+    **dict.fromkeys(("vision_tower", "vision_model", "visual", "vision_encoder"), "vision"),
+    **dict.fromkeys(("multi_modal_projector", "mm_projector", "merger", "connector", "mlp1"), "projector"),
+    **dict.fromkeys(("language_model", "llm"), "text"),
 }
 """Parts as model classes call them."""
 _EXAMPLE = "for example --lora r=16, or --lora r=16,targets=q_proj,v_proj,base=nf4"
@@ -182,8 +185,8 @@ def _range(entry: object) -> tuple[int, int]:
 
 def _part(name: str) -> str:
     part = _PART_NAMES.get(name, name)
-    if part not in PARTS:
-        near = nearest(name, (*PARTS, *_PART_NAMES))
+    if part not in (*PARTS, *WHOLES):
+        near = nearest(name, (*PARTS, *WHOLES, *_PART_NAMES))
         raise ValueError(f"no part of a model; did you mean {near[0]}?" if near else "no part of a model has this name")
     return part
 
@@ -199,7 +202,7 @@ def read_freeze(patterns: Iterable[str]) -> tuple[Frozen, ...]:
     """
     found, problems = [], []
     for pattern in patterns:
-        words = str(pattern).strip().removeprefix("model.").split(".")
+        words = str(pattern).strip().removeprefix("model.").removesuffix(".*").split(".")
         inside = words[0] == "layers"
         try:
             span = None
@@ -208,7 +211,7 @@ def read_freeze(patterns: Iterable[str]) -> tuple[Frozen, ...]:
             part = "layers" if inside and len(words) == 1 else _part(".".join(words[1:] if inside else words))
             found.append(Frozen(part=part, layers=span))
         except ValueError as error:
-            names = f"{', '.join(PARTS)}, layers, layers.0-15 or layers.0-15.mlp"
+            names = f"{', '.join((*PARTS, *WHOLES))}, layers, layers.0-15 or layers.0-15.mlp"
             problems.append(Problem(what=f"--freeze {pattern}", why=str(error), fix=f"freeze {names}", field="freeze"))
     if problems:
         raise InputError(problems)
@@ -260,10 +263,11 @@ def _frozen_problems(model: ModelSpec, frozen: Iterable[Frozen]) -> Iterator[Pro
 
 
 def _beyond(model: ModelSpec, last: int, field: str) -> Iterator[Problem]:
-    if last >= model.num_layers:
+    layers = sum(count for layer, count in model.kind_counts().items() if not layer.stream)
+    if last >= layers:
         what = f"layer {last} of {model.name}"
-        why = f"it has {model.num_layers} layers, numbered from 0"
-        yield Problem(what=what, why=why, fix=f"use at most {model.num_layers - 1}", field=field)
+        why = f"{'its text' if model.streams else 'it'} has {layers} layers, numbered from 0"
+        yield Problem(what=what, why=why, fix=f"use at most {layers - 1}", field=field)
 
 
 def _absent(model: ModelSpec, parts: Iterable[str], field: str) -> Iterator[Problem]:
@@ -273,6 +277,12 @@ def _absent(model: ModelSpec, parts: Iterable[str], field: str) -> Iterator[Prob
         yield Problem(
             what=f"the {part} of {model.name}", why="it is a dense model", fix=f"leave {part} out", field=field
         )
+    have = {stream.name for stream in model.streams} | {"projector" for s in model.streams if s.projector}
+    for part in parts:
+        if part in WHOLES and part not in have | {"text"}:
+            known = ", ".join(("text", *sorted(have & set(WHOLES)))) if have else "text alone"
+            why = f"it has {known}; a vision tower is planned with --images"
+            yield Problem(what=f"the {part} of {model.name}", why=why, fix=f"leave {part} out", field=field)
     if model.tied_embeddings and "head" in parts and "embedding" not in parts:
         yield Problem(
             what=f"the head of {model.name} without its embedding",

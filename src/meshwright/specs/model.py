@@ -359,13 +359,16 @@ def _tuned_layers(model: ModelSpec) -> tuple[LayerSpec, ...]:
     tuning = model.tuning
     assert tuning is not None
     plain = [layer for run in model.runs for _ in range(run.repeats) for layer in run.layers]
-    before = not tuning.freezes("embedding")
-    reaches, found = {stream.name: before for stream in model.streams}, []
+    towers = {stream.name for stream in model.streams if stream.tower}
+    reaches = {stream.name: not tuning.freezes_around(stream.name, "stem") for stream in model.streams}
+    joined = any(stream.projector and not tuning.freezes_around(stream.name, "projector") for stream in model.streams)
+    before, number, found = not tuning.freezes("embedding") or joined, -1, []
     inside = {*PARTS} - {"embedding", "head"}
-    for number, layer in enumerate(plain):
-        own = tuning.of_layer(number)
+    for layer in plain:
+        number += not layer.stream
         # Gradients reach a stream from what is trained within it, the text from what is trained before it anywhere.
         name = layer.stream.partition(" ")[0]
+        own = tuning.of_layer(-1 if name else number, name, tower=name in towers)
         below = reaches.get(name, before) if layer.stream else before or any(reaches.values())
         # A part that a layer lacks is frozen without being trained anywhere else.
         reached = (

@@ -40,6 +40,9 @@ MADE_AGAIN_BYTES = 2.0
 PARTS = ("embedding", "head", "attention", "mlp", "experts", "router", "norms")
 """Parts that may be frozen, or trained beside adapters. `mlp` is a dense MLP, or the shared expert; the final norm
 belongs to the head, and a tied table is one part: `embedding`."""
+WHOLES = ("text", "vision", "encoder", "projector")
+"""What may be frozen as a whole: the text's embedding, layers and head; a stream's stem and layers by its name; what
+stands between streams and the text."""
 ALL_LINEAR = "all-linear"
 
 
@@ -69,7 +72,7 @@ class Lora:
         if check.positive("dropout", self.dropout, zero=True):
             check.that(self.dropout < 1, "dropout", self.dropout, "is a share below 1")
         for part in self.train:
-            check.one_of("train", part, PARTS)
+            check.one_of("train", part, (*PARTS, *WHOLES))
         check.done()
 
 
@@ -78,14 +81,14 @@ class Frozen:
     """A part that is not trained, in all layers or some."""
 
     part: str
-    """In `PARTS`, or `layers` for all parts of layers."""
+    """In `PARTS` or `WHOLES`, or `layers` for all parts of layers."""
     layers: tuple[int, int] | None = None
-    """First and last layer; None for all."""
+    """First and last layer of the text; None for all layers."""
 
     def __post_init__(self) -> None:
         check = Check("frozen part")
-        check.one_of("part", self.part, (*PARTS, "layers"))
-        outside = self.layers is not None and self.part in ("embedding", "head")
+        check.one_of("part", self.part, (*PARTS, *WHOLES, "layers"))
+        outside = self.layers is not None and self.part in ("embedding", "head", *WHOLES)
         check.that(not outside, "layers", self.layers, f"the {self.part} stands outside the layers", "leave them out")
         check.done()
 
@@ -117,21 +120,39 @@ class Tuning:
     def freezes(self, part: Literal["embedding", "head"]) -> bool:
         """Whether a part outside the layers is frozen."""
         if self.lora is not None:
-            return part not in self.lora.train
-        return any(one.part == part for one in self.frozen)
+            return not {part, "text"} & set(self.lora.train)
+        return any(one.part in (part, "text") for one in self.frozen)
 
-    def of_layer(self, layer: int) -> LayerTuning | None:
+    def freezes_around(self, stream: str, part: Literal["stem", "projector"]) -> bool:
+        """Whether what stands before or behind the layers of a stream is frozen.
+
+        Args:
+            stream: its name.
+            part: a stem is part of its stream.
+        """
+        whole = "projector" if part == "projector" else stream
+        if self.lora is not None:
+            return whole not in self.lora.train
+        return any(one.part == whole for one in self.frozen)
+
+    def of_layer(self, layer: int, stream: str = "", *, tower: bool = False) -> LayerTuning | None:
         """What it says of one layer, without what lies before; None where all of it is trained.
 
         Args:
-            layer: number from 0.
+            layer: number from 0 among those of the text; -1 for a stream's.
+            stream: whose layer it is; the text's where empty.
+            tower: whether the stream is one, in which no adapters stand.
         """
-        inside = tuple(part for part in PARTS if part not in ("embedding", "head"))
+        inside, whole = tuple(part for part in PARTS if part not in ("embedding", "head")), stream or "text"
         if self.lora is None:
             frozen = tuple(part for part in inside if any(one.holds(layer, part) for one in self.frozen))
+            if any(one.part == whole for one in self.frozen):
+                frozen = inside
             return LayerTuning(frozen=frozen) if frozen else None
         lora, spans = self.lora, self.lora.layers
-        here = not spans or any(first <= layer <= last for first, last in spans)
+        if whole in lora.train:
+            return None
+        here = not tower and (not spans or any(first <= layer <= last for first, last in spans))
         frozen = tuple(part for part in inside if part not in lora.train)
         return LayerTuning(frozen=frozen, lora=lora if here else None, base=lora.base)
 
