@@ -67,6 +67,10 @@ def model_card(card: Mapping[str, Any]) -> RenderableType:
     tied = ", used again as head" if card["tied_embeddings"] else f", head {card['head_parameters']:,}"
     plain_row(facts, "embedding", f"{card['embedding_parameters']:,}{tied}; vocabulary {card['vocab']:,}")
     plain_row(facts, "hidden", f"{card['hidden']:,}")
+    for stream in card.get("streams", ()):
+        of = f"{stream['layers']} layers of width {stream['hidden']:,}, {count(stream['parameters'])} parameters"
+        long = f"; {stream['length']:,} tokens" if stream["length"] else "; as many tokens as its images have"
+        plain_row(facts, stream["name"], f"{of}{long if stream.get('images') or stream['length'] else ''}")
     plain_row(facts, "max length", f"{card['max_seq_len']:,}")
     kinds = card["layer_kinds"]
     identity = " + ".join(str(kind["count"]) for kind in kinds)
@@ -190,16 +194,33 @@ def gpu_added(added: Mapping[str, Any]) -> RenderableType:
 
 
 def _layer(kind: Mapping[str, Any]) -> str:
-    heads = f"{kind['heads']} heads of {kind['head_dim']}"
-    keys = f", {kind['kv_heads']} for keys and values" if kind["kv_heads"] != kind["heads"] else ""
-    window = f", window {kind['window']:,}" if kind["window"] else ""
-    gated = "gated " if kind["gated"] else ""
-    if kind["mlp"] == "moe":
-        shared = f", shared {kind['shared_ffn_hidden']:,}" if kind["shared_ffn_hidden"] else ""
-        mlp = f"{kind['top_k']} of {kind['experts']} {gated}experts of {kind['ffn_hidden']:,}{shared}"
-    else:
-        mlp = f"{gated}MLP of {kind['ffn_hidden']:,}"
-    return f"{kind['attention']} attention, {heads}{keys}{window}; {mlp}; {count(kind['parameters'])} parameters"
+    parts = [_mixer(kind, kind["attention"]), _mlp(kind)]
+    if "cross" in kind:
+        parts.insert(1, _mixer(kind["cross"], "cross"))
+    stream = f"{kind['stream']}: " if kind.get("stream") else ""
+    return f"{stream}{'; '.join(part for part in parts if part)}; {count(kind['parameters'])} parameters"
+
+
+def _mixer(kind: Mapping[str, Any], name: str) -> str:
+    if name == "none":
+        return ""
+    title = f"{name} attention" if "kv_heads" in kind else name
+    heads = f", {kind['heads']} heads" if kind.get("heads") else ""
+    width = f" of {kind['head_dim']}" if heads and kind.get("head_dim") else ""
+    own = kind.get("kv_heads", kind.get("heads"))
+    keys = f", {own} for keys and values" if own != kind.get("heads") else ""
+    window = f", window {kind['window']:,}" if kind.get("window") else ""
+    return f"{title}{heads}{width}{keys}{window}"
+
+
+def _mlp(kind: Mapping[str, Any]) -> str:
+    if "ffn_hidden" not in kind:
+        return "" if kind["mlp"] == "none" else str(kind["mlp"])
+    gated = "gated " if kind.get("gated") else ""
+    if kind["mlp"] != "moe":
+        return f"{gated}MLP of {kind['ffn_hidden']:,}"
+    shared = f", shared {kind['shared_ffn_hidden']:,}" if kind["shared_ffn_hidden"] else ""
+    return f"{kind['top_k']:g} of {kind['experts']} {gated}experts of {kind['ffn_hidden']:,}{shared}"
 
 
 def _peak_16(peaks: Mapping[str, float]) -> str:

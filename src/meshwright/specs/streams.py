@@ -156,6 +156,7 @@ class Stream:
             "hidden": self.hidden,
             "sequences": self.sequences,
             "length": self.length,
+            "images": self.images is not None,
         }
         if self.images is not None and self.length is not None:
             found["text_tokens"] = self.images.text_tokens(self.length)

@@ -117,6 +117,7 @@ FAMILIES: dict[str, str] = {
     "ministral3": "dense.ministral3",
     "mistral": "dense.mistral",
     "mixtral": "moe.mixtral",
+    "mllama_text_model": "dense.llama",
     "mpt": "gpt.mpt",
     "nanochat": "dense.nanochat",
     "nemotron": "gpt.nemotron",
