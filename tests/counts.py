@@ -18,9 +18,10 @@ ACTIVE = 5e-3
 
 
 def real_config(name: str) -> dict[str, Any] | None:
-    """A real config.json by the name of its table entry, None where the files are not at hand."""
+    """The text model's part of a real config.json by the name of its entry, None where the files are not at hand."""
     for path in (FILES / f"{name}_config.json", FILES / f"{name}.json"):
         if path.is_file():
             config: dict[str, Any] = json.loads(path.read_text())
-            return config
+            outer = {key: config[key] for key in ("model_type", "tie_word_embeddings") if key in config}
+            return outer | config["text_config"] if "text_config" in config else config
     return None

@@ -68,7 +68,7 @@ def test_products_count_the_weights_a_token_meets(name: str) -> None:
     model = spec(name)
     for kind in model.kinds():
         work = layer_work(kind, model.hidden, "flash")
-        vectors = sum(op.parameters for op in work.ops if isinstance(op, Vector))
+        vectors = sum(op.parameters + op.cut_parameters for op in work.ops if isinstance(op, Vector))
         biases = sum(op.bias * (work.top_k if op.experts else 1) for op in work.ops if isinstance(op, Linear))
         met = kind.active_parameters(model.hidden) - vectors - biases
         assert flop_per_token(work) == pytest.approx(2 * met, rel=1e-12)
@@ -88,12 +88,13 @@ def test_what_recompute_frees_its_operators_make_again(name: str, kernel: str) -
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_layer_attends_once_and_experts_are_reached_and_left_once(name: str) -> None:
+def test_layers_of_attention_attend_once_and_experts_are_reached_and_left_once(name: str) -> None:
     model = spec(name)
     for kind in model.kinds():
         ops = layer_work(kind, model.hidden, "flash").ops
         exchanges = [op.direction for op in ops if isinstance(op, Exchange)]
-        assert sum(isinstance(op, CoreAttention) for op in ops) == 1
+        attends = isinstance(kind.attention, (Attention, LatentAttention))
+        assert sum(isinstance(op, CoreAttention) for op in ops) == attends
         assert exchanges == (["dispatch", "combine"] if isinstance(kind.mlp, MoeMlp) else [])
 
 
@@ -121,7 +122,9 @@ def dense_kept(attention: Attention, mlp: DenseMlp, hidden: int, inputs: int) ->
 def test_dense_layers_keep_their_closed_form(name: str) -> None:
     model = spec(name)
     for kind in model.kinds():
-        if kind.dropout or not isinstance(kind.mlp, DenseMlp) or isinstance(kind.attention, LatentAttention):
+        if kind.dropout or not isinstance(kind.mlp, DenseMlp) or not isinstance(kind.attention, Attention):
+            continue
+        if kind.attention.gate or kind.attention.value_dim:
             continue
         inputs = 3 if kind.parallel_block else 4
         expected = dense_kept(kind.attention, kind.mlp, model.hidden, inputs)
