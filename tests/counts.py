@@ -22,6 +22,6 @@ def real_config(name: str) -> dict[str, Any] | None:
     for path in (FILES / f"{name}_config.json", FILES / f"{name}.json"):
         if path.is_file():
             config: dict[str, Any] = json.loads(path.read_text())
-            outer = {key: config[key] for key in ("model_type", "tie_word_embeddings") if key in config}
-            return outer | config["text_config"] if "text_config" in config else config
+            text = {"model_type", "text_config", "tie_word_embeddings"}
+            return {key: value for key, value in config.items() if key in text} if "text_config" in config else config
     return None
