@@ -37,6 +37,13 @@ def test_what_is_given_is_no_assumption() -> None:
     assert found.cluster.groups[0].price_per_hour == 2.0
 
 
+@pytest.mark.parametrize(
+    ("gpus", "dtype"), [("8xV100-32", "fp16"), ("8xV100-32,8xT4", "fp16"), ("8xH100,8xV100-32", "bf16")]
+)
+def test_devices_without_bf16_train_in_fp16(gpus: str, dtype: str) -> None:
+    assert job_inputs(JobFields(model="llama-3-8b", gpus=gpus)).workload.precision.name == dtype
+
+
 def test_a_short_model_keeps_its_length() -> None:
     assert job_inputs(JobFields(model="gpt2", gpus="8xH100")).workload.seq_len == 1024
 

@@ -33,7 +33,7 @@ def test_what_is_left_of_one_kind_is_planned_as_one_kind_is() -> None:
 
 def test_no_device_that_can_is_the_plain_refusal() -> None:
     with pytest.raises(UnsupportedError, match="does not compute in bf16"):
-        job_inputs(JobFields(model="llama-3.1-8b", gpus="8xV100-32,8xV100-16", global_batch=64))
+        job_inputs(JobFields(model="llama-3.1-8b", gpus="8xV100-32,8xV100-16", global_batch=64, dtype="bf16"))
     inputs = job_inputs(JobFields(model="llama-3.1-8b", gpus="8xH100,8xV100-16", global_batch=64))
     old = replace(inputs, cluster=replace(inputs.cluster, groups=inputs.cluster.groups[1:], links=()))
     with pytest.raises(UnsupportedError, match="does not compute in bf16"):

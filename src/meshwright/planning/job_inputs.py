@@ -96,7 +96,7 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
         spec = gather.attempt(lambda: with_tuning(whole, job.lora, job.freeze))
     fitted = None if job.calibration is None else gather.attempt(lambda: calibration_of(job.calibration))
     where = gather.attempt(lambda: resolve_cluster(job.cluster, job.gpus, fitted))
-    policy = gather.attempt(lambda: asked_precision(job))
+    policy = gather.attempt(lambda: asked_precision(job, where))
     if spec is not None and policy is not None and (job.bf16_first or job.bf16_last):
         tuned, recipe = spec, policy
         spec = gather.attempt(lambda: wide_ends(tuned, recipe, job)) or spec

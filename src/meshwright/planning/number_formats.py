@@ -7,17 +7,26 @@ from meshwright.estimate.hardware import hardware_of
 from meshwright.fields.job import JobFields
 from meshwright.fields.kinds import shown
 from meshwright.specs.cluster import NodeGroup
+from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.precision import ROLES, Precision, precision, stated
 from meshwright.specs.workload import Workload
 
 DEFAULT_DTYPE = "bf16"
+OLDER_DTYPE = "fp16"
 
 
-def asked_precision(job: JobFields) -> Precision:
+def usual_dtype(cluster: ClusterSpec | None) -> str:
+    """bf16, or fp16 where no device computes in bf16 and all do in fp16 (V100, T4, the RTX 20 series)."""
+    devices = [group.device for group in cluster.groups] if cluster is not None else []
+    older = [device for device in devices if device.peak(DEFAULT_DTYPE) is None and device.peak(OLDER_DTYPE)]
+    return OLDER_DTYPE if older and len(older) == len(devices) else DEFAULT_DTYPE
+
+
+def asked_precision(job: JobFields, cluster: ClusterSpec | None) -> Precision:
     """The recipe with the formats that are stated besides."""
-    dtype: object = DEFAULT_DTYPE if job.dtype is None else job.dtype
+    dtype: object = usual_dtype(cluster) if job.dtype is None else job.dtype
     if not isinstance(dtype, str | Precision):
         raise InputError(Problem(what=f"dtype is {shown(dtype)}", why="must be a name such as bf16", field="dtype"))
     recipe = precision(dtype) if isinstance(dtype, str) else dtype
