@@ -6,8 +6,7 @@ from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.hardware import hardware_of
 from meshwright.fields.job import JobFields
 from meshwright.fields.kinds import shown
-from meshwright.specs.cluster import NodeGroup
-from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.precision import ROLES, Precision, precision, stated
