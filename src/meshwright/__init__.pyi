@@ -101,6 +101,7 @@ def plan(
     pin: str | Iterable[str] = ...,
     forbid: str | Iterable[str] = ...,
     schedule: str | Iterable[str] = ...,
+    offload: str | None = ...,
     target: str | None = ...,
     pareto: bool = ...,
     tolerance: float | None = ...,

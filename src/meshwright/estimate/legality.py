@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.errors import Problem, unknown_name
+from meshwright.estimate.away_rules import strategy_problems
 from meshwright.estimate.stages import recompute_problem, refusal
 from meshwright.schedules import schedule_named
 from meshwright.specs.model import ModelSpec
@@ -258,6 +259,7 @@ def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int) -> 
                 field="recompute",
             )
         )
+    problems += strategy_problems(row.strategy())
     return tuple(dict.fromkeys(problems))
 
 

@@ -179,9 +179,15 @@ class SpaceFields:
         usual="1f1b, gpipe, interleaved",
     )
 
+    offload: str | None = ask(
+        "What is kept away from the device: none, auto, or of optimizer, activations, weights, with nvme, delayed.",
+        Kind(metavar="WHAT,..."),
+        usual="none",
+    )
+
     def keywords(self) -> dict[str, Any]:
         """As functions of a space take them."""
-        return {"pin": self.pin, "forbid": self.forbid, "schedule": self.schedule or None}
+        return {"pin": self.pin, "forbid": self.forbid, "schedule": self.schedule or None, "offload": self.offload}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,7 @@ def space_of(
     pin: str | Iterable[str] = (),
     forbid: str | Iterable[str] = (),
     schedule: str | Iterable[str] | None = None,
+    offload: str | None = None,
 ) -> Space:
     """The search space that is left.
 
@@ -51,6 +52,7 @@ def space_of(
         devices: of the cluster.
         pin: axes fixed to a value, `tp=8`, or to several, `tp=4,8`; tokens of the one-line form too.
         forbid: an axis, `vpp`, which then stays at its plain value, or single values, `pp=4`, `fsdp`.
+        offload: what is kept away from the devices, as `planning.offload` reads it.
         schedule: names that may be used; `all` for every one; those of `DEFAULT_SCHEDULES` by default.
 
     Returns:
@@ -80,6 +82,13 @@ def space_of(
         names = _schedules(schedule, problems)
         if names:
             hold("schedule", names, f"schedule {_listed(names)}")
+    if offload is not None:
+        from meshwright.planning.offload import read_offload
+
+        try:
+            hold("offload", read_offload(offload), f"offload {offload!r}")
+        except InputError as error:
+            problems += error.problems
     for entry in _entries(forbid):
         axis, values = _read(entry, "forbid", problems)
         if axis and not values and AXES[axis].neutral is None:
@@ -111,7 +120,11 @@ def inexact(schedules: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_axes(
-    *, pin: str | Iterable[str] = (), forbid: str | Iterable[str] = (), schedule: str | Iterable[str] | None = None
+    *,
+    pin: str | Iterable[str] = (),
+    forbid: str | Iterable[str] = (),
+    schedule: str | Iterable[str] | None = None,
+    offload: str | None = None,
 ) -> None:
     """Refuse unknown axes, values and schedules, whatever the model and the cluster are.
 
@@ -125,6 +138,13 @@ def check_axes(
             _read(entry, verb, problems)
     if schedule is not None:
         _schedules(schedule, problems)
+    if offload is not None:
+        from meshwright.planning.offload import read_offload
+
+        try:
+            read_offload(offload)
+        except InputError as error:
+            problems += error.problems
     if problems:
         raise InputError(problems, code="MW205")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from meshwright.schedules import PLAN_SCHEDULES
-from meshwright.specs.row import SHARDINGS
+from meshwright.specs.row import SHARDINGS, offload_tokens
 from meshwright.strategies import CONTEXTS, TENSORS
 
 
@@ -95,6 +95,13 @@ AXES: dict[str, Axis] = {
             default="p2p, a2a, ag, and a2a inside p2p for every split",
             words=_context_kinds,
             neutral=None,
+        ),
+        Axis(
+            name="offload",
+            default="none; what is named otherwise, or all of it with `--offload auto`",
+            words=lambda: ("none", *offload_tokens()),
+            neutral="none",
+            token=lambda word: "" if word == "none" else f"off-{word}",
         ),
         Axis(
             name="tensor",

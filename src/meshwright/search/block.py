@@ -8,9 +8,10 @@ from functools import cached_property
 
 import numpy as np
 
+from meshwright.estimate.away import HOST_SHARE
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.items import ItemCosts, item_costs
-from meshwright.estimate.memory import TIGHT_SHARE, WorkerLoad, worker_bytes
+from meshwright.estimate.memory import TIGHT_SHARE, WorkerBytes, WorkerLoad, worker_bytes
 from meshwright.estimate.pipeline import BoundaryColumns, Placed, boundary_columns, data_groups, sync_layers
 from meshwright.estimate.states import EXTRA_BYTES, EXTRA_SECONDS, has_extras, shared_update_s
 from meshwright.estimate.sync import DataGroups, DataNetwork, step_sync
@@ -19,7 +20,8 @@ from meshwright.search.grid import Grid, divisors
 from meshwright.search.space import Space
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import PlanRow
+from meshwright.specs.row import PlanRow, offload_of
+from meshwright.specs.strategy import Offload
 from meshwright.specs.workload import Workload
 from meshwright.strategies.base import OVERLAPS, StrategyColumns
 from meshwright.strategies.data import ShardingColumns
@@ -92,7 +94,7 @@ def sharding_columns(grid: Grid, choice: Sharding, rows: Int[np.ndarray, "picked
         if choice.name == "hsdp":
             replicate = dp // choice.shard
         expert_replicate = np.where(expert_ranks % replicate == 0, replicate, 1)
-    count = len(rows)
+    count, away = len(rows), offload_of(grid.offload)
 
     def column(values: np.ndarray) -> np.ndarray:
         return np.asarray(values).reshape(-1, 1)
@@ -106,8 +108,36 @@ def sharding_columns(grid: Grid, choice: Sharding, rows: Int[np.ndarray, "picked
         expert_shard=column(expert_ranks // expert_replicate),
         expert_replicate=column(expert_replicate),
         overlap=column(np.full(count, True)),
-        offload_optimizer=column(np.zeros(count)),
+        offload_optimizer=column(np.full(count, away.optimizer)),
+        **({} if not grid.offload else _away_columns(away, count)),
     )
+
+
+def _away_columns(away: Offload, count: int) -> dict[str, Float[np.ndarray, "rows 1"]]:
+    """Columns of what is away besides the optimizer, the same in all rows."""
+    values = {
+        "offload_gradients": away.gradients,
+        "offload_weights": away.weights,
+        "offload_disk": float(away.tier == "nvme"),
+        "delayed_update": float(away.delayed_update),
+    }
+    return {name: np.full((count, 1), value) for name, value in values.items()}
+
+
+def offload_suits(away: Offload, choice: str, ranks: Int[np.ndarray, "rows"]) -> Bool[np.ndarray, "rows"]:
+    """Rows that may keep so much away under a data-parallel choice.
+
+    Gradients that leave as they come are summed before; weights of several ranks are sharded over all of them, so that
+    each fetches its own.
+
+    Args:
+        away: what is away.
+        choice: name of the sharding.
+        ranks: data x context ranks.
+    """
+    summed = choice in ("z2", "z3", "fsdp", "fsdp-keep", "hsdp") or not away.gradients
+    sharded = choice in ("z3", "fsdp") or not away.weights
+    return (ranks == 1) | (summed and sharded)
 
 
 class PricedRows:
@@ -131,7 +161,7 @@ class PricedRows:
         placed = Placed(pp=grid.pp, dp=grid.dp)
         self.boundary: BoundaryColumns = boundary_columns(self.columns, placed, model, hardware, workload)
         self.groups: DataGroups = data_groups(self.columns)
-        self.space = factory.space
+        self.space, self.away = factory.space, offload_of(grid.offload)
         self.limit_bytes = hardware.memory_bytes * (1.0 if factory.space.tight else 1.0 - TIGHT_SHARE)
 
     @cached_property
@@ -149,9 +179,10 @@ class PricedRows:
     def legal(self, choice: Sharding) -> Bool[np.ndarray, "rows"]:
         """Rows that a data-parallel choice applies to."""
         dp, cp = self.grid.dp, self.grid.cp
+        suits = offload_suits(self.away, choice.name, dp * cp)
         if choice.name == "hsdp":
-            return (dp % choice.shard == 0) & (dp > choice.shard) & (choice.shard * cp > 1)
-        return (dp * cp > 1) | (choice.name == "z0")
+            return suits & (dp % choice.shard == 0) & (dp > choice.shard) & (choice.shard * cp > 1)
+        return suits & ((dp * cp > 1) | (choice.name == "z0"))
 
     @cached_property
     def plans_per_shape(self) -> int:
@@ -221,6 +252,7 @@ class Block:
             schedule=shape.schedule.token,
             recompute=shape.recompute,
             recompute_layers=shape.recompute_layers,
+            offload=grid.offload,
         )
 
     def plans(self) -> int:
@@ -274,6 +306,7 @@ class Block:
             return _candidates(found), 0, 0
         activations, transient, dense, experts, largest = self._pair_memory(pair_row, pair_shape)
         beyond = self._pair_frozen(pair_row, pair_shape) | self._pair_extras(pair_row, pair_shape)
+        away = self._pair_away(pair_row, pair_shape)
         for number, choice in enumerate(self.shardings):
             legal = np.flatnonzero(self.rows.legal(choice)[pair_row])
             if not len(legal):
@@ -289,12 +322,14 @@ class Block:
                 activations=activations[legal],
                 transient=transient[legal],
                 communicators=self.boundary.communicators[rows][:, None],
-                offload_weights=np.zeros((len(rows), 1)),
+                offload_weights=np.full((len(rows), 1), self.rows.away.weights),
+                away=away if isinstance(away, float) else away[legal],
                 weight_versions=self.versions[shapes],
                 **{name: values[legal] for name, values in beyond.items()},
             )
-            peak = worker_bytes(load, sharding, self.hardware, self.workload).peak.max(axis=1)
-            fit = np.flatnonzero(peak <= self.limit_bytes)
+            held = worker_bytes(load, sharding, self.hardware, self.workload)
+            peak = held.peak.max(axis=1)
+            fit = np.flatnonzero((peak <= self.limit_bytes) & self._host_has_room(held))
             feasible += len(fit)
             if not len(fit):
                 continue
@@ -303,6 +338,24 @@ class Block:
             kept = fit[good]
             found.append((rows[kept], shapes[kept], np.full(len(kept), number), time_s[good], peak[kept]))
         return _candidates(found), priced, feasible
+
+    def _host_has_room(self, held: WorkerBytes) -> Bool[np.ndarray, "pairs"] | bool:
+        """Whether what is away has room on the host, as far as it states how much there is."""
+        memory, disks = self.hardware.host_memory_bytes, self.hardware.disk_bytes
+        room = True
+        if self.grid.offload and memory is not None:
+            room = room & (held.host.max(axis=1) <= memory * HOST_SHARE)
+        if self.grid.offload and disks is not None:
+            room = room & (held.disk.max(axis=1) <= disks)
+        return room
+
+    def _pair_away(
+        self, rows: Int[np.ndarray, "pairs"], shapes: Int[np.ndarray, "pairs"]
+    ) -> Float[np.ndarray, "pairs workers"] | float:
+        """Activations of the fullest workers of every pair in host memory."""
+        if not self.rows.away.activations:
+            return 0.0
+        return np.einsum("ni,nwi->nw", self.costs.away_bytes[rows], self.alive[shapes], optimize=False)
 
     def _pair_memory(
         self, rows: Int[np.ndarray, "pairs"], shapes: Int[np.ndarray, "pairs"]

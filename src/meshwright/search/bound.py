@@ -19,6 +19,7 @@ from meshwright.search.grid import Grid
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import LayerWork
+from meshwright.specs.row import offload_of
 from meshwright.specs.workload import Workload
 
 PerRow = Float[np.ndarray, "rows"]
@@ -181,6 +182,8 @@ def row_bounds(
         moments = 0.0 if kind.paged else kind.least_bytes(precision.bytes_of("moments"))
         main = max(precision.bytes_of("master"), precision.bytes_of("weights"))
         least = min(2 * main, precision.bytes_of("weights") + precision.bytes_of("gradients") + main) + moments
+    if grid.offload:
+        least = precision.bytes_of("weights") * (1.0 - offload_of(grid.offload).weights)
     shards = np.maximum(stage // (grid.ep * grid.etp), 1)
     states = least * (dense / (grid.cp * grid.dp) + experts / shards) / grid.pp
     if model.tuning is not None:

@@ -15,6 +15,7 @@ from meshwright.search.axes import AXES
 from meshwright.search.space import Space
 from meshwright.shapes import Bool, Int
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.row import offload_of
 from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS, TENSORS
 from meshwright.strategies.base import OVERLAPS, Degrees, Rule, StrategyColumns, ranks_of
@@ -41,6 +42,8 @@ class Grid:
     """Micro-batches per step."""
     tensor: str = "1d"
     """Tensor strategy of all rows."""
+    offload: str = ""
+    """What all rows keep away from their devices, as `PlanRow.offload` says it."""
 
     @property
     def rows(self) -> int:
@@ -62,13 +65,16 @@ class Grid:
         return replace(self, **{name: getattr(self, name)[index] for name in COLUMNS})
 
     def strategies(self, workload: Workload, sections: int = 1) -> StrategyColumns:
-        """The rows as strategies; nothing offloaded, no token dropped.
+        """The rows as strategies; no token dropped.
 
         Args:
             workload: sequence length and expert load.
             sections: equal parts of a micro-batch, one of which each strategy computes.
         """
-        zero = np.zeros(self.rows)
+        away = offload_of(self.offload)
+        # Where weights are away, those of more ranks than one are sharded over them (`offload_suits`).
+        shards = self.dp * self.cp * np.minimum(1.0, self.tp / (self.ep * self.etp))
+        fetched = away.weights / np.maximum(np.floor(shards), 1.0)
         return StrategyColumns(
             tp=self.tp,
             sp=self.tp > 1,
@@ -80,16 +86,23 @@ class Grid:
             mbs=self.mbs if sections == 1 else self.mbs / sections,
             capacity=np.full(self.rows, np.nan),
             ep_chunks=np.ones(self.rows, dtype=np.int64),
-            offload_weights=zero,
-            offload_activations=zero,
+            offload_weights=fetched,
+            offload_activations=np.full(self.rows, away.activations),
+            weights_on_disk=np.full(self.rows, away.tier == "nvme") if away.weights else None,
             seq_len=workload.seq_len,
             imbalance=workload.expert_imbalance,
             data_ranks=self.dp if workload.sequence_lengths else None,
         )
 
 
-COLUMNS = tuple(f.name for f in fields(Grid) if f.name != "tensor")
+COLUMNS = tuple(f.name for f in fields(Grid) if f.name not in ("tensor", "offload"))
 """Fields with one entry per row."""
+
+
+def offloaded(space: Space) -> str:
+    """What a space keeps away from the devices, as `PlanRow.offload` says it; of several what frees the most."""
+    tokens = ["" if value == "none" else str(value) for value in space.pinned("offload") or ("none",)]
+    return max(tokens, key=lambda token: (len(token.partition("-")[0]), "nvme" not in token))
 
 
 def divisors(number: int) -> list[int]:
@@ -133,7 +146,10 @@ def build_grid(model: ModelSpec, workload: Workload, devices: int, space: Space)
     if not pieces:
         empty = dict.fromkeys(COLUMNS, np.zeros(0, dtype=np.int64))
         return Grid(**empty | {"context": np.zeros((0, len(CONTEXTS)), dtype=np.int64)}, tensor=tensor)
-    grid = Grid(**{name: np.concatenate([piece[name] for piece in pieces]) for name in COLUMNS}, tensor=tensor)
+    offload = offloaded(space)
+    grid = Grid(
+        **{name: np.concatenate([piece[name] for piece in pieces]) for name in COLUMNS}, tensor=tensor, offload=offload
+    )
     legal = np.ones(grid.rows, dtype=bool)
     degrees = grid_degrees(grid)
     for rule in rules:

@@ -233,7 +233,7 @@ def simulate_plans(
             boundary=block.boundary.take(rows),
             sharding=sharding,
             groups=block.groups.take(rows),
-            offload_weights=np.zeros(len(rows)),
+            offload_weights=np.full(len(rows), block.rows.away.weights),
         )
         ran = run_pipeline(pipeline, transfers_apart=False)
         step = step_of([ran], Workers.alike(block.hardware, shape.p), block.workload)

@@ -23,6 +23,7 @@ from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.price import estimate_plan
 from meshwright.schedules import schedule_named
 from meshwright.schedules.plan_rows import row_of
+from meshwright.search.away import joined, offload_spaces
 from meshwright.search.block import Block, PricedRows, shardings_for
 from meshwright.search.bound import row_bounds
 from meshwright.search.certificate import Counts
@@ -82,10 +83,15 @@ def search(
         Plans, front and certificate; no plans if nothing fits.
 
     Raises:
+        InputError: what is to be kept away needs more than the host states.
         UnsupportedError: the device cannot compute in the workload's precision.
     """
     started = time.perf_counter()
     space = space or Space()
+    spaces = offload_spaces(space, cluster)
+    if len(spaces) > 1:
+        each = {"top": top, "pareto": pareto, "refine": refine}
+        return joined([search(model, cluster, workload, one, **each) for one in spaces], top)  # type: ignore[arg-type]
     result = _Search(model, cluster, workload, space, top, pareto=pareto).run(started)
     if not result.plans and not space.tight:
         # Nothing leaves the usual reserve free: better a tight plan that says so than none.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import combinations
 from typing import Any
 
 from meshwright.errors import InputError, Problem, nearest
@@ -168,6 +170,19 @@ def offload_token(offload: Offload) -> str:
     letters = "".join(letter for letter, name in OFFLOAD_LETTERS.items() if getattr(offload, name) == 1)
     words = [word for word, said in (("nvme", offload.tier == "nvme"), ("dpu", offload.delayed_update)) if said]
     return "-".join((letters, *words)) if letters else ""
+
+
+@cache
+def offload_tokens() -> tuple[str, ...]:
+    """Everything that a row may keep away, as `PlanRow.offload` says it: the least first, disks last."""
+    found = []
+    for words in ("", "-dpu", "-nvme", "-nvme-dpu"):
+        for count in range(1, len(OFFLOAD_LETTERS) + 1):
+            for letters in combinations(OFFLOAD_LETTERS, count):
+                token = f"{''.join(letters)}{words}"
+                if not offload_problems(token):
+                    found.append(token)
+    return tuple(found)
 
 
 def default_schedule(vpp: int) -> str:

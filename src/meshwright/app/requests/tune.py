@@ -35,7 +35,9 @@ class TuneRequest(Request):
     positional: ClassVar = ("model",)
 
     job: JobFields = group(JobFields, without=("tokens", "failures", "price", "calibration"))
-    space: SpaceFields = group(SpaceFields, schedule={"usual": "1f1b, gpipe, interleaved, which are all it can"})
+    space: SpaceFields = group(
+        SpaceFields, without=("offload",), schedule={"usual": "1f1b, gpipe, interleaved, which are all it can"}
+    )
     study: StudyFields = group(StudyFields)
 
     def rules(self, reading: Reading) -> None:

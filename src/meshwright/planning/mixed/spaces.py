@@ -46,6 +46,16 @@ def space_anywhere(cluster: ClusterSpec, space_for: Callable[[ClusterSpec], Spac
             ),
             code="MW406",
         )
+    if any(value != "none" for value in allowed.get("offload", ())):
+        raise UnsupportedError(
+            Problem(
+                what="offload in a plan that is composed of stages",
+                why="stages of unlike devices, and of parallelizers, keep their states on the devices",
+                fix="drop it, or plan one group by the exact search",
+                field="offload",
+            ),
+            code="MW406",
+        )
     return Space(pins=tuple((axis, tuple(values)) for axis, values in allowed.items()))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from meshwright.estimate.away_rules import host_problems
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.layout import expand
 from meshwright.estimate.legality import row_problems
@@ -21,7 +22,7 @@ from meshwright.search.space import Space
 from meshwright.shapes import Int
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import PlanRow
+from meshwright.specs.row import PlanRow, offload_of
 from meshwright.specs.workload import Workload
 
 LEANEST_ROWS = 48
@@ -58,7 +59,7 @@ def leanest(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: S
     """
     grid = build_grid(model, workload, cluster.devices, space)
     grid = grid.take(grid.mbs == grid.mbs.min()) if grid.rows else grid
-    if not grid.rows:
+    if not grid.rows or any(host_problems(offload_of(grid.offload), cluster.groups[0])):
         return []
     bounds = row_bounds(grid, model, hardware_of(cluster.groups[0], workload), workload)
     factory = ShapeFactory.of(model, workload.seq_len, space)
@@ -78,6 +79,7 @@ def leanest(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: S
             dp=int(grid.dp[index]),
             mbs=int(grid.mbs[index]),
             gbs=workload.global_batch,
+            offload=grid.offload,
         )
         for row in _lean_settings(plain, space, factory):
             lean = priced(row, model, cluster, workload)

@@ -7,27 +7,31 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from meshwright.errors import MeshwrightError
+from meshwright.estimate.away import HOST_SHARE
+from meshwright.estimate.away_rules import host_problems
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.cluster import node_group
 from meshwright.library.devices import devices as library_devices
+from meshwright.planning.offload import IN_MEMORY, ON_DISKS, described, spelled
 from meshwright.planning.one_kind import SpaceFor, is_round, resized
-from meshwright.planning.repair.leanest import Leanest, leanest, priced
+from meshwright.planning.repair.leanest import Leanest
 from meshwright.planning.repair.of_tuning import lighter
 from meshwright.records import Record
 from meshwright.search.search import search
 from meshwright.search.space import Space
-from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec
+from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec, NodeGroup
 from meshwright.specs.device import DeviceSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.optimizers import optimizer_named
-from meshwright.specs.row import default_schedule
+from meshwright.specs.row import default_schedule, offload_of
 from meshwright.specs.workload import Workload
-from meshwright.units import GIB, gib, of_capacity, seconds
+from meshwright.units import GIB, GIGA, gib, of_capacity, seconds, significant
 
 MOST_DEVICES = 65_536
 LARGER_DEVICES = 5
 SHORTEST_SEQ = 512
-OFFLOADS = ("o", "ao", "wao")
+MOST_TRIED_DEVICES = 16
+"""Up to so many, everything that may be away is tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +64,7 @@ def repairs_of_job(
 ) -> Repairs:
     """Changes that make it fit: same devices first, then more or larger ones, then other training."""
     lean = tried[0] if tried else None
-    yield from _offloaded(tried, model, cluster, workload)
+    yield from _offloaded(model, cluster, workload, space_for)
     yield from _more_devices(model, cluster, workload, space_for)
     yield from _larger_memory(model, cluster, workload, space_for, lean)
     yield from _adapters(model, cluster, workload, space_for)
@@ -69,18 +73,45 @@ def repairs_of_job(
         yield from _shorter(model, cluster, workload, space_for)
 
 
-def _offloaded(tried: list[Leanest], model: ModelSpec, cluster: ClusterSpec, workload: Workload) -> Repairs:
-    """The quickest of the lean plans that fits with as little as possible in host memory."""
-    words = {"o": "optimizer states", "a": "activations", "w": "weights"}
-    for letters in OFFLOADS:
-        rows = [priced(replace(lean.row, offload=letters), model, cluster, workload) for lean in tried]
-        fitting = [lean for lean in rows if lean and lean.estimate.fits != "no"]
-        if not fitting:
-            continue
-        best = min(fitting, key=lambda lean: (lean.estimate.fits != "yes", lean.estimate.step_time_s))
-        kept = ", ".join(words[letter] for letter in letters[::-1])
-        yield _repair(f"off-{letters}", f"keep {kept} in host memory", best.row.format(), best.estimate, cluster)
+def _offloaded(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:
+    """The quickest plan with states in host memory, and the quickest with states on disks where the host states them.
+
+    On more devices than a few, the first that fits with as little as possible away.
+    """
+    group = cluster.groups[0]
+    if space_for(cluster).pinned("offload") is not None:
         return
+    for tokens in (IN_MEMORY, ON_DISKS):
+        best: tuple[str, str, StepEstimate] | None = None
+        for token in tokens:
+            if any(host_problems(offload_of(token), group)):
+                continue
+
+            def with_offload(part: ClusterSpec, token: str = token) -> Space:
+                own = space_for(part)
+                return replace(own, pins=(*own.pins, ("offload", (token,))))
+
+            found = _searched(model, cluster, workload, with_offload)
+            if found and (best is None or _better(found[1], best[2])):
+                best = (token, *found)
+            if best is not None and cluster.devices > MOST_TRIED_DEVICES:
+                break
+        if best is not None:
+            token, plan, estimate = best
+            text = f"{described(token)}{_on_host(estimate, group)}"
+            yield _repair(spelled(token), text, plan, estimate, cluster)
+
+
+def _better(one: StepEstimate, other: StepEstimate) -> bool:
+    return (one.fits != "yes", one.step_time_s) < (other.fits != "yes", other.step_time_s)
+
+
+def _on_host(estimate: StepEstimate, group: NodeGroup) -> str:
+    """How much memory a host needs for it, where it does not say how much it has."""
+    if group.host.memory_bytes is not None:
+        return ""
+    need = max(stage.host_bytes for stage in estimate.stages) * group.devices_per_node
+    return f" (a host with {significant(need / HOST_SHARE / GIGA)} GB)" if need else ""
 
 
 def _more_devices(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:
@@ -91,7 +122,9 @@ def _more_devices(model: ModelSpec, cluster: ClusterSpec, workload: Workload, sp
     def sized(devices: int) -> ClusterSpec:
         per_node = min(devices, max(group.devices_per_node, usual))
         nodes = -(-devices // per_node)
-        spec = node_group(name=group.name, device=group.device, nodes=nodes, devices_per_node=per_node)
+        spec = node_group(
+            name=group.name, device=group.device, nodes=nodes, devices_per_node=per_node, host=group.host
+        )
         if group.devices_per_node == per_node and len(group.domains) == len(spec.domains):
             return resized(cluster, nodes=nodes, per_node=per_node)
         return ClusterSpec(name=f"{nodes * per_node}x{group.device.name}", groups=(spec,))
@@ -147,7 +180,7 @@ def _larger_memory(
         if cluster.devices % per_node or tried == LARGER_DEVICES:
             continue
         nodes = cluster.devices // per_node
-        spec = node_group(name=device.name, device=device, nodes=nodes, devices_per_node=per_node)
+        spec = node_group(name=device.name, device=device, nodes=nodes, devices_per_node=per_node, host=group.host)
         where = ClusterSpec(name=f"{cluster.devices}x{device.name}", groups=(spec,))
         tried += 1
         found = _searched(model, where, workload, space_for)
@@ -178,8 +211,7 @@ def _adapters(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_
             yield _repair(f"{option}", text, *found, cluster, changes_training=True)
             return
     for option, text, tuned in tried[-1:]:
-        lean = leanest(tuned, cluster, workload, space_for(cluster))
-        both = (_offloaded(lean, tuned, cluster, workload), _more_devices(tuned, cluster, workload, space_for))
+        both = (_offloaded(tuned, cluster, workload, space_for), _more_devices(tuned, cluster, workload, space_for))
         for one in itertools.chain(*both):
             said = f"{option} {one.option}" if one.option.startswith("-") else f"{option} with {one.option}"
             yield replace(one, option=said, text=f"{text}, {one.text}", changes_training=True)

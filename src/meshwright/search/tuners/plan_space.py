@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from meshwright.errors import InfeasibleError, Problem
+from meshwright.errors import InfeasibleError, Problem, UnsupportedError
 from meshwright.estimate.hardware import Hardware, hardware_of
 from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import TIGHT_SHARE
@@ -77,6 +77,10 @@ class PlanSpace(TableSpace):
     def _rows(self) -> tuple[Grid, list[int]]:
         """Legal rows with at least one plan, and how many plans there are up to each of them."""
         grid = build_grid(self.model, self.workload, self.cluster.devices, self.space)
+        if grid.offload:
+            what, why = f"offload={grid.offload} in a study", "tuners try plans that keep everything on their devices"
+            problem = Problem(what=what, why=why, fix="drop it, or use plan", field="offload")
+            raise UnsupportedError(problem, code="MW406")
         pairs = zip(grid.pp.tolist(), grid.m.tolist(), grid.dp.tolist(), grid.cp.tolist(), strict=True)
         plans = np.array([self._shapes(pp, m) * self._groups(dp, cp) for pp, m, dp, cp in pairs], dtype=np.int64)
         if not plans.any():

@@ -1,0 +1,84 @@
+"""Searches of several values of the axis `offload`: one after the other, their answers joined."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from meshwright.errors import InputError
+from meshwright.estimate.away_rules import host_problems
+from meshwright.search.result import FoundPlan, SearchResult
+from meshwright.search.space import Space
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.row import offload_of
+
+
+def offload_spaces(space: Space, cluster: ClusterSpec) -> list[Space]:
+    """Spaces of one value of the axis each; those whose host cannot take it are left out where there are several.
+
+    Raises:
+        InputError: the one that is asked for needs what the host does not have.
+    """
+    values = space.pinned("offload")
+    if values is None:
+        return [space]
+    found, problems = [], []
+    for value in map(str, values):
+        wrong = [] if value == "none" else list(host_problems(offload_of(value), cluster.groups[0]))
+        problems += wrong
+        if not wrong:
+            pins = tuple((axis, (value,) if axis == "offload" else held) for axis, held in space.pins)
+            found.append(replace(space, pins=pins))
+    if not found:
+        raise InputError(tuple(dict.fromkeys(problems)), code="MW205")
+    return found
+
+
+def joined(results: Sequence[SearchResult], top: int) -> SearchResult:
+    """The answers of disjoint spaces as one: the best plan of each layout, counts added up.
+
+    Args:
+        results: at least one; those that leave the usual memory reserve free go before others.
+        top: how many layouts.
+    """
+    able = [one for one in results if one.plans]
+    free = [one for one in able if not one.relaxed] or able
+    plans: dict[object, FoundPlan] = {}
+    for plan in sorted((plan for one in free for plan in one.plans), key=lambda plan: plan.estimate.step_time_s):
+        plans.setdefault(plan.row.layout if plan.row else plan.plan, plan)
+    bounds = [one.certificate.bound_step_time_s for one in free if one.certificate.bound_step_time_s is not None]
+    first = results[0].certificate
+    certificate = replace(
+        first,
+        space=sum(one.certificate.space for one in results),
+        priced=sum(one.certificate.priced for one in results),
+        feasible=sum(one.certificate.feasible for one in results),
+        effort=_summed([one.certificate.effort for one in results]),
+        pruned=_summed([one.certificate.pruned for one in results]),
+        optimal=bool(free) and all(one.certificate.optimal for one in free),
+        bound_step_time_s=min(bounds, default=None),
+        search_s=sum(one.certificate.search_s for one in results),
+    )
+    return SearchResult(
+        plans=tuple(plans.values())[:top],
+        pareto=_front([plan for one in free for plan in one.pareto]),
+        certificate=certificate,
+        relaxed=bool(free) and free[0].relaxed,
+    )
+
+
+def _summed(parts: Sequence[tuple[tuple[str, int], ...]]) -> tuple[tuple[str, int], ...]:
+    total = Counter[str]()
+    for part in parts:
+        total.update(dict(part))
+    return tuple(sorted(total.items()))
+
+
+def _front(plans: Sequence[FoundPlan]) -> tuple[FoundPlan, ...]:
+    """Those that no other beats in time and memory at once."""
+    found: list[FoundPlan] = []
+    for plan in sorted(plans, key=lambda one: (one.estimate.step_time_s, one.estimate.peak_memory_bytes)):
+        if not found or plan.estimate.peak_memory_bytes < found[-1].estimate.peak_memory_bytes:
+            found.append(plan)
+    return tuple(found)
