@@ -182,14 +182,17 @@ def row_bounds(
         moments = 0.0 if kind.paged else kind.least_bytes(precision.bytes_of("moments"))
         main = max(precision.bytes_of("master"), precision.bytes_of("weights"))
         least = min(2 * main, precision.bytes_of("weights") + precision.bytes_of("gradients") + main) + moments
+    here = 1.0
     if grid.offload:
-        least = precision.bytes_of("weights") * (1.0 - offload_of(grid.offload).weights)
+        here = 1.0 - offload_of(grid.offload).weights
+        least = precision.bytes_of("weights") * here
     shards = np.maximum(stage // (grid.ep * grid.etp), 1)
     states = least * (dense / (grid.cp * grid.dp) + experts / shards) / grid.pp
     if model.tuning is not None:
         every = [*zip(counts, parts, strict=True), (1, head), (0 if model.tied_embeddings else 1, embedding)]
         frozen = sum(count * part.frozen_dense_bytes for count, part in every) / (grid.cp * grid.dp)
-        states = states + (frozen + sum(count * part.frozen_expert_bytes for count, part in every) / shards) / grid.pp
+        frozen = frozen + sum(count * part.frozen_expert_bytes for count, part in every) / shards
+        states = states + here * frozen / grid.pp
     fixed_bytes = hardware.efficiency.context_bytes + hardware.software.engine_bytes
     return RowBounds(time_s, states * (1.0 + hardware.software.fragmentation) + fixed_bytes)
 

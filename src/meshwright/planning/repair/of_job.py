@@ -32,6 +32,8 @@ LARGER_DEVICES = 5
 SHORTEST_SEQ = 512
 MOST_TRIED_DEVICES = 16
 """Up to so many, everything that may be away is tried."""
+MOST_HOST_BYTES = 4.4e12
+"""Memory of one host beyond which nobody is told to use it: 32 modules of 128 GiB, all that two sockets take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,8 @@ def _offloaded(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space
                 return replace(own, pins=(*own.pins, ("offload", (token,))))
 
             found = _searched(model, cluster, workload, with_offload)
+            if found and _host_bytes(found[1], group) > MOST_HOST_BYTES:
+                found = None
             if found and (best is None or _better(found[1], best[2])):
                 best = (token, *found)
             if best is not None and cluster.devices > MOST_TRIED_DEVICES:
@@ -110,8 +114,13 @@ def _on_host(estimate: StepEstimate, group: NodeGroup) -> str:
     """How much memory a host needs for it, where it does not say how much it has."""
     if group.host.memory_bytes is not None:
         return ""
-    need = max(stage.host_bytes for stage in estimate.stages) * group.devices_per_node
-    return f" (a host with {significant(need / HOST_SHARE / GIGA)} GB)" if need else ""
+    need = _host_bytes(estimate, group)
+    return f" (a host with {significant(need / GIGA)} GB)" if need else ""
+
+
+def _host_bytes(estimate: StepEstimate, group: NodeGroup) -> float:
+    """Memory that a host must have."""
+    return max(stage.host_bytes for stage in estimate.stages) * group.devices_per_node / HOST_SHARE
 
 
 def _more_devices(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:
