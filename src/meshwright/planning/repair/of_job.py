@@ -131,9 +131,7 @@ def _more_devices(model: ModelSpec, cluster: ClusterSpec, workload: Workload, sp
     def sized(devices: int) -> ClusterSpec:
         per_node = min(devices, max(group.devices_per_node, usual))
         nodes = -(-devices // per_node)
-        spec = node_group(
-            name=group.name, device=group.device, nodes=nodes, devices_per_node=per_node, host=group.host
-        )
+        spec = node_group(name=group.name, device=group.device, nodes=nodes, devices_per_node=per_node, host=group.host)
         if group.devices_per_node == per_node and len(group.domains) == len(spec.domains):
             return resized(cluster, nodes=nodes, per_node=per_node)
         return ClusterSpec(name=f"{nodes * per_node}x{group.device.name}", groups=(spec,))
