@@ -50,6 +50,7 @@ from meshwright.specs.row import PlanRow
 from meshwright.specs.seam import ModelSlice as ModelSlice
 from meshwright.specs.seam import Parallelizer as Parallelizer
 from meshwright.specs.seam import PartialPlan as PartialPlan
+from meshwright.specs.tuning import Lora
 from meshwright.specs.workload import Workload
 
 __version__: str

@@ -47,6 +47,7 @@ from meshwright.specs.device import DeviceSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
+from meshwright.specs.tuning import Lora
 from meshwright.specs.workload import Workload
 """
 """What the signatures name."""

@@ -202,9 +202,9 @@ def layer_sync(
     if np.any(expert_parameters):
         gather = gather + network.gather_s(expert_parameters * weight, expert=True)
         scatter = scatter + network.scatter_s(expert_parameters * reduce, expert=True)
-    if frozen_bytes is not None:
-        gather = gather + network.gather_s(frozen_bytes[0], expert=False) * np.any(frozen_bytes[0])
-        gather = gather + network.gather_s(frozen_bytes[1], expert=True) * np.any(frozen_bytes[1])
+    for expert, stored in enumerate(frozen_bytes or ()):
+        if np.any(stored):
+            gather = gather + network.gather_s(stored, expert=bool(expert))
     again = sharding.gathers_layers
     slowdown = network.hardware.efficiency.overlap_slowdown
     hidden = sharding.overlap.astype(float)

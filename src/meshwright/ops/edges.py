@@ -35,14 +35,14 @@ def edge_work(model: ModelSpec, part: Literal["embedding", "head", "mtp"], tiles
         frozen = model.tuning.lora is not None
     else:
         frozen = model.tuning.freezes("embedding" if part == "head" and model.tied_embeddings else part)
-    if part == "embedding":
-        return replace(work, ops=tuple(replace(op, trained=not frozen) for op in work.ops), reached=not frozen)  # type: ignore[call-arg]
     if not frozen:
         return work
     ops = tuple(replace(op, trained=False) if isinstance(op, (Linear, Vector)) else op for op in work.ops)
-    return replace(work, ops=ops, kept=tuple(one for one in work.kept if not one.weights_of))
+    kept = tuple(one for one in work.kept if not one.weights_of)
+    return replace(work, ops=ops, kept=kept, reached=part != "embedding")
 
 
+@lru_cache(maxsize=64)
 def _edge_work(model: ModelSpec, part: Literal["embedding", "head", "mtp"], tiles: int) -> LayerWork:
     hidden, vocab = model.hidden, model.vocab
     norm_width = hidden * (2 if model.final_norm == "layernorm" else 1)

@@ -64,7 +64,7 @@ def layer_work(
         kept += work.kept
         if layer.dropout:
             kept.append(Kept(name=f"{name} dropout mask", elements=hidden, role="mask", region="sequence"))
-    work = LayerWork(
+    whole = LayerWork(
         ops=tuple(ops),
         kept=tuple(kept),
         input_width=hidden,
@@ -73,7 +73,7 @@ def layer_work(
         tokens=tokens,
         wide=layer.wide,
     )
-    return tuned_work(work, layer) if isinstance(layer, TunedLayer) else work
+    return tuned_work(whole, layer) if isinstance(layer, TunedLayer) else whole
 
 
 def _split_norms(layer: LayerSpec, hidden: int, name: str, *, parts: int) -> tuple[list[Op], list[Op]]:

@@ -24,6 +24,19 @@ from meshwright.specs.tuning import MADE_AGAIN_BYTES, STORED_BYTES, LayerTuning,
 _NORM_BYTES = 10.0
 
 
+_SPLITS: dict[Split, tuple[Split, Split]] = {
+    "column": ("replicated", "column"),
+    "row": ("row", "replicated"),
+    "replicated": ("replicated", "replicated"),
+    "expert-column": ("expert-column", "expert-column"),
+    "expert-row": ("expert-row", "expert-row"),
+}
+"""How both products of an adapter are cut beside a product that is cut so."""
+_INTO: dict[Split, Region] = {"row": "tensor", "expert-column": "expert-in", "expert-row": "expert"}
+_OUT: dict[Split, Region] = {"column": "tensor", "expert-column": "expert", "expert-row": "expert-in"}
+"""Regions of inputs and outputs of a product, where these are no whole tokens of the sequence."""
+
+
 def tuned_work(work: LayerWork, layer: TunedLayer) -> LayerWork:
     """The operators of a layer of which not everything is trained.
 
@@ -50,9 +63,9 @@ def tuned_work(work: LayerWork, layer: TunedLayer) -> LayerWork:
         ops.append(op if trained else _frozen(op, tuning, dora=bool(modules)))
         for module in modules:
             assert tuning.lora is not None
-            beside, kept = _adapter(op, module, tuning.lora)
+            beside, own = _adapter(op, module, tuning.lora)
             ops += beside
-            kept_beside += kept
+            kept_beside += own
     kept: list[Kept] = []
     for one in work.kept:
         roles = {inputs[name] for name in one.weights_of if name in inputs}
@@ -87,19 +100,10 @@ def _frozen(op: Linear, tuning: LayerTuning, *, dora: bool) -> Linear:
 def _adapter(op: Linear, module: Module, lora: Lora) -> tuple[list[Op], list[Kept]]:
     """Both products of an adapter, what lies around them, and what they keep."""
     rank, name = lora.rank, f"{op.name} {module.names[0]} adapter"
-    down: Split
-    up: Split
-    down, up = {
-        "column": ("replicated", "column"),
-        "row": ("row", "replicated"),
-        "replicated": ("replicated", "replicated"),
-        "expert-column": ("expert-column", "expert-column"),
-        "expert-row": ("expert-row", "expert-row"),
-    }[op.split]  # type: ignore[assignment]
+    down, up = _SPLITS[op.split]
     width_in = sum(units * width for units, width in op.inputs)
     width_out = sum(units * width for units, width in module.outputs)
-    into: Region = {"row": "tensor", "expert-column": "expert-in", "expert-row": "expert"}.get(op.split, "sequence")  # type: ignore[assignment]
-    out: Region = {"column": "tensor", "expert-column": "expert", "expert-row": "expert-in"}.get(op.split, "sequence")  # type: ignore[assignment]
+    into, out = _INTO.get(op.split, "sequence"), _OUT.get(op.split, "sequence")
     middle: Region = into if op.experts else "sequence"
     kept = [Kept(name=f"{name} middle", elements=rank, role="activation", region=middle, tokens=op.tokens)]
     # Inputs are dropped with a mask of one byte; their gradients are added to those of the product beside.

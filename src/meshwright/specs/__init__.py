@@ -11,6 +11,7 @@ from meshwright.specs.precision import Precision
 from meshwright.specs.row import PlanRow
 from meshwright.specs.seam import ModelSlice, Parallelizer, PartialPlan
 from meshwright.specs.strategy import LayerStrategy
+from meshwright.specs.tuning import Frozen, Lora, Tuning
 from meshwright.specs.workload import Workload
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "DeviceSpec",
     "DomainSpec",
     "ExecutionPlan",
+    "Frozen",
     "Island",
     "KernelEfficiency",
     "LatentAttention",
@@ -28,6 +30,7 @@ __all__ = [
     "LayerSpec",
     "LayerStrategy",
     "LinkSpec",
+    "Lora",
     "ModelSlice",
     "ModelSpec",
     "MoeMlp",
@@ -40,6 +43,7 @@ __all__ = [
     "Provenance",
     "Schedule",
     "StrategyRun",
+    "Tuning",
     "Worker",
     "Workload",
 ]
