@@ -34,6 +34,8 @@ that its configs leave out, and parts that no key states (norms on queries and k
 * A key that a known family does not have is left out and named in the answer, and refused if it looks like a size.
 * Of configs with towers or several parts (`text_config`, `llm_config`, `language_config`, `thinker_config`, and MLC's
   `model_config`), the part that is read, and what it leaves out, is said.
+* Weights beside a config.json (safetensors, their `model.safetensors.index.json`, or GGUF) check the number of
+  parameters by their headers; the answer says when it differs by more than 0.1%.
 
 ## Families
 

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import replace as replace_fields
 from functools import lru_cache
 from pathlib import Path
 from typing import IO
@@ -25,6 +26,8 @@ LIBRARY_VARIABLE = "MESHWRIGHT_LIBRARY"
 """Environment variable naming the folder of the user's own devices and models."""
 
 MAX_BYTES = 64 * 2**20
+COUNT_TOLERANCE = 1e-3
+"""How far the parameters of weights may be from those of their config."""
 _DATA = Path(__file__).parent / "data" / "models"
 _FITTING_NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,98}[a-z0-9])?")
 
@@ -240,7 +243,33 @@ def _stem(path: str) -> str:
 
 
 def _from_path(path: str, *, name: str | None = None) -> ModelSpec:
-    return _read(_from_file(path), name or _stem(path), source=path)
+    content = _from_file(path)
+    return _checked(_read(content, name or _stem(path), source=path), content, path)
+
+
+def _checked(model: ModelSpec, content: object, path: str) -> ModelSpec:
+    """The model, with a note where weights beside its config.json hold another number of parameters."""
+    folder = (
+        Path(path) if os.path.isdir(path) else Path(path).parent if os.path.basename(path) == "config.json" else None
+    )
+    if folder is None or not isinstance(content, dict):
+        return model
+    from meshwright.formats.weights import count_beside
+
+    found = count_beside(path if inside else os.path.dirname(path) or ".", content)
+    if found is None:
+        return model
+    # Checkpoints may hold prediction modules, and a head that is the embedding's once more.
+    again = model.vocab * model.hidden if model.tied_embeddings else 0
+    expected = [model.parameters + mtp + head for mtp in (0, model.mtp_parameters) for head in (0, again)]
+    near = min(expected, key=lambda count: abs(count - found.parameters))
+    if abs(near - found.parameters) <= COUNT_TOLERANCE * found.parameters:
+        return model
+    note = (
+        f"{found.where} beside the config holds {found.parameters:,} parameters, the model that was read has {near:,} "
+        f"({near / max(1, found.parameters) - 1:+.1%}): check what the config leaves out"
+    )
+    return replace_fields(model, notes=(*model.notes, note))
 
 
 def _read(content: object, name: str, *, source: str) -> ModelSpec:
