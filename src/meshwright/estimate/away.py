@@ -101,6 +101,8 @@ def states_away(
         workload: formats and optimizer.
     """
     precision = workload.precision
+    if not (np.any(sharding.offload_optimizer) or np.any(sharding.away("weights"))):
+        return np.zeros(1), np.zeros(1)
     if not workload.training:
         updated = np.zeros(1)
     else:
