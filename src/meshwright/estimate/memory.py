@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import reduce
 
 import numpy as np
 
@@ -145,6 +146,46 @@ def worker_bytes(load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware
         host=np.broadcast_to(host + expert_host + load.away + frozen_away * (1.0 - on_disk), shape),
         disk=np.broadcast_to(disk + expert_disk + frozen_away * on_disk, shape),
     )
+
+
+def fullest_bytes(
+    load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware, workload: Workload
+) -> Float[np.ndarray, "plans"]:
+    """`worker_bytes(...).peak` of the fullest worker, without its parts.
+
+    Args:
+        load: what workers hold, one column each; all of a plan have as many communicators.
+        sharding: the data-parallel choice, one column.
+        hardware: for the driver's context.
+        workload: formats and optimizer.
+    """
+    if any(np.any(getattr(load, name)) for name in _SELDOM):
+        return worker_bytes(load, sharding, hardware, workload).peak.max(axis=1)
+    precision, training = workload.precision, workload.training
+    dense = state_bytes(sharding, sharding.shard, precision, workload.optimizer, training=training)
+    experts = state_bytes(sharding, sharding.expert_shard, precision, workload.optimizer, training=training)
+    versions = load.weight_versions
+    allocated = (dense.weights * versions + dense.gradients + dense.optimizer) * load.dense_parameters
+    if np.any(load.expert_parameters):
+        own = experts.weights * versions + experts.gradients + experts.optimizer
+        allocated = allocated + own * load.expert_parameters
+    allocated = allocated + load.activations + load.transient
+    copies = 2 * precision.bytes_of("weights") * sharding.gathers_layers + (
+        sharding.reduced_bytes(precision)
+        * training
+        * (np.asarray(sharding.zero == Z3, dtype=float) + sharding.away("gradients"))
+    )
+    if np.any(copies):
+        allocated = allocated + (load.largest_dense + load.largest_expert) * copies
+    fullest = reduce(np.maximum, allocated.T)
+    buffers_bytes = load.communicators[:, 0] * COMMUNICATOR_BYTES
+    return fullest * (1.0 + hardware.software.fragmentation) + (buffers_bytes + always_bytes(hardware))
+
+
+_USUAL = ("dense_parameters", "expert_parameters", "largest_dense", "largest_expert", "activations", "transient",
+          "communicators", "weight_versions", "away")  # fmt: skip
+_SELDOM = tuple(field.name for field in fields(WorkerLoad) if field.name not in _USUAL)
+"""What few loads have; the short sum leaves it to the long one."""
 
 
 def fits(peak_bytes: float, capacity_bytes: float) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.estimate.away import HOST_SHARE
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.items import ItemCosts, item_costs
-from meshwright.estimate.memory import TIGHT_SHARE, WorkerBytes, WorkerLoad, worker_bytes
+from meshwright.estimate.memory import TIGHT_SHARE, WorkerLoad, fullest_bytes, worker_bytes
 from meshwright.estimate.pipeline import BoundaryColumns, Placed, boundary_columns, data_groups, sync_layers
 from meshwright.estimate.states import EXTRA_BYTES, EXTRA_SECONDS, has_extras, shared_update_s
 from meshwright.estimate.sync import DataGroups, DataNetwork, step_sync
@@ -325,13 +325,12 @@ class Block:
                 transient=transient[here],
                 communicators=self.boundary.communicators[rows][:, None],
                 offload_weights=np.full((len(rows), 1), self.rows.away.weights),
-                away=away if isinstance(away, float) else away[legal],
+                away=away if isinstance(away, float) else away[here],
                 weight_versions=self.versions[shapes],
-                **{name: values[legal] for name, values in beyond.items()},
+                **{name: values[here] for name, values in beyond.items()},
             )
-            held = worker_bytes(load, sharding, self.hardware, self.workload)
-            peak = held.peak.max(axis=1)
-            fit = np.flatnonzero((peak <= self.limit_bytes) & self._host_has_room(held))
+            peak = fullest_bytes(load, sharding, self.hardware, self.workload)
+            fit = np.flatnonzero((peak <= self.limit_bytes) & self._host_has_room(load, sharding))
             feasible += len(fit)
             if not len(fit):
                 continue
@@ -341,13 +340,16 @@ class Block:
             found.append((rows[kept], shapes[kept], np.full(len(kept), number), time_s[good], peak[kept]))
         return _candidates(found), priced, feasible
 
-    def _host_has_room(self, held: WorkerBytes) -> Bool[np.ndarray, "pairs"] | bool:
+    def _host_has_room(self, load: WorkerLoad, sharding: ShardingColumns) -> Bool[np.ndarray, "pairs"] | bool:
         """Whether what is away has room on the host, as far as it states how much there is."""
         memory, disks = self.hardware.host_memory_bytes, self.hardware.disk_bytes
         room = True
-        if self.grid.offload and memory is not None:
+        if not self.grid.offload or (memory is None and disks is None):
+            return room
+        held = worker_bytes(load, sharding, self.hardware, self.workload)
+        if memory is not None:
             room = room & (held.host.max(axis=1) <= memory * HOST_SHARE)
-        if self.grid.offload and disks is not None:
+        if disks is not None:
             room = room & (held.disk.max(axis=1) <= disks)
         return room
 
