@@ -1,0 +1,35 @@
+"""Bytes of workers: the fullest is the largest sum of kinds, whatever is sharded, frozen or away."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from meshwright.estimate.hardware import hardware_of
+from meshwright.estimate.memory import WorkerLoad, fullest_bytes, worker_bytes
+from meshwright.library import models
+from meshwright.library.clusters import resolve_gpus
+from meshwright.search.block import sharding_columns, shardings_for
+from meshwright.search.grid import build_grid
+from meshwright.search.space import Space
+from meshwright.specs.workload import Workload
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_fullest_worker_is_the_one_whose_kinds_sum_highest(frozen: bool) -> None:
+    workload = Workload(seq_len=4096, global_batch=64)
+    hardware = hardware_of(resolve_gpus("1x8xH100").groups[0], workload)
+    grid = build_grid(models.resolve("llama-3.1-8b"), workload, 8, Space())
+    rows = np.flatnonzero(grid.dp == 8)[:3]
+    drawn = np.random.default_rng(7).uniform(1e8, 1e9, (8, len(rows), 4))
+    load = WorkerLoad(
+        dense_parameters=drawn[0], expert_parameters=drawn[1],
+        largest_dense=drawn[2] / 10, largest_expert=drawn[3] / 10,
+        activations=drawn[4], transient=drawn[5], communicators=np.full((len(rows), 1), 3.0),
+        offload_weights=np.zeros((len(rows), 1)), weight_versions=np.full((len(rows), 4), 2.0),
+        **({"frozen_dense_bytes": drawn[6], "largest_frozen_bytes": drawn[7]} if frozen else {}),
+    )  # fmt: skip
+    for choice in shardings_for(8, 1, Space()):
+        sharding = sharding_columns(grid, choice, rows)
+        whole = worker_bytes(load, sharding, hardware, workload).peak.max(axis=1)
+        np.testing.assert_allclose(fullest_bytes(load, sharding, hardware, workload), whole, rtol=1e-12)
