@@ -30,11 +30,11 @@ from meshwright.app.calibrate import Calibrated
 from meshwright.app.calibrate_from_log import FromLog
 from meshwright.app.check import CheckReport
 from meshwright.app.compare import Comparison
-from meshwright.app.schedule import DrawnSchedules
 from meshwright.app.explanation import Explanation
 from meshwright.app.export import Exported
 from meshwright.app.profile import Profile
 from meshwright.app.run import Run
+from meshwright.app.schedule import DrawnSchedules
 from meshwright.app.size import SizeAnswer
 from meshwright.app.trace import Trace
 from meshwright.app.tune import TuneAnswer
@@ -44,6 +44,7 @@ from meshwright.planning.plan_source import PlanLike
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.device import DeviceSpec
+from meshwright.specs.failures import Failures
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
