@@ -8,6 +8,7 @@ from meshwright.app.check import CheckReport
 from meshwright.app.compare import Comparison
 from meshwright.app.explanation import Explanation
 from meshwright.app.export import Exported
+from meshwright.app.plan_set import PlanSet as PlanSet
 from meshwright.app.profile import Profile
 from meshwright.app.run import Run
 from meshwright.app.schedule import DrawnSchedules
@@ -16,43 +17,42 @@ from meshwright.app.trace import Trace
 from meshwright.app.tune import TuneAnswer
 from meshwright.app.validate import Validation
 from meshwright.app.verify import Verified
+from meshwright.compiler.listing import Listing as Listing
+from meshwright.compiler.listing import difference as difference
+from meshwright.compiler.marking import grad as grad
+from meshwright.compiler.marking import layer_boundary as layer_boundary
+from meshwright.compiler.marking import value_and_grad as value_and_grad
+from meshwright.compiler.methods import Auto as Auto
+from meshwright.compiler.methods import DataParallel as DataParallel
+from meshwright.compiler.methods import FollowParallel as FollowParallel
+from meshwright.compiler.methods import FromPlan as FromPlan
+from meshwright.compiler.methods import LocalPipeline as LocalPipeline
+from meshwright.compiler.methods import PipeshardParallel as PipeshardParallel
+from meshwright.compiler.methods import ShardParallel as ShardParallel
+from meshwright.compiler.methods import Zero2Parallel as Zero2Parallel
+from meshwright.compiler.methods import Zero3Parallel as Zero3Parallel
+from meshwright.compiler.stages.hosts import Hosts as Hosts
+from meshwright.compiler.stages.islands import Islands as Islands
+from meshwright.compiler.stages.picture import stages_svg as stages_svg
+from meshwright.compiler.stages.plan import StagesPlan as StagesPlan
+from meshwright.compiler.stages.search import plan_step as plan_step
 from meshwright.planning.plan_source import PlanLike
+from meshwright.runtime.checkpoint import restore_checkpoint as restore_checkpoint
+from meshwright.runtime.checkpoint import save_checkpoint as save_checkpoint
+from meshwright.runtime.parallelize import parallelize as parallelize
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.cluster import Island as Island
 from meshwright.specs.device import DeviceSpec
 from meshwright.specs.failures import Failures
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
-from meshwright.specs.tuning import Lora
-from meshwright.specs.workload import Workload
-from meshwright.compiler.methods import Auto as Auto
-from meshwright.compiler.methods import DataParallel as DataParallel
-from meshwright.compiler.methods import FollowParallel as FollowParallel
-from meshwright.compiler.methods import FromPlan as FromPlan
-from meshwright.compiler.stages.hosts import Hosts as Hosts
-from meshwright.specs.cluster import Island as Island
-from meshwright.compiler.stages.islands import Islands as Islands
-from meshwright.compiler.listing import Listing as Listing
-from meshwright.compiler.methods import LocalPipeline as LocalPipeline
 from meshwright.specs.seam import ModelSlice as ModelSlice
 from meshwright.specs.seam import Parallelizer as Parallelizer
 from meshwright.specs.seam import PartialPlan as PartialPlan
-from meshwright.compiler.methods import PipeshardParallel as PipeshardParallel
-from meshwright.app.plan_set import PlanSet as PlanSet
-from meshwright.compiler.methods import ShardParallel as ShardParallel
-from meshwright.compiler.stages.plan import StagesPlan as StagesPlan
-from meshwright.compiler.methods import Zero2Parallel as Zero2Parallel
-from meshwright.compiler.methods import Zero3Parallel as Zero3Parallel
-from meshwright.compiler.listing import difference as difference
-from meshwright.compiler.marking import grad as grad
-from meshwright.compiler.marking import layer_boundary as layer_boundary
-from meshwright.runtime.parallelize import parallelize as parallelize
-from meshwright.compiler.stages.search import plan_step as plan_step
-from meshwright.runtime.checkpoint import restore_checkpoint as restore_checkpoint
-from meshwright.runtime.checkpoint import save_checkpoint as save_checkpoint
-from meshwright.compiler.stages.picture import stages_svg as stages_svg
-from meshwright.compiler.marking import value_and_grad as value_and_grad
+from meshwright.specs.tuning import Lora
+from meshwright.specs.workload import Workload
 
 __version__: str
 

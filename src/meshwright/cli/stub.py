@@ -23,44 +23,46 @@ ANSWERS = {
     "verify": "Verified",
 }
 """What each verb returns."""
-NAMES = """import os
-from collections.abc import Iterable
-
-from meshwright.app.calibrate import Calibrated
-from meshwright.app.calibrate_from_log import FromLog
-from meshwright.app.check import CheckReport
-from meshwright.app.compare import Comparison
-from meshwright.app.explanation import Explanation
-from meshwright.app.export import Exported
-from meshwright.app.profile import Profile
-from meshwright.app.run import Run
-from meshwright.app.schedule import DrawnSchedules
-from meshwright.app.size import SizeAnswer
-from meshwright.app.trace import Trace
-from meshwright.app.tune import TuneAnswer
-from meshwright.app.validate import Validation
-from meshwright.app.verify import Verified
-from meshwright.planning.plan_source import PlanLike
-from meshwright.specs.calibration import Calibration
-from meshwright.specs.cluster import ClusterSpec
-from meshwright.specs.device import DeviceSpec
-from meshwright.specs.failures import Failures
-from meshwright.specs.model import ModelSpec
-from meshwright.specs.plan import ExecutionPlan
-from meshwright.specs.row import PlanRow
-from meshwright.specs.tuning import Lora
-from meshwright.specs.workload import Workload
-"""
-"""What the signatures name."""
+HEAD = "import os\nfrom collections.abc import Iterable\n\n"
+NAMED = {
+    "Calibrated": "app.calibrate",
+    "FromLog": "app.calibrate_from_log",
+    "CheckReport": "app.check",
+    "Comparison": "app.compare",
+    "Explanation": "app.explanation",
+    "Exported": "app.export",
+    "Profile": "app.profile",
+    "Run": "app.run",
+    "DrawnSchedules": "app.schedule",
+    "SizeAnswer": "app.size",
+    "Trace": "app.trace",
+    "TuneAnswer": "app.tune",
+    "Validation": "app.validate",
+    "Verified": "app.verify",
+    "PlanLike": "planning.plan_source",
+    "Calibration": "specs.calibration",
+    "ClusterSpec": "specs.cluster",
+    "DeviceSpec": "specs.device",
+    "Failures": "specs.failures",
+    "ModelSpec": "specs.model",
+    "ExecutionPlan": "specs.plan",
+    "PlanRow": "specs.row",
+    "Lora": "specs.tuning",
+    "Workload": "specs.workload",
+}
+"""What the signatures name, and where it is."""
 
 
 def stub() -> str:
     """The text of `__init__.pyi`."""
     package = vars(meshwright)
     homes = {**package["_HOMES"], **package["_WITH_JAX"]}
-    others = "\n".join(f"from meshwright.{home} import {name} as {name}" for name, home in sorted(homes.items()))
+    places = sorted((home, name) for name, home in {**NAMED, **homes}.items())
+    imports = "\n".join(
+        f"from meshwright.{home} import {name}{f' as {name}' * (name in homes)}" for home, name in places
+    )
     verbs = "\n".join(_signature(verb) for verb in package["_VERBS"])
-    return f"# Written by meshwright.cli.stub.\n{NAMES}{others}\n\n__version__: str\n\n{verbs}\n"
+    return f"# Written by meshwright.cli.stub.\n{HEAD}{imports}\n\n__version__: str\n\n{verbs}\n"
 
 
 def _signature(verb: str) -> str:
