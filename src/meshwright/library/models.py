@@ -249,10 +249,8 @@ def _from_path(path: str, *, name: str | None = None) -> ModelSpec:
 
 def _checked(model: ModelSpec, content: object, path: str) -> ModelSpec:
     """The model, with a note where weights beside its config.json hold another number of parameters."""
-    folder = (
-        Path(path) if os.path.isdir(path) else Path(path).parent if os.path.basename(path) == "config.json" else None
-    )
-    if folder is None or not isinstance(content, dict):
+    inside = os.path.isdir(path)
+    if not isinstance(content, dict) or not (inside or os.path.basename(path) == "config.json"):
         return model
     from meshwright.formats.weights import count_beside
 
