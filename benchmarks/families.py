@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -9,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.formats import huggingface
-from meshwright.formats.huggingface import FAMILIES, REFUSED, read_config
+from meshwright.formats.huggingface import FAMILIES, REFUSED, WHOLE, read_config
 from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.keys import CHANGES
+from meshwright.formats.huggingface.vision import TOWERS
+from meshwright.library import models as library
 from meshwright.library.models import names, spec
 from meshwright.specs.model import ModelSpec
 from tests.counts import FAMILIES as ONE_EACH
@@ -19,6 +22,7 @@ from tests.counts import LIBRARY
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "models.md"
+MODELS = Path(library.__file__).parent / "data" / "models"
 
 HEAD = """# Models
 
@@ -32,8 +36,9 @@ that its configs leave out, and parts that no key states (norms on queries and k
   other than SiLU in an unknown family, as nothing says whether its MLPs have a gate; `"gated_mlp": true` or `false`
   says it.
 * A key that a known family does not have is left out and named in the answer, and refused if it looks like a size.
-* Of configs with towers or several parts (`text_config`, `llm_config`, `language_config`, `thinker_config`, and MLC's
-  `model_config`), the part that is read, and what it leaves out, is said.
+* Of configs with several parts (`text_config`, `llm_config`, `language_config`, `thinker_config`, and MLC's
+  `model_config`), the text is read, and a vision tower that the second table below names; the answer says what is left
+  out. Encoders are in that table, too.
 * Weights beside a config.json (safetensors, their `model.safetensors.index.json`, or GGUF) check the number of
   parameters by their headers; the answer says when it differs by more than 0.1%.
 
@@ -58,6 +63,8 @@ def counted() -> dict[str, list[tuple[ModelSpec, int]]]:
     found: dict[str, list[tuple[ModelSpec, int]]] = {}
     for name, count in LIBRARY.items():
         model = spec(name)
+        if model.beside_decoder:
+            continue
         found.setdefault(model.family, []).append((model, count["parameters"] if count["basis"] == "class" else 0))
     for name, entry in ONE_EACH.items():
         model = read_config(entry["config"], name)
@@ -91,6 +98,33 @@ def table() -> list[str]:
     return rows
 
 
+def beside() -> list[str]:
+    """One row a reader of encoders or towers: what it reads, and how its counts compare."""
+    differences: dict[str, list[float]] = {}
+    for name, count in LIBRARY.items():
+        model = spec(name)
+        if model.beside_decoder:
+            said = json.loads((MODELS / f"{name}.json").read_text())["config"]["model_type"]
+            differences.setdefault(said, []).append(abs(model.parameters / count["parameters"] - 1))
+    readers: dict[str, list[str]] = {}
+    for said, place in sorted({**WHOLE, **TOWERS}.items()):
+        readers.setdefault(place, []).append(said)
+    rows = ["", "## Encoders and vision towers", "", "| `model_type` | what is read | models | difference |"]
+    rows.append("|---|---|---|---|")
+    for place, names_said in sorted(readers.items(), key=lambda item: item[1][0]):
+        file, _, function = place.partition(".")
+        what = getattr(import_module(f"{huggingface.__name__}.{file}"), function).__doc__.strip().split("\n")[0]
+        off = [one for said in names_said for one in differences.get(said, [])]
+        worst = "-" if not off else "0" if not any(off) else "below 0.001%" if max(off) < 1e-5 else f"{max(off):.3%}"
+        rows.append(f"| {', '.join(f'`{name}`' for name in names_said)} | {what} | {len(off)} | {worst} |")
+    rows += [
+        "",
+        "A tower is part of the plan where `--images` says how many images a sample has; without it the text alone is",
+        "planned. Audio towers are left out, and the answer says so.",
+    ]
+    return rows
+
+
 def refused() -> list[str]:
     """What is refused: families by name, and keys with what they ask for."""
     rows = ["", "## What is refused", ""]
@@ -110,7 +144,7 @@ def page() -> str:
     """The whole page."""
     built_in: Mapping[str, Any] = {name: spec(name) for name in names()}
     total = f"\n{len(built_in)} models are built in: `meshwright models list` names them.\n"
-    return HEAD + "\n".join(table()) + "\n" + total + "\n".join(refused()) + "\n"
+    return HEAD + "\n".join([*table(), *beside()]) + "\n" + total + "\n".join(refused()) + "\n"
 
 
 def main() -> int:

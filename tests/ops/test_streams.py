@@ -9,6 +9,7 @@ import pytest
 from meshwright.errors import InputError
 from meshwright.fields.job import JobFields
 from meshwright.formats.huggingface import read_config
+from meshwright.library.models import names, spec
 from meshwright.ops.counts import adapter_parameters, trained_parameters
 from meshwright.ops.edges import edge_works
 from meshwright.ops.layers import work_of
@@ -23,6 +24,22 @@ QWEN = with_samples(read_config(QWEN25_VL, "qwen"), JobFields(images=1, image_si
 WHISPER = read_config(PUBLISHED["whisper-large-v3"][0], "whisper")
 MERGER = 44_573_184
 """Two matrices with biases: 5120 x 5120 and 5120 x 3584."""
+
+
+BESIDE = [name for name in names() if spec(name).beside_decoder]
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_operators_hold_the_parameters_of_the_model(name: str) -> None:
+    model = spec(name)
+    sized = any(stream.tower and stream.length is None for stream in model.streams)
+    towers = any(stream.tower for stream in model.streams)
+    said = JobFields(images=1 if towers else None, image_size="448" if sized else None)
+    model = with_samples(model, said, 4096)[0]
+    layers = sum(count * work_of(model, kind, "flash").parameters for kind, count in model.kind_counts().items())
+    edges = sum(work.parameters for part in ("embedding", "head") for work in edge_works(model, part))
+    shared = model.vocab * model.hidden if model.tied_embeddings else 0
+    assert layers + edges - shared == model.parameters == spec(name).parameters
 
 
 def _works(model: ModelSpec) -> dict[str, list[LayerWork]]:

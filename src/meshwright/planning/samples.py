@@ -9,6 +9,7 @@ from dataclasses import replace
 from meshwright.errors import InputError, Problem
 from meshwright.fields.job import JobFields
 from meshwright.formats.cluster import Assumption
+from meshwright.formats.huggingface.nested import TEXT_ONLY
 from meshwright.specs.model import LayerRun, ModelSpec
 from meshwright.specs.streams import Images, Stream
 from meshwright.units import significant
@@ -62,8 +63,10 @@ def _unasked(model: ModelSpec, job: JobFields) -> Iterator[Problem]:
     for name, value in (("images", job.images), ("image_size", job.image_size)):
         if value is not None and not towers:
             why = "one image is one sample" if pictures else "it reads text"
-            why = f"{model.name} has no vision tower beside its text: {why}"
-            yield Problem(what=f"{name} is {value}", why=why, fix=f"leave {name} out", field=name)
+            why, fix = f"{model.name} has no vision tower beside its text: {why}", f"leave {name} out"
+            if TEXT_ONLY in model.notes:
+                why, fix = f"only the text of {model.name} is known here", f"{fix}, or give its whole config.json"
+            yield Problem(what=f"{name} is {value}", why=why, fix=fix, field=name)
     if job.encoder_seq_len is not None and not any(stream.embedded for stream in model.streams):
         fixed = next((s.length for s in model.streams if not s.tower), None)
         why = f"its encoder takes {fixed:,} tokens" if fixed else f"{model.name} has no encoder of text"

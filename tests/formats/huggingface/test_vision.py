@@ -95,3 +95,8 @@ def test_a_tower_nobody_reads_is_left_out_and_said() -> None:
     model = read_config({**LLAVA, "model_type": "llava_of_my_own"}, "own")
     assert not model.streams
     assert TEXT_ONLY in model.notes
+
+
+def test_an_audio_tower_is_left_out_and_said() -> None:
+    model = read_config({**LLAVA, "audio_config": {"hidden_size": 512}}, "hears")
+    assert "the audio tower is left out" in model.notes

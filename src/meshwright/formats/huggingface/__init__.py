@@ -259,7 +259,7 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
     if text.towers and tower is None:
         notes = (*notes, TEXT_ONLY)
     model = replace(model, source=source or model.source, notes=notes)
-    return model if tower is None else with_tower(model, tower)
+    return model if tower is None else with_tower(model, tower, sound=config.get("audio_config") is not None)
 
 
 def _family(said: str) -> tuple[Family, str]:

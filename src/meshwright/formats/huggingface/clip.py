@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshwright.formats.huggingface.fields import MAX_VOCAB, Fields
-from meshwright.formats.huggingface.tower import VISION, Block, heads_of, nested, patches_of
+from meshwright.formats.huggingface.tower import VISION, Block, heads_of, nested
 from meshwright.formats.huggingface.vision_fixed import clip_stream
 from meshwright.specs.layers import Attention
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
@@ -44,7 +44,8 @@ def siglip(fields: Fields) -> ModelSpec:
     heads = heads_of(vision, hidden, "num_attention_heads", default=12)
     ffn = vision.whole("intermediate_size", default=3072)
     size, patch = vision.whole("image_size", default=224), vision.whole("patch_size", default=16)
-    patches = patches_of(vision, size, patch)
+    # What is left at the edge of an image is not seen.
+    patches = max(1, size // patch) ** 2
     vision.done()
     fields.done()
     text, both = _text(nested(fields, "text_config"), hidden, spans=64, causal=False)

@@ -190,7 +190,7 @@ def whisper(fields: Fields) -> ModelSpec:
         learned_positions=longest,
         final_norm="layernorm",
         streams=(audio,),
-        notes=("biases of keys, which Whisper leaves out, are counted: less than 0.01% of its parameters",),
+        notes=("biases of keys, which Whisper leaves out, are counted: 0.01% of its parameters",),
     )
 
 

@@ -42,6 +42,8 @@ TOWERS: dict[str, str] = {
 TOWER_KEYS = frozenset({"vision_config", "img_processor", "embd_layer", "cross_attention_layers"})
 """Keys that readers of towers understand and readers of text do not."""
 
+AUDIO = "the audio tower is left out"
+
 
 def without_tower(config: Mapping[str, object]) -> Mapping[str, object]:
     """A config without the keys of a tower that is known, for the reader of its text model.
@@ -82,18 +84,18 @@ def tower_of(config: Mapping[str, object], name: str, hidden: int) -> Tower | No
     return tower
 
 
-def with_tower(model: ModelSpec, tower: Tower) -> ModelSpec:
+def with_tower(model: ModelSpec, tower: Tower, *, sound: bool = False) -> ModelSpec:
     """A text model with the layers of a tower before its own.
 
     Args:
         model: the text model.
         tower: of the same config.
+        sound: whether the config has an audio tower too, which is left out and said.
     """
+    notes = (*model.notes, *tower.notes, *((AUDIO,) if sound else ()))
     own = [_crossed(layer, tower) if number in tower.readers else layer for number, layer in enumerate(model.layers())]
     text = fold(own) if tower.readers else model.runs
-    return replace(
-        model, runs=(*tower.runs, *text), streams=(*model.streams, *tower.streams), notes=(*model.notes, *tower.notes)
-    )
+    return replace(model, runs=(*tower.runs, *text), streams=(*model.streams, *tower.streams), notes=notes)
 
 
 def _crossed(layer: LayerSpec, tower: Tower) -> LayerSpec:
