@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 import meshwright as mw
+from meshwright.errors import InfeasibleError
 from meshwright.estimate.layout import expand
 from meshwright.estimate.price import estimate_plan, model_flop_per_token
 from meshwright.estimate.result import StepEstimate
@@ -84,3 +85,10 @@ def test_the_planner_takes_tiles_and_says_so() -> None:
     assert again.best.estimate == found.best.estimate
     more = mw.estimate(plan=replace(found.best.job, workload=replace(found.best.job.workload, loss_tiles=1)))
     assert more.best.estimate.peak_memory_bytes > found.best.estimate.peak_memory_bytes
+
+
+def test_tiles_are_a_repair_of_long_sequences() -> None:
+    """600 K tokens on 8 H100: 8 x 75 K x 128256 fp32 logits are too much, a sixteenth of them is not."""
+    with pytest.raises(InfeasibleError) as caught:
+        mw.plan("llama-3.1-8b", gpus="8xH100", seq_len=600_000, global_batch=8, pin=("pp=1", "tp=1"))
+    assert "--loss-tiles 16: logits and loss in 16 pieces" in str(caught.value)

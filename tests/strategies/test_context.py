@@ -73,6 +73,14 @@ def test_gathered_keys_and_values() -> None:
     assert gather.beside is None
 
 
+def test_heads_that_are_fewer_than_ranks_go_to_each_that_needs_them() -> None:
+    """8 key-value heads over 16 ranks: each of the 16 receives one, so that 16 are sent and not 8."""
+    (few,) = calls(share(core(kv_heads=8), 65536, a2a=8), "cp_a2a", "forward")
+    (many,) = calls(share(core(kv_heads=8), 65536, a2a=16), "cp_a2a", "forward")
+    heads = core().heads
+    assert payload(many) / payload(few) == pytest.approx((2 * heads + 2 * 16) / (2 * heads + 2 * 8) / 2)
+
+
 def test_hierarchy_is_an_exchange_inside_and_a_ring_outside() -> None:
     local = share(core(heads=32, kv_heads=8), 131072, a2a=2, p2p=4)
     (ring,) = calls(local, "cp_p2p", "forward")

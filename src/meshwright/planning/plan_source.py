@@ -143,7 +143,7 @@ def measured_plan(
             field=name,
         )
         for name, value in settings.items()
-        if value is not None
+        if value not in (None, False, ())
     ]
     if problems:
         raise InputError(problems, code="MW230")

@@ -74,7 +74,9 @@ def shard_attention(
     key_tokens = tokens if op.keys is None else tokens * (key_len / sequence)
     block = AttentionBlock(
         tokens_bytes=key_tokens * exchanging * (np.maximum(kv_heads / exchanging, 1.0) * width) * activation_bytes,
-        heads_bytes=activation_bytes * (tokens * (heads * width) + key_tokens * (kv_heads * width)),
+        # Beyond one key-value head a rank, a head goes to every rank whose queries need it.
+        heads_bytes=activation_bytes
+        * (tokens * (heads * width) + key_tokens * (np.maximum(kv_heads, exchanging) * width)),
     )
     calls: tuple[Call, ...] = ()
     for number, kind in enumerate(CONTEXTS.values()):

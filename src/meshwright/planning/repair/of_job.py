@@ -15,6 +15,7 @@ from meshwright.library.devices import devices as library_devices
 from meshwright.planning.offload import IN_MEMORY, ON_DISKS, described, spelled
 from meshwright.planning.one_kind import SpaceFor, is_round, resized
 from meshwright.planning.repair.leanest import Leanest
+from meshwright.planning.repair.of_tiles import in_tiles
 from meshwright.planning.repair.of_tuning import lighter
 from meshwright.records import Record
 from meshwright.search.search import search
@@ -67,6 +68,10 @@ def repairs_of_job(
     """Changes that make it fit: same devices first, then more or larger ones, then other training."""
     lean = tried[0] if tried else None
     yield from _offloaded(model, cluster, workload, space_for)
+    tiled = in_tiles(tried, model, cluster, workload)
+    if tiled is not None:
+        option, text, found = tiled
+        yield _repair(option, text, found.row.format(), found.estimate, cluster)
     yield from _more_devices(model, cluster, workload, space_for)
     yield from _larger_memory(model, cluster, workload, space_for, lean)
     yield from _adapters(model, cluster, workload, space_for)

@@ -1,0 +1,53 @@
+"""Logits and feed-forward parts in tiles where a long sequence does not fit, with offload behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from meshwright.estimate.away_rules import host_problems
+from meshwright.planning.offload import described, spelled
+from meshwright.planning.repair.leanest import Leanest, priced
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.row import offload_of
+from meshwright.specs.workload import Workload
+
+TILED = ("loss_tiles", "mlp_tiles")
+TILES = 16
+"""Pieces of a micro-batch's tokens: a sixteenth of the logits is little beside what else a device holds."""
+STEPS = ((TILED[:1], ""), (TILED, ""), (TILED, "o"), (TILED, "aog"))
+"""What is in tiles, and what is away besides, the least change first."""
+
+
+def in_tiles(
+    tried: Sequence[Leanest], model: ModelSpec, cluster: ClusterSpec, workload: Workload
+) -> tuple[str, str, Leanest] | None:
+    """The quickest of the lean plans that fits with the fewest of logits, feed-forward parts and offload changed.
+
+    Args:
+        tried: plans of least memory.
+        model: of the job.
+        cluster: of one kind of device.
+        workload: of the job.
+
+    Returns:
+        What to say, what it means, and the plan; None where nothing fits.
+    """
+    for names, away in STEPS:
+        tiles = {name: TILES for name in names if getattr(workload, name) < TILES}
+        if not tiles or (away and any(host_problems(offload_of(away), cluster.groups[0]))):
+            continue
+        other = replace(workload, **tiles)
+        rows = [priced(replace(lean.row, offload=away or lean.row.offload), model, cluster, other) for lean in tried]
+        fitting = [lean for lean in rows if lean and lean.estimate.fits != "no"]
+        if not fitting:
+            continue
+        best = min(fitting, key=lambda lean: (lean.estimate.fits != "yes", lean.estimate.step_time_s))
+        option = " ".join(f"--{name.replace('_', '-')} {count}" for name, count in tiles.items())
+        what = "logits and loss" if len(names) == 1 else "logits, loss and feed-forward parts"
+        text = f"{what} in {TILES} pieces"
+        if away:
+            return f"{option} {spelled(away)}", f"{text}, {described(away)}", best
+        return option, text, best
+    return None
