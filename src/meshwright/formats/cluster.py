@@ -287,7 +287,7 @@ def group_domains(node: NodeDefaults, nodes: int, devices_per_node: int, links: 
                 name=node.host_name,
                 size=devices_per_node,
                 bandwidth_bytes_per_s=host or node.host_bytes_per_s,
-                efficiency=_efficiency(_HOST_EFFICIENCY, host, links),
+                efficiency=_efficiency(node.host_efficiency, host, links),
                 latency_s=_HOST_LATENCY_S,
                 basis=_basis(node, "host_bytes_per_s", host, links),
             )

@@ -47,6 +47,7 @@ NODE_NUMBERS = (
     ("scaleup_efficiency", "scaleup_efficiency", 1.0, 0.8),
     ("scaleup_latency_us", "scaleup_latency_s", MICRO, 3.4),
     ("host_gb_s", "host_bytes_per_s", GIGA, 31.5),
+    ("host_efficiency", "host_efficiency", 1.0, 0.75),
     ("fabric_gb_s", "fabric_bytes_per_s", GIGA, 25.0),
     ("fabric_efficiency", "fabric_efficiency", 1.0, 0.9),
     ("fabric_latency_us", "fabric_latency_s", MICRO, 14.0),
@@ -141,6 +142,7 @@ def device_spec(record: Mapping[str, Any], efficiency: EfficiencyLookup) -> Devi
         efficiency=_efficiency(record, efficiency),
         aliases=tuple(record.get("aliases", ())),
         notes=record.get("notes", ""),
+        unified_memory=record.get("unified_memory", False),
         provenance=_provenance(
             record,
             record.get("source", {}),

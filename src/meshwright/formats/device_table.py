@@ -66,6 +66,7 @@ class _NodeKeys(TableProblems):
     scaleup_topology: Literal["switch", "mesh", "torus"] = key()
     host_name: Text = key()
     host_gb_s: PositiveFloat = key()
+    host_efficiency: Share = key()
     fabric_name: Text = key()
     fabric_gb_s: PositiveFloat = key("50")
     fabric_efficiency: Share = key()
@@ -94,6 +95,7 @@ class _DeviceKeys(TableProblems):
     power_w: PositiveFloat = key()
     price_per_hour: NonNegativeFloat = key()
     notes: Text = key()
+    unified_memory: bool = key()
 
 
 def _sources(*names: str) -> Any:

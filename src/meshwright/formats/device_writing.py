@@ -28,6 +28,7 @@ def device_text(spec: DeviceSpec) -> str:
         *_entries({f"{dtype}_tflops": peak / TERA for dtype, peak in spec.peak_flop_per_s}),
         *_entries(_numbers(spec, DEVICE_NUMBERS)),
         *_entries({"units": spec.units}),
+        *_entries({"unified_memory": True} if spec.unified_memory else {}),
         *_entries({"notes": spec.notes} if spec.notes else {}),
         "",
         "[efficiency]",

@@ -163,6 +163,8 @@ class NodeDefaults:
     host_name: str
     host_bytes_per_s: float
     """Between devices of one node outside the scale-up domain."""
+    host_efficiency: float = 0.75
+    """Large-message share of it that collectives reach; half where drivers allow no peer copies (GeForce)."""
     fabric_name: str
     fabric_bytes_per_s: float
     """Nominal, per device and direction."""
