@@ -79,9 +79,9 @@ def model_rules(model: ModelSpec, seq_len: int, tensor: str = "1d") -> tuple[Rul
                 "tp",
             )
         )
-    own = [rule for rule in strategy.rules(model, seq_len) if rule.name != "sequence" or not model.pooled]
+    cuts = [rule for rule in strategy.rules(model, seq_len) if rule.name != "sequence" or not model.pooled]
     rules += [
-        *own,
+        *cuts,
         Rule(
             "zigzag",
             lambda d: (d["cp"] == d["cp_heads"]) | (seq_len % d["cp"] != 0) | (seq_len % (2 * d["cp"]) == 0),
