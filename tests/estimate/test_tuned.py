@@ -140,6 +140,33 @@ def test_torchtune_s_recipes_allocate_what_its_table_says(
     assert allocated / GIB == pytest.approx(published_gib, rel=0.10)
 
 
+@pytest.mark.parametrize(
+    ("model", "base", "mbs", "training", "published_gb"),
+    [
+        # Lightning-AI/litgpt, tutorials/resource-tables.md (October 2023), 1 x A100-40: LoRA of rank 8 on queries and
+        # values, 1,304 tokens, everything in bf16, eager; and generation, for the bytes of 4-bit weights.
+        ("llama-2-7b", None, 1, True, 21.30),
+        ("llama-2-7b", None, 2, True, 29.07),
+        ("llama-2-13b", None, 1, True, 38.12),
+        ("llama-2-7b", "nf4", 1, False, 4.26),
+        ("llama-2-13b", "nf4", 1, False, 7.72),
+        ("llama-2-70b", "nf4", 1, False, 37.21),
+    ],
+)
+def test_litgpt_s_runs_on_an_a100_of_40_gb_allocate_what_its_table_says(
+    model: str, base: str | None, mbs: int, training: bool, published_gb: float
+) -> None:
+    lora = Lora(rank=8, targets=("q_proj", "v_proj"), dropout=0.05, base=base)
+    own, row = replace(spec(model), tuning=Tuning(lora=lora)), PlanRow(mbs=mbs, gbs=128)
+    plain = replace(precision("bf16"), gradients="bf16", reduce="bf16", moments="bf16", master=None)
+    workload = Workload(seq_len=1304, global_batch=128, precision=plain, software="pytorch-eager", training=training)
+    found = estimate_plan(expand(row, own, 1304), own, resolve_gpus("1xA100-40"), workload)
+    kinds = dict(found.fullest.memory_bytes)
+    allocated = sum(size for kind, size in kinds.items() if kind not in ("overhead", "comm_buffers"))
+    assert allocated / 1e9 == pytest.approx(published_gb, rel=0.10)
+    assert found.fits != "no"
+
+
 def test_mistral_7b_fits_24_gb_with_4_bit_weights_and_not_trained_in_full() -> None:
     for lora, fits in (("r=16,base=nf4", True), (None, False)):
         found = mw.estimate("mistral-7b", "dp1.mbs1.gbs16.rc-full", "1xRTX4090", seq_len=4096, lora=lora)[0].estimate

@@ -14,6 +14,7 @@ from meshwright.estimate.states import Extras, extras, has_extras, minus
 from meshwright.estimate.work import ModuleSeconds, WorkSeconds, price_work
 from meshwright.ops.edges import edge_work, edge_works
 from meshwright.ops.layers import work_of
+from meshwright.ops.unfused import unfused_work
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import LayerSpec, ModelSpec
 from meshwright.specs.operators import LayerWork, Linear
@@ -150,7 +151,7 @@ def item_costs(
             _add_item(
                 parts,
                 number,
-                work,
+                unfused_work(work) if hardware.software.unfused else work,
                 seconds(work, quantised=quantised),
                 recompute,
                 columns,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -22,6 +23,22 @@ NAMES: dict[str, tuple[str, ...]] = {
     ),
     "query up": ("q_b_proj", "q_proj", "linear_q_up_proj"),
     "key-value up": ("kv_b_proj", "linear_kv_up_proj"),
+    "keys and values absorbed": ("kv_b_proj", "linear_kv_up_proj"),
+    "index queries": ("wq_b", "indexer_wq_b"),
+    "index keys and weights": ("wk", "weights_proj"),
+    "queries": ("q_proj", "q", "query"),
+    "queries, keys and values": ("qkv_proj", "in_proj_qkv"),
+    "queries, keys, values and gate": ("in_proj_qkvz", "qkv_proj"),
+    "rates and decays": ("in_proj_ba", "b_proj"),
+    "rates": ("b_proj",),
+    "low ranks": ("f_a_proj", "g_a_proj"),
+    "decays and gate": ("f_b_proj", "g_b_proj"),
+    "delta out": ("o_proj", "out_proj"),
+    "delta-net out": ("out_proj", "o_proj"),
+    "mamba in": ("in_proj",),
+    "mamba out": ("out_proj",),
+    "selection": ("x_proj",),
+    "steps": ("dt_proj",),
     "router": ("router", "gate"),
 }
 """Names of a whole operator, those most used first."""
@@ -54,6 +71,9 @@ def modules_of(op: Linear) -> tuple[Module, ...]:
         if both > width:
             parts.append(("v_proj", ((kv_heads, both - width),)))
         return (*(Module((name,), own) for name, own in parts), Module(NAMES["qkv"], op.outputs, single=False))
+    if op.name == "keys and values":
+        ((heads, both),) = op.outputs
+        return tuple(Module((f"{one}_proj", one), ((heads, both // 2),)) for one in ("k", "v"))
     if op.name.endswith(" up") and op.name not in NAMES and len(op.outputs) == 1:
         ((units, columns),) = op.outputs
         if columns == 1:
@@ -61,7 +81,7 @@ def modules_of(op: Linear) -> tuple[Module, ...]:
         return (*(Module(names, ((units, 1),)) for names in _GATED), Module(_FUSED_UP, op.outputs, single=False))
     if op.name.endswith(" down") and op.name not in NAMES:
         return (Module(_DOWN, op.outputs),)
-    return (Module((*NAMES.get(op.name, ()), op.name.replace(" ", "_")), op.outputs),)
+    return (Module((*NAMES.get(op.name, ()), re.sub(r"[^a-z0-9]+", "_", op.name.lower())), op.outputs),)
 
 
 def targeted(op: Linear, targets: Iterable[str]) -> Iterator[Module]:

@@ -242,7 +242,9 @@ def _lora_problems(model: ModelSpec, lora: Lora) -> Iterator[Problem]:
     if not widths and not [target for target in lora.targets if target != ALL_LINEAR]:
         what = f"{model.name} has no product that an adapter could stand beside"
         yield Problem(what=what, why="its layers have no matrix products", fix="train it in full", field="lora")
-    narrow = min(widths, default=(lora.rank, ""))
+    # Products that nobody names may be narrower, such as those of decays and steps: adapters beside them are small.
+    least = max if ALL_LINEAR in lora.targets else min
+    narrow = least(widths, default=(lora.rank, ""))
     if lora.rank > narrow[0]:
         yield Problem(
             what=f"LoRA rank {lora.rank} is above the width {narrow[0]} of {narrow[1]} of {model.name}",

@@ -47,6 +47,9 @@ class Software:
     """What it holds beyond that while there is room, and returns when memory is short, over what is allocated."""
     source: str
     basis: Basis = "assumed"
+    unfused: bool = False
+    """Whether norms and gated functions run operator by operator: norms keep their inputs in fp32, functions both of
+    their factors."""
     adds_gradients: bool = False
     """Whether a finished weight gradient is added to the sum of micro-batches by a kernel of its own; else the product
     that makes it adds."""
