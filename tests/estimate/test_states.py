@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import meshwright as mw
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.layout import expand
 from meshwright.estimate.price import estimate_plan
@@ -159,8 +160,6 @@ def test_what_was_understood_of_the_optimizer_is_shown() -> None:
 
 def test_a_search_finds_what_its_plans_cost() -> None:
     """The bound and the memory that a search looks at first hold for states of matrices, too."""
-    import meshwright as mw
-
     for name in ("galore", "adafactor", "muon"):
         found = mw.plan("llama-3-8b", gpus="8xH100", global_batch=16, optimizer=name, schedule="1f1b")
         best = found.plans[0]
@@ -191,3 +190,13 @@ def test_wide_ends_are_stated_for_recipes_below_16_bits_and_some_layers() -> Non
         job_inputs(replace(asked, dtype="bf16"))
     with pytest.raises(InputError, match="must leave some of the 32 layers"):
         job_inputs(replace(asked, bf16_first=31))
+
+
+def test_explanations_and_searches_leave_out_what_an_optimizer_cannot_do() -> None:
+    """Neighbours with the update on the host are not legal, and say why."""
+    plan = mw.plan("gpt2", gpus="2xH100", global_batch=8, optimizer="muon").plans[0]
+    around = mw.explain(plan).to_dict()["neighbours"]
+    (away,) = [one for one in around if "off-o" in one["name"]]
+    assert away["outcome"] == "not legal"
+    with pytest.raises(InputError, match="muon updates on the device"):
+        mw.plan("gpt2", gpus="2xH100", global_batch=8, optimizer="muon", pin="offload=o")

@@ -79,3 +79,14 @@ def test_the_price_of_a_step_is_that_of_devices_and_links() -> None:
     devices = 2.0 * plan.devices * found.step_time_s / 3600
     assert found.price_per_step == pytest.approx(devices + found.traffic_price_per_step)
     assert found.traffic_price_per_step > 0
+
+
+def test_gradients_cross_in_the_format_that_is_stated() -> None:
+    """Of the layer's data strategy, else of the workload."""
+    plan = plan_of(([Stage(0, WHOLE, 12)], 1, 3), ([Stage(8, HALF, 12)], 1, 2))
+    (usual,) = traffic(plan).values()
+    narrow = tuple(replace(one, data=replace(one.data, reduce_dtype="bf16")) for one in plan.strategies)
+    (halved,) = traffic(replace(plan, strategies=narrow)).values()
+    assert halved.gradient_bytes == usual.gradient_bytes / 2
+    (mixed,) = traffic(replace(plan, strategies=(narrow[0], *plan.strategies[1:]))).values()
+    assert mixed.gradient_bytes == usual.gradient_bytes

@@ -8,6 +8,7 @@ from meshwright.errors import Problem
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.strategy import OFFLOADED, LayerStrategy, Offload
+from meshwright.specs.workload import Workload
 
 
 def away_problems(plan: ExecutionPlan, cluster: ClusterSpec) -> tuple[Problem, ...]:
@@ -40,6 +41,18 @@ def strategy_problems(strategy: LayerStrategy) -> Iterator[Problem]:
             why="with z0 and z1 ranks sum their gradients at the end of a step, when they would be gone",
             fix="shard gradients with z2, z3 or fsdp, or offload the optimizer alone (off-o)",
             field="offload.gradients",
+        )
+
+
+def update_problems(offload: Offload, workload: Workload) -> Iterator[Problem]:
+    """An update on the host that only devices compute."""
+    kind = workload.update
+    if offload.optimizer and not kind.on_host:
+        yield Problem(
+            what=f"offload.optimizer is {offload.optimizer:g} with {kind.name}",
+            why=f"{kind.name} updates on the device" + (", its states in host memory" if kind.paged else ""),
+            fix="leave the offload out" if kind.paged else "leave the offload out, or use adamw",
+            field="offload.optimizer",
         )
 
 

@@ -21,7 +21,9 @@ from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.partners import holders, weights_of
 from meshwright.estimate.result import LinkTraffic
 from meshwright.estimate.site import Site
+from meshwright.estimate.stages import strategies_of
 from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan, Pipeline
 from meshwright.specs.workload import Workload
@@ -66,7 +68,7 @@ def link_traffic(
             if here != there:
                 activations[_pair(here, there)] += sequences * once_bytes * (2 if workload.training else 1)
     if workload.training:
-        reduced = workload.precision.bytes_of("reduce")
+        reduced = _reduced_bytes(plan, workload)
         rings, which = np.unique(np.sort(np.stack(groups), axis=0), axis=1, return_inverse=True)
         weights = np.bincount(which.reshape(-1), weights_of(ModelLayout.of(model, workload.seq_len)))
         for ring, weight in zip(rings.T.tolist(), weights.tolist(), strict=True):
@@ -78,6 +80,14 @@ def link_traffic(
                 for edge, share in ring_edges(sorted({int(held[0]), int(held[-1])})):
                     gradients[edge] += share * ranks * model.vocab * model.hidden * reduced
     return tuple(_priced(cluster, pair, activations[pair], gradients[pair]) for pair in sorted(activations | gradients))
+
+
+def _reduced_bytes(plan: ExecutionPlan, workload: Workload) -> float:
+    """Bytes of a gradient between groups: the widest of the formats that layers send theirs in."""
+    used = {index for pipeline in plan.pipelines for index in strategies_of(pipeline)}
+    stated = [plan.strategies[index].data.reduce_dtype for index in sorted(used)]
+    usual = workload.precision.bytes_of("reduce")
+    return max((usual if dtype is None else DTYPE_BYTES[dtype] for dtype in stated), default=usual)
 
 
 def _pair(one: int, other: int) -> Pair:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from meshwright.errors import Problem
+from meshwright.estimate.away_rules import update_problems
 from meshwright.estimate.stages import strategies_of
 from meshwright.specs.plan import ExecutionPlan, Worker
 from meshwright.specs.strategy import LayerStrategy
@@ -122,7 +123,7 @@ def unpriced(plan: ExecutionPlan, workload: Workload) -> tuple[Problem, ...]:
         strategy, where = plan.strategies[index], f"strategies[{index}]"
         found += [entry.problem(strategy, where) for entry in OF_STRATEGY]
         found += _of_precision(strategy, workload, where)
-        found += _of_optimizer(strategy, workload, where)
+        found += update_problems(strategy.offload, workload)
         found += (*_of_tensor(strategy, where), *_of_layout(strategy, where))
     for number, pipeline in enumerate(plan.pipelines):
         for place, worker in enumerate(pipeline.workers):
@@ -139,15 +140,6 @@ def _of_precision(strategy: LayerStrategy, workload: Workload, where: str) -> It
             fix="leave the layer's out, or give the workload that precision",
             field=f"{where}.precision",
         )
-
-
-def _of_optimizer(strategy: LayerStrategy, workload: Workload, where: str) -> Iterator[Problem]:
-    """An update on the host that only devices compute."""
-    kind, path = workload.update, f"{where}.offload.optimizer"
-    if strategy.offload.optimizer and not kind.on_host:
-        why = f"{kind.name} updates on the device" + (", states in host memory" if kind.paged else "")
-        fix = "leave the offload out" if kind.paged else "leave the offload out, or use adamw"
-        yield Problem(what=f"{path} is {strategy.offload.optimizer:g} with {kind.name}", why=why, fix=fix, field=path)
 
 
 def _of_tensor(strategy: LayerStrategy, where: str) -> Iterator[Problem]:

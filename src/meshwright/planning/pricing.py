@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from meshwright.errors import Problem
+from meshwright.estimate.away_rules import update_problems
 from meshwright.estimate.layout import expand
 from meshwright.estimate.legality import row_problems
 from meshwright.estimate.price import estimate_plan
@@ -12,7 +13,7 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import PlanRow
+from meshwright.specs.row import PlanRow, offload_of
 from meshwright.specs.workload import Workload
 
 
@@ -69,6 +70,8 @@ class Pricer:
 
     def _price(self, row: PlanRow) -> Priced:
         problems = row_problems(row, self.model, self.workload.seq_len, self.devices)
+        if row.offload:
+            problems = (*problems, *update_problems(offload_of(row.offload), self.workload))
         if problems:
             return Priced(row=row, problems=problems)
         plan = expand(row, self.model, self.workload.seq_len)

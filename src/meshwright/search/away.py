@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from meshwright.errors import InputError
-from meshwright.estimate.away_rules import host_problems
+from meshwright.estimate.away_rules import host_problems, update_problems
 from meshwright.search.result import FoundPlan, SearchResult
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.row import offload_of
+from meshwright.specs.workload import Workload
 
 
-def offload_spaces(space: Space, cluster: ClusterSpec) -> list[Space]:
+def offload_spaces(space: Space, cluster: ClusterSpec, workload: Workload) -> list[Space]:
     """Spaces of one value of the axis each; those whose host cannot take it are left out where there are several.
 
     Raises:
@@ -25,7 +26,10 @@ def offload_spaces(space: Space, cluster: ClusterSpec) -> list[Space]:
         return [space]
     found, problems = [], []
     for value in map(str, values):
-        wrong = [] if value == "none" else list(host_problems(offload_of(value), cluster.groups[0]))
+        wrong = []
+        if value != "none":
+            away = offload_of(value)
+            wrong = [*host_problems(away, cluster.groups[0]), *update_problems(away, workload)]
         problems += wrong
         if not wrong:
             pins = tuple((axis, (value,) if axis == "offload" else held) for axis, held in space.pins)

@@ -88,7 +88,7 @@ def search(
     """
     started = time.perf_counter()
     space = space or Space()
-    spaces = offload_spaces(space, cluster)
+    spaces = offload_spaces(space, cluster, workload)
     if len(spaces) > 1:
         each = {"top": top, "pareto": pareto, "refine": refine}
         return joined([search(model, cluster, workload, one, **each) for one in spaces], top)  # type: ignore[arg-type]

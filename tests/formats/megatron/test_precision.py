@@ -74,6 +74,16 @@ def test_first_and_last_layers_in_16_bits_are_written_and_read() -> None:
     made = job(plan_of(PlanRow(dp=2, sharding="z1", gbs=2), [4]))
     workload = replace(made.workload, precision=PRECISIONS["fp8"])
     made = replace(made, model=made.model.with_wide_ends(2, 1), workload=workload)
-    found = read_flags(megatron_script(made).text).workload
-    assert (found["bf16_first"], found["bf16_last"]) == (2, 1)
-    assert read_flags(["--first-last-layers-bf16"], devices=1).workload["bf16_last"] == 1
+    read = read_flags(megatron_script(made).text)
+    assert (read.workload["bf16_first"], read.workload["bf16_last"], read.problems) == (2, 1, ())
+    flag = "--first-last-layers-bf16"
+    assert read_flags(["--bf16", "--fp8-format", "hybrid", flag], devices=1).workload["bf16_last"] == 1
+    assert flag in [problem.field for problem in read_flags(["--bf16", flag], devices=1).problems]
+
+
+def test_weights_of_a_script_are_counted_once() -> None:
+    """As NVIDIA's Llama-3-8B example trains: no 16-bit copy beside 8-bit weights, which Hopper reads in two layouts."""
+    words = ["--bf16", "--fp8-format", "hybrid", "--fp8-param-gather", "--grad-reduce-in-bf16"]
+    found = read_flags(words, devices=8).workload["precision"]
+    assert found.bytes_of("weights") + found.weight_cache_bytes == 2
+    assert (found.gradients, found.reduce, found.gathered_bytes) == ("bf16", "bf16", 1)

@@ -26,7 +26,6 @@ _WITHOUT_A_ROW = (
     ("--rampup-batch-size", "a batch that grows", "plan the final batch"),
     ("--cpu-offloading-num-layers", "offloading whole layers", "use --fine-grained-activation-offloading"),
     ("--distribute-saved-activations", "kept inputs spread over tensor ranks", "use --sequence-parallel"),
-    ("--first-last-layers-bf16", "formats that differ between layers", "leave it out"),
 )
 
 
@@ -147,7 +146,11 @@ def _workload(values: Values, problems: list[Problem]) -> dict[str, Any]:
             found[name] = values.whole(flag)
     found["optimizer"], more = read_optimizer(values)
     problems += more
-    if values.has("--first-last-layers-bf16"):
+    if values.has("--first-last-layers-bf16") and not (values.has("--fp8-format") or values.has("--fp4-format")):
+        why, fix = "all layers compute in 16 bits", "leave it out, or give --fp8-format"
+        what = "--first-last-layers-bf16 without 8-bit products"
+        problems.append(Problem(what=what, why=why, fix=fix, field="--first-last-layers-bf16"))
+    elif values.has("--first-last-layers-bf16"):
         for side, name in (("start", "bf16_first"), ("end", "bf16_last")):
             found[name] = values.whole(f"--num-layers-at-{side}-in-bf16", 1) or None
     unfused = values.text("--attention-backend") in ("unfused", "local")

@@ -10,6 +10,7 @@ from meshwright.formats.cluster import default_links
 from meshwright.planning.mixed.source import PricedPlan
 from meshwright.planning.sensitivity import numbers
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
+from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.job import Job
 
 LINK_CHANGE = 2.0
@@ -53,5 +54,6 @@ def _worse(job: Job, used: set[str]) -> Iterator[tuple[str, ClusterSpec]]:
 
 def _weighty(group: NodeGroup, job: Job) -> tuple[str, str]:
     """The two numbers of a group that usually weigh the most: its large products and its outermost links."""
-    wide = {"fp8": "fp8", "fp32": "fp32"}.get(job.workload.precision.name, "16-bit")
+    compute = job.workload.precision.compute
+    wide = compute if DTYPE_BYTES[compute] != DTYPE_BYTES["bf16"] else "16-bit"
     return f"{wide} GEMM speed", f"{group.domains[-1].name} bandwidth"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.estimate.away_rules import host_problems
+from meshwright.estimate.away_rules import host_problems, update_problems
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.layout import expand
 from meshwright.estimate.legality import row_problems
@@ -59,7 +59,8 @@ def leanest(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: S
     """
     grid = build_grid(model, workload, cluster.devices, space)
     grid = grid.take(grid.mbs == grid.mbs.min()) if grid.rows else grid
-    if not grid.rows or any(host_problems(offload_of(grid.offload), cluster.groups[0])):
+    away = offload_of(grid.offload)
+    if not grid.rows or any(host_problems(away, cluster.groups[0])) or any(update_problems(away, workload)):
         return []
     bounds = row_bounds(grid, model, hardware_of(cluster.groups[0], workload), workload)
     factory = ShapeFactory.of(model, workload.seq_len, space)

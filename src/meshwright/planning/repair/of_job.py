@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from meshwright.errors import MeshwrightError
 from meshwright.estimate.away import HOST_SHARE
-from meshwright.estimate.away_rules import host_problems
+from meshwright.estimate.away_rules import host_problems, update_problems
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.cluster import node_group
 from meshwright.library.devices import devices as library_devices
@@ -91,7 +91,8 @@ def _offloaded(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space
     for tokens in (IN_MEMORY, ON_DISKS):
         best: tuple[str, str, StepEstimate] | None = None
         for token in tokens:
-            if any(host_problems(offload_of(token), group)):
+            away = offload_of(token)
+            if any(host_problems(away, group)) or any(update_problems(away, workload)):
                 continue
 
             def with_offload(part: ClusterSpec, token: str = token) -> Space:
@@ -205,9 +206,10 @@ def _other_optimizer(model: ModelSpec, cluster: ClusterSpec, workload: Workload,
     """An optimizer that keeps fewer bytes of most parameters."""
     moment = workload.precision.bytes_of("moments")
     kept = workload.update.least_bytes(moment)
-    for name in ("muon", "lion"):
+    for name in ("adamw-8bit", "muon", "lion"):
         other = optimizer_named(name)
-        if other.least_bytes(moment) < kept:
+        stated = other.own_formats and workload.precision.moments != "fp32"
+        if other.least_bytes(moment) < kept and not stated:
             found = _searched(model, cluster, replace(workload, optimizer=name), space_for)
             if found:
                 yield _repair(f"--optimizer {name}", other.summary, *found, cluster, changes_training=True)
