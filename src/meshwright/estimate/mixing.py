@@ -17,8 +17,11 @@ FLASH_PAD = 32
 # A tanh of each score beside its exponential, of the same units. Source: Shah et al. 2024 (FlashAttention-3), section
 # 3.2, on the rate of special functions.
 CAPPED_EXPONENTIALS = 2.0
-# Of the rate of large products, what products of the chunks of a scan reach.
-SCAN_SHARE = 0.35
+# What kernels of scans reach, of the rate of large products and of the rate of streams: the five kernels of Mamba-2 on
+# H100 do 94-109 TFLOP/s (vllm-project/vllm#27299, 2025-10), FLA's delta rule and retention move 1.5-4 TB/s on H800 and
+# B200 (pytorch/helion, examples/linear/BENCHMARKS.md, 2026-07). Newer kernels take half or a third (QwenLM/FlashQLA,
+# 2026): plans of models with scans state a range this wide.
+SCAN_SHARE, SCAN_STREAM_SHARE = 0.16, 0.75
 SCORE_BYTES = 4.0
 """Sums of scores over heads are written and read in 32 bits."""
 STATE_BYTES = 4.0
@@ -131,7 +134,7 @@ def recurrence_s(op: Scan, local: LocalScan, hardware: Hardware, element_bytes: 
     return scan_s(
         amount * (op.backward_flop if backward else op.forward_flop),
         amount * (op.backward_scalar_flop if backward else op.forward_scalar_flop),
-        amount * (elements * element_bytes * hardware.software.vector_passes + states_bytes),
+        amount * (elements * element_bytes + states_bytes) / SCAN_STREAM_SHARE,
         roof=roof(hardware, hardware.head_flop_per_s, SCAN_SHARE * hardware.head_fraction, passes * int(op.kernels)),
         scalar_flop_per_s=SCAN_SHARE * hardware.scalar_flop_per_s,
     )

@@ -18,6 +18,7 @@ from meshwright.estimate.pricer import PlanPricer, RunPlan, micro_batch_of, stra
 from meshwright.estimate.ranges import step_range
 from meshwright.estimate.result import BASIS_ORDER, LinkTraffic, StageEstimate, StepEstimate
 from meshwright.estimate.rows import strategy_columns as strategy_columns
+from meshwright.estimate.scans import scan_share, widened
 from meshwright.estimate.sequences import filling_of, tokens_of_step
 from meshwright.estimate.site import Site, Sites
 from meshwright.estimate.stages import recompute_problem, schedule_problems, strategies_of
@@ -350,6 +351,7 @@ def _result(plan: ExecutionPlan, run: RunPlan, pricer: PlanPricer) -> StepEstima
         framework=workload.software,
         basis=basis,
     )
+    low, high = widened(low, high, scan_share(model, hardware, workload))
     if hardware.pace_range is not None:
         slowest, quickest = hardware.pace_range
         low, high = 1.0 - hardware.pace / quickest, hardware.pace / slowest - 1.0

@@ -22,6 +22,11 @@ from meshwright.specs.operators import Kept, Linear, Op, Scan, Vector
 STATE_BYTES = 4.0
 """States are kept in 32 bits."""
 
+# Elements of 16 bits that kernels with a decay per channel move for each of them, and elements moved backward for each
+# one forward: fitted to public timings of FLA's kernels on H800 and B200 (`tests/estimate/scan_points.py`).
+PER_DECAY = {"sum": 48.0, "delta": 16.0}
+BACKWARD_ELEMENTS = 6.0
+
 Units = tuple[tuple[int, int], ...]
 
 
@@ -139,14 +144,15 @@ def chunked_scan(
         forward = share * scores + values + 4.0 * state
         again = share * scores + 2.0 * state
         recurrence = 4.0 * state
-        elements = 3.0 * p + share * (4.0 * n + 2.0 * chunk) + decays
+        elements = 3.0 * p + 3.0 * share * n
         kernels = 5.0
     else:
         forward = 3.0 * scores + 2.0 * values + 6.0 * state + chunk * chunk / 3.0
         again = 2.0 * scores + values + 4.0 * state
         recurrence = 6.0 * state
-        elements = 7.0 * n + 6.0 * p + 4.0 * chunk + decays + 1
+        elements = 7.0 * n + 6.0 * p + 4.0 * chunk
         kernels = 6.0
+    elements += decays * (PER_DECAY[rule] if decays > 1 else 2.0)
     return Scan(
         name=name,
         module="",
@@ -157,7 +163,7 @@ def chunked_scan(
         forward_flop=forward,
         backward_flop=2.0 * forward + again,
         forward_elements=elements,
-        backward_elements=2.5 * elements,
+        backward_elements=BACKWARD_ELEMENTS * elements,
         exchanged=2.0 * share * n + 2.0 * p + decays,
         kernels=kernels,
     )
