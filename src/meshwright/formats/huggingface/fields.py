@@ -59,7 +59,7 @@ class Fields:
         self._problems: list[Problem] = []
         self._refusals: list[Problem] = []
         self._bad: set[str] = set()
-        self._read: set[str] = set()
+        self._read: set[str] = {"model_type"}
         self._notes: dict[str, None] = {}
         self._taken: dict[str, int] = {}
 
