@@ -79,3 +79,28 @@ def test_an_unknown_family_says_by_its_keys_what_its_linear_layers_are() -> None
     bare = LLAMA | {"model_type": "mine", "num_hidden_layers": 8, "layer_types": words}
     with pytest.raises(UnsupportedError, match="what kind of linear attention"):
         read_config(bare, "m")
+
+
+@pytest.mark.parametrize(
+    ("version", "sizes", "parameters"),
+    [
+        (5, {}, 13 * 2560**2 * 32 + 14 * 2560 * 32 + 4 * 2560 + 2 * 2560 * 65536),
+        (6, {}, 13 * 2560**2 * 32 + 464 * 2560 * 32 + 4 * 2560 + 2 * 2560 * 65536),
+        (
+            7,
+            {"decay_low_rank_dim": 96, "a_low_rank_dim": 96, "v_low_rank_dim": 64, "gate_low_rank_dim": 320},
+            2_947_735_040,
+        ),
+    ],
+)
+def test_rwkv_counts_as_its_papers(version: int, sizes: dict[str, int], parameters: int) -> None:
+    """Source: arXiv 2404.05892, appendix on parameters; arXiv 2503.14456, table of models."""
+    config = {"model_type": f"rwkv{version}", "hidden_size": 2560, "num_hidden_layers": 32, "vocab_size": 65536}
+    model = read_config(config | {"context_length": 4096, "head_size": 64} | sizes, "m")
+    assert model.parameters == parameters
+
+
+def test_granite_4_without_experts_has_an_mlp_of_the_shared_width() -> None:
+    sizes = {"num_local_experts": 0, "shared_intermediate_size": 8192, "layer_types": ["attention"] * 32}
+    (layer,) = read_config(LLAMA | {"model_type": "granitemoehybrid"} | sizes, "m").kinds()
+    assert layer.mlp == DenseMlp(ffn_hidden=8192, gated=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.errors import InputError, UnsupportedError
+from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.formats.huggingface import FAMILIES, read_config
 from tests.counts import FAMILIES as ONE_EACH
 from tests.formats.huggingface.configs import CONFIGS
@@ -42,10 +43,13 @@ def test_any_change_gives_a_model_or_an_error_that_people_can_read(data: st.Data
     if data.draw(st.booleans()):
         wrapper = data.draw(st.sampled_from(["text_config", "llm_config", "model_config"]))
         config = {"model_type": "wrapper", wrapper: part}
+    problems: Sequence[Problem] = ()
     try:
         model = read_config(config, "m")
     except (InputError, UnsupportedError) as error:
-        assert error.problems
-        assert all(problem.what and problem.why for problem in error.problems)
+        problems = error.problems
     else:
         assert model.parameters >= model.active_parameters > 0
+        return
+    assert problems
+    assert all(problem.what and problem.why for problem in problems)

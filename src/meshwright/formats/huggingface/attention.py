@@ -46,6 +46,8 @@ def read_attention(fields: Fields, hidden: int, layers: int) -> AttentionKinds:
     groups = fields.wholes("num_key_value_heads", layers)
     full = _with_groups(fields, _full(fields, grouped), groups or [None] * layers)
     narrow = _with_groups(fields, _narrow(fields, grouped), groups or [None] * layers)
+    heads = fields.wholes("num_attention_heads_per_layer", layers)
+    full, narrow = _with_heads(fields, full, heads), _with_heads(fields, narrow, heads)
     full = tuple(replace(kind, indexer=indexer) for kind, indexer in zip(full, indexers, strict=True))
     cut = any(kind.window or kind.chunk for kind in narrow)
     return AttentionKinds(full=full, narrow=narrow if cut or not any(indexers) else full)
@@ -57,6 +59,17 @@ def _with_groups(fields: Fields, kind: Attention, groups: Sequence[int | None]) 
     if wrong is not None and not fields.bad("num_attention_heads", "num_key_value_heads"):
         fields.problem("num_key_value_heads", wrong, f"must divide num_attention_heads = {kind.heads}")
     return tuple(replace(kind, kv_heads=number) if number and kind.heads % number == 0 else kind for number in groups)
+
+
+def _with_heads(fields: Fields, kinds: tuple[Attention, ...], heads: Sequence[int] | None) -> tuple[Attention, ...]:
+    """Attention with the query heads of each layer, where a list says them."""
+    if heads is None:
+        return kinds
+    pairs = list(zip(kinds, heads, strict=True))
+    wrong = next((number for kind, number in pairs if number % kind.kv_heads), None)
+    if wrong is not None and not fields.bad("num_attention_heads_per_layer", "num_key_value_heads"):
+        fields.problem("num_attention_heads_per_layer", wrong, "must be a multiple of num_key_value_heads")
+    return tuple(replace(kind, heads=number) if number % kind.kv_heads == 0 else kind for kind, number in pairs)
 
 
 def _grouped(fields: Fields, hidden: int) -> Attention:
@@ -83,6 +96,7 @@ def _grouped(fields: Fields, hidden: int) -> Attention:
         qk_norm=scales is not None,
         qk_scales="all" if scales == "all" else "head",
         gate=fields.flag("output_gate", default=False),
+        head_gate=fields.flag("head_gate", default=False),
         sinks=fields.flag("sinks", default=False),
     )
 

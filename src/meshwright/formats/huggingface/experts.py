@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, cast
+
 from meshwright.formats.huggingface.fields import Fields
 from meshwright.formats.huggingface.mixers import without_mlp
 from meshwright.specs.layers import DenseMlp, MoeMlp
@@ -20,6 +22,8 @@ def read_mlps(fields: Fields, hidden: int, layers: int, *, sparse: bool) -> list
         layers: how many there are.
         sparse: whether experts must be there.
     """
+    if fields.given("rwkv_version"):
+        return _channel_mixes(fields, hidden, layers)
     gated = fields.flag("gated_mlp", default=_gated(fields))
     bias = fields.flag("mlp_bias", default=fields.flag("bias", default=False))
     experts = fields.experts(required=sparse)
@@ -33,6 +37,16 @@ def read_mlps(fields: Fields, hidden: int, layers: int, *, sparse: bool) -> list
     width = 1 if all(where) else fields.maybe("dense_intermediate_size") or fields.whole("intermediate_size")
     dense = DenseMlp(ffn_hidden=width, gated=gated, bias=bias)
     return [moe if is_sparse else dense for is_sparse in where]
+
+
+def _channel_mixes(fields: Fields, hidden: int, layers: int) -> list[FeedForwardKind]:
+    """RWKV's: 3.5 times the hidden size in whole thirty-seconds, four times in version 7, unless stated."""
+    from meshwright.specs.layers import RwkvChannelMix
+
+    version = cast(Literal[5, 6, 7], fields.whole("rwkv_version"))
+    usual = 4 * hidden if version == 7 else max(1, int(3.5 * hidden) // 32 * 32)
+    width = fields.maybe("intermediate_size") or usual
+    return [RwkvChannelMix(version=version, ffn_hidden=width)] * layers
 
 
 def _dense(width: int, *, gated: bool, bias: bool) -> FeedForwardKind:

@@ -54,11 +54,20 @@ def _bamba(fields: Fields) -> Mapping[str, object]:
 
 
 bamba = Family(title="Bamba", fixed={"linear_kind": "mamba2"}, rule=_bamba)
+
+
+def _granite(fields: Fields) -> Mapping[str, object]:
+    """Without experts, what would be the shared one is the MLP."""
+    width = fields.maybe("shared_expert_intermediate_size", low=0)
+    return {"intermediate_size": width} if width and not fields.experts(required=False) else {}
+
+
 granitemoehybrid = Family(
     title="Granite 4 (dense, MoE, hybrid)",
     spells={"moe_intermediate_size": ("intermediate_size",)},
-    fixed={"linear_kind": "mamba2", "shared_mlp_alone": True},
+    fixed={"linear_kind": "mamba2"},
     required=(),
+    rule=_granite,
 )
 
 
@@ -110,6 +119,40 @@ def _lfm2(fields: Fields) -> Mapping[str, object]:
     return {"intermediate_size": -(-width // step) * step}
 
 
+_RWKV = {
+    "every_layer": "linear",
+    "norm": "layernorm",
+    "embedding_norm": True,
+    "tie_word_embeddings": False,
+}
+"""Head and embedding are apart, and a norm follows the embedding, in all of BlinkDL's checkpoints."""
+_RWKV_SOURCE = "github.com/BlinkDL/RWKV-LM, and configuration files of RWKV on Hugging Face"
+_RWKV_LENGTH = {"max_position_embeddings": ("context_length",)}
+
+rwkv5 = Family(
+    title="RWKV-5 (Eagle)",
+    source=_RWKV_SOURCE,
+    spells=_RWKV_LENGTH,
+    fixed={**_RWKV, "rwkv_version": 5},
+    required=(),
+    dropouts=(),
+)
+rwkv6 = Family(
+    title="RWKV-6 (Finch)",
+    source=_RWKV_SOURCE,
+    spells=_RWKV_LENGTH,
+    fixed={**_RWKV, "rwkv_version": 6},
+    required=(),
+    dropouts=(),
+)
+rwkv7 = Family(
+    title="RWKV-7 (Goose)",
+    source="configuration files of github.com/fla-org/flash-linear-attention, fla/models/rwkv7",
+    spells=_RWKV_LENGTH,
+    fixed={**_RWKV, "rwkv_version": 7},
+    required=("decay_low_rank_dim",),
+    dropouts=(),
+)
 lfm2 = Family(
     title="LFM2",
     defaults={"tie_word_embeddings": True, "conv_L_cache": 3},

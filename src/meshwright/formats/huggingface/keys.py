@@ -58,6 +58,7 @@ _HARMLESS_WORDS = (
     " moe_layer_freq decoder_sparse_step mlp_only_layers moe_layer_end_index num_experts_per_tok n_shared_experts"
     " shared_expert_intermediate_size experts_per_token multi_query_attention no_bias num_attention_heads"
     " vision_config audio_config img_processor embd_layer mm_vision_tower vision_tower projector_hidden_act"
+    " rescale_every model_version attn_mode fuse_norm fuse_cross_entropy norm_first norm_bias hidden_ratio"
     " vocab_size_per_layer_input full_attn_mod interpolate_factor mlp_type output_gate_type"
     " expand mamba_expand mamba_norm_before_gate linear_allow_neg_eigval"
 )
@@ -111,8 +112,6 @@ CHANGES: dict[str, str] = {
     "conv_L_cache": "convolution layers",
     "lru_width": "recurrent layers",
     "attention_other_setting": "attention of other sizes in some layers",
-    "use_head_wise_attn_gate": "a gate on each head",
-    "num_attention_heads_per_layer": "heads that differ by layer",
     "block_configs": "layers whose sizes differ one by one",
     "attn_res_block_size": "attention over the outputs of earlier layers",
     "gated_norm_rank": "norms with gates of low rank",

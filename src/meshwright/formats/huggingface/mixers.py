@@ -74,7 +74,7 @@ def read_mixers(fields: Fields, hidden: int, layers: int) -> list[MixerKind]:
         attention = read_attention(fields, hidden, layers)
         kinds |= {"full": attention.full, "sliding": attention.narrow}
     if {"linear", "both"} & set(words):
-        kinds["linear"] = [_recurrent(fields, hidden)] * layers
+        kinds["linear"] = _recurrent(fields, hidden, layers)
     if "none" in words:
         from meshwright.specs.layers import NoMixer
 
@@ -87,15 +87,17 @@ def read_mixers(fields: Fields, hidden: int, layers: int) -> list[MixerKind]:
     return [kinds[word][i] for i, word in enumerate(words)]
 
 
-def _recurrent(fields: Fields, hidden: int) -> MixerKind:
+def _recurrent(fields: Fields, hidden: int, layers: int) -> Sequence[MixerKind]:
     from meshwright.formats.huggingface import recurrent
 
+    if fields.given("rwkv_version"):
+        return recurrent.read_rwkv(fields, hidden, layers)
     said = fields.word("linear_kind", tuple(LINEAR), "")
     name = said or next(kind for kind, (key, _) in LINEAR.items() if fields.given(key) or kind == "linear")
     if not said and name == "linear":
         fields.refuse("layer_types", "linear_attention", "no key says what kind of linear attention it is")
     read: Callable[[Fields, int], MixerKind] = getattr(recurrent, LINEAR[name][1])
-    return read(fields, hidden)
+    return [read(fields, hidden)] * layers
 
 
 def layer_words(fields: Fields, layers: int) -> list[str] | None:
@@ -106,7 +108,7 @@ def layer_words(fields: Fields, layers: int) -> list[str] | None:
         words = listed(fields, layers) if words is None else words
     if words is not None:
         # What one key says, others may say again; and sizes of kinds that no layer has say nothing.
-        fields.has(*PATTERNS, *LISTED, *(key for key, _ in LINEAR.values()))
+        fields.has(*PATTERNS, *LISTED, "sliding_window_pattern", *(key for key, _ in LINEAR.values()))
     return words
 
 

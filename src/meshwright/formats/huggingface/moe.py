@@ -191,6 +191,24 @@ exaone_moe = Family(
 hy_v3 = Family(title="Hunyuan 3", fixed={"qk_norm": "head", "expert_width_stated": True}, sparse=True)
 flint = Family(title="Flint", fixed={"qk_norm": "head", "sinks": True, "expert_width_stated": True}, sparse=True)
 kolibri1 = Family(title="Kolibri", fixed={"qk_norm": "head", "norms": 4, "expert_width_stated": True}, sparse=True)
+afmoe = Family(
+    title="Arcee Trinity",
+    spells={"sliding_window_pattern": ("global_attn_every_n_layers",)},
+    fixed={
+        "qk_norm": "head",
+        "norms": 4,
+        "output_gate": True,
+        "slides": "but every n-th",
+        "expert_width_stated": True,
+    },
+    sparse=True,
+)
+laguna = Family(
+    title="Laguna",
+    spells={"head_gate": ("gating",)},
+    fixed={"qk_norm": "head", "expert_width_stated": True},
+    sparse=True,
+)
 solar_open = Family(title="Solar Open", defaults={"head_dim": 128}, fixed={"expert_width_stated": True}, sparse=True)
 axk1 = Family(title="A.X K1", fixed={"expert_width_stated": True}, required=("q_lora_rank", "kv_lora_rank"))
 mellum = Family(title="Mellum 2", fixed={"qk_norm": "head", "expert_width_stated": True}, sparse=True)

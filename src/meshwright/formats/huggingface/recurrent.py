@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Literal, cast
+
 from meshwright.formats.huggingface.fields import Fields
-from meshwright.specs.layers import DeltaNet, KimiDelta, LinearAttention, Mamba, Mamba2, ShortConvolution
+from meshwright.specs.layers import (
+    DeltaNet,
+    KimiDelta,
+    LinearAttention,
+    Mamba,
+    Mamba2,
+    RwkvTimeMix,
+    ShortConvolution,
+)
 
 
 def read_mamba2(fields: Fields, hidden: int) -> Mamba2:
@@ -82,3 +92,34 @@ def read_convolution(fields: Fields, hidden: int) -> ShortConvolution:
     return ShortConvolution(
         width=hidden, kernel=fields.whole("conv_L_cache"), bias=fields.flag("conv_bias", default=False)
     )
+
+
+def read_rwkv(fields: Fields, hidden: int, layers: int) -> list[RwkvTimeMix]:
+    """Time mixing of each layer; the first of version 7 has no values of an earlier one."""
+    version = cast(Literal[5, 6, 7], fields.whole("rwkv_version"))
+    head_dim = fields.whole("head_size", "head_dim", default=64)
+    width = fields.whole("attention_hidden_size", default=hidden)
+    if width % head_dim and not fields.bad("attention_hidden_size", "head_size", "hidden_size"):
+        fields.problem("head_size", head_dim, f"must divide the width of its heads = {width}")
+    heads = max(1, width // head_dim)
+    if version == 5:
+        return [RwkvTimeMix(version=version, heads=heads, head_dim=head_dim)] * layers
+    if version == 6:
+        mix, decay = fields.whole("mix_rank", default=32), fields.whole("decay_low_rank_dim", default=64)
+        mixer = RwkvTimeMix(version=version, heads=heads, head_dim=head_dim, mix_rank=mix, decay_rank=decay)
+        return [mixer] * layers
+    decay, rate = fields.whole("decay_low_rank_dim"), fields.whole("a_low_rank_dim")
+    value, gate = fields.whole("v_low_rank_dim"), fields.whole("gate_low_rank_dim")
+
+    def seventh(values: int) -> RwkvTimeMix:
+        return RwkvTimeMix(
+            version=version,
+            heads=heads,
+            head_dim=head_dim,
+            decay_rank=decay,
+            rate_rank=rate,
+            value_rank=values,
+            gate_rank=gate,
+        )
+
+    return [seventh(0), *[seventh(value)] * (layers - 1)]
