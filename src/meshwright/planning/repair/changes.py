@@ -10,6 +10,8 @@ from meshwright.search.grid import divisors
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow, default_schedule
 
+MORE_AWAY = ("aog", "wog", "waog")
+"""What may be away besides the optimizer and its gradients."""
 DEGREES = ("tp", "cp", "pp", "ep", "etp")
 _SHOWN = ("tp", "cp", "pp", "vpp", "ep", "etp", "dp", "sharding", "mbs", "gbs", "recompute", "offload")
 
@@ -129,8 +131,19 @@ def _variants(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[tuple[st
         for name in DEFAULT_SCHEDULES:
             if name != row.schedule and schedule_named(name).fewest_chunks(row.pp, row.micro_batches) == 1:
                 yield "schedule", replace(row, schedule=name)
-    letters = "".join(letter for letter in row.offload if letter != "o")
-    yield "offload", replace(row, offload=letters if "o" in row.offload else f"{letters}o")
+    yield from (("offload", replace(row, offload=token)) for token in _offloads(row.offload))
+
+
+def _offloads(token: str) -> Iterator[str]:
+    """From nothing, the optimizer without and with its gradients; else nothing, and the next larger part of states."""
+    if not token:
+        yield from ("o", "og")
+        return
+    letters, *words = token.split("-")
+    yield ""
+    larger = next((more for more in ("og", *MORE_AWAY) if set(letters) < set(more)), None)
+    if larger is not None:
+        yield "-".join((larger, *words))
 
 
 def _degree_variants(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[tuple[str, PlanRow]]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 from meshwright.errors import InfeasibleError, Problem
 from meshwright.planning.one_kind import Found, SpaceFor
 from meshwright.planning.repair.leanest import Leanest, leanest
 from meshwright.planning.repair.of_job import JobRepair, repairs_of_job
 from meshwright.search.space import Space
-from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
-from meshwright.units import gib, of_capacity
+from meshwright.units import GIGA, gib, of_capacity, significant
 
 _NEXT = "\n       or "
 """Between repairs, each on a line of its own in the terminal."""
@@ -75,8 +77,21 @@ def _what(model: ModelSpec, cluster: ClusterSpec, space: int, lean: Leanest | No
     if lean is None:
         return start
     full = lean.estimate.fullest
+    if lean.over_bytes <= 0 and not full.fits_host:
+        return f"{start}: the plan of least memory ({lean.row.format()}) needs {_host_text(lean, group)}"
     peak = of_capacity(full.peak_memory_bytes, full.capacity_bytes)
     return f"{start}: the plan of least memory ({lean.row.format()}) needs {peak}"
+
+
+def _host_text(lean: Leanest, group: NodeGroup) -> str:
+    """What hosts need and have: `145 GB of the 118 GB of host memory that a job may take`."""
+    full = max(lean.estimate.stages, key=lambda stage: stage.host_bytes / (stage.host_capacity_bytes or math.inf))
+    if full.host_capacity_bytes is None or full.host_bytes <= full.host_capacity_bytes:
+        needs, has, where = full.disk_bytes, full.disk_capacity_bytes or 0.0, "on disks"
+    else:
+        needs, has, where = full.host_bytes, full.host_capacity_bytes, "of host memory that a job may take"
+    each = group.devices_per_node / GIGA
+    return f"{significant(needs * each)} of the {significant(has * each)} GB {where}"
 
 
 def _why(lean: Leanest) -> str:
