@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+import meshwright as mw
 from meshwright.errors import InputError, Problem
 from meshwright.library.models import spec
 from meshwright.planning.tuned import read_freeze, read_lora, said, with_tuning
@@ -123,3 +124,14 @@ def test_what_was_understood_names_both_counts() -> None:
     assert "8,030,261,248 frozen" in line
     assert said(replace(MODEL, tuning=None)) == ""
     assert "embedding frozen" in said(with_tuning(MODEL, None, ("embedding",)))
+
+
+def test_answers_say_how_much_is_trained() -> None:
+    found = mw.estimate("llama-3.1-8b", "dp1.mbs1.gbs4.rc-full", gpus="1xA100-80", seq_len=2048, lora="r=16")
+    document = found.to_dict()
+    model = document["inputs"]["model"]
+    assert (model["trained_parameters"], model["frozen_parameters"]) == (41_943_040, 8_030_261_248)
+    assert model["tuning"]["lora"]["rank"] == 16
+    assert any("41,943,040 parameters trained" in line for line in document["plans"][0]["identities"])
+    plain = mw.estimate("llama-3.1-8b", "dp1.mbs1.gbs4.rc-full", gpus="1xA100-80", seq_len=2048).to_dict()
+    assert "tuning" not in plain["inputs"]["model"]

@@ -15,6 +15,7 @@ from meshwright.planning.objectives import QUICKEST, Aim
 from meshwright.planning.plan_shape import bare_row, title
 from meshwright.planning.rank_map import RankMap, rank_map
 from meshwright.planning.ties import tied
+from meshwright.planning.tuned import counts, described
 from meshwright.planning.whole_run import WholeRun
 from meshwright.records import plain
 from meshwright.report.words.reasons import reason_text
@@ -199,7 +200,7 @@ class PlanSet(Answer, Sequence[RankedPlan]):
         document: dict[str, Any] = {
             "schema": PLAN_SET_SCHEMA,
             "inputs": {
-                "model": self.model.describe(),
+                "model": described(self.model),
                 "cluster": self.cluster.describe(),
                 "workload": self.workload.describe(),
                 "objective": self.aim.objective,
@@ -291,6 +292,8 @@ def identities(job: PlannedJob, row: PlanRow | None) -> tuple[str, ...]:
         found.append(bare.identity() if bare else f"{plan.devices:,} devices = {shortened(workers)}")
     layers = [sum(chunk.num_layers for chunk in w.chunks if chunk.copy == "primary") for w in pipeline.workers]
     found.append(f"layers {shortened(layers)} = {plan.num_layers}" if len(layers) > 1 else f"layers {plan.num_layers}")
+    if isinstance(job, Job) and job.model.tuning is not None:
+        found.append(counts(job.model))
     degree = plan.data_degree(pipeline)
     count = pipeline.num_micro_batches
     if len(plan.pipelines) == 1 and not pipeline.shapes:

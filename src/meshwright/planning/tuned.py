@@ -12,6 +12,7 @@ from meshwright.fields.kinds import shown
 from meshwright.ops.counts import adapter_parameters, trained_parameters
 from meshwright.ops.layers import work_of
 from meshwright.ops.modules import modules_of, targeted
+from meshwright.records import fields_of
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear
 from meshwright.specs.tuning import ALL_LINEAR, PARTS, STORED_BYTES, WHOLES, Frozen, Lora, Tuning
@@ -294,25 +295,42 @@ def _absent(model: ModelSpec, parts: Iterable[str], field: str) -> Iterator[Prob
         )
 
 
+def described(model: ModelSpec) -> dict[str, object]:
+    """The `model` entry of an answer: its sizes, and where not all of it is trained the parameters that are."""
+    if model.tuning is None:
+        return model.describe()
+    trained = trained_parameters(model)
+    frozen = model.parameters + adapter_parameters(model) - trained
+    return {
+        **model.describe(),
+        "trained_parameters": trained,
+        "frozen_parameters": frozen,
+        "tuning": fields_of(model.tuning),
+    }
+
+
+def counts(model: ModelSpec) -> str:
+    """How many parameters of a model are trained and how many are not, adapters counted."""
+    trained, total = trained_parameters(model), model.parameters + adapter_parameters(model)
+    return f"{trained:,} parameters trained ({percent(trained / total)}), {total - trained:,} frozen"
+
+
 def said(model: ModelSpec) -> str:
     """What of a model is trained, in a line; empty where all of it is."""
     tuning = model.tuning
     if tuning is None:
         return ""
-    trained, added = trained_parameters(model), adapter_parameters(model)
-    total = model.parameters + added
-    counts = f"{trained:,} parameters trained ({percent(trained / total)}), {total - trained:,} frozen"
     lora = tuning.lora
     if lora is None:
         names = [
             one.part if one.layers is None else f"{one.part} of layers {one.layers[0]}-{one.layers[1]}"
             for one in tuning.frozen
         ]
-        return f"{', '.join(names)} frozen: {counts}"
+        return f"{', '.join(names)} frozen: {counts(model)}"
     kind = "DoRA" if lora.dora else "LoRA"
     kind = f"Q{kind}" if lora.base and STORED_BYTES[lora.base] < 1 else kind
     stored = f", products of the layers stored as {lora.base}" if lora.base else ""
     besides = f"; {', '.join(lora.train)} trained besides" if lora.train else ""
     where = ", ".join(f"{first}-{last}" for first, last in lora.layers)
     limited = f" of layers {where}" if where else ""
-    return f"{kind} of rank {lora.rank} on {', '.join(lora.targets)}{limited}: {counts}{stored}{besides}"
+    return f"{kind} of rank {lora.rank} on {', '.join(lora.targets)}{limited}: {counts(model)}{stored}{besides}"
