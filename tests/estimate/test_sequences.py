@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import meshwright as mw
-from meshwright.errors import InputError
+from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.layout import expand
 from meshwright.estimate.price import estimate_plan, model_flop_per_token
 from meshwright.estimate.result import StepEstimate
@@ -102,6 +102,21 @@ def test_larger_batches_even_ranks_out() -> None:
         assert found is not None
         loads.append(found.fullest_rank)
     assert loads[0] > loads[1] > loads[2] > 1.0
+
+
+def test_ranks_that_gather_layer_by_layer_wait_for_every_micro_batch() -> None:
+    """Random rows even out over a step, not within a micro-batch."""
+    waits = {}
+    for sharding in ("z1", "fsdp"):
+        row = PlanRow(dp=8, gbs=256, sharding=sharding)
+        alike, uneven = step(row), step(row, sequence_lengths=MIXED_LENGTHS)
+        waits[sharding] = dict(uneven.breakdown_s)["dp"] - dict(alike.breakdown_s)["dp"]
+    assert waits["fsdp"] > waits["z1"] + 0.01
+
+
+def test_lengths_of_models_with_other_streams_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="whisper"):
+        mw.plan("whisper-large-v3", gpus="8xH100", lengths=MIXED_LENGTHS)
 
 
 @pytest.mark.parametrize("packing", ["pack", "bins"])

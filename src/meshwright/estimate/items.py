@@ -79,6 +79,9 @@ class ItemCosts:
     """Waiting for the host to issue kernels."""
     offload_s: Float[np.ndarray, "rows items"]
     """Waiting for copies to and from the host."""
+    lockstep_forward_s: Float[np.ndarray, "rows items"]
+    """Waiting for ranks with more attended pairs where weights are gathered layer by layer."""
+    lockstep_backward_s: Float[np.ndarray, "rows items"]
     kept_bytes: Float[np.ndarray, "rows items"]
     """Per micro-batch in flight."""
     away_bytes: Float[np.ndarray, "rows items"]
@@ -280,6 +283,8 @@ def _add_item(
         **comm,
         "host_s": host_forward_s + host_backward_s,
         "offload_s": offload_forward_s + offload_backward_s,
+        "lockstep_forward_s": seconds.lockstep_s[0],
+        "lockstep_backward_s": seconds.lockstep_s[1] * training,
         "kept_bytes": kept - away,
         "away_bytes": away,
         "dense_parameters": seconds.dense_parameters,

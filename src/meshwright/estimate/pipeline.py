@@ -294,7 +294,7 @@ def sync_layers(
         zero = np.zeros_like(costs.forward_s)
         return LayerSync(forward_s=zero, backward_s=zero)
     network = DataNetwork(sharding, data_groups(columns), hardware)
-    return layer_sync(
+    found = layer_sync(
         np.maximum(costs.dense_parameters, 0.0),
         costs.expert_parameters,
         costs.forward_s,
@@ -303,4 +303,11 @@ def sync_layers(
         network,
         workload,
         frozen_bytes=(np.maximum(costs.frozen_dense_bytes, 0.0), costs.frozen_expert_bytes),
+    )
+    if not workload.sequence_lengths:
+        return found
+    waits = sharding.gathers_layers
+    return LayerSync(
+        forward_s=found.forward_s + costs.lockstep_forward_s * waits,
+        backward_s=found.backward_s + costs.lockstep_backward_s * waits,
     )

@@ -149,12 +149,27 @@ def fullest_pairs(op: CoreAttention, columns: StrategyColumns, workload: Workloa
         return np.ones(columns.rows)
     each = np.maximum(workload.global_batch // np.maximum(ranks, 1), 1)
     if not workload.dynamic_cp:
-        return rows.load(op, ranks, each)
+        step = rows.load(op, ranks, each)
+        # Ranks that exchange tokens for experts wait for each other in every layer.
+        together = np.clip(columns.ep * columns.etp // (columns.tp * columns.cp), 1, ranks)
+        return np.maximum(step, rows.load(op, together, _rows_at_once(columns))) if (together > 1).any() else step
     found = np.ones(columns.rows)
     for degree in np.unique(columns.cp).tolist():
         own = np.flatnonzero(columns.cp == degree)
         found[own] = parts_of(workload, degree).load(op, ranks[own] * degree, each[own], dealt=True)
     return found
+
+
+def lockstep_pairs(op: CoreAttention, columns: StrategyColumns, workload: Workload) -> Float[np.ndarray, " plans"]:
+    """`fullest_pairs` where data-parallel ranks wait for each other layer by layer, as those of FSDP do."""
+    rows, ranks = rows_of(workload), columns.data_ranks
+    if rows is None or ranks is None or workload.dynamic_cp:
+        return np.ones(columns.rows)
+    return rows.load(op, ranks, _rows_at_once(columns))
+
+
+def _rows_at_once(columns: StrategyColumns) -> Int[np.ndarray, " plans"]:
+    return np.maximum(columns.mbs, 1).astype(np.int64)
 
 
 def dynamic_levels(

@@ -12,7 +12,7 @@ import numpy as np
 from meshwright.estimate import mixing
 from meshwright.estimate.attended import attended_pairs
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.sequences import dynamic_levels, fullest_pairs, pairs_of_row
+from meshwright.estimate.sequences import dynamic_levels, fullest_pairs, lockstep_pairs, pairs_of_row
 from meshwright.kernels import collectives, compute
 from meshwright.kernels.overlap import exposed_s
 from meshwright.shapes import Float
@@ -82,6 +82,8 @@ class WorkSeconds:
     frozen_expert_bytes: Rows
     transient_bytes: Rows
     """Working memory of the largest operator, forward or backward."""
+    lockstep_s: tuple[Rows, Rows]
+    """Waiting for the rank with most attended pairs, forward and backward, where ranks go layer by layer."""
 
 
 class Groups:
@@ -149,6 +151,7 @@ class _Pricing:
         self.dense, self.experts, self.replicated = self.zero, self.zero, self.zero
         self.frozen_dense, self.frozen_experts = self.zero, self.zero
         self.transient = self.zero
+        self.lockstep: tuple[Rows, Rows] = (self.zero, self.zero)
         self.tiles = {"loss": workload.loss_tiles, "mlp": workload.mlp_tiles}
         self.expert_s = {"forward": self.zero, "input_gradient": self.zero}
 
@@ -195,6 +198,7 @@ class _Pricing:
             frozen_dense_bytes=self.frozen_dense,
             frozen_expert_bytes=self.frozen_experts,
             transient_bytes=self.transient,
+            lockstep_s=self.lockstep,
         )
 
     def gemm(self, op: Linear, local: LocalGemm, module: ModuleSeconds, tiles: int = 1) -> None:
@@ -293,8 +297,10 @@ class _Pricing:
             pairs = seq * seq if materialised and op.keys is None else attended_pairs(op, seq)
         local = context.shard_attention(op, columns, pairs, self.activation_bytes, materialised=materialised)
         flop = 2.0 * local.batch * local.heads * local.pairs * (op.head_dim + op.value_dim)
-        if columns.data_ranks is not None and not materialised:
-            local = replace(local, pairs=local.pairs * fullest_pairs(op, columns, self.workload))
+        uneven = text and columns.data_ranks is not None and not materialised
+        loaded = fullest_pairs(op, columns, self.workload) if uneven else self.zero + 1.0
+        if uneven:
+            local = replace(local, pairs=local.pairs * loaded)
         core_s = mixing.materialised_s if materialised else mixing.fused_s
         forward, backward = (
             self.zero + core_s(op, local, self.hardware, self.activation_bytes, backward=back) for back in (False, True)
@@ -304,7 +310,10 @@ class _Pricing:
         issued = (4.0, 6.0) if materialised else (1.0, 2.0)
         self._add(module, forward, backward, self.zero, issued)
         phases = {"forward": forward, "input_gradient": backward}
-        if self.workload.dynamic_cp:
+        if uneven:
+            later = np.maximum(lockstep_pairs(op, columns, self.workload) / loaded - 1.0, 0.0)
+            self.lockstep = self.lockstep[0] + forward * later, self.lockstep[1] + backward * later
+        if uneven and self.workload.dynamic_cp:
             for part, share in dynamic_levels(columns, self.workload):
                 few = context.shard_attention(op, part, pairs, self.activation_bytes, materialised=materialised)
                 self.calls(few.calls, phases, module, groups=Groups(part, self.hardware), share=share)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.sequences import filling_of, tokens_of_step
 from meshwright.fields.gather import Gather
@@ -125,6 +125,8 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
     if price is not None:
         where = replace(where, groups=tuple(replace(g, price_per_device_hour=float(price)) for g in where.groups))
     notes: list[Assumption] = []
+    if first.sequence_lengths and (spec.streams or spec.pooled):
+        raise UnsupportedError(_no_lengths(spec), code="MW406")
     seq = _sequence_length(job.seq_len, spec, first.sequence_lengths, notes)
     beside = bool(spec.streams)
     spec, sampled = with_samples(spec, job, seq)
@@ -235,6 +237,15 @@ def sensible_batch(target: float, devices: int, tolerance: float = BATCH_TOLERAN
                 return near
             step = step // 2 if step % 2 == 0 and step > base else 0
     return max(1, round(target))
+
+
+def _no_lengths(model: ModelSpec) -> Problem:
+    return Problem(
+        what=f"lengths of sequences for {model.name}",
+        why="what stands beside the text of a row depends on its samples, which lengths do not tell",
+        fix="leave --lengths out, and say --seq",
+        field="lengths",
+    )
 
 
 def _no_experts(model: ModelSpec) -> Problem:

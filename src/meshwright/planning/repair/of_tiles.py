@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from meshwright.estimate.away_rules import host_problems
 from meshwright.planning.offload import described, spelled
@@ -35,7 +36,7 @@ def in_tiles(
         What to say, what it means, and the plan; None where nothing fits.
     """
     for names, away in STEPS:
-        tiles = {name: TILES for name in names if getattr(workload, name) < TILES}
+        tiles: dict[str, Any] = {name: TILES for name in names if getattr(workload, name) < TILES}
         if not tiles or (away and any(host_problems(offload_of(away), cluster.groups[0]))):
             continue
         other = replace(workload, **tiles)
