@@ -9,8 +9,8 @@ from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.memory import WorkerLoad, fullest_bytes, worker_bytes
 from meshwright.library import models
 from meshwright.library.clusters import resolve_gpus
-from meshwright.search.block import sharding_columns, shardings_for
 from meshwright.search.grid import build_grid
+from meshwright.search.shardings import ShardingTable, shardings_for
 from meshwright.search.space import Space
 from meshwright.specs.workload import Workload
 
@@ -29,7 +29,11 @@ def test_the_fullest_worker_is_the_one_whose_kinds_sum_highest(frozen: bool) -> 
         offload_weights=np.zeros((len(rows), 1)), weight_versions=np.full((len(rows), 4), 2.0),
         **({"frozen_dense_bytes": drawn[6], "largest_frozen_bytes": drawn[7]} if frozen else {}),
     )  # fmt: skip
-    for choice in shardings_for(8, 1, Space()):
-        sharding = sharding_columns(grid, choice, rows)
+    choices = shardings_for(8, 1, Space())
+    table = ShardingTable.of(grid, choices)
+    together = fullest_bytes(load, table.every(slice(None), rows), hardware, workload)
+    for number in range(len(choices)):
+        sharding = table.take(np.full(len(rows), number), rows)
         whole = worker_bytes(load, sharding, hardware, workload).peak.max(axis=1)
+        np.testing.assert_allclose(together[number], whole, rtol=1e-12)
         np.testing.assert_allclose(fullest_bytes(load, sharding, hardware, workload), whole, rtol=1e-12)

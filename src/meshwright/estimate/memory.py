@@ -150,23 +150,24 @@ def worker_bytes(load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware
 
 def fullest_bytes(
     load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware, workload: Workload
-) -> Float[np.ndarray, "plans"]:
+) -> Float[np.ndarray, "*plans"]:
     """`worker_bytes(...).peak` of the fullest worker, without its parts.
 
     Args:
-        load: what workers hold, one column each; all of a plan have as many communicators.
-        sharding: the data-parallel choice, one column.
+        load: what workers hold, the last axis; all of a plan have as many communicators.
+        sharding: the data-parallel choice, one for all workers.
         hardware: for the driver's context.
         workload: formats and optimizer.
     """
     if any(np.any(getattr(load, name)) for name in _SELDOM):
-        return worker_bytes(load, sharding, hardware, workload).peak.max(axis=1)
+        return worker_bytes(load, sharding, hardware, workload).peak.max(axis=-1)
     precision, training = workload.precision, workload.training
     dense = state_bytes(sharding, sharding.shard, precision, workload.optimizer, training=training)
-    experts = state_bytes(sharding, sharding.expert_shard, precision, workload.optimizer, training=training)
-    versions = load.weight_versions
+    # Almost all schedules have one version; then states are the same for all workers until they are multiplied.
+    versions = load.weight_versions if np.any(np.not_equal(load.weight_versions, 1.0)) else 1.0
     allocated = (dense.weights * versions + dense.gradients + dense.optimizer) * load.dense_parameters
     if np.any(load.expert_parameters):
+        experts = state_bytes(sharding, sharding.expert_shard, precision, workload.optimizer, training=training)
         own = experts.weights * versions + experts.gradients + experts.optimizer
         allocated = allocated + own * load.expert_parameters
     allocated = allocated + load.activations + load.transient
@@ -177,8 +178,8 @@ def fullest_bytes(
     )
     if np.any(copies):
         allocated = allocated + (load.largest_dense + load.largest_expert) * copies
-    fullest = reduce(np.maximum, allocated.T)
-    buffers_bytes = load.communicators[:, 0] * COMMUNICATOR_BYTES
+    fullest = reduce(np.maximum, np.moveaxis(allocated, -1, 0))
+    buffers_bytes = load.communicators[..., 0] * COMMUNICATOR_BYTES
     return fullest * (1.0 + hardware.software.fragmentation) + (buffers_bytes + always_bytes(hardware))
 
 

@@ -169,14 +169,22 @@ def live(schedule: Schedule, p: int, m: int, v: int) -> Live:
     Returns:
         Counts; peak bytes of a worker = max over its moments of kept @ bytes kept + made @ bytes made, and its guests.
     """
-    return _live(schedule, p, m if schedule.flushes else max(m, p), v)
+    m = m if schedule.flushes else max(m, p)
+    if type(schedule).parked is Schedule.parked and not _makes(schedule):
+        # Nothing moves and nothing is made again: as many live at once as in a step of fewer micro-batches.
+        m = schedule._in_flight_for(p, m, v)
+    return _live(schedule, p, m, v)
+
+
+def _makes(schedule: Schedule) -> bool:
+    """Whether tasks of their own make activations again, or leave some for their weight gradient."""
+    return bool(schedule.kinds & {Kind.W, Kind.R}) and not schedule.shadows
 
 
 @lru_cache(maxsize=1024)
 def _live(schedule: Schedule, p: int, m: int, v: int) -> Live:
     limits = schedule.parked(p, m)
-    makes = bool(schedule.kinds & {Kind.W, Kind.R}) and not schedule.shadows
-    if makes:
+    if _makes(schedule):
         both = _moments(schedule, p, m, v)
         kept, made = tuple(b[:, 0] for b in both), tuple(b[:, 1] for b in both)
     else:

@@ -12,7 +12,7 @@ from meshwright.schedules.base import Schedule, largest_vectors
 from meshwright.schedules.bounds import PathBound, Paths
 from meshwright.schedules.parameters import whole
 from meshwright.schedules.table import ScheduleTable
-from meshwright.shapes import Int
+from meshwright.shapes import Float, Int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +87,13 @@ class Interleaved(Schedule):
             np.concatenate([units, np.tile(rest, v)]),
         )
 
+    def _before(self, p: int, m: int, v: int) -> Int[np.ndarray, "forwards_and_1 chunks"]:
+        """Of each chunk, the forwards before each forward, and all of them."""
+        chunks, _ = self._order(p, m, v)
+        before = np.zeros((m * v + 1, v), np.int64)
+        np.cumsum(chunks[:, None] == np.arange(v), axis=0, out=before[1:])
+        return before
+
     def _warmup(self, p: int, m: int, v: int) -> Int[np.ndarray, " workers"]:
         return np.minimum(2 * (p - 1 - np.arange(p)) + (v - 1) * (self.group or p), m * v)
 
@@ -108,9 +115,7 @@ class Interleaved(Schedule):
 
         Backwards visit the chunks of the forwards in reverse, so both follow one count; whole groups repeat it.
         """
-        chunks, _ = self._order(p, m, v)
-        forward = np.zeros((m * v + 1, v), np.int64)
-        np.cumsum(chunks[:, None] == np.arange(v), axis=0, out=forward[1:])
+        forward = self._before(p, m, v)
         backward = forward[:, ::-1]
         g = self.group or p
         period = m * v if m % g else g * v
@@ -129,41 +134,37 @@ class Interleaved(Schedule):
         time.
         The longer ways replace own tasks of the warm-up or drain by as many of other workers, with their transfers.
         """
-        paths = Paths(p, v)
         g = self.group or p
         linear = not m % g and m >= 2 * g
-        chunks, _ = self._order(p, m, v)
+        before = self._before(p, m, v)
         warmup = self._warmup(p, m, v)
-        stages = np.arange(p * v)
-        rest = m % g or g
-        for s in range(p):
-            last = (v - 1) * p + s
-            own = s + p * np.arange(v)
-            skipped = np.bincount(chunks[: warmup[s] + 1], minlength=v)
-            undone = np.bincount((v - 1 - chunks)[max(0, m * v - warmup[s] - 1) :], minlength=v)
-            for fill in ("own", "chain", "front"):
-                for drain in ("own", "chain", "back"):
-                    if fill == "front" and drain == "back" and warmup[s] + 1 >= m * v:
-                        continue
-                    f, b, t, each_f, each_b, _ = paths.add(s if drain == "own" else p - 1)
-                    if linear:
-                        each_f[own] = each_b[own] = 1
-                    else:
-                        f[own] = b[own] = m
-                    for way, there, back, left_out, group in (
-                        (fill, f, b, skipped, min(g, m)), (drain, b, f, undone, rest)
-                    ):  # fmt: skip
-                        if way == "own":
-                            there[:s] += 1
-                            t[:s] += 1
-                        elif way == "chain":
-                            there[:last] += 1
-                            t[:last] += 1
-                            there[own[:-1]] -= group
-                        else:
-                            there[:] += 1
-                            t[:-1] += 1
-                            back[stages > last] += 1
-                            t[last:-1] += 1
-                            there[own] -= left_out
+        skipped = before[np.minimum(warmup + 1, m * v)]
+        undone = (before[-1] - before[np.maximum(m * v - warmup - 1, 0)])[:, ::-1]
+        stages, worker = np.arange(p * v), np.arange(p)[:, None]
+        own = (stages % p == worker).astype(float)
+        last = (v - 1) * p + worker
+        behind, inner = (stages > last).astype(float), (stages < p * v - 1).astype(float)
+
+        def ways(left_out: Int[np.ndarray, "workers chunks"], group: int) -> Float[np.ndarray, "workers ways kinds s"]:
+            """Tasks on the way there, on the way back, and transfers: own, through the chain, to its end and back."""
+            own_way, chain = (stages < worker).astype(float), (stages < last).astype(float)
+            nothing = np.zeros_like(own)
+            return np.stack(
+                [
+                    np.stack([own_way, nothing, own_way], axis=1),
+                    np.stack([chain - group * own * (stages < (v - 1) * p), nothing, chain], axis=1),
+                    np.stack([1 - own * left_out[:, stages // p], behind, inner + (stages >= last) * inner], axis=1),
+                ],
+                axis=1,
+            )
+
+        fills, drains = ways(skipped, min(g, m)), ways(undone, m % g or g)[:, :, [1, 0, 2]]
+        counts = np.zeros((p, 3, 3, 2, 3, p * v))
+        counts[:, :, :, 0] = fills[:, :, None] + drains[:, None]
+        counts[:, :, :, int(linear), :2] += own[:, None, None, None] * (1 if linear else m)
+        turns = np.broadcast_to(np.where(np.arange(3) == 0, worker, p - 1)[:, None], (p, 3, 3))
+        able = np.ones((p, 3, 3), dtype=bool)
+        able[:, 2, 2] = warmup + 1 < m * v
+        paths = Paths(p, v)
+        paths.extend(turns[able], counts[able])
         return paths.bound()

@@ -109,6 +109,10 @@ class ShapeFactory:
     """Items per chunk, which no number of micro-batches changes."""
     fullest: dict[tuple[object, ...], Fullest] = field(default_factory=dict)
     """Workers that may need the most memory; from some number of micro-batches on they are the same."""
+    moments: dict[Live, bytes] = field(default_factory=dict)
+    """What is alive, by value: equal for many numbers of micro-batches."""
+    recomputed: dict[tuple[object, ...], list[tuple[str, int]]] = field(default_factory=dict)
+    """Ways to recompute, by pipeline."""
 
     @classmethod
     def of(cls, model: ModelSpec, seq_len: int, space: Space) -> ShapeFactory:
@@ -140,6 +144,12 @@ class ShapeFactory:
 
     def recomputes(self, p: int, v: int, schedule: Schedule | None = None) -> list[tuple[str, int]]:
         """None, selective, full, and the quarter steps of the largest chunk, as far as the schedule allows them."""
+        key = p, v, schedule
+        if key not in self.recomputed:
+            self.recomputed[key] = self._recomputes(p, v, schedule)
+        return self.recomputed[key]
+
+    def _recomputes(self, p: int, v: int, schedule: Schedule | None) -> list[tuple[str, int]]:
         largest = max(self.layout.split(p * v))
         blocks = sorted({math.ceil(largest * quarter / 4) for quarter in (1, 2, 3)} - {0, largest})
         options = [("none", 0), ("sel", 0), *(("block", k) for k in blocks), ("full", 0)]
@@ -188,7 +198,9 @@ class ShapeFactory:
         travels = lengths[:, 2].reshape(len(lengths), -1).sum(axis=1) * (p > 1)
         per_update, updates = sync_rounds(schedule, m)
         now, versions = live(schedule, p, m, v), weight_versions(schedule, p, m, v)
-        moments = (b"".join(alive.tobytes() for alive in (*now.kept, *now.made, now.guests)), versions.tobytes())
+        if now not in self.moments:
+            self.moments[now] = b"".join(alive.tobytes() for alive in (*now.kept, *now.made, now.guests))
+        moments = self.moments[now], versions.tobytes()
         apart = ends_apart(placement)
         shapes = []
         for recompute, layers in recomputes:
@@ -326,12 +338,25 @@ def _fullest(
     several = [] if (versions == 1.0).all() else [versions[worker, None]]
     rows = np.concatenate([held, alive, *several], axis=1)
     rows = rows[:, rows.any(axis=0)]
+    kept = np.array(_undominated(rows.tobytes(), *rows.shape))
+    return Fullest(held=held[kept], alive=alive[kept], versions=versions[worker[kept]], first=own[0])
+
+
+@lru_cache(maxsize=4096)
+def _undominated(values: bytes, count: int, columns: int) -> tuple[int, ...]:
+    """Rows that no other one covers, by number; one of equal rows. Pipelines that recompute otherwise have the same.
+
+    Args:
+        values: of all rows, in 64 bits.
+        count: of rows.
+        columns: of each.
+    """
+    rows = np.frombuffer(values).reshape(count, columns)
     covered = covering(rows)
     equal = covered & covered.T
     # Of equal rows the first stays.
-    earlier = np.tri(len(rows), k=-1, dtype=bool)
-    kept = ~((covered & ~equal) | (equal & earlier)).any(axis=1)
-    return Fullest(held=held[kept], alive=alive[kept], versions=versions[worker[kept]], first=own[0])
+    earlier = np.tri(count, k=-1, dtype=bool)
+    return tuple(np.flatnonzero(~((covered & ~equal) | (equal & earlier)).any(axis=1)).tolist())
 
 
 def path_items(

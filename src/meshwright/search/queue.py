@@ -8,12 +8,14 @@ import numpy as np
 
 from meshwright.estimate.pipeline import PricedItems, pipeline_columns, sync_layers
 from meshwright.estimate.step import Workers, run_pipeline, step_of
-from meshwright.search.block import Block, Candidates, Sharding
+from meshwright.search.block import Block, Candidates
 from meshwright.search.engine import Columns
 from meshwright.search.geometry import Shape
 from meshwright.search.points import thinned
+from meshwright.search.shardings import Sharding
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.row import PlanRow
+from meshwright.strategies.data import Z3
 
 TOGETHER = 48
 """Plans simulated before the bounds of the others are looked at again."""
@@ -215,28 +217,21 @@ def simulate_plans(
     Returns:
         Seconds and bytes per plan.
     """
-    time_s, peak = np.zeros(len(indices)), np.zeros(len(indices))
-    sharding_of = found.sharding[indices]
-    for number in np.unique(sharding_of):
-        here = np.flatnonzero(sharding_of == number)
-        rows = found.row[indices[here]]
-        choice = block.shardings[int(number)]
-        sharding = block.sharding_columns(choice, rows)
-        costs, columns = block.costs.take(rows), block.columns.take(rows)
-        sharded = choice.name not in ("z0", "z1", "z2")
-        sync = sync_layers(costs, columns, sharding, block.hardware, block.workload, anything=sharded)
-        pipeline = pipeline_columns(
-            schedule=shape.schedule,
-            micro_batches=shape.m,
-            counts=shape.counts,
-            items=PricedItems(costs=costs, sync=sync, whole=block.whole),
-            boundary=block.boundary.take(rows),
-            sharding=sharding,
-            groups=block.groups.take(rows),
-            offload_weights=np.full(len(rows), block.rows.away.weights),
-        )
-        ran = run_pipeline(pipeline, transfers_apart=False)
-        step = step_of([ran], Workers.alike(block.hardware, shape.p), block.workload)
-        time_s[here] = step.step_time_s
-        peak[here] = step.peak_bytes.max(axis=1)
-    return time_s, peak
+    rows, choices = found.row[indices], found.sharding[indices]
+    sharding = block.sharding_columns(choices, rows)
+    costs, columns = block.costs.take(rows), block.columns.take(rows)
+    sharded = bool((sharding.zero == Z3).any())
+    sync = sync_layers(costs, columns, sharding, block.hardware, block.workload, anything=sharded)
+    pipeline = pipeline_columns(
+        schedule=shape.schedule,
+        micro_batches=shape.m,
+        counts=shape.counts,
+        items=PricedItems(costs=costs, sync=sync, whole=block.whole),
+        boundary=block.boundary.take(rows),
+        sharding=sharding,
+        groups=block.groups.take(rows),
+        offload_weights=np.full(len(rows), block.rows.away.weights),
+    )
+    ran = run_pipeline(pipeline, transfers_apart=False)
+    step = step_of([ran], Workers.alike(block.hardware, shape.p), block.workload)
+    return step.step_time_s, step.peak_bytes.max(axis=1)

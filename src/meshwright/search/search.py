@@ -24,7 +24,7 @@ from meshwright.estimate.price import estimate_plan
 from meshwright.schedules import schedule_named
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.away import joined, offload_spaces
-from meshwright.search.block import Block, PricedRows, shardings_for
+from meshwright.search.block import Block, PricedRows
 from meshwright.search.bound import row_bounds
 from meshwright.search.certificate import Counts
 from meshwright.search.engine import explore
@@ -33,6 +33,8 @@ from meshwright.search.grid import Grid, build_grid
 from meshwright.search.queue import Queue, Simulated
 from meshwright.search.recompute import refine_recompute
 from meshwright.search.result import FoundPlan, PlanCertificate, SearchResult
+from meshwright.search.shape_tables import ShapeTables
+from meshwright.search.shardings import shardings_for
 from meshwright.search.space import Space
 from meshwright.search.table import Table
 from meshwright.shapes import Float, Int
@@ -134,7 +136,7 @@ class _Search:
         self.in_order = all(schedule.bound_by_formula for schedule in self.factory.schedules)
         self.queue = Queue(top, FRONT_SLACK if pareto else 1.0)
         self.limit_bytes = self.hardware.memory_bytes * (1.0 if space.tight else 1.0 - TIGHT_SHARE)
-        self.shapes: dict[tuple[int, int], list[Shape]] = {}
+        self.shapes: dict[tuple[int, int], tuple[list[Shape], ShapeTables | None]] = {}
         self.counts = Counts()
 
     def run(self, started: float) -> SearchResult:
@@ -191,8 +193,10 @@ class _Search:
         """Rows with all shapes whose schedules bring a bound of their own; None if there are none."""
         key = int(rows.grid.pp[0]), int(rows.grid.m[0])
         if key not in self.shapes:
-            self.shapes[key] = self.factory.shapes(*key)
-        return Block(rows, self.shapes[key]) if self.shapes[key] else None
+            found = self.factory.shapes(*key)
+            self.shapes[key] = found, ShapeTables.of(found) if found else None
+        shapes, tables = self.shapes[key]
+        return Block(rows, shapes, tables) if shapes else None
 
     def _price_sketch(self, sketch: Sketch) -> None:
         """Build the shapes of a sketch for the rows that it leaves in question, and simulate the best of them."""

@@ -14,10 +14,10 @@ from meshwright.estimate.legality import row_problems
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
 from meshwright.schedules import Schedule
-from meshwright.search.block import Sharding, shardings_for
 from meshwright.search.bound import row_bounds
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid, build_grid
+from meshwright.search.shardings import Sharding, shardings_for
 from meshwright.search.space import Space
 from meshwright.shapes import Int
 from meshwright.specs.cluster import ClusterSpec

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from meshwright.search.block import shardings_for
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid
+from meshwright.search.shardings import shardings_for
 from meshwright.search.space import Space
 from meshwright.search.tuners.base import Axis, Forbidden, Value, When
 from meshwright.search.tuners.tables import numbers_axis, rules_of

@@ -14,11 +14,11 @@ from meshwright.estimate.hardware import Hardware, hardware_of
 from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.price import estimate_plan
-from meshwright.search.block import Sharding, shardings_for
 from meshwright.search.bound import row_bounds
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid, build_grid
 from meshwright.search.search import search
+from meshwright.search.shardings import Sharding, shardings_for
 from meshwright.search.space import Space
 from meshwright.search.tuners.base import Axis, Forbidden, Optimum, Outcome, Point
 from meshwright.search.tuners.plan_axes import kind_of, levels_of, quarter_layers, tables_of

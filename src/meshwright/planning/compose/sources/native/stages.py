@@ -21,8 +21,8 @@ from meshwright.estimate.memory import WorkerLoad, worker_bytes
 from meshwright.estimate.pipeline import Placed, boundary_columns, data_groups, sync_layers
 from meshwright.estimate.states import EXTRA_BYTES, shared_update_s
 from meshwright.estimate.sync import DataNetwork, step_sync
-from meshwright.search.block import PLAIN_SHARDINGS, Sharding, sharding_columns
 from meshwright.search.grid import COLUMNS, Grid, context_levels, divisors, grid_degrees
+from meshwright.search.shardings import PLAIN_SHARDINGS, Sharding, ShardingTable
 from meshwright.search.space import Space
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.model import ModelSpec
@@ -301,7 +301,8 @@ def _sharded(
         return None
     grid, devices, wave, costs = grid.take(rows), devices[rows], wave[rows], costs.take(rows)
     columns = grid.strategies(workload)
-    sharding = sharding_columns(grid, choice, np.arange(grid.rows))
+    every = np.arange(grid.rows)
+    sharding = ShardingTable.of(grid, (choice,)).take(np.zeros_like(every), every)
     sync = sync_layers(costs, columns, sharding, hardware, workload, anything=bool((sharding.zero == 3).any()))
     forward_s, backward_s = costs.forward_s + sync.forward_s, costs.backward_s + sync.backward_s
     dense, experts = np.maximum(costs.dense_parameters, 0.0), costs.expert_parameters
