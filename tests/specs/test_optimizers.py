@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.specs.optimizers import OPTIMIZERS, Matrix, optimizer_named
-from meshwright.specs.precision import precision, stated
+from meshwright.specs.precision import PRECISIONS, precision, stated
 from meshwright.specs.workload import Workload
 
 WIDE = Matrix(rows=1000, columns=3000, whole_rows=1000, whole_columns=3000)
@@ -93,3 +96,9 @@ def test_a_format_of_moments_beside_an_optimizer_that_has_its_own_is_refused() -
     assert Workload(seq_len=1, global_batch=1, precision=recipe, optimizer="muon").update.name == "muon"
     with pytest.raises(InputError, match="says itself how it keeps its states"):
         Workload(seq_len=1, global_batch=1, precision=recipe, optimizer="adamw-8bit")
+
+
+def test_the_docs_name_every_optimizer_and_every_recipe() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-the-model-works.md").read_text("utf-8")
+    for name in (*OPTIMIZERS, *PRECISIONS):
+        assert re.search(rf"`{name}[`:]", page), name
