@@ -6,6 +6,9 @@ from meshwright.specs.layers import (
     Attention,
     DeltaNet,
     DenseMlp,
+    KimiDelta,
+    LatentAttention,
+    LinearAttention,
     Mamba,
     Mamba2,
     MoeMlp,
@@ -13,6 +16,8 @@ from meshwright.specs.layers import (
     NoMlp,
     RwkvChannelMix,
     RwkvTimeMix,
+    ShortConvolution,
+    SideBySide,
 )
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 
@@ -114,12 +119,79 @@ def _nemotron_3(
     return model(name, hidden, 131072, pattern(letters, kinds))
 
 
+def kimi_linear() -> ModelSpec:
+    """Kimi-Linear-48B-A3B: every fourth layer and the last latent attention, the others delta attention."""
+    latent = LatentAttention(heads=32, q_rank=None, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128)
+    experts = MoeMlp(experts=256, top_k=8, ffn_hidden=1024, gated=True, shared_ffn_hidden=1024, router_bias=True)
+    delta = KimiDelta(heads=32, head_dim=128)
+    rest = LayerSpec(attention=delta, mlp=experts), LayerSpec(attention=latent, mlp=experts)
+    first = LayerSpec(attention=delta, mlp=DenseMlp(ffn_hidden=9216, gated=True))
+    runs = (run(first, rest[0], rest[0], rest[1]), run(*rest[:1] * 3, rest[1], repeats=5), run(*rest[:1] * 2, rest[1]))
+    return model("kimi-linear-48b-a3b", 2304, 163840, runs)
+
+
+def lfm2() -> ModelSpec:
+    """LFM2-1.2B: ten short convolutions and six layers of attention."""
+    mlp = DenseMlp(ffn_hidden=8192, gated=True)
+    kinds = {
+        "c": LayerSpec(attention=ShortConvolution(width=2048), mlp=mlp),
+        "a": LayerSpec(attention=Attention(heads=32, kv_heads=8, head_dim=64, qk_norm=True), mlp=mlp),
+    }
+    return model("lfm2-1.2b", 2048, 65536, pattern("ccaccaccacacacac", kinds), tied_embeddings=True)
+
+
+def jamba() -> ModelSpec:
+    """Jamba-v0.1: one layer of attention in eight, experts in every second."""
+    mixers = [Mamba(width=8192, state=16, step_rank=256, norms=True)] * 8
+    mixers[4] = Attention(heads=32, kv_heads=8, head_dim=128)  # type: ignore[call-overload]
+    mlps = DenseMlp(ffn_hidden=14336, gated=True), MoeMlp(experts=16, top_k=2, ffn_hidden=14336, gated=True)
+    layers = (LayerSpec(attention=mixer, mlp=mlps[place % 2]) for place, mixer in enumerate(mixers))
+    return model("jamba-v0.1", 4096, 65536, (run(*layers, repeats=4),))
+
+
+def minimax_01() -> ModelSpec:
+    """MiniMax-Text-01: seven layers of lightning attention, then one with softmax."""
+    experts = MoeMlp(experts=32, top_k=2, ffn_hidden=9216, gated=True)
+    lightning = LayerSpec(attention=LinearAttention(heads=64, head_dim=128), mlp=experts)
+    softmax = LayerSpec(attention=Attention(heads=64, kv_heads=8, head_dim=128), mlp=experts)
+    return model("minimax-text-01", 6144, 200064, (run(*(lightning,) * 7, softmax, repeats=10),))
+
+
+def falcon_h1() -> ModelSpec:
+    """Falcon-H1-34B: attention and Mamba-2 side by side in every layer."""
+    both = SideBySide(
+        mixers=(
+            Attention(heads=20, kv_heads=4, head_dim=128),
+            Mamba2(heads=32, head_dim=128, groups=2, state=256, norm=False),
+        )
+    )
+    layer = LayerSpec(attention=both, mlp=DenseMlp(ffn_hidden=21504, gated=True))
+    return model("falcon-h1-34b", 5120, 261120, (run(layer, repeats=72),))
+
+
+def longcat() -> ModelSpec:
+    """LongCat-Flash: two attentions and two MLPs a layer, experts beside the first MLP, a third of choices empty."""
+    latent = LatentAttention(heads=64, q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128)
+    experts = MoeMlp(
+        experts=512, null_experts=256, top_k=12, ffn_hidden=2048, gated=True, shared_ffn_hidden=12288, router_bias=True
+    )
+    dense = DenseMlp(ffn_hidden=12288, gated=True)
+    layers = LayerSpec(attention=latent, mlp=experts), LayerSpec(attention=latent, mlp=dense)
+    return model("longcat-flash", 6144, 131072, (run(*layers, repeats=28),))
+
+
 PUBLISHED: tuple[tuple[ModelSpec, float, float, str], ...] = (
     # model, parameters, relative tolerance, who says so
     (nemotron_h(), 56.3e9, 2e-3, "arXiv 2504.03624, table 1"),
     (qwen3_next(), 80e9, 5e-3, "model card of Qwen3-Next-80B-A3B"),
     (nemotron_3_nano(), 31.6e9, 2e-3, "model card of NVIDIA-Nemotron-3-Nano-30B-A3B"),
     (nemotron_3_super(), 120.6e9, 2e-3, "model card of NVIDIA-Nemotron-3-Super-120B-A12B"),
+    (kimi_linear(), 49_122_681_728, 0, "safetensors header of moonshotai/Kimi-Linear-48B-A3B-Instruct"),
+    (lfm2(), 1_170_340_608, 0, "safetensors header of LiquidAI/LFM2-1.2B"),
+    (jamba(), 51_570_323_328, 0, "safetensors header of ai21labs/Jamba-v0.1"),
+    (minimax_01(), 456e9, 1e-3, "arXiv 2501.08313, abstract"),
+    (falcon_h1(), 33.6e9, 2e-3, "model card of Falcon-H1-34B"),
+    (longcat(), 560e9, 2e-3, "arXiv 2509.01322, abstract"),
     (mamba2(), 2_702_599_680, 0, "safetensors header of state-spaces/mamba2-2.7b"),
     (mamba(), 2_768_345_600, 0, "safetensors header of state-spaces/mamba-2.8b-hf"),
     (rwkv(5, 2048, 24, 7168), 13 * 2048**2 * 24 + 14 * 2048 * 24 + 4 * 2048 + 2 * 2048 * 65536, 0,
