@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import meshwright
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.fields.job import JobFields
 from meshwright.formats.huggingface import read_config
+from meshwright.planning.axes import space_of
 from meshwright.planning.job_inputs import JobInputs, job_fields, job_inputs
+from meshwright.planning.mixed.native import NativeSource
+from meshwright.search.space import Space
+from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from tests.formats.huggingface.test_encoders import PUBLISHED as ENCODERS
 from tests.formats.huggingface.towers import LLAVA, MLLAMA, QWEN25_VL
@@ -123,6 +129,23 @@ def test_targets_without_streams_refuse_them() -> None:
         meshwright.plan(T5, gpus="8xH100", global_batch=64, target="megatron")
 
 
-def test_streams_are_planned_on_one_kind_of_device() -> None:
+@pytest.mark.parametrize(("name", "said"), [("qwen2.5-vl-3b", {"images": 1, "image_size": "448"}), ("t5-base", {})])
+def test_streams_are_planned_on_several_kinds_of_device(name: str, said: dict[str, Any]) -> None:
+    inputs = job_inputs(JobFields(model=name, gpus="2xH100,2xA100-80", global_batch=64, **said))
+
+    def space_for(part: ClusterSpec) -> Space:
+        return space_of(inputs.model, inputs.workload, part.devices, pin=(), forbid=(), schedule=None)
+
+    source = NativeSource(inputs, space_for)
+    found = source.composed(source.whole, 6)
+    assert any(len(pipeline.workers) > 1 for one in found for pipeline in one.plan.pipelines)
+    for one in found:
+        assert source.bound_s() <= one.step_time_s
+        for pipeline in one.plan.pipelines:
+            ends = [last for worker in pipeline.workers for chunk in worker.chunks for _, last in chunk.layers]
+            assert min(ends) >= inputs.model.tower_layers, "a tower stands whole on the first stage"
+
+
+def test_parallelizers_are_not_asked_for_streams() -> None:
     with pytest.raises(UnsupportedError, match="has a stream of encoder"):
-        meshwright.plan(T5, gpus="8xH100,8xA100-80", global_batch=64)
+        meshwright.plan(T5, gpus="2xH100,2xA100-80", global_batch=64, parallelizer="native")

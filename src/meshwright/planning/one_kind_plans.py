@@ -61,7 +61,7 @@ def one_kind_plans(
     space = space_for(cluster)
     found = find_best(spec, cluster, workload, space_for, aim, top=top, refuses=refuses, pareto=pareto)
     moved = any(value != "none" for value in space.pinned("offload") or ())
-    alike = pareto or moved or bool(spec.streams) or _equal_pipelines_suffice(found, cluster)
+    alike = pareto or moved or _equal_pipelines_suffice(found, cluster)
     if aim == QUICKEST and refuses is None and not alike:
         from meshwright.planning.unequal import with_unequal  # loads the composer
 

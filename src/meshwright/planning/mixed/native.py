@@ -20,7 +20,7 @@ from meshwright.planning.compose.sources.native.split import SplitPipeline
 from meshwright.planning.costing import SECONDS_PER_HOUR
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.doubts import doubts_of_model
-from meshwright.planning.mixed.source import PricedPlan, SearchRecord, require_one_stream
+from meshwright.planning.mixed.source import PricedPlan, SearchRecord
 from meshwright.planning.mixed.spaces import alone_name, space_anywhere
 from meshwright.planning.objectives import Aim
 from meshwright.planning.one_kind import find_plans, resized
@@ -65,9 +65,7 @@ class NativeSource:
 
         Raises:
             InputError: no group allows what is pinned.
-            UnsupportedError: the model has streams beside its text.
         """
-        require_one_stream(inputs.model)
         self.inputs, self.space_for = inputs, space_for
         self.model, self.cluster, self.workload = inputs.model, inputs.cluster, inputs.workload
         self.space = space_anywhere(self.cluster, space_for)
@@ -239,7 +237,8 @@ def _price_per_step(one: PipelineSet[SplitPipeline], source: NativeSource) -> fl
         for pipeline in one.pipelines
         for stage in pipeline.stages
     )
-    once_bytes = workload.seq_len * source.model.hidden * workload.precision.bytes_of("activations")
+    passed = workload.seq_len * source.model.boundary_width(workload.seq_len)
+    once_bytes = passed * workload.precision.bytes_of("activations")
     paid = 0.0
     for pipeline, share in zip(one.pipelines, one.shares, strict=True):
         sent = 2 * share * pipeline.wave * once_bytes

@@ -28,7 +28,7 @@ def require_one_stream(model: ModelSpec) -> None:
     """Refuse models with streams beside the text.
 
     Raises:
-        UnsupportedError: stages are composed of layers of one width and length.
+        UnsupportedError: parallelizers plan layers of one width and length.
     """
     if model.streams:
         names = " and ".join(stream.name for stream in model.streams if not stream.window_of)
@@ -36,8 +36,8 @@ def require_one_stream(model: ModelSpec) -> None:
         raise UnsupportedError(
             Problem(
                 what=f"{model.name} has a stream of {names}",
-                why="stages of different devices, or of other planners, are composed of layers of one width and length",
-                fix="plan it on one kind of device" + (", or its text alone, without --images" if towers else ""),
+                why="slices that parallelizers plan are of layers of one width and length",
+                fix="leave --parallelizer out" + (", or plan its text alone, without --images" if towers else ""),
                 field="model",
             ),
             code="MW407",

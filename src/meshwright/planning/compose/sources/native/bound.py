@@ -13,18 +13,23 @@ unfilled tiles, traffic between devices, pipelines that fill and drain, and memo
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
+from meshwright.estimate.attended import attended_pairs
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.mixing import ALIGNED, FLASH_PAD
 from meshwright.estimate.sequences import pairs_of_row
 from meshwright.ops.counts import trained_parameters
-from meshwright.ops.edges import edge_work
-from meshwright.ops.layers import layer_work
+from meshwright.ops.edges import edge_works
+from meshwright.ops.layers import work_of
 from meshwright.shapes import Float
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.operators import CoreAttention, LayerWork, Linear, Vector
+from meshwright.specs.operators import CoreAttention, LayerWork, Linear, StreamTokens, Vector
 from meshwright.specs.workload import Workload
+
+ENDS: tuple[Literal["embedding", "head"], ...] = ("embedding", "head")
 
 
 def least_step_s(model: ModelSpec, workload: Workload, devices: list[tuple[Hardware, int]]) -> float:
@@ -65,7 +70,7 @@ def part_s(work: LayerWork, hardware: Hardware, workload: Workload, *, quantised
             case Linear():
                 total += _product_s(op, work, hardware, workload, quantised=quantised)
             case CoreAttention():
-                total += _attention_s(op, hardware, workload, training=workload.training and work.reached)
+                total += _attention_s(op, work, hardware, workload, training=workload.training and work.reached)
             case Vector():
                 total += _vector_s(op, work, hardware, workload)
     return total
@@ -74,10 +79,8 @@ def part_s(work: LayerWork, hardware: Hardware, workload: Workload, *, quantised
 def _parts(model: ModelSpec, workload: Workload) -> tuple[Float[np.ndarray, "parts"], list[tuple[LayerWork, bool]]]:
     """How often a sequence meets each layer kind, embedding and head, and whether its products are quantised."""
     kinds = model.kind_counts()
-    found = [
-        (float(count), layer_work(kind, model.hidden, workload.attention_kernel), True) for kind, count in kinds.items()
-    ]
-    found += [(1.0, edge_work(model, "embedding"), False), (1.0, edge_work(model, "head"), False)]
+    found = [(float(count), work_of(model, kind, workload.attention_kernel), True) for kind, count in kinds.items()]
+    found += [(1.0, work, False) for part in ENDS for work in edge_works(model, part)]
     return np.array([count for count, _, _ in found]), [(work, own) for _, work, own in found]
 
 
@@ -91,18 +94,29 @@ def _product_s(op: Linear, work: LayerWork, hardware: Hardware, workload: Worklo
     passes = 1.0 + lost / width_in
     if workload.training and work.reached:
         passes += 1.0 + lost / width_out + (1.0 if op.trained else 0.0)
-    return 2.0 * width_in * width_out * copies * workload.seq_len * passes / peak
+    return 2.0 * width_in * width_out * copies * _count(op.tokens or work.tokens, workload) * passes / peak
 
 
-def _attention_s(op: CoreAttention, hardware: Hardware, workload: Workload, *, training: bool) -> float:
-    seq, efficiency = float(workload.seq_len), hardware.efficiency
+def _count(tokens: StreamTokens | None, workload: Workload) -> float:
+    """Tokens of a sample."""
+    return float(workload.seq_len) if tokens is None else tokens.count
+
+
+def _attention_s(
+    op: CoreAttention, work: LayerWork, hardware: Hardware, workload: Workload, *, training: bool
+) -> float:
+    own, efficiency = work.tokens, hardware.efficiency
+    sequences, seq = (1.0, float(workload.seq_len)) if own is None else (own.sequences, float(own.length))
     if workload.attention_kernel == "materialised":
         aligned = op.head_dim % ALIGNED == 0 and op.value_dim % ALIGNED == 0
         peak = hardware.attention_flop_per_s if aligned else hardware.scalar_flop_per_s
         passes = 3.0 if training else 1.0
-        flop = 2.0 * op.heads * seq * seq * (op.head_dim + op.value_dim) * passes
+        keys = seq if op.keys is None else op.keys.count
+        flop = 2.0 * op.heads * sequences * seq * keys * (op.head_dim + op.value_dim) * passes
         return flop / (peak * hardware.head_fraction)
-    pairs = pairs_of_row(op, workload) + efficiency.flash_keys_half * seq
+    beside = own is not None or op.keys is not None
+    pairs = attended_pairs(op, seq) if beside else pairs_of_row(op, workload)
+    pairs = sequences * (pairs + efficiency.flash_keys_half * seq)
     qk, v = (-(-dim // FLASH_PAD) * FLASH_PAD for dim in (op.head_dim, op.value_dim))
     once = 2.0 * op.heads * pairs * (1 + 2 * efficiency.flash_dim_half / (qk + v))
     peak = hardware.attention_flop_per_s * hardware.flash_share
@@ -117,7 +131,7 @@ def _vector_s(op: Vector, work: LayerWork, hardware: Hardware, workload: Workloa
     copies = float(work.top_k) if op.region in ("expert", "expert-in") else 1.0
     size = 4.0 if op.fp32 else workload.precision.bytes_of("activations")
     passes = 1.0 if op.exact else hardware.software.vector_passes
-    traffic_bytes = elements * copies * workload.seq_len * size * passes
+    traffic_bytes = elements * copies * _count(work.tokens, workload) * size * passes
     return traffic_bytes / hardware.achieved_memory_bytes_per_s
 
 

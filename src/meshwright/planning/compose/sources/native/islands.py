@@ -113,7 +113,7 @@ class NativeIslands:
         """All strategies of the stages that a part, or any share that is offered of such a group, is cut into."""
         key = self._table(part)
         if key not in self._options:
-            most = min(MOST_STAGES, self.model.num_layers)
+            most = min(MOST_STAGES, self.model.most_stages)
             offered = set(self.shares(part.group))
             cut = offered if part.devices in offered else {part.devices}
             spec = self.cluster.groups[part.group]
@@ -148,7 +148,8 @@ class NativeIslands:
 
     def hop_s(self, here: SplitStage, there: SplitStage, wave: int) -> float:
         """One boundary tensor from a stage to the next: each device of the smaller side sends its part."""
-        part = wave * self.workload.seq_len / min(here.devices, there.devices) * self.model.hidden
+        passed = self.model.boundary_width(self.workload.seq_len)
+        part = wave * self.workload.seq_len / min(here.devices, there.devices) * passed
         return hop_s(part * self.workload.precision.bytes_of("activations"), self.link(here.island, there.island))
 
     def link(self, here: int, there: int) -> tuple[float, float]:

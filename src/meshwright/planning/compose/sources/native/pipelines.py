@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from meshwright.planning.compose.sources.native.stage_sequences import (
     paced,
     promising,
 )
+from meshwright.shapes import Int
 
 SPLIT_WITHIN = 0.04
 """Of the best split so far: stage sequences behind the first few that promise less are not split."""
@@ -245,15 +246,26 @@ class NativePipelines:
             stages += [one] * int(stage_sequences.stages[number, place])
         wave = int(stage_sequences.wave[number])
         self.islands.counts["pipelines split"] += 1
-        return split_pipeline(
+        found = split_pipeline(
             stages,
-            ModelLayout.of(self.islands.model, self.islands.workload.seq_len).kinds_before,
+            self._cuts(),
             wave=wave,
             micro_batches=max(1, self.islands.workload.global_batch // wave),
             hops_s=[self.islands.hop_s(a, b, wave) for a, b in itertools.pairwise(stages)],
             chunks=int(stage_sequences.chunks[number]),
             near_s=float(stage_sequences.pace_s[number]) / int(stage_sequences.chunks[number]),
         )
+        ahead = self.islands.model.tower_layers
+        if found is None or not ahead:
+            return found
+        return replace(found, layers=(found.layers[0] + ahead, *found.layers[1:]))
+
+    def _cuts(self) -> Int[np.ndarray, "cuts kinds"]:
+        """Layers of each kind before each cut; none is inside a tower, which stands with the layer behind it."""
+        model = self.islands.model
+        before = ModelLayout.of(model, self.islands.workload.seq_len).kinds_before
+        ahead = model.tower_layers
+        return before if not ahead else np.concatenate([before[:1], before[ahead + 1 :]])
 
 
 def use_of(parts: Iterable[IslandPart]) -> Use:
