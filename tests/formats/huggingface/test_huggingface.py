@@ -89,6 +89,17 @@ def test_a_key_that_a_known_family_does_not_have_is_left_out_and_said() -> None:
     assert model.notes == ("left out, as its family has no such key: 'wormhole_depth'",)
 
 
+def test_a_shape_in_megatron_s_words_needs_no_model_type() -> None:
+    shape = {"num_layers": 32, "hidden_size": 4096, "ffn_hidden_size": 14336, "num_attention_heads": 32}
+    shape |= {"num_query_groups": 8, "padded_vocab_size": 128256, "seq_length": 8192, "normalization": "RMSNorm"}
+    shape |= {"swiglu": True, "add_bias_linear": False, "untie_embeddings_and_output_weights": True, "kv_channels": 128}
+    model = read_config(shape, "m")
+    assert model.parameters == read_config(LLAMA, "m").parameters
+    assert "model_type is missing; read as a decoder" in model.notes[0]
+    experts = {"num_moe_experts": 8, "moe_router_topk": 2, "moe_ffn_hidden_size": 1024}
+    assert read_config(shape | experts, "m").is_moe
+
+
 def test_two_spellings_that_disagree() -> None:
     with pytest.raises(InputError, match="hidden_size is 4096, and both name the same size"):
         read_config(LLAMA | {"d_model": 2048}, "m")

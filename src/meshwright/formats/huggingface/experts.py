@@ -32,6 +32,7 @@ def read_mlps(fields: Fields, hidden: int, layers: int, *, sparse: bool) -> list
         return _alone(fields, parts or ["none"] * layers, experts, gated=gated, bias=bias)
     if not experts:
         return [_dense(width, gated=gated, bias=bias) for width in _widths(fields, hidden, layers)]
+    fields.has("intermediate_size", "dense_intermediate_size")  # of no weight where every layer is sparse
     where = _where(fields, layers)
     moe = _experts(fields, experts, gated=gated, any_=any(where))
     width = 1 if all(where) else fields.maybe("dense_intermediate_size") or fields.whole("intermediate_size")

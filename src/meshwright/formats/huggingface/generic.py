@@ -9,6 +9,7 @@ from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.fields import Fields
 from meshwright.specs.model import ModelSpec
 
+NORMS = {"RMSNorm": "rmsnorm", "LayerNorm": "layernorm", "rmsnorm": "rmsnorm", "layernorm": "layernorm"}
 CAUSAL = ("CausalLM", "LMHead")
 
 
@@ -18,8 +19,15 @@ def _decoder(fields: Fields) -> Mapping[str, object]:
     first = classes[0] if isinstance(classes, list) and classes else None
     if isinstance(first, str) and not any(word in first for word in CAUSAL):
         fields.refuse("architectures", first, "the family is unknown, and this is not the class of a decoder")
-    said = fields.raw("position_embedding_type")
-    return {"learned_positions": True} if said in ("absolute", "learned", "learned_absolute") else {}
+    parts: dict[str, object] = {}
+    if fields.raw("position_embedding_type") in ("absolute", "learned", "learned_absolute"):
+        parts["learned_positions"] = True
+    norm = NORMS.get(str(fields.raw("normalization")))
+    if norm is not None:
+        parts["norm"] = norm
+    if fields.given("untie_embeddings_and_output_weights"):
+        parts["tie_word_embeddings"] = not fields.flag("untie_embeddings_and_output_weights", default=True)
+    return parts
 
 
 generic = Family(
@@ -55,9 +63,10 @@ def assumed(model: ModelSpec, said: str, known: Mapping[str, str]) -> str:
     groups = f" in {mixer['kv_heads']} groups" if mixer.get("kv_heads") not in (None, mixer.get("heads")) else ""
     experts = f"{mlp['experts']} experts, {mlp['top_k']} a token, of " if layer.mlp.routed_experts else ""
     gate = "gated" if mlp.get("gated") else "plain"
-    close = nearest(said, known)
+    close = nearest(said, known) if said else ()
+    unknown = f"{said!r} is unknown{f' (nearest known: {close[0]})' if close else ''}" if said else "is missing"
     return (
-        f"model_type {said!r} is unknown{f' (nearest known: {close[0]})' if close else ''}; read as a decoder of its "
+        f"model_type {unknown}; read as a decoder of its "
         f"sizes: {heads}{groups}, {experts}{gate} MLPs, {layer.norms} "
         f"{'RMSNorms' if layer.norm == 'rmsnorm' else 'LayerNorms'} a layer, "
         f"{'tied' if model.tied_embeddings else 'untied'} embeddings; check its parameter count"

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 from meshwright.errors import InputError, Problem
 from meshwright.formats.huggingface.fields import show
+from meshwright.formats.huggingface.spellings import SPELLINGS
 
 TEXT_ONLY = "only the text model is planned; the other parts of the config are left out"
 PARTS = ("text_config", "llm_config", "language_config", "model_config")
 """Keys under which configs nest the text model: of transformers, InternVL and Ovis, DeepSeek-VL and Janus, MLC."""
 
+SHAPE = frozenset({"hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"})
+"""Sizes that tell a model's shape where no `model_type` does, as in configs of Megatron and NeMo."""
 TOWERS = (
     "vision_config",
     "audio_config",
@@ -28,7 +31,7 @@ class TextPart:
     """The text model's part of a config."""
 
     said: str
-    """Its `model_type`."""
+    """Its `model_type`; empty where none is said and the sizes of a decoder are."""
     config: Mapping[str, object]
     outer: Mapping[str, object] | None
     """The config around it, asked for what it leaves out."""
@@ -78,6 +81,8 @@ def find_text(config: Mapping[str, object], name: str, known: Mapping[str, str])
             return TextPart(said=chosen, config=part, outer=config, path=f"{key}.", towers=key != "model_config")
     if said is None:
         said = _from_architecture(config, known)
+    if said is None and {first for first in SHAPE if any(key in config for key in (first, *SPELLINGS[first]))} >= SHAPE:
+        return TextPart(said="", config=config, outer=None, path="", towers=False)
     if not isinstance(said, str) or not said:
         schema = config.get("schema")
         if isinstance(schema, str) and schema.startswith("meshwright.plan"):
