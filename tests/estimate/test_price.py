@@ -14,7 +14,8 @@ from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.items import Item, ItemCosts, item_costs, items_of
 from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import TIGHT_SHARE, fits
-from meshwright.estimate.price import estimate_plan, model_flop_per_token, strategy_columns, weakest_basis
+from meshwright.estimate.needed_flop import model_flop_per_token
+from meshwright.estimate.price import estimate_plan, strategy_columns, weakest_basis
 from meshwright.estimate.result import RANGE_BY_BASIS
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import spec

@@ -11,7 +11,8 @@ from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.items import Item, ItemCosts, item_costs, items_of
 from meshwright.estimate.layout import ModelLayout, expand
 from meshwright.estimate.legality import row_problems
-from meshwright.estimate.price import estimate_plan, model_flop_per_token
+from meshwright.estimate.needed_flop import model_flop_per_token
+from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.rows import strategy_columns
 from meshwright.fields.job import JobFields
 from meshwright.formats.huggingface import read_config

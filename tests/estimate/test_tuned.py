@@ -8,7 +8,8 @@ import pytest
 
 import meshwright as mw
 from meshwright.estimate.layout import expand
-from meshwright.estimate.price import estimate_plan, model_flop_per_token
+from meshwright.estimate.needed_flop import model_flop_per_token
+from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import spec

@@ -11,7 +11,8 @@ import numpy as np
 
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.states import Extras, extras, has_extras, minus
-from meshwright.estimate.work import ModuleSeconds, WorkSeconds, price_work
+from meshwright.estimate.work import price_work
+from meshwright.estimate.work_seconds import ModuleSeconds, WorkSeconds
 from meshwright.ops.edges import edge_work, edge_works
 from meshwright.ops.layers import work_of
 from meshwright.ops.unfused import unfused_work

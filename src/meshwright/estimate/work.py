@@ -5,7 +5,7 @@ One row or a million rows: the same functions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,9 +13,9 @@ from meshwright.estimate import mixing
 from meshwright.estimate.attended import attended_pairs
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.sequences import dynamic_levels, fullest_pairs, lockstep_pairs, pairs_of_row
+from meshwright.estimate.work_seconds import ModuleSeconds, Rows, WorkSeconds
 from meshwright.kernels import collectives, compute
 from meshwright.kernels.overlap import exposed_s
-from meshwright.shapes import Float
 from meshwright.specs.operators import CoreAttention, Exchange, LayerWork, Linear, Scan, Scores, Vector
 from meshwright.specs.precision import Precision
 from meshwright.specs.tuning import MADE_AGAIN_BYTES, STORED_BYTES
@@ -30,8 +30,6 @@ from meshwright.strategies.base import (
     region_scale,
 )
 
-Rows = Float[np.ndarray, "rows"]
-
 # A tensor in 16 bits is read and its 8-bit copy written; the transposed copy, for gradients of weights, is not made.
 FROZEN_CAST = 3.0 / 4.0
 
@@ -41,49 +39,6 @@ _COLLECTIVES = {
     "all_reduce": collectives.all_reduce_s,
     "send": collectives.point_to_point_s,
 }
-
-
-@dataclass(slots=True)
-class ModuleSeconds:
-    """Forward seconds of one recomputable module, and the traffic it repeats."""
-
-    compute_s: Rows
-    tp_s: Rows
-    cp_s: Rows
-    ep_s: Rows
-    flop: Rows
-    """Multiply-adds twice."""
-    operators: Rows | float = 0.0
-    """Operators the host issues."""
-
-    @classmethod
-    def nothing(cls, rows: int) -> ModuleSeconds:
-        """No work, as many rows of it."""
-        zero = np.zeros(rows)
-        return cls(zero, zero, zero, zero, zero)
-
-
-@dataclass(slots=True)
-class WorkSeconds:
-    """Seconds per micro-batch of one layer, per row; communication is what stays exposed."""
-
-    forward: ModuleSeconds
-    backward: ModuleSeconds
-    weight_gradient_s: Rows
-    """Part of the backward compute that no other worker waits for."""
-    by_module: dict[str, ModuleSeconds]
-    """Forward work by module name, for selective recompute."""
-    dense_parameters: Rows
-    expert_parameters: Rows
-    replicated_parameters: Rows
-    """Of the dense ones: their gradients are summed over tensor ranks."""
-    frozen_dense_bytes: Rows
-    """Of weights that are not trained, as they are stored."""
-    frozen_expert_bytes: Rows
-    transient_bytes: Rows
-    """Working memory of the largest operator, forward or backward."""
-    lockstep_s: tuple[Rows, Rows]
-    """Waiting for the rank with most attended pairs, forward and backward, where ranks go layer by layer."""
 
 
 class Groups:

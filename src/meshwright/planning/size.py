@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from meshwright.errors import InputError
 from meshwright.estimate.hardware import hardware_of
-from meshwright.estimate.price import step_flop
+from meshwright.estimate.needed_flop import step_flop
 from meshwright.estimate.sequences import tokens_of_step
 from meshwright.formats.cluster import node_group
 from meshwright.planning.axes import space_of
