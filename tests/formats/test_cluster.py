@@ -477,3 +477,15 @@ def test_a_domain_that_nests_is_taken_as_said(nodes: int, per_node: int, domain:
     sizes = [one.size for one in cluster_from_table({"group": [group]}, device).groups[0].domains]
     assert domain == 1 or sizes[0] == min(domain, nodes * per_node)
     assert sizes[-1] == nodes * per_node
+
+
+def test_a_plus_joins_unlike_devices_of_one_host() -> None:
+    """By its slots, at what drivers of both let through; a comma joins nodes by their fabrics."""
+    one, two = (parse_gpus(text, device) for text in ("1xRTX4090+1xRTX3090", "1xRTX4090,1xRTX3090"))
+    assert [group.device.name for group in one.groups] == [group.device.name for group in two.groups]
+    (inside,), (between,) = one.links, two.links
+    assert (inside.bandwidth_bytes_per_s, inside.efficiency) == (31.5e9, 0.375)
+    assert between.bandwidth_bytes_per_s < inside.bandwidth_bytes_per_s
+    with pytest.raises(InputError, match="devices of one host"):
+        parse_gpus("2x1xRTX4090+1xRTX3090", device)
+    assert parse_gpus("1xRyzen AI Max+ 395", device).groups[0].device.name == "Strix-Halo"

@@ -145,7 +145,7 @@ class Sites:
             spec = self._link(key)
             ends = [self.hardware(number) for number in key]
             pace, software = min(end.pace for end in ends), ends[0].software
-            reached = min(_fabric_efficiency(self.cluster.groups[number]) for number in key)
+            reached = spec.efficiency or min(_fabric_efficiency(self.cluster.groups[number]) for number in key)
             self._rates[key] = LevelRates(
                 bandwidth_bytes_per_s=spec.bandwidth_bytes_per_s * pace,
                 efficiency=(1.0 if spec.basis == "measured" else reached) * software.link_share,

@@ -1,7 +1,7 @@
 """Clusters from the one-line form of `--gpus`, and the nested domains of a group of equal nodes.
 
 The one-line form is a comma list of `[NODESx]COUNTxDEVICE`: `64xH100` (nodes of the device's usual size), `8x8xH100`
-(8 nodes of 8), `32xA100-80,64xH100`.
+(8 nodes of 8), `32xA100-80,64xH100`; `1xRTX4090+1xRTX3090` are unlike devices of one host.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec, DomainSpec, HostSpec, LinkSpec, NodeGroup
@@ -26,6 +26,7 @@ _EXAMPLE = "for example 64xH100, 8x8xH100 (8 nodes of 8) or 32xA100-80,64xH100"
 
 _NUMBER = r"[+-]?[0-9][0-9_.]*"
 _ITEM = re.compile(rf"(?:({_NUMBER})\s*[xX×*]\s*)?({_NUMBER})\s*[xX×*]\s*(\S.*)", re.DOTALL)
+_IN_HOST = re.compile(r"\+(?=\s*[0-9]+\s*[xX×*])")
 _OUTER_COMMA = re.compile(r",(?![^()]*\))")
 _HOST_EFFICIENCY = 0.75
 _HOST_LATENCY_S = 5.7e-6
@@ -115,7 +116,7 @@ def parse_gpus(text: str, lookup: DeviceLookup) -> ClusterSpec:
     """The cluster of the one-line form.
 
     Args:
-        text: comma list of `[NODESx]COUNTxDEVICE`.
+        text: comma list of `[NODESx]COUNTxDEVICE`; `COUNTxDEVICE+COUNTxDEVICE` for unlike devices of one host.
         lookup: finds a device by name.
 
     Returns:
@@ -126,9 +127,9 @@ def parse_gpus(text: str, lookup: DeviceLookup) -> ClusterSpec:
         InputError: the text is not of this form, or its numbers cannot be; all problems together.
         UnsupportedError: unknown devices and nothing else wrong.
     """
-    wrong = Refusals("MW210")
-    if not isinstance(text, str):
-        wrong.add(f"gpus is {text!r:.60}", "it is a text that says how many of which device")
+    wrong, given = Refusals("MW210"), cast(object, text)
+    if not isinstance(given, str):
+        wrong.add(f"gpus is {given!r:.60}", "it is a text that says how many of which device")
         wrong.done()
     if not text.strip():
         wrong.add("--gpus is empty", "it says how many of which device")
@@ -137,7 +138,8 @@ def parse_gpus(text: str, lookup: DeviceLookup) -> ClusterSpec:
     if len(text) > _MAX_TEXT or len(items) > MAX_GROUPS:
         wrong.add(f"--gpus lists {len(items)} groups or more", f"at most {MAX_GROUPS} groups can be planned")
         wrong.done()
-    shapes = [shape for item in items for shape in _parse_item(item, lookup, wrong)]
+    found = [_parse_host(item, lookup, wrong) for item in items]
+    shapes = [shape for own in found for shape in own]
     total = sum(nodes * per_node for _, nodes, per_node in shapes)
     if total > MAX_DEVICES:
         wrong.add(
@@ -152,9 +154,42 @@ def parse_gpus(text: str, lookup: DeviceLookup) -> ClusterSpec:
         node_group(name=name, device=device, nodes=nodes, devices_per_node=per_node)
         for name, (device, nodes, per_node) in zip(names, shapes, strict=True)
     ]
+    upto = itertools.pairwise(itertools.accumulate((len(own) for own in found), initial=0))
+    together = [groups[low:high] for item, (low, high) in zip(items, upto, strict=True) if _IN_HOST.search(item)]
+    inside = {frozenset(link.between): link for hosted in together for link in host_links(hosted)}
     return ClusterSpec(
-        name=",".join(items), groups=tuple(groups), links=tuple(default_links(groups)), notes=tuple(_uneven(shapes))
+        name=",".join(items),
+        groups=tuple(groups),
+        links=tuple(default_links(groups, None, inside)),
+        notes=tuple(_uneven(shapes)),
     )
+
+
+def host_links(groups: Sequence[NodeGroup]) -> Iterator[LinkSpec]:
+    """Links between unlike devices of one host: the slower of both slots, at what drivers of both reach."""
+    for pair in itertools.combinations(groups, 2):
+        nodes = [group.device.node or UNKNOWN_NODE for group in pair]
+        yield LinkSpec(
+            between=(pair[0].name, pair[1].name),
+            bandwidth_bytes_per_s=min(node.host_bytes_per_s for node in nodes),
+            efficiency=min(node.host_efficiency for node in nodes),
+            latency_s=_HOST_LATENCY_S,
+            basis="assumed",
+        )
+
+
+def _parse_host(item: str, lookup: DeviceLookup, wrong: Refusals) -> list[tuple[DeviceSpec, int, int]]:
+    """The shapes of an entry; each part of one that joins devices by `+` is one node's."""
+    parts = [part.strip() for part in _IN_HOST.split(item)]
+    if len(parts) == 1:
+        return _parse_item(item, lookup, wrong)
+    shapes = []
+    for part in parts:
+        own = _parse_item(part, lookup, wrong)
+        if len(own) > 1 or (own and own[0][1] > 1):
+            wrong.add(f"--gpus entry {part[:60]!r}: more than one node", "a + joins the devices of one host")
+        shapes += own
+    return shapes
 
 
 def _parse_item(item: str, lookup: DeviceLookup, wrong: Refusals) -> list[tuple[DeviceSpec, int, int]]:
@@ -404,7 +439,10 @@ def assumptions(cluster: ClusterSpec) -> tuple[Assumption, ...]:
                 found.append(Assumption(name=f"{group.name} {domain.name}", value=value, basis=domain.basis))
     for link in cluster.links:
         if link.basis == "assumed":
-            value = f"{significant(link.bandwidth_bytes_per_s / GIGA)} GB/s per device, the slower of both fabrics"
+            speed = f"{significant(link.bandwidth_bytes_per_s / GIGA)} GB/s per device"
+            value = f"{speed}, the slower of both fabrics"
+            if link.efficiency is not None:
+                value = f"{speed} x {significant(link.efficiency)} achieved, the slower of both slots of a host"
             found.append(Assumption(name=f"link {link.between[0]} - {link.between[1]}", value=value, basis="assumed"))
     found += [Assumption(name="cluster", value=note, basis="assumed") for note in cluster.notes]
     return tuple(found)

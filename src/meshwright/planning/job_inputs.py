@@ -257,10 +257,10 @@ def _no_experts(model: ModelSpec) -> Problem:
     )
 
 
-def _model(model: ModelSpec | str | os.PathLike[str] | None) -> ModelSpec:
+def _model(model: object) -> ModelSpec:
     if isinstance(model, ModelSpec):
         return model
-    if not isinstance(model, (str, os.PathLike, type(None))):
+    if model is not None and not isinstance(model, (str, os.PathLike)):
         why = "must be a name of the library, a path or a ModelSpec"
         fix = 'for example "llama-3.1-8b" or "./config.json"'
         raise InputError(Problem(what=f"model is {shown(model)}", why=why, fix=fix, field="model"), code="MW203")

@@ -145,7 +145,7 @@ def build_grid(model: ModelSpec, workload: Workload, devices: int, space: Space)
                 pieces.append(_mesh((tp, cp, pp, dp), tensor, levels, experts, workload, space))
     if not pieces:
         empty = dict.fromkeys(COLUMNS, np.zeros(0, dtype=np.int64))
-        return Grid(**empty | {"context": np.zeros((0, len(CONTEXTS)), dtype=np.int64)}, tensor=tensor)
+        return Grid(**empty | {"context": np.zeros((0, len(CONTEXTS)), dtype=np.int64)}, tensor=tensor, offload="")
     offload = offloaded(space)
     grid = Grid(
         **{name: np.concatenate([piece[name] for piece in pieces]) for name in COLUMNS}, tensor=tensor, offload=offload

@@ -129,6 +129,8 @@ class LinkSpec:
     bandwidth_bytes_per_s: float
     """Per device of the smaller side and direction."""
     latency_s: float
+    efficiency: float | None = None
+    """Large-message share of the bandwidth that is reached; None for that of the fabrics, 1 for a measured speed."""
     basis: Basis = "assumed"
     price_per_gb: float = 0.0
     """USD for 1e9 bytes that cross it, in either direction."""
@@ -136,6 +138,8 @@ class LinkSpec:
     def __post_init__(self) -> None:
         check = Check(f"link {self.between[0]} - {self.between[1]}")
         check.positive("price_per_gb", self.price_per_gb, zero=True)
+        if self.efficiency is not None and check.positive("efficiency", self.efficiency):
+            check.that(self.efficiency <= 1, "efficiency", self.efficiency, "cannot exceed 1")
         check.done()
 
     def to_dict(self) -> dict[str, object]:
@@ -146,6 +150,7 @@ class LinkSpec:
             "latency_s": self.latency_s,
             "basis": self.basis,
             "price_per_gb": self.price_per_gb,
+            **({} if self.efficiency is None else {"efficiency": self.efficiency}),
         }
 
 

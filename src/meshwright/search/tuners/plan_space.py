@@ -199,6 +199,7 @@ class PlanSpace(TableSpace):
             **{name: np.array([value], dtype=np.int64) for name, value in values.items()},
             context=np.array([[level.get(kind, 1) for kind in CONTEXTS]], dtype=np.int64),
             tensor=row.tensor,
+            offload="",
         )
         return float(row_bounds(grid, self.model, self._hardware, self.workload).time_s[0])
 

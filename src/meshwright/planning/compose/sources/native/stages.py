@@ -381,7 +381,8 @@ def _sharded(
 
 
 def _joined(pieces: Sequence[StageOptions], shardings: tuple[Sharding, ...]) -> StageOptions:
-    grid = Grid(**{name: np.concatenate([getattr(p.grid, name) for p in pieces]) for name in COLUMNS}, tensor="1d")
+    columns = {name: np.concatenate([getattr(p.grid, name) for p in pieces]) for name in COLUMNS}
+    grid = Grid(**columns, tensor="1d", offload="")
     names = [f.name for f in fields(StageOptions) if f.name not in NO_COLUMNS]
     return StageOptions(
         grid=grid,
