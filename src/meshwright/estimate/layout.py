@@ -9,7 +9,7 @@ import numpy as np
 
 from meshwright.errors import InfeasibleError, Problem
 from meshwright.estimate.attended import attended_pairs
-from meshwright.kernels.compute import score_pairs
+from meshwright.kernels.compute import entry_pairs
 from meshwright.kernels.partition import balanced_partition
 from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import work_of
@@ -45,7 +45,7 @@ def token_flop(work: LayerWork, seq_len: int) -> float:
             met = _per_text_token(work.tokens, seq_len)
             total += 2.0 * op.heads * (op.head_dim + op.value_dim) * attended_pairs(op, length) / length * met
         elif isinstance(op, Scores):
-            total += 2.0 * op.heads * op.dim * float(score_pairs(float(seq_len), float(seq_len))) / seq_len
+            total += 2.0 * op.heads * op.dim * entry_pairs(seq_len, op.entry) / seq_len
         elif isinstance(op, Scan):
             total += op.heads * op.recurrence_flop * _per_text_token(work.tokens, seq_len)
     return total

@@ -54,7 +54,7 @@ class Rows:
 
     def each(self, op: CoreAttention) -> Float[np.ndarray, " rows"]:
         """Attended pairs of each row and head."""
-        key = (op.window, op.chunk, op.causal)
+        key = (op.window, op.chunk, op.causal, op.entry, op.picked)
         if key not in self._pairs:
             lengths, index = np.unique(self.length, return_inverse=True)
             pairs = np.array([attended_pairs(op, float(length)) for length in lengths.tolist()])
@@ -94,7 +94,7 @@ class Rows:
         return tuple(values.tolist()), tuple(np.bincount(index, self.share).tolist())
 
     @cached_property
-    def _pairs(self) -> dict[tuple[int | None, int | None, bool], np.ndarray]:
+    def _pairs(self) -> dict[tuple[int | None, int | None, bool, int, int | None], np.ndarray]:
         return {}
 
 

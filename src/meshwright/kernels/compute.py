@@ -161,6 +161,24 @@ def score_pairs(query_len: Column, key_len: Column, *, window: Column = np.inf, 
     return backward + _pairs_backward(query_len, 0, window) - query_len
 
 
+def entry_pairs(tokens: int, entry: int, most: float = np.inf) -> float:
+    """Pairs of causal queries and keys that stand for `entry` tokens each, complete ones only.
+
+    The sum over i = 1 ... tokens of min(i // entry, most).
+    With t = tokens // e whole entries, i = 1 ... tokens: e times the sum of min(j, most) over j < t, and
+    (tokens - e t + 1) times min(t, most).
+
+    Args:
+        tokens: of the sequence.
+        entry: tokens that a key stands for.
+        most: keys that a query sees.
+    """
+    whole = tokens // entry
+    seen = min(float(max(whole - 1, 0)), most)
+    before = seen * (seen + 1) / 2 + (max(whole - 1, 0) - seen) * (most if np.isfinite(most) else 0.0)
+    return entry * before + (tokens - entry * whole + 1) * min(float(whole), most)
+
+
 def flash_attention_s(shape: Attention, *, backward: bool, roof: Roof, blocks: Blocks, element_bytes: Column) -> Amount:
     """Seconds of fused attention in one direction: max(compute, memory) + launch.
 

@@ -87,6 +87,8 @@ def _edge_work(model: ModelSpec, part: Literal["embedding", "head", "mtp"], tile
         inputs = Kept(name="mtp inputs", elements=4 * hidden, role="activation", region="sequence")
         return LayerWork(ops=(norms, project), kept=(inputs,), input_width=2 * hidden)
     transform = _transform(hidden) if model.head_transform else ()
+    if model.residuals > 1:
+        transform = (*transform, *_merge(model.residuals, hidden))
     logits = Linear(
         name="logits",
         module="loss",
@@ -114,6 +116,26 @@ def _edge_work(model: ModelSpec, part: Literal["embedding", "head", "mtp"], tile
         *(early if tiles > 1 else ()),
     )
     return LayerWork(ops=(*transform, norm, logits, loss), kept=kept, input_width=hidden)
+
+
+def _merge(copies: int, hidden: int) -> tuple[Linear, Vector]:
+    """The copies of the residual stream as one, by weights that a product of all of them makes."""
+    weights = Linear(
+        name="merge of residuals",
+        module="",
+        inputs=((1, copies * hidden),),
+        outputs=((1, copies),),
+        split="replicated",
+        bias=copies + 1,
+    )
+    merged = Vector(
+        name="merged residuals",
+        module="",
+        region="sequence",
+        forward_elements=(2 * copies + 1) * hidden,
+        backward_elements=(4 * copies + 2) * hidden,
+    )
+    return weights, merged
 
 
 def edge_works(model: ModelSpec, part: Literal["embedding", "head"]) -> tuple[LayerWork, ...]:

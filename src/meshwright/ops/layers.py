@@ -8,7 +8,7 @@ from functools import lru_cache
 from meshwright.ops.tuned import tuned_work
 from meshwright.specs.layers.base import AttentionKernel, LayerContext, LayerPart
 from meshwright.specs.model import LayerSpec, ModelSpec, TunedLayer
-from meshwright.specs.operators import Kept, LayerWork, Op, StreamTokens, Vector
+from meshwright.specs.operators import Kept, LayerWork, Linear, Op, StreamTokens, Vector
 
 
 def work_of(model: ModelSpec, layer: LayerSpec, kernel: AttentionKernel) -> LayerWork:
@@ -58,7 +58,12 @@ def layer_work(
             continue
         norm, residual = _split_norms(layer, hidden, name, parts=sum(not each.absent for _, each, _ in parts))
         work = part.work(context)
-        ops += [*norm, *work.ops, *residual]
+        if layer.residuals > 1:
+            ops += [*_mixing(layer.residuals, hidden, name), *norm, *work.ops]
+            copies = layer.residuals * hidden
+            kept.append(Kept(name=f"{name} residuals", elements=copies, role="activation", region="sequence"))
+        else:
+            ops += [*norm, *work.ops, *residual]
         if own_input:
             kept.append(Kept(name=f"{name} norm input", elements=hidden, role="activation", region="sequence"))
         kept += work.kept
@@ -67,13 +72,41 @@ def layer_work(
     whole = LayerWork(
         ops=tuple(ops),
         kept=tuple(kept),
-        input_width=hidden,
+        input_width=hidden * layer.residuals,
         top_k=layer.mlp.visited_experts,
         experts=layer.mlp.routed_experts,
         tokens=tokens,
         wide=layer.wide,
     )
     return tuned_work(whole, layer) if isinstance(layer, TunedLayer) else whole
+
+
+def _mixing(copies: int, hidden: int, name: str) -> list[Op]:
+    """What a part's input takes of each copy of the residual stream, and how its output goes back to them.
+
+    One product of all copies makes the weights; then all copies are read for the input of the part, and read and
+    written with its output.
+    """
+    made = (2 + copies) * copies
+    return [
+        Linear(
+            name=f"{name} mixing",
+            module="",
+            inputs=((1, copies * hidden),),
+            outputs=((1, made),),
+            split="replicated",
+            bias=made,
+        ),
+        Vector(
+            name=f"{name} residuals",
+            module="",
+            region="sequence",
+            forward_elements=(4 * copies + 2) * hidden,
+            backward_elements=(8 * copies + 4) * hidden,
+            kernels=3.0,
+            parameters=3,
+        ),
+    ]
 
 
 def _split_norms(layer: LayerSpec, hidden: int, name: str, *, parts: int) -> tuple[list[Op], list[Op]]:

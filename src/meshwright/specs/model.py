@@ -33,6 +33,9 @@ class LayerSpec:
     parallel_block: bool = False
     """Attention and MLP read the same input (GPT-NeoX, Falcon)."""
     dropout: bool = False
+    residuals: int = 1
+    """Copies of the residual stream; more than one are mixed into and out of every part (hyper-connections of
+    DeepSeek-V4, arXiv 2512.24880)."""
     wide: bool = False
     """Computes in the format of activations where the recipe's products are in 8 or 4 bits."""
     stream: str = ""
@@ -50,6 +53,9 @@ class LayerSpec:
         check = Check("layer")
         absent = self.attention.absent and self.mlp.absent
         check.that(not absent, "mlp", "absent", "a layer has a mixer, a feed-forward part, or both")
+        if check.whole("residuals", self.residuals):
+            plain = self.residuals == 1 or not (self.parallel_block or self.cross or self.stream)
+            check.that(plain, "residuals", self.residuals, "copies are mixed around mixer and MLP of a decoder alone")
         check.done()
 
     @property
@@ -67,7 +73,14 @@ class LayerSpec:
 
     def _mixers(self, hidden: int) -> int:
         cross = self.cross.parameters(hidden) if self.cross else 0
-        return self.attention.parameters(hidden) + cross + self.norm_parameters(hidden)
+        return self.attention.parameters(hidden) + cross + self.norm_parameters(hidden) + self.mixing_parameters(hidden)
+
+    def mixing_parameters(self, hidden: int) -> int:
+        """Of what mixes copies of the residual stream around every part: weights in and out of n copies, and n x n."""
+        if self.residuals == 1:
+            return 0
+        made = (2 + self.residuals) * self.residuals
+        return (1 if self.single else 2) * (made * self.residuals * hidden + made + 3)
 
     def describe(self, hidden: int) -> dict[str, object]:
         """Its sizes by name.
@@ -228,7 +241,7 @@ class ModelSpec:
             seq_len: tokens of the text.
         """
         if not self.streams:
-            return self.hidden
+            return self.hidden * self.residuals
         read = {layer.memory for layer in self.kinds() if layer.memory}
         own = {layer.stream for layer in self.kinds() if layer.stream}
         passed = [s for s in self.streams if s.name in read or (s.name in own and not s.tower and not s.window_of)]
@@ -292,6 +305,17 @@ class ModelSpec:
             return self.mtp_layer or last
         return TunedLayer.of(self.mtp_layer, last.tuning)
 
+    @property
+    def residuals(self) -> int:
+        """Copies of the residual stream."""
+        return self.last_layer().residuals
+
+    @property
+    def merge_parameters(self) -> int:
+        """Of what merges copies of the residual stream before the head."""
+        copies = self.residuals
+        return copies * copies * self.hidden + copies + 1 if copies > 1 else 0
+
     def _norm(self, norm: str | None) -> int:
         return 0 if norm is None else self.hidden * (2 if norm == "layernorm" else 1)
 
@@ -307,7 +331,8 @@ class ModelSpec:
         """Output projection (0 when tied), its bias and the final norm."""
         projection = 0 if self.tied_embeddings else self.vocab * self.hidden
         transform = self.hidden * self.hidden + self.hidden if self.head_transform else 0
-        return projection + transform + (self.vocab if self.head_bias else 0) + self._norm(self.final_norm)
+        own = transform + self.merge_parameters + self._norm(self.final_norm)
+        return projection + own + (self.vocab if self.head_bias else 0)
 
     @property
     def parameters(self) -> int:

@@ -93,6 +93,10 @@ class CoreAttention:
     """Tokens of a piece of the sequence beyond which no query sees; None for one piece."""
     capped: bool = False
     """Scores go through a tanh before the softmax."""
+    entry: int = 0
+    """Tokens that one of the keys beyond the window stands for; 0 for no such keys."""
+    picked: int | None = None
+    """Of these keys, those that a query sees at most; None for all."""
     keys: StreamTokens | None = None
     """Whose keys its queries see, None for those of their own sequence."""
 
@@ -108,6 +112,8 @@ class Scores:
     dim: int
     picked: int
     """Keys that a query attends to."""
+    entry: int = 1
+    """Tokens that a key stands for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

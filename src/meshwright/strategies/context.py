@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright.kernels.compute import score_pairs
+from meshwright.kernels.compute import entry_pairs
 from meshwright.shapes import Int
 from meshwright.specs.operators import CoreAttention, Scan, Scores
 from meshwright.strategies import CONTEXTS, TENSORS
@@ -112,8 +112,8 @@ def shard_scores(op: Scores, columns: StrategyColumns, activation_bytes: float) 
     for number, kind in enumerate(CONTEXTS.values()):
         calls += kind.calls(block, columns.context[:, number])
     return LocalScores(
-        pairs=sequences * float(score_pairs(seq, seq)),
-        picked_pairs=sequences * float(score_pairs(seq, seq, window=float(op.picked))),
+        pairs=sequences * entry_pairs(columns.seq_len, op.entry),
+        picked_pairs=sequences * entry_pairs(columns.seq_len, op.entry, float(op.picked)),
         calls=calls,
     )
 

@@ -49,6 +49,8 @@ def _missing(spec: ModelSpec) -> Iterator[str]:
         yield "multi-token-prediction layers"
     yield from spec.beside_decoder
     for layer in spec.kinds():
+        if layer.residuals > 1:
+            yield "copies of the residual stream"
         if not isinstance(layer.mlp, (DenseMlp, MoeMlp)):
             yield f"feed-forward parts of the kind {layer.mlp.kind!r}"
         if not isinstance(layer.attention, Attention):

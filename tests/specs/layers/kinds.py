@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from meshwright.specs.layers import (
     Attention,
+    CompressedAttention,
     DeltaNet,
     DenseMlp,
     Indexer,
@@ -41,6 +42,12 @@ KINDS: tuple[LayerPart, ...] = (
     ),
     LatentAttention(heads=8, q_rank=24, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=8),
     LatentAttention(heads=8, q_rank=None, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=8),
+    CompressedAttention(heads=8, head_dim=16, q_rank=24, output_groups=4, output_rank=8, window=64),
+    CompressedAttention(heads=8, head_dim=16, q_rank=24, output_groups=4, output_rank=8, window=64, rate=128),
+    CompressedAttention(
+        heads=8, head_dim=16, q_rank=24, output_groups=4, output_rank=8, window=64, rate=4,
+        indexer=Indexer(heads=4, dim=8, top_k=64),
+    ),
     Mamba2(heads=8, head_dim=16, groups=2, state=32, bias=True),
     Mamba2(heads=8, head_dim=16, groups=1, state=32, norm=False, conv_bias=False),
     Mamba(width=256, state=16, step_rank=8),

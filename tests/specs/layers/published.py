@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from meshwright.specs.layers import (
     Attention,
+    CompressedAttention,
     DeltaNet,
     DenseMlp,
+    Indexer,
     KimiDelta,
     LatentAttention,
     LinearAttention,
@@ -180,6 +182,21 @@ def longcat() -> ModelSpec:
     return model("longcat-flash", 6144, 131072, (run(*layers, repeats=28),))
 
 
+def deepseek_v4_flash() -> ModelSpec:
+    """DeepSeek-V4-Flash: two layers see a window, the others entries of 4 or 128 tokens, too; 4 residuals."""
+    experts = MoeMlp(experts=256, top_k=6, ffn_hidden=2048, gated=True, shared_ffn_hidden=2048)
+
+    def layer(rate: int) -> LayerSpec:
+        attention = CompressedAttention(
+            heads=64, head_dim=512, q_rank=1024, output_groups=8, output_rank=1024, window=128, rate=rate,
+            indexer=Indexer(heads=64, dim=128, top_k=512) if rate == 4 else None,
+        )  # fmt: skip
+        return LayerSpec(attention=attention, mlp=experts, residuals=4)
+
+    runs = (run(layer(0), repeats=2), run(layer(4), layer(128), repeats=20), run(layer(4)))
+    return model("deepseek-v4-flash", 4096, 129280, runs)
+
+
 PUBLISHED: tuple[tuple[ModelSpec, float, float, str], ...] = (
     # model, parameters, relative tolerance, who says so
     (nemotron_h(), 56.3e9, 2e-3, "arXiv 2504.03624, table 1"),
@@ -191,6 +208,7 @@ PUBLISHED: tuple[tuple[ModelSpec, float, float, str], ...] = (
     (jamba(), 51_570_323_328, 0, "safetensors header of ai21labs/Jamba-v0.1"),
     (minimax_01(), 456e9, 1e-3, "arXiv 2501.08313, abstract"),
     (falcon_h1(), 33.6e9, 2e-3, "model card of Falcon-H1-34B"),
+    (deepseek_v4_flash(), 284e9, 2e-3, "model card of DeepSeek-V4-Flash"),
     (longcat(), 560e9, 2e-3, "arXiv 2509.01322, abstract"),
     (mamba2(), 2_702_599_680, 0, "safetensors header of state-spaces/mamba2-2.7b"),
     (mamba(), 2_768_345_600, 0, "safetensors header of state-spaces/mamba-2.8b-hf"),

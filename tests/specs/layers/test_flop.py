@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from meshwright.estimate.attended import attended_pairs
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.layout import token_flop
 from meshwright.estimate.work import price_work
+from meshwright.kernels.compute import entry_pairs
 from meshwright.library.clusters import resolve_gpus
 from meshwright.ops.layers import layer_work
 from meshwright.specs.layers import (
@@ -91,6 +93,15 @@ def test_an_indexer_scores_all_pairs_and_attention_those_it_picks() -> None:
     scores = 2 * 4 * 32 * (SEQ + 1) / 2
     picked = (512 * 513 / 2 + (SEQ - 512) * 512) / SEQ
     assert per_token(mixer) == pytest.approx(2 * weights + scores + 2 * 8 * (64 + 16 + 64) * picked)
+
+
+def test_entries_stand_for_whole_groups_of_tokens() -> None:
+    """Query i sees min(i // 4, most) of them: 0 0 0 1 1 1 1 2 2 2 of ten tokens."""
+    assert entry_pairs(10, 4) == 4 * 1 + 3 * 2
+    assert entry_pairs(10, 4, 1.0) == 7
+    assert entry_pairs(3, 4) == 0
+    for tokens, entry, most in ((4096, 4, 512.0), (4097, 128, np.inf), (100, 1, np.inf), (100, 7, 3.0)):
+        assert entry_pairs(tokens, entry, most) == sum(min(i // entry, most) for i in range(1, tokens + 1))
 
 
 def test_experts_in_a_latent_and_choices_that_compute_nothing() -> None:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from meshwright.errors import InputError
 from meshwright.library import models
+from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import layer_work
 from meshwright.specs.layers import Indexer
 from meshwright.specs.model import ModelSpec
-from tests.specs.layers.published import PUBLISHED, nemotron_3_nano, nemotron_3_super, nemotron_h, qwen3_next
+from tests.specs.layers.published import (
+    PUBLISHED,
+    deepseek_v4_flash,
+    nemotron_3_nano,
+    nemotron_3_super,
+    nemotron_h,
+    qwen3_next,
+)
 
 
 @pytest.mark.parametrize(
@@ -48,3 +59,18 @@ def test_a_layer_of_one_part_has_one_norm_and_one_residual_addition() -> None:
         names = [op.name for op in layer_work(kind, 8192, "flash").ops]
         assert sum(name.endswith(" norm") and not name.startswith("gated") for name in names) == 1
         assert sum(name.endswith(" residual") for name in names) == 1
+
+
+def test_copies_of_the_residual_stream_pass_between_stages_and_merge_before_the_head() -> None:
+    """Four of 4096: 24 weights and as many biases of 16,384 around each part, 4 before the head."""
+    model = deepseek_v4_flash()
+    layer = model.last_layer()
+    assert model.boundary_width(4096) == 4 * 4096
+    assert layer.mixing_parameters(4096) == 2 * (24 * 4 * 4096 + 24 + 3)
+    plain = replace(layer, residuals=1)
+    assert layer.parameters(4096) - plain.parameters(4096) == layer.mixing_parameters(4096)
+    works = [layer_work(one, 4096, "flash") for one in (layer, plain)]
+    assert works[0].input_width == 4 * works[1].input_width
+    assert edge_work(model, "head").parameters == model.head_parameters == 129280 * 4096 + 4096 + 4 * 4 * 4096 + 5
+    with pytest.raises(InputError, match="residuals"):
+        replace(layer, parallel_block=True)

@@ -106,6 +106,8 @@ def _inexpressible(model: ModelSpec) -> Iterator[Problem]:
         if len(values) > 1:
             yield _refusal(name, sorted(map(str, values)), "all layers must agree in it")
     for kind in kinds:
+        if kind.residuals > 1:
+            yield _refusal("residuals", kind.residuals, "there is one residual stream")
         if kind.parallel_block:
             yield _refusal("parallel_block", True, "attention and MLP run one after the other only")
         if kind.norms != 2 and not kind.parallel_block:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from meshwright.specs.layers.absent import NoMixer as NoMixer
 from meshwright.specs.layers.absent import NoMlp as NoMlp
 from meshwright.specs.layers.attention import Attention as Attention
+from meshwright.specs.layers.compressed_attention import CompressedAttention as CompressedAttention
 from meshwright.specs.layers.cross_attention import CrossAttention as CrossAttention
 from meshwright.specs.layers.delta_net import DeltaNet as DeltaNet
 from meshwright.specs.layers.dense_mlp import DenseMlp as DenseMlp

@@ -116,13 +116,14 @@ def attention_work(
                 weights_of=tuple(op.name for op in project if isinstance(op, Linear)),
             ),
             *kept,
-            *_kept_scores(core, context),
+            *kept_scores(core, context),
             Kept(name="attention out input", elements=core.heads * width, role="input", region="tensor"),
         ),
     )
 
 
-def _kept_scores(core: CoreAttention, context: LayerContext) -> Iterator[Kept]:
+def kept_scores(core: CoreAttention, context: LayerContext) -> Iterator[Kept]:
+    """What the kernel of a layer keeps of its scores."""
     if context.kernel == "flash":
         yield Kept(name="log-sum-exp", elements=core.heads, role="fp32", region="tensor", freed_by=("core_attn",))
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from meshwright.specs.layers.absent import NoMixer
 from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.compressed_attention import CompressedAttention
 from meshwright.specs.layers.cross_attention import CrossAttention
 from meshwright.specs.layers.delta_net import DeltaNet
 from meshwright.specs.layers.kimi_delta import KimiDelta
@@ -18,6 +19,7 @@ SingleMixer = (
     Attention
     | CrossAttention
     | LatentAttention
+    | CompressedAttention
     | Mamba
     | Mamba2
     | DeltaNet
