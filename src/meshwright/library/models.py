@@ -257,9 +257,11 @@ def _checked(model: ModelSpec, content: object, path: str) -> ModelSpec:
     found = count_beside(path if inside else os.path.dirname(path) or ".", content)
     if found is None:
         return model
-    # Checkpoints may hold prediction modules, and a head that is the embedding's once more.
-    again = model.vocab * model.hidden if model.tied_embeddings else 0
-    expected = [model.parameters + mtp + head for mtp in (0, model.mtp_parameters) for head in (0, again)]
+    # Checkpoints may hold prediction modules, with tables of their own or not, and a tied head once more.
+    table = model.vocab * model.hidden
+    modules = (0, model.mtp_parameters, model.mtp_parameters + 2 * model.mtp_layers * table)
+    heads = (0, table if model.tied_embeddings else 0)
+    expected = [model.parameters + mtp + head for mtp in modules for head in heads]
     near = min(expected, key=lambda count: abs(count - found.parameters))
     if abs(near - found.parameters) <= COUNT_TOLERANCE * found.parameters:
         return model

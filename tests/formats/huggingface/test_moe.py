@@ -106,3 +106,14 @@ def test_longcat_has_two_attentions_a_layer_and_choices_that_compute_nothing() -
     assert [isinstance(layer.mlp, MoeMlp) for layer in model.layers()] == [True, False] * 4
     assert isinstance(model.kinds()[0].mlp, MoeMlp)
     assert model.kinds()[0].mlp.null_experts == 128
+
+
+def test_arctic_has_a_dense_mlp_beside_its_experts() -> None:
+    """480 B parameters, 17 B active: github.com/Snowflake-Labs/snowflake-arctic, README, as of 2026-11."""
+    sizes = {"hidden_size": 7168, "intermediate_size": 4864, "num_hidden_layers": 35, "num_attention_heads": 56}
+    sizes |= {"num_key_value_heads": 8, "num_local_experts": 128, "num_experts_per_tok": 2, "vocab_size": 32000}
+    sizes |= {"max_position_embeddings": 4096, "moe_layer_frequency": 1}
+    model = read_config({"model_type": "arctic", "parallel_attn_mlp_res": True} | sizes, "m")
+    assert model.parameters == pytest.approx(480e9, rel=5e-3)
+    assert model.active_parameters == pytest.approx(17e9, rel=2e-2)
+    assert model.kinds()[0].norms == 3

@@ -12,6 +12,7 @@ from meshwright.specs.layers import Attention, LatentAttention
 SLIDES: dict[str, Callable[[int, Fields], bool]] = {
     "all": lambda number, fields: True,
     "even": lambda number, fields: number % 2 == 0,
+    "odd": lambda number, fields: number % 2 == 1,
     "but every n-th": lambda number, fields: (number + 1) % fields.whole("sliding_window_pattern", default=6) != 0,
     "from max_window_layers": lambda number, fields: number >= fields.whole("max_window_layers", default=28, low=0),
     "even below max_window_layers": lambda number, fields: (

@@ -51,6 +51,54 @@ gptj = Family(
     required=(),
     dropouts=("attn_pdrop", "resid_pdrop"),
 )
+codegen = Family(
+    title="CodeGen",
+    spells=gpt2.spells,
+    fixed=gptj.fixed,
+    required=(),
+    dropouts=("attn_pdrop", "resid_pdrop"),
+)
+
+
+def _gpt_neo(fields: Fields) -> Mapping[str, object]:
+    """Kinds of layers in a list, or in a list of lists and how often each is repeated."""
+    if fields.given("attention_layers"):
+        return {"layer_types": fields.raw("attention_layers")}
+    return {}
+
+
+gpt_neo = Family(
+    title="GPT-Neo",
+    spells={"sliding_window": ("window_size",)},
+    defaults={"tie_word_embeddings": True},
+    fixed={
+        **_PLAIN,
+        "qkv_bias": False,
+        "out_bias": True,
+        "mlp_bias": True,
+        "learned_positions": True,
+        "ffn_optional": True,
+        "multi_head": True,
+        "slides": "odd",
+    },
+    required=(),
+    dropouts=("attention_dropout", "resid_dropout"),
+    rule=_gpt_neo,
+)
+biogpt = Family(
+    title="BioGPT",
+    defaults={"tie_word_embeddings": True},
+    fixed={**_PLAIN, **_BIASES, "learned_positions": True, "position_offset": 2, "multi_head": True},
+    required=(),
+    dropouts=("attention_probs_dropout_prob", "hidden_dropout_prob"),
+)
+persimmon = Family(
+    title="Persimmon",
+    defaults={"qk_norm": True},
+    fixed={**_PLAIN, **_BIASES, "multi_head": True},
+    required=(),
+    dropouts=("attention_dropout", "hidden_dropout"),
+)
 gpt_neox = Family(
     title="GPT-NeoX and Pythia",
     defaults={"attention_bias": True, "parallel_block": True},

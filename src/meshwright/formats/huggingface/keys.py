@@ -58,6 +58,7 @@ _HARMLESS_WORDS = (
     " moe_layer_freq decoder_sparse_step mlp_only_layers moe_layer_end_index num_experts_per_tok n_shared_experts"
     " shared_expert_intermediate_size experts_per_token multi_query_attention no_bias num_attention_heads"
     " vision_config audio_config img_processor embd_layer mm_vision_tower vision_tower projector_hidden_act"
+    " qk_norm_type attention_types attention_layers window_size use_residual"
     " rescale_every model_version attn_mode fuse_norm fuse_cross_entropy norm_first norm_bias hidden_ratio"
     " vocab_size_per_layer_input full_attn_mod interpolate_factor mlp_type output_gate_type"
     " expand mamba_expand mamba_norm_before_gate linear_allow_neg_eigval"
@@ -96,8 +97,7 @@ CHANGES: dict[str, str] = {
     "compress_ratios": "attention over compressed keys and values",
     "compress_rates": "attention over compressed keys and values",
     "o_lora_rank": "an output projection of low rank",
-    "moe_residual": "experts beside a dense MLP",
-    "parallel_attn_mlp_res": "experts beside a dense MLP",
+    "residual_moe": "experts beside a dense MLP",
     "ssm_state_size": "state-space layers",
     "state_size": "state-space layers",
     "mamba_d_state": "state-space layers",

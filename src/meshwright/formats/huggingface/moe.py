@@ -209,6 +209,22 @@ laguna = Family(
     fixed={"qk_norm": "head", "expert_width_stated": True},
     sparse=True,
 )
+
+
+def _arctic(fields: Fields) -> Mapping[str, object]:
+    """A dense MLP as wide as the stream beside the experts, as if it were their shared one, with a norm of its own."""
+    if not fields.flag("parallel_attn_mlp_res", default=False):
+        return {}
+    return {"shared_expert_intermediate_size": fields.whole("hidden_size"), "norms": 3}
+
+
+arctic = Family(
+    title="Arctic",
+    source="configuration and modelling files of Snowflake/snowflake-arctic-base on Hugging Face",
+    spells={**_EXPERTS_ARE_THE_MLP, "decoder_sparse_step": ("moe_layer_frequency",)},
+    sparse=True,
+    rule=_arctic,
+)
 solar_open = Family(title="Solar Open", defaults={"head_dim": 128}, fixed={"expert_width_stated": True}, sparse=True)
 axk1 = Family(title="A.X K1", fixed={"expert_width_stated": True}, required=("q_lora_rank", "kv_lora_rank"))
 mellum = Family(title="Mellum 2", fixed={"qk_norm": "head", "expert_width_stated": True}, sparse=True)
