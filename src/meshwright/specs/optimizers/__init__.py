@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from importlib import import_module
 
 from meshwright.errors import UnsupportedError, unknown_name
-from meshwright.specs.optimizers.adafactor import Adafactor
-from meshwright.specs.optimizers.adam import Adam, AdamW
-from meshwright.specs.optimizers.adam_8bit import Adam8bit, PagedAdam8bit
 from meshwright.specs.optimizers.base import Matrix, Optimizer, Product
-from meshwright.specs.optimizers.galore import GaLore
-from meshwright.specs.optimizers.lion import Lion
-from meshwright.specs.optimizers.muon import Muon
-from meshwright.specs.optimizers.sgd import Momentum, Sgd
-from meshwright.specs.optimizers.shampoo import Shampoo
-from meshwright.specs.optimizers.soap import Soap
 
 __all__ = ["OPTIMIZERS", "Matrix", "Optimizer", "Product", "optimizer_named"]
 
-OPTIMIZERS: dict[str, type[Optimizer]] = {
-    kind.name: kind
-    for kind in (Adam, AdamW, Adam8bit, PagedAdam8bit, Adafactor, Lion, Muon, Shampoo, Soap, GaLore, Sgd, Momentum)
+OPTIMIZERS: dict[str, str] = {
+    "adam": "adam.Adam",
+    "adamw": "adam.AdamW",
+    "adamw-8bit": "adam_8bit.Adam8bit",
+    "paged-adamw-8bit": "adam_8bit.PagedAdam8bit",
+    "adafactor": "adafactor.Adafactor",
+    "lion": "lion.Lion",
+    "muon": "muon.Muon",
+    "shampoo": "shampoo.Shampoo",
+    "soap": "soap.Soap",
+    "galore": "galore.GaLore",
+    "sgd": "sgd.Sgd",
+    "sgd-momentum": "sgd.Momentum",
 }
-"""By name."""
+"""Name to file and class, imported when a job asks for it."""
 
 
 @lru_cache(maxsize=256)
@@ -40,4 +42,6 @@ def optimizer_named(text: str) -> Optimizer:
     if name not in OPTIMIZERS:
         raise UnsupportedError(unknown_name("optimizer", name[:80], OPTIMIZERS), code="MW404")
     given = {key.strip(): value.strip() for key, _, value in (one.partition("=") for one in settings.split(",")) if key}
-    return OPTIMIZERS[name].read(text, given)
+    file, kind = OPTIMIZERS[name].split(".")
+    optimizer: type[Optimizer] = getattr(import_module(f"{__name__}.{file}"), kind)
+    return optimizer.read(text, given)
