@@ -7,11 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from meshwright.errors import UnsupportedError
 from meshwright.estimate.hardware import Hardware, hardware_of, power_limited_clock
 from meshwright.estimate.price import strategy_columns
 from meshwright.estimate.work import price_work
 from meshwright.formats.cluster import node_group
-from meshwright.library.devices import device
+from meshwright.library.clusters import resolve_gpus
+from meshwright.library.devices import device as named
 from meshwright.library.models import resolve
 from meshwright.library.software import software
 from meshwright.ops.layers import layer_work
@@ -21,18 +23,18 @@ from meshwright.specs.workload import Workload
 
 
 def test_clocks_follow_the_power_limit_where_it_binds() -> None:
-    quick, slow = device("GB300"), device("GB200")
+    quick, slow = named("GB300"), named("GB200")
     exponent = slow.efficiency.power_exponent
 
     assert power_limited_clock(quick) / power_limited_clock(slow) == pytest.approx((1400 / 1200) ** exponent)
-    assert power_limited_clock(device("B200")) == pytest.approx(1.0, abs=0.01)
+    assert power_limited_clock(named("B200")) == pytest.approx(1.0, abs=0.01)
     assert power_limited_clock(replace(slow, power_w=None)) == 1.0
-    assert power_limited_clock(device("H100")) == power_limited_clock(device("H100-PCIe")) == 1.0
+    assert power_limited_clock(named("H100")) == power_limited_clock(named("H100-PCIe")) == 1.0
 
 
 @pytest.mark.parametrize(("dtype", "bytes_each"), [("fp16", 6.0), ("bf16", 12.0)])
 def test_gradients_added_apart_cost_their_traffic(dtype: str, bytes_each: float) -> None:
-    group = node_group(name="A100", device=device("A100-80"), nodes=1, devices_per_node=8)
+    group = node_group(name="A100", device=named("A100-80"), nodes=1, devices_per_node=8)
     model, precision = resolve("llama-2-7b"), PRECISIONS[dtype]
     workload = Workload(seq_len=2048, global_batch=8, precision=precision)
     columns = strategy_columns([LayerStrategy(tensor=Tensor1D(degree=2))], 1, workload)
@@ -49,3 +51,42 @@ def test_gradients_added_apart_cost_their_traffic(dtype: str, bytes_each: float)
     assert beside - inside == pytest.approx(added_s, rel=1e-9)
     assert precision.adding_bytes == bytes_each
     assert replace(precision, gradients="bf16", sums_in_copy=True).adding_bytes == 20.0
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "able"),
+    [
+        ("V100-32", "bf16", "GB200"),
+        ("V100-32", "tf32", "B200"),
+        ("V100-32", "int8", "GB200"),
+        ("A100-80", "fp8", "GB300"),
+        ("A100-80", "fp8-block", "GB300"),
+        ("H100", "mxfp8", "B200"),
+        ("H100", "nvfp4", "GB200"),
+        ("MI355X", "nvfp4", "B200"),
+        ("GB300", "int8", "B200"),
+    ],
+)
+def test_a_format_that_a_device_lacks_names_those_that_have_it(device: str, dtype: str, able: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"{device} does not compute in {dtype}") as caught:
+        hardware_of(
+            resolve_gpus(f"1x{device}").groups[0], Workload(seq_len=1, global_batch=1, precision=PRECISIONS[dtype])
+        )
+    assert able in caught.value.problems[0].fix
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype"),
+    [
+        ("L40S", "fp8"),
+        ("RTX-4090", "fp8"),
+        ("A100-80", "int8"),
+        ("B200", "mxfp8"),
+        ("RTX-5090", "nvfp4"),
+        ("H100", "tf32"),
+    ],
+)
+def test_products_run_at_the_peak_of_their_format(device: str, dtype: str) -> None:
+    group = resolve_gpus(f"1x{device}").groups[0]
+    found = hardware_of(group, Workload(seq_len=1, global_batch=1, precision=PRECISIONS[dtype]))
+    assert found.gemm_flop_per_s == group.device.peak(dtype)

@@ -102,3 +102,10 @@ def test_the_docs_name_every_optimizer_and_every_recipe() -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-the-model-works.md").read_text("utf-8")
     for name in (*OPTIMIZERS, *PRECISIONS):
         assert re.search(rf"`{name}[`:]", page), name
+
+
+def test_names_of_frameworks_mean_the_same() -> None:
+    assert optimizer_named("adamw_bnb_8bit") is optimizer_named("adamw_bnb_8bit")
+    assert optimizer_named("paged_adamw_8bit") == optimizer_named("paged-adamw-8bit")
+    assert optimizer_named("AdamW").name == "adamw"
+    assert optimizer_named("galore_adamw:rank=8") == optimizer_named("galore:rank=8")

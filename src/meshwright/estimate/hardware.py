@@ -28,7 +28,7 @@ IN_SWITCH_LATENCY_S = 25e-6
 
 # PyTorch computes fp32 products in tf32 where the device has it only if asked; frameworks for training ask.
 _FALLBACK_PEAK = {"fp32": "tf32"}
-# Devices that a refused format names, the latest of those that compute in it.
+# Devices that a refused format names, the quickest of those that compute in it.
 NAMED_DEVICES = 8
 
 
@@ -187,9 +187,9 @@ def host_columns(group: NodeGroup) -> dict[str, Any]:
 
 
 def _cannot(device: DeviceSpec, dtype: str) -> Problem:
-    """That a device has no peak in a format, with the latest of those that have one."""
+    """That a device has no peak in a format, with the quickest of those that have one."""
     able = ", ".join(name for name, _ in device.peak_flop_per_s)
-    others = sorted((one for one in devices() if one.peak(dtype)), key=lambda one: -one.year)
+    others = sorted((one for one in devices() if one.peak(dtype)), key=lambda one: -(one.peak(dtype) or 0.0))
     named = f", or a device that does: {', '.join(one.name for one in others[:NAMED_DEVICES])}" if others else ""
     return Problem(
         what=f"{device.name} does not compute in {dtype}",

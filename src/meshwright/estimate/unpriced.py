@@ -136,8 +136,8 @@ def _of_precision(strategy: LayerStrategy, workload: Workload, where: str) -> It
     if strategy.precision not in (None, workload.precision):
         yield Problem(
             what=f"{where}.precision is {strategy.precision.name!r}, the workload's {workload.precision.name!r}",
-            why="all layers are priced in the formats of the workload",
-            fix="leave the layer's out, or give the workload that precision",
+            why="formats are stated once, for the workload; a layer of the model says alone whether it is wide",
+            fix="leave it out and give the workload that precision; bf16_first and bf16_last keep layers in 16 bits",
             field=f"{where}.precision",
         )
 

@@ -31,7 +31,7 @@ EfficiencyLookup = Callable[[str], KernelEfficiency]
 
 SUFFIXES = (".toml", ".json", ".yaml", ".yml")
 
-PEAK_DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "mxfp8", "int8", "fp4")
+PEAK_DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "mxfp8", "int8", "fp4", "mxfp4")
 PEAK_KEYS = {f"{dtype}_tflops": dtype for dtype in PEAK_DTYPES}
 
 # Key of the file, field of the spec, SI units in one unit of the key, value where the file does not say.

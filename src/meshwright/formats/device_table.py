@@ -88,6 +88,7 @@ class _DeviceKeys(TableProblems):
     mxfp8_tflops: PositiveFloat = key("4500")
     int8_tflops: PositiveFloat = key("1979")
     fp4_tflops: PositiveFloat = key("9000")
+    mxfp4_tflops: PositiveFloat = key("10066")
     memory_gib: PositiveFloat = key("79.1", required=True)
     memory_gb_s: PositiveFloat = key("3350", required=True)
     units: PositiveInt = key("132", le=1_000_000)

@@ -137,7 +137,8 @@ class DeviceSpec:
 
     def peak(self, dtype: str) -> float | None:
         """Dense FLOP/s in a dtype, or None where the device cannot compute in it."""
-        return dict(self.peak_flop_per_s).get(PEAK_DTYPE.get(dtype, dtype))
+        peaks = dict(self.peak_flop_per_s)
+        return peaks.get(dtype) or peaks.get(PEAK_DTYPE.get(dtype, dtype))
 
     def basis_of(self, field_name: str) -> Provenance:
         """Where a field's number comes from."""

@@ -14,11 +14,12 @@ DTYPE_BYTES: dict[str, float] = {
     "int8": 1,
     "fp4": 0.5,
     "nvfp4": 0.5,
+    "mxfp4": 0.5,
     "int4": 0.5,
 }
 """Bytes per element, without scales of blocks."""
 
-SCALE_BYTES: dict[str, float] = {"fp8-block": 4 / 128, "mxfp8": 1 / 32, "nvfp4": 1 / 16}
+SCALE_BYTES: dict[str, float] = {"fp8-block": 4 / 128, "mxfp8": 1 / 32, "nvfp4": 1 / 16, "mxfp4": 1 / 32}
 """Bytes of block scales per element where a tensor is stored or moved: one fp32 scale for 128 elements in a row, one
 e8m0 scale for 32, one e4m3 scale for 16.
 
@@ -26,7 +27,7 @@ Source: DeepSeek-V3 technical report (arXiv 2412.19437), section 3.3; Open Compu
 2023; NVIDIA, Transformer Engine user guide, NVFP4, 2026.
 """
 
-PEAK_DTYPE: dict[str, str] = {"fp8-block": "fp8", "nvfp4": "fp4", "int4": "fp4"}
+PEAK_DTYPE: dict[str, str] = {"fp8-block": "fp8", "nvfp4": "fp4", "mxfp4": "fp4", "int4": "fp4"}
 """Which data-sheet peak a format computes at, where it is not its own."""
 
 

@@ -151,9 +151,11 @@ def optimizer_traffic_bytes(
     sharding: ShardingColumns, shards: Int[np.ndarray, "..."], precision: Precision, optimizer: str
 ) -> Float[np.ndarray, "..."]:
     """Device memory traffic of one update per parameter of the rank: read gradient twice (norm, update), read and write
-    main copy and moments, write weights; over the share the rank updates."""
-    master = precision.bytes_of("master") or precision.bytes_of("weights")
+    main copy and moments, write weights where they are not the main copy; over the share the rank updates."""
+    master = precision.bytes_of("master")
     moments = optimizer_named(optimizer).each_bytes(precision.bytes_of("moments"))
-    touched = 2 * precision.bytes_of("gradients") + 2 * (master + moments) + precision.bytes_of("weights")
+    weight = precision.bytes_of("weights")
+    kept = 2 * master + weight if master else 2 * weight
+    touched = 2 * precision.bytes_of("gradients") + 2 * moments + kept
     updated = np.where(sharding.zero >= Z1, 1.0 / shards, 1.0)
     return touched * updated * (1.0 - sharding.offload_optimizer)

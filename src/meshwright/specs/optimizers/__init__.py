@@ -27,6 +27,17 @@ OPTIMIZERS: dict[str, str] = {
 """Name to file and class, imported when a job asks for it."""
 
 
+ALIASES: dict[str, str] = {
+    "adam8bit": "adamw-8bit",
+    "adamw-bnb-8bit": "adamw-8bit",
+    "paged-adam8bit": "paged-adamw-8bit",
+    "adamw-torch": "adamw",
+    "adamw-torch-fused": "adamw",
+    "galore-adamw": "galore",
+}
+"""Names that frameworks give them; `_` counts as `-`."""
+
+
 @lru_cache(maxsize=256)
 def optimizer_named(text: str) -> Optimizer:
     """The optimizer of a text: its name, and behind a colon settings other than the usual ones: `galore:rank=256`.
@@ -38,9 +49,11 @@ def optimizer_named(text: str) -> Optimizer:
         UnsupportedError: no optimizer has this name.
         InputError: it has no such setting, or a value is no whole number.
     """
-    name, _, settings = text.partition(":")
+    written, _, settings = text.partition(":")
+    name = written.strip().lower().replace("_", "-")
+    name = ALIASES.get(name, name)
     if name not in OPTIMIZERS:
-        raise UnsupportedError(unknown_name("optimizer", name[:80], OPTIMIZERS), code="MW404")
+        raise UnsupportedError(unknown_name("optimizer", written[:80], (*OPTIMIZERS, *ALIASES)), code="MW404")
     given = {key.strip(): value.strip() for key, _, value in (one.partition("=") for one in settings.split(",")) if key}
     file, kind = OPTIMIZERS[name].split(".")
     optimizer: type[Optimizer] = getattr(import_module(f"{__name__}.{file}"), kind)

@@ -140,8 +140,9 @@ def _update_s(model: ModelSpec, workload: Workload, devices: list[tuple[Hardware
     if not workload.training:
         return 0.0
     precision = workload.precision
-    main = precision.bytes_of("master") or precision.bytes_of("weights")
+    weight, master = precision.bytes_of("weights"), precision.bytes_of("master")
+    kept = 2 * master + weight if master else 2 * weight
     moments = workload.update.least_bytes(precision.bytes_of("moments"))
-    touched = 2 * precision.bytes_of("gradients") + 2 * (main + moments) + precision.bytes_of("weights")
+    touched = 2 * precision.bytes_of("gradients") + 2 * moments + kept
     bandwidth = sum(count * hardware.achieved_memory_bytes_per_s for hardware, count in devices)
     return trained_parameters(model) * touched / bandwidth + min(hardware.software.step_s for hardware, _ in devices)
