@@ -13,6 +13,7 @@ from meshwright.ops.counts import adapter_parameters, trained_parameters
 from meshwright.ops.layers import work_of
 from meshwright.ops.modules import modules_of, targeted
 from meshwright.records import fields_of
+from meshwright.specs.measured import MeasuredModel
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear
 from meshwright.specs.tuning import ALL_LINEAR, PARTS, STORED_BYTES, WHOLES, Frozen, Lora, Tuning
@@ -295,9 +296,9 @@ def _absent(model: ModelSpec, parts: Iterable[str], field: str) -> Iterator[Prob
         )
 
 
-def described(model: ModelSpec) -> dict[str, object]:
+def described(model: ModelSpec | MeasuredModel) -> dict[str, object]:
     """The `model` entry of an answer: its sizes, and where not all of it is trained the parameters that are."""
-    if model.tuning is None:
+    if not isinstance(model, ModelSpec) or model.tuning is None:
         return model.describe()
     trained = trained_parameters(model)
     frozen = model.parameters + adapter_parameters(model) - trained
