@@ -174,6 +174,15 @@ def test_mistral_7b_fits_24_gb_with_4_bit_weights_and_not_trained_in_full() -> N
         assert (found.fits != "no") is fits
 
 
+def test_a_frozen_table_at_both_ends_of_a_pipeline_has_nothing_to_sum() -> None:
+    row = PlanRow(pp=2, gbs=4)
+    waits = [
+        dict(priced(TIED, tuning, "2x1xH100", row).breakdown_s)["dp"]
+        for tuning in (None, Tuning(frozen=(Frozen(part="embedding"),)))
+    ]
+    assert waits[1] < 0.1 * waits[0]
+
+
 def test_every_format_a_weight_can_be_stored_in_is_priced() -> None:
     weights = {base: held(priced(DENSE, Tuning(lora=Lora(rank=8, base=base))), "weights") for base in STORED_BYTES}
     order = sorted(STORED_BYTES, key=STORED_BYTES.__getitem__)

@@ -83,7 +83,7 @@ class Links:
         self._sequence_bytes = passed * workload.precision.bytes_of("activations")
         self._training = workload.training
         self._table = (
-            (model.vocab, model.hidden * workload.precision.bytes_of("reduce")) if model.tied_embeddings else None
+            (model.vocab, model.hidden * workload.precision.bytes_of("reduce")) if model.sums_tied_table else None
         )
 
     def hops(self, stages: Sequence[Site], sides: Sequence[Sequence[Sequence[Side]]], placement: Placement) -> Hops:

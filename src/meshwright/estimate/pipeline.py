@@ -253,7 +253,7 @@ def boundary_columns(
     passed = model.boundary_width(columns.seq_len) * precision.bytes_of("activations")
     sent = columns.boundary_tokens * passed * (placed.pp > 1)
     transfer_s = np.asarray(point_to_point_s(sent, inside=span, rates=hardware.rates), dtype=float)
-    if model.tied_embeddings:
+    if model.sums_tied_table:
         table = local_units(model.vocab, columns.tp) * (model.hidden * precision.bytes_of("reduce"))
         ends = hardware.pair_span(block * np.maximum(placed.pp - 1, 1))
         shared = table * (placed.pp > 1) * workload.training

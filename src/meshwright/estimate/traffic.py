@@ -74,7 +74,7 @@ def link_traffic(
         for ring, weight in zip(rings.T.tolist(), weights.tolist(), strict=True):
             for edge, share in ring_edges(sorted(set(ring))):
                 gradients[edge] += share * weight * reduced
-        if model.tied_embeddings:
+        if model.sums_tied_table:
             for pipeline, own, held in zip(plan.pipelines, stages, groups, strict=True):
                 ranks = _data_ranks(plan, pipeline, own)
                 for edge, share in ring_edges(sorted({int(held[0]), int(held[-1])})):

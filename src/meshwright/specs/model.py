@@ -272,6 +272,11 @@ class ModelSpec:
                 counts[layer] += run.repeats
         return counts
 
+    @property
+    def sums_tied_table(self) -> bool:
+        """Whether both ends make gradients of one table, which are summed where they stand apart."""
+        return self.tied_embeddings and not (self.tuning is not None and self.tuning.freezes("embedding"))
+
     def last_layer(self) -> LayerSpec:
         """The last of them."""
         return self.runs[-1].layers[-1] if self.tuning is None else _tuned_layers(self)[-1]
