@@ -42,6 +42,14 @@ def test_thirteen_billion_parameters_fit_one_v100(mbs: int) -> None:
     assert priced("gpt3-13b", f"mbs{mbs}.rc-full", "1xV100-32", **job).fits == "no"
 
 
+@pytest.mark.parametrize("away", ["wog", "waog"])
+def test_forty_billion_parameters_fit_one_v100_with_their_weights_away(away: str) -> None:
+    """DeepSpeed, ZeRO-3 Offload, 2021-03: over 40B parameters on one GPU, with 1.5 TB of host memory."""
+    job = {"global_batch": 32, "seq_len": 1024, "dtype": "fp16", "host_ram": 1.5e12}
+    assert priced("megatron-40b", f"mbs8.rc-full.off-{away}", "1xV100-32", **job).fits == "yes"
+    assert priced("megatron-40b", "mbs1.rc-full.off-og", "1xV100-32", **job).fits == "no"
+
+
 def test_ten_billion_parameters_run_at_some_forty_teraflops() -> None:
     """The same paper's headline: 40 TFLOP/s per V100 at 10B; 13B is slower by little."""
     found = priced("gpt3-13b", "mbs2.rc-full.off-og", "1xV100-32", global_batch=32, seq_len=1024, dtype="fp16")
@@ -60,6 +68,8 @@ def test_what_does_not_fit_the_host_is_refused() -> None:
     )
     assert (large.fits, small.fits) == ("yes", "no")
     assert large.step_time_s == small.step_time_s
+    found = mw.estimate("llama-3.1-8b", "mbs1.rc-full.off-og", gpus="1xA100-40", global_batch=4)
+    assert {"A100-40 host link", "A100-40 host update"} <= {one.name for one in found.assumptions}
 
 
 def test_disks_take_what_they_are_said_to_take() -> None:

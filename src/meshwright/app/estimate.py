@@ -13,6 +13,7 @@ from meshwright.fields.job import JobFields
 from meshwright.formats.cluster import Assumption
 from meshwright.planning.axes import inexact
 from meshwright.planning.job_inputs import job_fields
+from meshwright.planning.offload import host_assumptions
 from meshwright.planning.plan_source import PlanLike, plan_question
 from meshwright.planning.reason import Reason, idle_reason
 from meshwright.planning.reasons import plan_reasons
@@ -47,6 +48,9 @@ def estimate(request: EstimateRequest) -> PlanSet | ScheduleComparison:
             gpus=job.gpus,
             tokens_per_step=job.tokens_per_step,
             price=job.price,
+            host_ram=job.host_ram,
+            nvme=job.nvme,
+            pcie=job.pcie,
             calibration=workload.calibration if job.calibration is None else job.calibration,
         )
     if request.schedule:
@@ -76,7 +80,7 @@ def priced_set(job: Job, assumptions: tuple[Assumption, ...] = (), warnings: tup
         model=job.model,
         cluster=job.cluster,
         workload=job.workload,
-        assumptions=assumptions,
+        assumptions=(*assumptions, *host_assumptions(job.cluster, priced)),
         verdict=verdict_of(
             sentence(job, priced) + (f" {run_sentence(run)}." if run else ""),
             (Reason.of("identity", text=only.identities()[0]), *plan_reasons(job, priced, None)),

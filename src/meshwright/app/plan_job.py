@@ -11,6 +11,7 @@ from meshwright.formats.cluster import Assumption
 from meshwright.planning.axes import inexact
 from meshwright.planning.job_inputs import JobInputs, job_inputs
 from meshwright.planning.objectives import QUICKEST, Aim, aim_of
+from meshwright.planning.offload import host_assumptions
 from meshwright.planning.one_kind import Found
 from meshwright.planning.one_kind_plans import OneKindPlans, one_kind_plans, pinned_notes, target_note
 from meshwright.planning.rank_map import rank_map
@@ -74,7 +75,11 @@ def plan_set(
         model=inputs.model,
         cluster=inputs.cluster,
         workload=inputs.workload,
-        assumptions=(*inputs.assumptions, *_notes(one_kind, aim, target)),
+        assumptions=(
+            *inputs.assumptions,
+            *_notes(one_kind, aim, target),
+            *host_assumptions(inputs.cluster, best.estimate),
+        ),
         verdict=verdict_of(text, _reasons(one_kind, job, aim), runner_up(best, other, aim)),
         plans=plans[:top],
         certificate=result.certificate,

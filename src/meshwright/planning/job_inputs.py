@@ -441,7 +441,7 @@ def _defaults(workload: Workload, model: ModelSpec, cluster: ClusterSpec, price:
     found.append(Assumption(name=f"{group.device.name} kernels", value=value, basis=efficiency.basis))
     found += cluster_assumptions(cluster)
     share = f"{100 * TIGHT_SHARE:.0f}%"
-    reserve = f"{share} of the memory stays free where any plan allows it, and nothing is offloaded to the host"
+    reserve = f"{share} of the memory stays free where any plan allows it, and nothing is offloaded unless asked for"
     found.append(Assumption(name="memory reserve", value=reserve, basis="assumed"))
     listed = {g.device.name: g.device.price_per_hour for g in cluster.groups if g.price_per_device_hour is None}
     for name, per_hour in listed.items() if price is None else ():

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from meshwright.errors import InputError, Problem, nearest
+from meshwright.estimate.hardware import HOST_UPDATE_BYTES_PER_S
+from meshwright.estimate.result import StepPrice
+from meshwright.formats.cluster import Assumption
+from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.row import OFFLOAD_LETTERS, offload_problems, offload_tokens
+from meshwright.units import GIGA, significant
 
 AUTO = "auto"
 IN_MEMORY = ("o", "og", "aog", "wog", "waog")
@@ -66,6 +73,28 @@ def described(token: str) -> str:
     parts = [f"{_listed(in_memory)} in host memory"] if in_memory else []
     parts += [f"{_listed(on_disks)} on NVMe"] if on_disks else []
     return ", ".join(parts) + (", updated one step behind" if "dpu" in words else "")
+
+
+def host_assumptions(cluster: ClusterSpec, estimate: StepPrice) -> Iterator[Assumption]:
+    """What a plan takes of its hosts that nobody stated: how fast copies are, and the update.
+
+    Args:
+        cluster: its groups and their hosts.
+        estimate: of the plan.
+    """
+    away = {stage.group for stage in estimate.stages if stage.host_bytes or stage.disk_bytes}
+    for group in cluster.groups:
+        if group.name not in away or group.device.unified_memory:
+            continue
+        if group.host.link_bytes_per_s is None:
+            rate = significant(group.device.host_bandwidth_bytes_per_s / GIGA)
+            basis = group.device.basis_of("host_bandwidth_bytes_per_s").basis
+            value = f"{rate} GB/s per direction between device and host (--pcie)"
+            yield Assumption(name=f"{group.name} host link", value=value, basis=basis)
+        if group.host.memory_bytes_per_s is None:
+            rate = significant(HOST_UPDATE_BYTES_PER_S / GIGA)
+            value = f"the optimizer moves {rate} GB/s of a host's memory (ram_gb_s in a cluster file)"
+            yield Assumption(name=f"{group.name} host update", value=value, basis="assumed")
 
 
 def _listed(names: list[str]) -> str:

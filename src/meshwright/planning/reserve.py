@@ -28,7 +28,7 @@ def reserve_reason(job: Job, row: PlanRow | None, estimate: StepEstimate, space:
         space: what was searched; changes its pins forbid are not looked at.
     """
     start = row or bare_row(job.plan, job.model)
-    full = estimate.fullest
+    full, offload = estimate.fullest, space.pinned("offload") is not None
     saves = row is None or row.recompute != "none"
     if start is None or not (saves or full.peak_memory_bytes > (1 - NEAR) * full.capacity_bytes):
         return None
@@ -43,10 +43,10 @@ def reserve_reason(job: Job, row: PlanRow | None, estimate: StepEstimate, space:
     best = min(tight, key=lambda one: one.time_s, default=None)
     gain = 0.0 if best is None else 1.0 - best.time_s / estimate.step_time_s
     if best is None or best.estimate is None or gain < 0 or tied(gain, estimate):
-        return Reason.of("reserve", plan=None)
+        return Reason.of("reserve", plan=None, offload=offload)
     full = best.estimate.fullest
     sizes = {"peak_bytes": full.peak_memory_bytes, "capacity_bytes": full.capacity_bytes}
-    return Reason.of("reserve", plan=best.row.format(), gain=gain, **sizes)
+    return Reason.of("reserve", plan=best.row.format(), gain=gain, offload=offload, **sizes)
 
 
 def _allowed(row: PlanRow, space: Space) -> bool:

@@ -128,11 +128,13 @@ def _cost_difference(facts: Mapping[str, Any]) -> str:
 
 
 def _reserve(facts: Mapping[str, Any]) -> str:
+    kept_out = "such plans were" if facts["offload"] else "such plans and host offload were"
     if facts["plan"] is None:
-        return "memory reserve: plans with less than 8% free and host offload were not searched; `check` prices them"
+        kept_out = kept_out.replace("such plans", "plans with less than 8% free")
+        return f"memory reserve: {kept_out} not searched; `check` prices them"
     return (
         f"memory reserve: {facts['plan']} is {percent(facts['gain'])} faster with less than 8% free "
-        f"({of_capacity(facts['peak_bytes'], facts['capacity_bytes'])}); such plans and host offload were not searched"
+        f"({of_capacity(facts['peak_bytes'], facts['capacity_bytes'])}); {kept_out} not searched"
     )
 
 
