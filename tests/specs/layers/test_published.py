@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+import meshwright as mw
 from meshwright.errors import InputError
 from meshwright.library import models
 from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import layer_work
 from meshwright.specs.layers import Indexer
-from meshwright.specs.model import ModelSpec
+from meshwright.specs.model import LayerSpec, ModelSpec
 from tests.specs.layers.published import (
     PUBLISHED,
     deepseek_v4_flash,
@@ -74,3 +75,19 @@ def test_copies_of_the_residual_stream_pass_between_stages_and_merge_before_the_
     assert edge_work(model, "head").parameters == model.head_parameters == 129280 * 4096 + 4096 + 4 * 4 * 4096 + 5
     with pytest.raises(InputError, match="residuals"):
         replace(layer, parallel_block=True)
+
+
+def test_a_prediction_module_may_be_a_layer_of_its_own_shape() -> None:
+    """Nemotron-3 Super predicts one token more by attention and experts in one layer; its other layers are single."""
+    model = nemotron_3_super()
+    parts = {kind.attention.kind: kind.attention for kind in model.kinds()}
+    experts = next(kind.mlp for kind in model.kinds() if not kind.mlp.absent)
+    module = LayerSpec(attention=parts["grouped"], mlp=experts)
+    more = replace(model, mtp_layers=1, mtp_layer=module)
+    assert more.parameters == model.parameters
+    assert more.mtp_parameters == module.parameters(4096) + 2 * 4096**2 + 3 * 4096
+    how = {"cluster": "8x8xH100", "global_batch": 128, "seq_len": 4096}
+    both = [mw.estimate(one, "tp2.pp4.ep8.dp8.z1.mbs1.rc-full", **how)[0].estimate for one in (model, more)]
+    assert both[0].step_time_s < both[1].step_time_s
+    with pytest.raises(InputError, match="mtp_layer"):
+        replace(model, mtp_layer=module)
