@@ -14,9 +14,7 @@ from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.formats.huggingface.decoder import read_decoder
 from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.fields import Fields, show
-from meshwright.formats.huggingface.nested import TEXT_ONLY, find_text
-from meshwright.formats.huggingface.tower import section
-from meshwright.formats.huggingface.vision import tower_of, with_tower, without_tower
+from meshwright.formats.huggingface.nested import TEXT_ONLY, TOWERS, find_text
 from meshwright.specs.model import ModelSpec
 
 __all__ = ["FAMILIES", "read_config"]
@@ -233,10 +231,13 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
         )
     said = config.get("model_type")
     if isinstance(said, str) and said in WHOLE:
+        from meshwright.formats.huggingface.tower import section
+
         file, _, function = WHOLE[said].partition(".")
         whole: ModelSpec = getattr(import_module(f"{__name__}.{file}"), function)(section(config, name))
         return replace(whole, source=source or whole.source)
-    text = find_text(without_tower(config), name, FAMILIES)
+    vision = import_module(f"{__name__}.vision") if any(config.get(key) is not None for key in TOWERS) else None
+    text = find_text(config if vision is None else vision.without_tower(config), name, FAMILIES)
     if text.said in REFUSED:
         problem = Problem(
             what=f"model {name}: model_type is {show(text.said)}",
@@ -257,7 +258,7 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
             ),
             code="MW204",
         )
-    tower = tower_of(config, name, model.hidden)
+    tower = None if vision is None else vision.tower_of(config, name, model.hidden)
     notes = model.notes
     if not known:
         from meshwright.formats.huggingface.generic import assumed
@@ -266,7 +267,10 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
     if text.towers and tower is None:
         notes = (*notes, TEXT_ONLY)
     model = replace(model, source=source or model.source, notes=notes)
-    return model if tower is None else with_tower(model, tower, sound=config.get("audio_config") is not None)
+    if vision is None or tower is None:
+        return model
+    seeing: ModelSpec = vision.with_tower(model, tower, sound=config.get("audio_config") is not None)
+    return seeing
 
 
 def _family(said: str) -> tuple[Family, str]:

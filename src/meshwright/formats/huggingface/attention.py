@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from meshwright.formats.huggingface.fields import Fields
-from meshwright.formats.huggingface.indexers import read_indexers
 from meshwright.specs.layers import Attention, LatentAttention
+from meshwright.specs.layers.indexer import Indexer
 
 SLIDES: dict[str, Callable[[int, Fields], bool]] = {
     "all": lambda number, fields: True,
@@ -38,7 +38,11 @@ def read_attention(fields: Fields, hidden: int, layers: int) -> AttentionKinds:
         hidden: width of the residual stream.
         layers: how many there are.
     """
-    indexers = read_indexers(fields, layers)
+    indexers: list[Indexer | None] = [None] * layers
+    if fields.given("index_topk") or fields.given("sparse_attention_config"):
+        from meshwright.formats.huggingface.indexers import read_indexers
+
+        indexers = read_indexers(fields, layers)
     if fields.given("kv_lora_rank"):
         latent = _latent(fields)
         latents = tuple(replace(latent, indexer=indexer) for indexer in indexers)
