@@ -142,6 +142,18 @@ def test_forward_only_is_quicker_and_smaller(case: Case) -> None:
     assert all(memory(stage, "gradients", "optimizer", "activations") == 0 for stage in forward.stages)
 
 
+@given(cases())
+def test_gradients_that_leave_as_they_come_leave_at_most_a_layers(case: Case) -> None:
+    streamed = case.with_row(offload="og")
+    assume(not streamed.problems())
+    kept, left = case.with_row(offload="o").estimate(), streamed.estimate()
+    for before, after in zip(kept.stages, left.stages, strict=True):
+        layer = max(memory(before, "gradients"), 1.0)
+        assert memory(after, "gradients") <= layer or case.row.sharding == "z2"
+        assert after.host_bytes == before.host_bytes > 0
+    assert_never_slower(case.with_row(offload="").estimate(), left)
+
+
 @given(cases(), st.sampled_from(["o", "a", "w"]))
 def test_offload_lowers_its_memory_and_not_the_time(case: Case, letter: str) -> None:
     without = case.with_row(offload="").estimate()

@@ -117,9 +117,10 @@ def worker_bytes(load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware
     gradients = dense.gradients * load.dense_parameters + experts.gradients * load.expert_parameters
     optimizer = dense.optimizer * load.dense_parameters + experts.optimizer * load.expert_parameters
     optimizer = optimizer + dense.states * load.dense_state_bytes + experts.states * load.expert_state_bytes
-    # The gradients of one layer wait for their turn to leave.
+    # The gradients of one layer wait for their turn to leave; with zero 3 these are the unsharded ones below.
     gradients = gradients + (
         sharding.away("gradients")
+        * (1.0 - sharded)
         * sharding.reduced_bytes(precision)
         * (load.largest_dense + load.largest_expert)
         * workload.training
