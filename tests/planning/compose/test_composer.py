@@ -12,9 +12,9 @@ from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
 from meshwright.planning.compose.composer import Composer
-from meshwright.planning.compose.execution_plan import native_plan
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.pipeline_sets import blended, whole
+from meshwright.planning.compose.sources.native.execution import native_plan
 from meshwright.planning.compose.sources.native.split import SplitPipeline, SplitStage, group_of, split_pipeline
 from meshwright.planning.job_inputs import JobInputs, job_inputs
 from meshwright.planning.mixed.native import NativeSource

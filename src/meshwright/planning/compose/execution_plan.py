@@ -1,91 +1,57 @@
-"""A pipeline set of native pipelines as the one plan."""
+"""Pipelines of stages on numbered devices as the one plan, whichever source they come from."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from itertools import accumulate
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
-from meshwright.planning.compose.pipeline_sets import PipelineSet
-from meshwright.planning.compose.sources.native.split import SplitPipeline, group_of
-from meshwright.schedules.plan_rows import plan_of
-from meshwright.specs.cluster import ClusterSpec
-from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Schedule, Worker
+from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, StrategyRun, Worker
 from meshwright.specs.strategy import LayerStrategy
 
 
-def native_plan(one_set: PipelineSet[SplitPipeline], cluster: ClusterSpec) -> ExecutionPlan:
-    """The plan of a pipeline set with whole micro-batches.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageLayers:
+    """Layers that stand together on one worker, the first of them and which strategies they have."""
 
-    Devices of each group are handed out by falling size of stage.
-    A stage that starts at a multiple of its size has whole nodes and domains; smaller ones behind it do too.
-
-    Args:
-        one_set: pipelines and their micro-batches.
-        cluster: whose groups the islands are.
-    """
-    starts = _starts(one_set.pipelines, cluster)
-    strategies: dict[LayerStrategy, int] = {}
-    pipelines = tuple(
-        _pipeline(pipeline, round(share), own, strategies)
-        for pipeline, share, own in zip(one_set.pipelines, one_set.shares, starts, strict=True)
-    )
-    return ExecutionPlan(strategies=tuple(strategies), pipelines=pipelines)
+    virtual_stage: int
+    first: int
+    strategies: Sequence[LayerStrategy]
+    runs: Sequence[StrategyRun]
+    """Of these layers, strategies by their number above; none where the stage holds an end of the model alone."""
 
 
-def _starts(pipelines: Sequence[SplitPipeline], cluster: ClusterSpec) -> list[dict[int, int]]:
-    """First device of each pipeline on each of its islands."""
-    free = dict(enumerate(accumulate((group.devices for group in cluster.groups[:-1]), initial=0)))
-    starts: list[dict[int, int]] = [{} for _ in pipelines]
-    sizes = sorted(
-        {(-stage.devices, number, stage.island) for number, one in enumerate(pipelines) for stage in one.stages}
-    )
-    for _, number, island in sizes:
-        if island not in starts[number]:
-            starts[number][island] = free[island]
-            free[island] += pipelines[number].devices_on(island)
-    return starts
+@dataclass(frozen=True, slots=True)
+class PlanBuilder:
+    """Strategies of a plan, numbered as they are met, and the workers and pipelines that have them."""
 
+    strategies: dict[LayerStrategy, int] = field(default_factory=dict)
 
-def _pipeline(
-    pipeline: SplitPipeline, micro_batches: int, free: dict[int, int], strategies: dict[LayerStrategy, int]
-) -> Pipeline:
-    firsts, count = _firsts(pipeline.layers), len(pipeline.stages)
-    workers = []
-    for index, stage in enumerate(pipeline.stages):
-        chunks = []
-        for virtual in range(index, len(pipeline.layers), count):
-            layers, first = pipeline.layers[virtual], firsts[virtual]
-            own = plan_of(stage.options.plan_row(stage.row, layers), (layers,))
-            number = [strategies.setdefault(strategy, len(strategies)) for strategy in own.strategies]
-            runs = own.pipelines[0].workers[0].chunks[0].runs
-            chunks.append(
-                Chunk(
-                    virtual_stage=virtual,
-                    layers=((first, first + layers - 1),),
-                    runs=tuple(replace(run, strategy=number[run.strategy]) for run in runs),
-                    embedding=virtual == 0,
-                    head=virtual == len(pipeline.layers) - 1,
-                )
-            )
-        start = free[stage.island]
-        free[stage.island] = start + stage.devices
-        workers.append(Worker(devices=((start, start + stage.devices - 1),), chunks=tuple(chunks)))
-    return Pipeline(
-        micro_batch=int(pipeline.stages[0].options.grid.mbs[pipeline.stages[0].row]),
-        num_micro_batches=micro_batches,
-        workers=tuple(workers),
-        schedule=_schedule(pipeline, micro_batches),
-    )
+    def worker(self, first_device: int, devices: int, held: Iterable[StageLayers], stages: int) -> Worker:
+        """A worker on consecutive devices.
 
+        Args:
+            first_device: by number in the cluster.
+            devices: of the worker.
+            held: its chunks in order.
+            stages: virtual stages of the pipeline, of which the first has the embedding and the last the head.
+        """
+        return Worker(
+            devices=((first_device, first_device + devices - 1),),
+            chunks=tuple(self._chunk(layers, stages) for layers in held),
+        )
 
-def _schedule(pipeline: SplitPipeline, micro_batches: int) -> Schedule:
-    """1F1B, or interleaved 1F1B in the smallest groups that leave no short one over."""
-    if pipeline.chunks == 1:
-        return Schedule()
-    group = group_of(len(pipeline.stages), micro_batches)
-    return Schedule(name="interleaved", parameters=() if group == len(pipeline.stages) else (("group", group),))
+    def _chunk(self, held: StageLayers, stages: int) -> Chunk:
+        number = [self.strategies.setdefault(strategy, len(self.strategies)) for strategy in held.strategies]
+        count = sum(run.layers for run in held.runs)
+        return Chunk(
+            virtual_stage=held.virtual_stage,
+            layers=((held.first, held.first + count - 1),) if count else (),
+            runs=tuple(StrategyRun(layers=run.layers, strategy=number[run.strategy]) for run in held.runs),
+            embedding=held.virtual_stage == 0,
+            head=held.virtual_stage == stages - 1,
+        )
 
-
-def _firsts(layers: Sequence[int]) -> list[int]:
-    return list(accumulate(layers[:-1], initial=0))
+    def plan(self, pipelines: Iterable[Pipeline]) -> ExecutionPlan:
+        """The plan of these pipelines, made of workers of this builder."""
+        made = tuple(pipelines)
+        return ExecutionPlan(strategies=tuple(self.strategies), pipelines=made)

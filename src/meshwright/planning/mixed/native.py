@@ -11,10 +11,10 @@ from meshwright.estimate.price import check_plan, estimate_of
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.ops.counts import trained_parameters
 from meshwright.planning.compose.composer import Composer
-from meshwright.planning.compose.execution_plan import native_plan
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.pipeline_sets import PipelineSet, whole
 from meshwright.planning.compose.sources.native.bound import least_step_s
+from meshwright.planning.compose.sources.native.execution import native_plan
 from meshwright.planning.compose.sources.native.pipelines import THOROUGH, SequenceEffort
 from meshwright.planning.compose.sources.native.split import SplitPipeline
 from meshwright.planning.costing import SECONDS_PER_HOUR

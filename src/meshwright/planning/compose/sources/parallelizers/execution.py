@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import accumulate
 
+from meshwright.planning.compose.execution_plan import PlanBuilder, StageLayers
 from meshwright.planning.compose.pipeline_sets import PipelineSet
 from meshwright.planning.compose.sources.parallelizers.slice_pipelines import SlicePipeline
 from meshwright.specs.cluster import ClusterSpec
-from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, StrategyRun, Worker
-from meshwright.specs.strategy import LayerStrategy
+from meshwright.specs.plan import ExecutionPlan, Pipeline, Worker
 
 
 def sliced_plan(one_set: PipelineSet[SlicePipeline], cluster: ClusterSpec) -> ExecutionPlan:
@@ -22,31 +22,21 @@ def sliced_plan(one_set: PipelineSet[SlicePipeline], cluster: ClusterSpec) -> Ex
         cluster: whose groups the islands are.
     """
     free = dict(enumerate(accumulate(group.devices for group in cluster.groups)))
-    strategies: dict[LayerStrategy, int] = {}
-    pipelines = tuple(
-        _pipeline(pipeline, round(share), free, strategies)
+    builder = PlanBuilder()
+    return builder.plan(
+        _pipeline(pipeline, round(share), free, builder)
         for pipeline, share in zip(one_set.pipelines, one_set.shares, strict=True)
     )
-    return ExecutionPlan(strategies=tuple(strategies), pipelines=pipelines)
 
 
-def _pipeline(
-    pipeline: SlicePipeline, micro_batches: int, free: dict[int, int], strategies: dict[LayerStrategy, int]
-) -> Pipeline:
+def _pipeline(pipeline: SlicePipeline, micro_batches: int, free: dict[int, int], builder: PlanBuilder) -> Pipeline:
     workers: list[Worker] = []
     stages = pipeline.stages
     for place, stage in reversed(list(enumerate(stages))):
         free[stage.group] -= stage.devices
-        first = free[stage.group]
-        number = [strategies.setdefault(strategy, len(strategies)) for strategy in stage.plan.strategies]
-        chunk = Chunk(
-            virtual_stage=place,
-            layers=((stage.first, stage.last),),
-            runs=tuple(StrategyRun(layers=run.layers, strategy=number[run.strategy]) for run in stage.plan.runs),
-            embedding=place == 0,
-            head=place == len(stages) - 1,
-        )
-        workers.insert(0, Worker(devices=((first, first + stage.plan.devices - 1),), chunks=(chunk,)))
+        plan = stage.plan
+        held = StageLayers(virtual_stage=place, first=stage.first, strategies=plan.strategies, runs=plan.runs)
+        workers.insert(0, builder.worker(free[stage.group], plan.devices, [held], len(stages)))
     leading = stages[0].plan
     ranks = leading.strategies[leading.runs[0].strategy].dp
     return Pipeline(micro_batch=pipeline.wave // ranks, num_micro_batches=micro_batches, workers=tuple(workers))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from meshwright.planning.compose.execution_plan import PlanBuilder, StageLayers
 from meshwright.planning.compose.sources.profiles.pipeline_set import PipelineShape, ShapeSet, StageShape
-from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, StrategyRun, Worker
+from meshwright.specs.plan import ExecutionPlan, Pipeline, StrategyRun
 from meshwright.specs.strategy import DataParallel, LayerStrategy, Tensor1D
 
 PROFILED = 0
@@ -28,47 +29,32 @@ def execution_plan(
     pipelines = [
         (part.shape, sizes) for part, each in zip(one_set.parts, shares, strict=True) for sizes in each if sizes
     ]
-    devices = _placed([shape for shape, _ in pipelines], first_device)
-    strategies: dict[LayerStrategy, int] = {}
-    made = tuple(
-        _pipeline(shape, sizes, held, strategies) for (shape, sizes), held in zip(pipelines, devices, strict=True)
+    builder, firsts = PlanBuilder(), _placed([shape for shape, _ in pipelines], first_device)
+    return builder.plan(
+        _pipeline(shape, sizes, first, builder) for (shape, sizes), first in zip(pipelines, firsts, strict=True)
     )
-    return ExecutionPlan(strategies=tuple(strategies), pipelines=made)
 
 
-def _placed(
-    shapes: Sequence[PipelineShape], first_device: Mapping[str, int]
-) -> list[list[tuple[tuple[int, int], ...]]]:
-    """Device ranges of each stage of each pipeline."""
+def _placed(shapes: Sequence[PipelineShape], first_device: Mapping[str, int]) -> list[list[int]]:
+    """First device of each stage of each pipeline."""
     free = dict(first_device)
     wanted = [(stage, p, s) for p, shape in enumerate(shapes) for s, stage in enumerate(shape.stages)]
-    placed: list[list[tuple[tuple[int, int], ...]]] = [[()] * len(shape.stages) for shape in shapes]
+    placed = [[0] * len(shape.stages) for shape in shapes]
     for stage, p, s in sorted(wanted, key=lambda one: -one[0].tp):
-        first = free[stage.device]
-        free[stage.device] = first + stage.devices
-        placed[p][s] = ((first, first + stage.devices - 1),)
+        placed[p][s] = free[stage.device]
+        free[stage.device] += stage.devices
     return placed
 
 
 def _pipeline(
-    shape: PipelineShape,
-    sizes: tuple[int, ...],
-    devices: Sequence[tuple[tuple[int, int], ...]],
-    strategies: dict[LayerStrategy, int],
+    shape: PipelineShape, sizes: tuple[int, ...], first_devices: Sequence[int], builder: PlanBuilder
 ) -> Pipeline:
     workers = []
-    for index, (stage, held) in enumerate(zip(shape.stages, devices, strict=True)):
-        strategy = strategies.setdefault(_strategy(stage), len(strategies))
+    for index, (stage, first_device) in enumerate(zip(shape.stages, first_devices, strict=True)):
         first, last = block_range(shape, index)
-        blocks = last - first + 1
-        chunk = Chunk(
-            virtual_stage=index,
-            layers=((first, last),) if blocks else (),
-            runs=(StrategyRun(layers=blocks, strategy=strategy),) if blocks else (),
-            embedding=index == 0,
-            head=index == len(shape.stages) - 1,
-        )
-        workers.append(Worker(devices=held, chunks=(chunk,)))
+        runs = (StrategyRun(layers=last - first + 1, strategy=0),) if last >= first else ()
+        held = StageLayers(virtual_stage=index, first=first, strategies=(_strategy(stage),), runs=runs)
+        workers.append(builder.worker(first_device, stage.devices, [held], len(shape.stages)))
     ranks = shape.stages[0].replicas
     return Pipeline(
         micro_batch=shape.micro_batch // ranks,
