@@ -144,5 +144,6 @@ class ShardingTable:
         return self._picked(lambda values: values[choices][:, row, None])
 
     def _picked(self, pick: Callable[[np.ndarray], np.ndarray]) -> ShardingColumns:
-        found: dict[str, Any] = {f.name: getattr(self.columns, f.name) for f in fields(ShardingColumns)}
-        return ShardingColumns(**{name: None if values is None else pick(values) for name, values in found.items()})
+        found = {f.name: getattr(self.columns, f.name) for f in fields(ShardingColumns)}
+        picked: dict[str, Any] = {name: None if values is None else pick(values) for name, values in found.items()}
+        return ShardingColumns(**picked)
