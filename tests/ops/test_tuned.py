@@ -107,3 +107,10 @@ def test_embedding_and_head_of_a_tied_table_are_frozen_together() -> None:
     assert model.tied_embeddings
     for part in ("embedding", "head"):
         assert not any(op.trained for op in edge_work(model, part).ops if isinstance(op, (Linear, Vector)))  # type: ignore[arg-type]
+
+
+def test_what_adapters_keep_is_made_again_with_the_module_they_stand_in() -> None:
+    work = work_of(with_lora("llama-3.1-8b", 16, "down_proj", "o_proj", dropout=0.1, dora=True))
+    freed = {one.name: one.freed_by for one in work.kept if " adapter " in one.name}
+    assert {by for name, by in freed.items() if name.startswith("mlp down")} == {("mlp",)}
+    assert {by for name, by in freed.items() if name.startswith("attention out")} == {()}

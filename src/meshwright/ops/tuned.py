@@ -105,7 +105,8 @@ def _adapter(op: Linear, module: Module, lora: Lora) -> tuple[list[Op], list[Kep
     width_out = sum(units * width for units, width in module.outputs)
     into, out = _INTO.get(op.split, "sequence"), _OUT.get(op.split, "sequence")
     middle: Region = into if op.experts else "sequence"
-    kept = [Kept(name=f"{name} middle", elements=rank, role="activation", region=middle, tokens=op.tokens)]
+    beside = {"freed_by": (op.module,) if op.module else (), "tokens": op.tokens}
+    kept = [Kept(name=f"{name} middle", elements=rank, role="activation", region=middle, **beside)]  # type: ignore[arg-type]
     # Inputs are dropped with a mask of one byte; their gradients are added to those of the product beside.
     drops = 2.5 * (lora.dropout > 0)
     ops: list[Op] = [
@@ -120,8 +121,9 @@ def _adapter(op: Linear, module: Module, lora: Lora) -> tuple[list[Op], list[Kep
         )
     ]
     if lora.dropout:
-        kept.append(Kept(name=f"{name} dropped input", elements=width_in, role="activation", region=into))
-        kept.append(Kept(name=f"{name} mask", elements=width_in, role="mask", region=into))
+        dropped = {"elements": width_in, "region": into, **beside}
+        kept.append(Kept(name=f"{name} dropped input", role="activation", **dropped))  # type: ignore[arg-type]
+        kept.append(Kept(name=f"{name} mask", role="mask", **dropped))  # type: ignore[arg-type]
     shared = {"module": op.module, "adapter": True, "experts": op.experts, "tokens": op.tokens}
     heads = {"column": up, "row": down}.get(op.split)
     ops.append(
@@ -170,5 +172,6 @@ def _adapter(op: Linear, module: Module, lora: Lora) -> tuple[list[Op], list[Kep
                 exact=True,
             )
         )
-        kept.append(Kept(name=f"{name} product", elements=width_out, role="activation", region=out))
+        product = {"elements": width_out, "region": out, **beside}
+        kept.append(Kept(name=f"{name} product", role="activation", **product))  # type: ignore[arg-type]
     return ops, kept
