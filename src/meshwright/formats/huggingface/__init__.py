@@ -235,6 +235,7 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
 
         file, _, function = WHOLE[said].partition(".")
         whole: ModelSpec = getattr(import_module(f"{__name__}.{file}"), function)(section(config, name))
+        _check_size(whole)
         return replace(whole, source=source or whole.source)
     vision = import_module(f"{__name__}.vision") if any(config.get(key) is not None for key in TOWERS) else None
     text = find_text(config if vision is None else vision.without_tower(config), name, FAMILIES)
@@ -249,15 +250,7 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
     known = text.said in FAMILIES
     fields = Fields(text.config, name=name, family=family, outer=text.outer, path=text.path, known=known)
     model = read_decoder(fields, family, called)
-    if model.parameters > MAX_PARAMETERS:
-        raise InputError(
-            Problem(
-                what=f"model {name}: has {model.parameters:.3g} parameters",
-                why=f"more than {MAX_PARAMETERS:.0e} cannot be meant",
-                fix="check hidden_size, intermediate_size, num_hidden_layers and the number of experts",
-            ),
-            code="MW204",
-        )
+    _check_size(model)
     tower = None if vision is None else vision.tower_of(config, name, model.hidden)
     notes = model.notes
     if not known:
@@ -271,6 +264,23 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
         return model
     seeing: ModelSpec = vision.with_tower(model, tower, sound=config.get("audio_config") is not None)
     return seeing
+
+
+def _check_size(model: ModelSpec) -> None:
+    """Refuse more parameters than anybody means.
+
+    Raises:
+        InputError: it has more.
+    """
+    if model.parameters > MAX_PARAMETERS:
+        raise InputError(
+            Problem(
+                what=f"model {model.name}: has {model.parameters:.3g} parameters",
+                why=f"more than {MAX_PARAMETERS:.0e} cannot be meant",
+                fix="check hidden_size, intermediate_size, num_hidden_layers and the number of experts",
+            ),
+            code="MW204",
+        )
 
 
 def _family(said: str) -> tuple[Family, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshwright.formats.huggingface.fields import MAX_VOCAB, Fields
+from meshwright.formats.huggingface.fields import MAX_LAYERS, MAX_VOCAB, Fields
 from meshwright.formats.huggingface.tower import VISION, Block, heads_of, nested
 from meshwright.formats.huggingface.vision_fixed import clip_stream
 from meshwright.specs.layers import Attention
@@ -40,7 +40,7 @@ def siglip(fields: Fields) -> ModelSpec:
     """SigLIP: no class token; an attention head pools the patches, and text is read both ways (Zhai et al. 2023)."""
     vision = nested(fields, "vision_config")
     hidden = vision.whole("hidden_size", default=768)
-    layers = vision.whole("num_hidden_layers", default=12)
+    layers = vision.whole("num_hidden_layers", default=12, high=MAX_LAYERS)
     heads = heads_of(vision, hidden, "num_attention_heads", default=12)
     ffn = vision.whole("intermediate_size", default=3072)
     size, patch = vision.whole("image_size", default=224), vision.whole("patch_size", default=16)
@@ -82,7 +82,7 @@ def _text(fields: Fields, width: int, *, spans: int, causal: bool) -> tuple[Stre
         causal: whether tokens see earlier ones only.
     """
     hidden = fields.whole("hidden_size", default=512 if causal else 768)
-    layers = fields.whole("num_hidden_layers", default=12)
+    layers = fields.whole("num_hidden_layers", default=12, high=MAX_LAYERS)
     heads = heads_of(fields, hidden, "num_attention_heads", default=8 if causal else 12)
     ffn = fields.whole("intermediate_size", default=2048 if causal else 3072)
     vocab = fields.whole("vocab_size", default=49408 if causal else 32000, high=MAX_VOCAB)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from meshwright.formats.huggingface.fields import MAX_VOCAB, Fields
+from meshwright.formats.huggingface.fields import MAX_LAYERS, MAX_VOCAB, Fields
 from meshwright.specs.layers import Attention, CrossAttention, DenseMlp
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 from meshwright.specs.streams import Images, Projection, Stream
@@ -80,8 +80,8 @@ def t5(fields: Fields) -> ModelSpec:
     hidden = fields.whole("d_model")
     heads, head_dim = fields.whole("num_heads"), fields.whole("d_kv")
     width = fields.whole("d_ff")
-    layers = fields.whole("num_layers")
-    behind = fields.whole("num_decoder_layers", default=layers)
+    layers = fields.whole("num_layers", high=MAX_LAYERS)
+    behind = fields.whole("num_decoder_layers", default=layers, high=MAX_LAYERS)
     vocab = fields.whole("vocab_size", high=MAX_VOCAB)
     buckets = fields.whole("relative_attention_num_buckets", default=T5_BUCKETS)
     known = ("relu", "gated-gelu", "gated-silu", "gelu")
@@ -117,7 +117,7 @@ def t5(fields: Fields) -> ModelSpec:
 def bart(fields: Fields) -> ModelSpec:
     """BART: LayerNorm, biases, learned positions on both sides (Lewis et al. 2019, arXiv 1910.13461)."""
     hidden, vocab = fields.whole("d_model"), fields.whole("vocab_size", high=MAX_VOCAB)
-    layers, behind = fields.whole("encoder_layers"), fields.whole("decoder_layers")
+    layers, behind = fields.whole("encoder_layers", high=MAX_LAYERS), fields.whole("decoder_layers", high=MAX_LAYERS)
     heads = fields.whole("encoder_attention_heads"), fields.whole("decoder_attention_heads")
     widths = fields.whole("encoder_ffn_dim"), fields.whole("decoder_ffn_dim")
     longest = fields.whole("max_position_embeddings", default=1024)
@@ -151,7 +151,7 @@ def bart(fields: Fields) -> ModelSpec:
 def whisper(fields: Fields) -> ModelSpec:
     """Whisper: two convolutions over frames of 10 ms, one of stride 2 (Radford et al. 2022, arXiv 2212.04356)."""
     hidden, vocab = fields.whole("d_model"), fields.whole("vocab_size", high=MAX_VOCAB)
-    layers, behind = fields.whole("encoder_layers"), fields.whole("decoder_layers")
+    layers, behind = fields.whole("encoder_layers", high=MAX_LAYERS), fields.whole("decoder_layers", high=MAX_LAYERS)
     heads = fields.whole("encoder_attention_heads"), fields.whole("decoder_attention_heads")
     widths = fields.whole("encoder_ffn_dim"), fields.whole("decoder_ffn_dim")
     mel = fields.whole("num_mel_bins", default=80)

@@ -89,7 +89,7 @@ def side_of(fields: Fields, key: str, default: int) -> int:
     value = fields.raw(key)
     if not isinstance(value, (list, tuple)):
         return fields.whole(key, default=default)
-    if len(set(value)) != 1:
+    if not value or any(one != value[0] for one in value):
         fields.problem(key, value, "must be one number of pixels: images are square")
         return default
     return section({key: value[0]}, fields.name).whole(key, default=default)

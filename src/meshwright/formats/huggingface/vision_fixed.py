@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshwright.formats.huggingface.fields import Fields
+from meshwright.formats.huggingface.fields import MAX_LAYERS, Fields
 from meshwright.formats.huggingface.tower import (
     TILES,
     VISION,
@@ -37,7 +37,7 @@ def clip_stream(
         A layer, how many there are, and the stream.
     """
     hidden = fields.whole("hidden_size", default=768)
-    layers = fields.whole("num_hidden_layers", default=12)
+    layers = fields.whole("num_hidden_layers", default=12, high=MAX_LAYERS)
     heads = heads_of(fields, hidden, "num_attention_heads", default=12)
     width = fields.whole("intermediate_size", default=3072)
     size, patch = fields.whole("image_size", default=224), fields.whole("patch_size", default=32)
@@ -112,7 +112,7 @@ def phi3_v(fields: Fields, outer: Fields, text: int) -> Tower:
 def gemma3(fields: Fields, outer: Fields, text: int) -> Tower:
     """Gemma 3: SigLIP at 896 pixels, averaged to 256 tokens (Gemma team 2025, arXiv 2503.19786)."""
     hidden = fields.whole("hidden_size", default=768)
-    layers = fields.whole("num_hidden_layers", default=12)
+    layers = fields.whole("num_hidden_layers", default=12, high=MAX_LAYERS)
     heads = heads_of(fields, hidden, "num_attention_heads", default=12)
     width = fields.whole("intermediate_size", default=3072)
     size, patch = fields.whole("image_size", default=224), fields.whole("patch_size", default=16)
@@ -136,7 +136,7 @@ def gemma3(fields: Fields, outer: Fields, text: int) -> Tower:
 def internvl(fields: Fields, outer: Fields, text: int) -> Tower:
     """InternVL: tiles of 448 pixels, 2 x 2 patches shuffled into one (Chen et al. 2024, arXiv 2404.16821)."""
     hidden = fields.whole("hidden_size", default=1024)
-    layers = fields.whole("num_hidden_layers", default=24)
+    layers = fields.whole("num_hidden_layers", default=24, high=MAX_LAYERS)
     heads = heads_of(fields, hidden, "num_attention_heads", default=16)
     width = fields.whole("intermediate_size", default=4096)
     size, patch = side_of(fields, "image_size", 448), side_of(fields, "patch_size", 14)
@@ -171,7 +171,7 @@ def internvl(fields: Fields, outer: Fields, text: int) -> Tower:
 def llama4(fields: Fields, outer: Fields, text: int) -> Tower:
     """Llama 4: tiles of 336 pixels, 2 x 2 patches shuffled into one token (Meta, Llama 4 model card, 2025)."""
     hidden = fields.whole("hidden_size", default=768)
-    layers = fields.whole("num_hidden_layers", default=34)
+    layers = fields.whole("num_hidden_layers", default=34, high=MAX_LAYERS)
     heads = heads_of(fields, hidden, "num_attention_heads", default=16)
     width = fields.whole("intermediate_size", default=5632)
     size, patch = fields.whole("image_size", default=448), fields.whole("patch_size", default=14)
@@ -203,7 +203,8 @@ def mllama(fields: Fields, outer: Fields, text: int) -> Tower:
     section 7.
     """
     hidden = fields.whole("hidden_size", default=1280)
-    local, last = fields.whole("num_hidden_layers", default=32), fields.whole("num_global_layers", default=8)
+    local = fields.whole("num_hidden_layers", default=32, high=MAX_LAYERS)
+    last = fields.whole("num_global_layers", default=8, high=MAX_LAYERS)
     heads = heads_of(fields, hidden, "attention_heads", "num_attention_heads", default=16)
     width = fields.whole("intermediate_size", default=5120)
     size, patch = fields.whole("image_size", default=560), fields.whole("patch_size", default=14)

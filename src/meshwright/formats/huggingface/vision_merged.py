@@ -5,7 +5,7 @@ Neighbouring patches are merged into one token of the text by the projector.
 
 from __future__ import annotations
 
-from meshwright.formats.huggingface.fields import Fields, fold
+from meshwright.formats.huggingface.fields import MAX_LAYERS, Fields, fold
 from meshwright.formats.huggingface.tower import VISION, WINDOWS, Block, Tower, heads_of, nested
 from meshwright.specs.model import LayerRun
 from meshwright.specs.streams import Images, Projection, Stream
@@ -30,7 +30,8 @@ def _pixels(fields: Fields, patch: int, hidden: int, *, bias: bool, default: int
 def qwen2_vl(fields: Fields, outer: Fields, text: int) -> Tower:
     """Qwen2-VL: LayerNorm, a plain MLP, full attention (Wang et al. 2024, arXiv 2409.12191)."""
     hidden = fields.whole("embed_dim", default=1280)
-    layers, heads = fields.whole("depth", default=32), heads_of(fields, hidden, "num_heads", default=16)
+    layers = fields.whole("depth", default=32, high=MAX_LAYERS)
+    heads = heads_of(fields, hidden, "num_heads", default=16)
     patch = fields.whole("patch_size", "spatial_patch_size", default=14)
     merge = fields.whole("spatial_merge_size", default=2)
     ratio = fields.whole("mlp_ratio", default=4)
@@ -55,7 +56,8 @@ def qwen2_5_vl(fields: Fields, outer: Fields, text: int) -> Tower:
     A window is 112 pixels a side: 64 patches of 14 pixels, of which those at the edge of an image hold fewer.
     """
     hidden = fields.whole("hidden_size", default=3584)
-    layers, heads = fields.whole("depth", default=32), heads_of(fields, hidden, "num_heads", default=16)
+    layers = fields.whole("depth", default=32, high=MAX_LAYERS)
+    heads = heads_of(fields, hidden, "num_heads", default=16)
     width = fields.whole("intermediate_size", default=3420)
     patch = fields.whole("patch_size", "spatial_patch_size", default=14)
     merge = fields.whole("spatial_merge_size", default=2)
@@ -85,7 +87,8 @@ def qwen3_vl(fields: Fields, outer: Fields, text: int) -> Tower:
     Source: Qwen3-VL technical report, arXiv 2511.21631, section 2.
     """
     hidden = fields.whole("hidden_size", default=1152)
-    layers, heads = fields.whole("depth", default=27), heads_of(fields, hidden, "num_heads", default=16)
+    layers = fields.whole("depth", default=27, high=MAX_LAYERS)
+    heads = heads_of(fields, hidden, "num_heads", default=16)
     width = fields.whole("intermediate_size", default=4304)
     patch, merge = fields.whole("patch_size", default=16), fields.whole("spatial_merge_size", default=2)
     positions = fields.whole("num_position_embeddings", default=2304)
@@ -114,7 +117,7 @@ def pixtral(fields: Fields) -> tuple[Block, int, Stream]:
         A layer, how many there are, and the stream without a projector.
     """
     hidden = fields.whole("hidden_size", default=1024)
-    layers = fields.whole("num_hidden_layers", default=24)
+    layers = fields.whole("num_hidden_layers", default=24, high=MAX_LAYERS)
     heads = heads_of(fields, hidden, "num_attention_heads", default=16)
     head_dim = fields.maybe("head_dim") or hidden // heads
     width, patch = fields.whole("intermediate_size", default=4096), fields.whole("patch_size", default=16)
@@ -162,7 +165,7 @@ def mistral3(fields: Fields, outer: Fields, text: int) -> Tower:
 def _moonvit(fields: Fields, text: int, keys: dict[str, str], tables: int) -> Tower:
     """MoonViT: LayerNorm, biases, learned positions of a grid beside rotary ones."""
     hidden = fields.whole(keys.get("hidden_size", "hidden_size"), default=1152)
-    layers = fields.whole(keys.get("num_hidden_layers", "num_hidden_layers"), default=27)
+    layers = fields.whole(keys.get("num_hidden_layers", "num_hidden_layers"), default=27, high=MAX_LAYERS)
     heads = heads_of(fields, hidden, keys.get("num_attention_heads", "num_attention_heads"), default=16)
     width = fields.whole(keys.get("intermediate_size", "intermediate_size"), default=4304)
     patch = fields.whole("patch_size", default=14)
@@ -201,7 +204,10 @@ def kimi_k25(fields: Fields, outer: Fields, text: int) -> Tower:
 
 def gemma4(fields: Fields, outer: Fields, text: int) -> Tower:
     """Gemma 4: four RMS norms, gated MLPs, positions of both directions, 3 x 3 patches averaged to one token."""
-    hidden, layers = fields.whole("hidden_size", default=768), fields.whole("num_hidden_layers", default=16)
+    hidden, layers = (
+        fields.whole("hidden_size", default=768),
+        fields.whole("num_hidden_layers", default=16, high=MAX_LAYERS),
+    )
     heads = fields.whole("num_attention_heads", default=12)
     head_dim, width = fields.whole("head_dim", default=64), fields.whole("intermediate_size", default=3072)
     patch, pool = fields.whole("patch_size", default=16), fields.whole("pooling_kernel_size", default=3)
@@ -241,7 +247,7 @@ def gemma4(fields: Fields, outer: Fields, text: int) -> Tower:
 def minimax_m3(fields: Fields, outer: Fields, text: int) -> Tower:
     """MiniMax M3: a CLIP encoder with rotary positions; patches are projected, then merged 2 x 2."""
     hidden = fields.whole("hidden_size")
-    layers = fields.whole("num_hidden_layers")
+    layers = fields.whole("num_hidden_layers", high=MAX_LAYERS)
     heads = heads_of(fields, hidden, "num_attention_heads")
     width, patch = fields.whole("intermediate_size"), fields.whole("patch_size")
     compress = nested(fields, "img_token_compression_config")
