@@ -12,7 +12,7 @@ from meshwright.errors import InputError
 from meshwright.formats.huggingface import read_config
 from meshwright.formats.huggingface.nested import TEXT_ONLY
 from meshwright.specs.layers import CrossAttention
-from tests.formats.huggingface.towers import LLAVA, MLLAMA, PUBLISHED, QWEN25_VL
+from tests.formats.huggingface.towers import CLASSES, LLAVA, MLLAMA, PUBLISHED, QWEN25_VL
 
 CONFIGS = Path("/work/shared/configs")
 REAL = {
@@ -29,6 +29,12 @@ REAL = {
 def test_parameters_are_those_of_the_published_files(name: str) -> None:
     config, parameters = PUBLISHED[name]
     assert read_config(config, name).parameters == pytest.approx(parameters, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_parameters_are_those_of_classes(name: str) -> None:
+    config, parameters = CLASSES[name]
+    assert read_config(config, name).parameters == parameters
 
 
 @pytest.mark.parametrize("name", REAL)

@@ -218,3 +218,38 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
     ),
 }
 """Source: the number of parameters that the Hub states for each repository, and modelling classes of transformers."""
+
+SMALL = {
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "vocab_size": 32064,
+    "max_position_embeddings": 4096,
+}
+SIGLIP = {
+    "model_type": "siglip_vision_model",
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "num_hidden_layers": 27,
+    "num_attention_heads": 16,
+    "image_size": 364,
+    "patch_size": 14,
+}
+
+
+def _beside(model_type: str, text: str, vision: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Two layers of text beside a whole tower."""
+    return {"model_type": model_type, "text_config": {**SMALL, "model_type": text}, "vision_config": vision, **more}
+
+
+CLASSES: dict[str, tuple[dict[str, Any], int]] = {
+    "llava-next": (_beside("llava_next", "llama", CLIP_L), 991_930_368),
+    "idefics3": (_beside("idefics3", "llama", SIGLIP, scale_factor=2), 1_099_239_664),
+    "smolvlm": (_beside("smolvlm", "llama", SIGLIP, scale_factor=4), 1_155_862_768),
+    "llava-onevision": (_beside("llava_onevision", "qwen2", {**SIGLIP, "image_size": 384}), 1_101_959_024),
+    "gemma3": (_beside("gemma3", "gemma3_text", {**SIGLIP, "image_size": 896}, head_dim=128), 957_707_632),
+    "llava": (_beside("llava", "llama", CLIP_L), 991_926_272),
+}
+"""Source: modelling classes of transformers 5.23.0, built without weights, 2026-11-22."""

@@ -17,18 +17,24 @@ from meshwright.specs.layers import Attention, CrossAttention
 from meshwright.specs.model import LayerSpec, ModelSpec
 
 TOWERS: dict[str, str] = {
-    "gemma3": "vision_fixed.gemma3",
+    "gemma3": "vision_siglip.gemma3",
     "gemma4": "vision_merged.gemma4",
+    "glm4v": "vision_merged.glm4v",
+    "glm4v_moe": "vision_merged.glm4v",
+    "idefics3": "vision_siglip.idefics3",
     "internvl": "vision_fixed.internvl",
     "internvl_chat": "vision_fixed.internvl",
     "kimi_k25": "vision_merged.kimi_k25",
     "kimi_vl": "vision_merged.kimi_vl",
     "llama4": "vision_fixed.llama4",
     "llava": "vision_fixed.llava",
+    "llava_next": "vision_fixed.llava_next",
+    "llava_onevision": "vision_siglip.llava_onevision",
     "minimax_m3_vl": "vision_merged.minimax_m3",
     "ministral3": "vision_merged.mistral3",
     "mistral3": "vision_merged.mistral3",
     "mllama": "vision_fixed.mllama",
+    "paligemma": "vision_siglip.paligemma",
     "phi3_v": "vision_fixed.phi3_v",
     "qwen2_5_vl": "vision_merged.qwen2_5_vl",
     "qwen2_vl": "vision_merged.qwen2_vl",
@@ -36,10 +42,11 @@ TOWERS: dict[str, str] = {
     "qwen3_5_moe": "vision_merged.qwen3_vl",
     "qwen3_vl": "vision_merged.qwen3_vl",
     "qwen3_vl_moe": "vision_merged.qwen3_vl",
+    "smolvlm": "vision_siglip.idefics3",
 }
 """`model_type` of a whole config to the file and function that read its tower."""
 
-TOWER_KEYS = frozenset({"vision_config", "img_processor", "embd_layer", "cross_attention_layers"})
+TOWER_KEYS = frozenset({"vision_config", "img_processor", "embd_layer", "cross_attention_layers", "num_image_tokens"})
 """Keys that readers of towers understand and readers of text do not."""
 
 AUDIO = "the audio tower is left out"

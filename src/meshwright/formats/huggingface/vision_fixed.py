@@ -1,4 +1,4 @@
-"""Towers whose images, or tiles of them, have one size: LLaVA, Phi-3 vision, InternVL, Gemma 3, Llama 4 and 3.2."""
+"""Towers whose images, or tiles of them, have one size: LLaVA, Phi-3 vision, InternVL, Llama 4 and 3.2."""
 
 from __future__ import annotations
 
@@ -86,6 +86,13 @@ def llava(fields: Fields, outer: Fields, text: int) -> Tower:
     return Tower(runs=block.runs(layers), streams=(stream,))
 
 
+def llava_next(fields: Fields, outer: Fields, text: int) -> Tower:
+    """LLaVA-NeXT (1.6): the same on tiles, with a learned end of each row (Liu et al. 2024)."""
+    tower = llava(fields, outer, text)
+    stream = _with(tower.streams[0], tables=tower.streams[0].tables + text, pieces=TILES)
+    return Tower(runs=tower.runs, streams=(stream,))
+
+
 def phi3_v(fields: Fields, outer: Fields, text: int) -> Tower:
     """Phi-3 and 3.5 vision: CLIP-L/14 at 336 pixels, 2 x 2 patches merged (Abdin et al. 2024, arXiv 2404.14219)."""
     named = nested(outer, "img_processor")
@@ -107,30 +114,6 @@ def phi3_v(fields: Fields, outer: Fields, text: int) -> Tower:
     # Learned tokens between rows of tiles and between tiles and thumbnail.
     stream = _with(stream, tables=stream.tables + 2 * merged, pieces=TILES)
     return Tower(runs=block.runs(layers), streams=(stream,))
-
-
-def gemma3(fields: Fields, outer: Fields, text: int) -> Tower:
-    """Gemma 3: SigLIP at 896 pixels, averaged to 256 tokens (Gemma team 2025, arXiv 2503.19786)."""
-    hidden = fields.whole("hidden_size", default=768)
-    layers = fields.whole("num_hidden_layers", default=12, high=MAX_LAYERS)
-    heads = heads_of(fields, hidden, "num_attention_heads", default=12)
-    width = fields.whole("intermediate_size", default=3072)
-    size, patch = fields.whole("image_size", default=224), fields.whole("patch_size", default=16)
-    patches = patches_of(fields, size, patch)
-    tokens = outer.whole("mm_tokens_per_image", default=256)
-    fields.done()
-    outer.done()
-    stream = Stream(
-        name=VISION,
-        hidden=hidden,
-        tower=True,
-        length=patches,
-        images=Images(patch=patch, size=(size, size), tokens=tokens),
-        stem=(Projection(name="patches", inputs=3 * patch * patch, outputs=hidden, bias=True),),
-        projector=(Projection(name="projector", inputs=hidden, outputs=text, rate=tokens / patches),),
-        tables=patches * hidden + 2 * hidden + hidden,
-    )
-    return Tower(runs=Block(hidden=hidden, heads=heads, width=width).runs(layers), streams=(stream,))
 
 
 def internvl(fields: Fields, outer: Fields, text: int) -> Tower:

@@ -1,4 +1,4 @@
-"""Towers that take images of any size: Qwen-VL, Pixtral and Mistral 3, Kimi, Gemma 4, MiniMax M3.
+"""Towers that take images of any size: Qwen-VL, Pixtral and Mistral 3, Kimi, GLM-4V, Gemma 4, MiniMax M3.
 
 Neighbouring patches are merged into one token of the text by the projector.
 """
@@ -6,7 +6,7 @@ Neighbouring patches are merged into one token of the text by the projector.
 from __future__ import annotations
 
 from meshwright.formats.huggingface.fields import MAX_LAYERS, Fields, fold
-from meshwright.formats.huggingface.tower import VISION, WINDOWS, Block, Tower, heads_of, nested
+from meshwright.formats.huggingface.tower import VISION, WINDOWS, Block, Tower, heads_of, nested, side_of
 from meshwright.specs.model import LayerRun
 from meshwright.specs.streams import Images, Projection, Stream
 
@@ -200,6 +200,48 @@ def kimi_k25(fields: Fields, outer: Fields, text: int) -> Tower:
         "intermediate_size": "vt_intermediate_size",
     }
     return _moonvit(fields, text, keys if fields.has("vt_hidden_size") else {}, 2)
+
+
+def glm4v(fields: Fields, outer: Fields, text: int) -> Tower:
+    """GLM-4.1V and 4.5V: RMS norms, gated MLPs as wide as the text, a convolution that merges patches, and a gated MLP.
+
+    Source: GLM-V team 2025, arXiv 2507.01006, section 2.
+    """
+    hidden = fields.whole("hidden_size", default=1536)
+    layers = fields.whole("depth", default=24, high=MAX_LAYERS)
+    heads = heads_of(fields, hidden, "num_heads", default=12)
+    wide, out = fields.whole("intermediate_size", default=13696), fields.whole("out_hidden_size", default=4096)
+    size, patch = side_of(fields, "image_size", 336), side_of(fields, "patch_size", 14)
+    merge = fields.whole("spatial_merge_size", default=2)
+    bias = fields.flag("attention_bias", default=False)
+    stem = _pixels(fields, patch, hidden, bias=True)
+    fields.done()
+    rate = merge**-2.0
+    block = Block(
+        hidden=hidden,
+        heads=heads,
+        width=out,
+        gated=True,
+        qkv_bias=bias,
+        out_bias=False,
+        mlp_bias=False,
+        norm="rmsnorm",
+    )
+    stream = Stream(
+        name=VISION,
+        hidden=hidden,
+        tower=True,
+        images=Images(patch=patch, merge=merge),
+        stem=(stem,),
+        projector=(
+            Projection(name="downsample", inputs=hidden * merge**2, outputs=out, bias=True, rate=rate),
+            Projection(name="projector", inputs=out, outputs=out, rate=rate),
+            Projection(name="projector in", inputs=out, outputs=2 * wide, split="column", rate=rate),
+            Projection(name="projector out", inputs=wide, outputs=out, split="row", rate=rate),
+        ),
+        tables=max(1, size // patch) ** 2 * hidden + 2 * hidden + 2 * out,
+    )
+    return Tower(runs=block.runs(layers), streams=(stream,))
 
 
 def gemma4(fields: Fields, outer: Fields, text: int) -> Tower:

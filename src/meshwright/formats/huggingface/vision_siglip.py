@@ -1,0 +1,99 @@
+"""Towers that are SigLIP encoders: Gemma 3, PaliGemma, LLaVA-OneVision, Idefics 3 and SmolVLM.
+
+No class token, learned positions, a norm behind the layers. Source: Zhai et al. 2023 (arXiv 2303.15343).
+"""
+
+from __future__ import annotations
+
+from meshwright.formats.huggingface.fields import MAX_LAYERS, Fields
+from meshwright.formats.huggingface.tower import TILES, VISION, Block, Tower, heads_of, side_of
+from meshwright.specs.streams import Images, Projection, Stream
+
+
+def _siglip(
+    fields: Fields, *, tokens: int | None = None, merge: int = 1, tiles: bool = False
+) -> tuple[Block, int, Stream]:
+    """A SigLIP encoder without a projector.
+
+    Args:
+        fields: of the tower.
+        tokens: of the text that an image takes, where it is not patches / merge^2.
+        merge: patches on a side that become one token of the text.
+        tiles: whether an image is cut into several of that size.
+
+    Returns:
+        A layer, how many there are, and the stream.
+    """
+    hidden = fields.whole("hidden_size", default=1152)
+    layers = fields.whole("num_hidden_layers", default=12, high=MAX_LAYERS)
+    heads = heads_of(fields, hidden, "num_attention_heads", default=12)
+    width = fields.whole("intermediate_size", default=3072)
+    size, patch = side_of(fields, "image_size", 224), side_of(fields, "patch_size", 16)
+    channels = fields.whole("num_channels", default=3)
+    fields.done()
+    # What is left at the edge of an image is not seen.
+    patches = max(1, size // patch) ** 2
+    stream = Stream(
+        name=VISION,
+        hidden=hidden,
+        tower=True,
+        length=patches,
+        images=Images(patch=patch, merge=merge, size=(size, size), tokens=tokens, pieces=TILES if tiles else ""),
+        stem=(Projection(name="patches", inputs=channels * patch * patch, outputs=hidden, bias=True),),
+        tables=patches * hidden + 2 * hidden,
+    )
+    return Block(hidden=hidden, heads=heads, width=width), layers, stream
+
+
+def gemma3(fields: Fields, outer: Fields, text: int) -> Tower:
+    """Gemma 3: SigLIP at 896 pixels, averaged to 256 tokens (Gemma team 2025, arXiv 2503.19786)."""
+    tokens = outer.whole("mm_tokens_per_image", default=256)
+    outer.done()
+    block, layers, plain = _siglip(fields, tokens=tokens)
+    assert plain.length is not None
+    project = Projection(name="projector", inputs=plain.hidden, outputs=text, rate=tokens / plain.length)
+    return _tower(block, layers, plain, (project,), plain.hidden)
+
+
+def paligemma(fields: Fields, outer: Fields, text: int) -> Tower:
+    """PaliGemma: SigLIP and one matrix (Beyer et al. 2024, arXiv 2407.07726)."""
+    block, layers, plain = _siglip(fields)
+    return _tower(
+        block, layers, plain, (Projection(name="projector", inputs=plain.hidden, outputs=text, bias=True),), 0
+    )
+
+
+def llava_onevision(fields: Fields, outer: Fields, text: int) -> Tower:
+    """LLaVA-OneVision: SigLIP on tiles and two matrices (Li et al. 2024, arXiv 2408.03326)."""
+    bias = outer.flag("multimodal_projector_bias", default=True)
+    outer.done()
+    block, layers, plain = _siglip(fields, tiles=True)
+    project = (
+        Projection(name="projector in", inputs=plain.hidden, outputs=text, bias=bias, split="column"),
+        Projection(name="projector out", inputs=text, outputs=text, bias=bias, split="row"),
+    )
+    return _tower(block, layers, plain, project, text)
+
+
+def idefics3(fields: Fields, outer: Fields, text: int) -> Tower:
+    """Idefics 3 and SmolVLM: SigLIP on tiles, patches shuffled into fewer tokens (Laurençon et al. 2024)."""
+    merge = outer.whole("scale_factor", default=2)
+    outer.done()
+    block, layers, plain = _siglip(fields, merge=merge, tiles=True)
+    project = Projection(name="projector", inputs=plain.hidden * merge**2, outputs=text, rate=merge**-2.0)
+    return _tower(block, layers, plain, (project,), 0)
+
+
+def _tower(block: Block, layers: int, plain: Stream, projector: tuple[Projection, ...], tables: int) -> Tower:
+    """The encoder with its projector, and so many parameters more outside of matrices."""
+    stream = Stream(
+        name=VISION,
+        hidden=plain.hidden,
+        tower=True,
+        length=plain.length,
+        images=plain.images,
+        stem=plain.stem,
+        projector=projector,
+        tables=plain.tables + tables,
+    )
+    return Tower(runs=block.runs(layers), streams=(stream,))
