@@ -78,7 +78,7 @@ FAMILIES: dict[str, str] = {
     "granite": "dense.granite",
     "granite_swa": "dense.granite_swa",
     "granitemoe": "moe.granitemoe",
-    "granitemoe_swa": "moe.granitemoe",
+    "granitemoe_swa": "moe.granitemoe_swa",
     "granitemoehybrid": "hybrid.granitemoehybrid",
     "granitemoeshared": "moe.granitemoe",
     "helium": "dense.helium",

@@ -75,11 +75,12 @@ def _alone(fields: Fields, parts: list[str], experts: int, *, gated: bool, bias:
 
 def _gated(fields: Fields) -> bool:
     """Whether an activation comes with a gate: SiLU does; of any other a family knows, or the config must say."""
-    name = next((said for key in ACTIVATIONS if isinstance(said := fields.raw(key), str)), "silu")
+    key = next((key for key in ACTIVATIONS if isinstance(fields.raw(key), str)), ACTIVATIONS[0])
+    name = str(fields.raw(key) or "silu")
     gated = any(part in name for part in ("silu", "swi", "swish", "glu"))
     if not gated and not fields.known and not fields.given("gated_mlp"):
         fields.refuse(
-            "hidden_act",
+            key,
             name,
             "whether the MLPs of an unknown family have a gate beside this activation cannot be known",
             'add "gated_mlp": true (three matrices) or false (two)',

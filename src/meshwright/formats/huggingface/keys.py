@@ -144,7 +144,8 @@ def left_over(fields: Fields) -> None:
         else:
             ignored.append(key)
     for key, value in changing.items():
-        fields.refuse(key, value, f"it asks for {CHANGES[key]}, which cannot be planned here")
+        why = f"it asks for {CHANGES[key]}, which cannot be planned here"
+        fields.refuse(key, value, why, "take the key out to plan the model without it")
     for key, value in ({} if changing else unknown).items():
         why = "this family has no such key" if fields.known else "the family is unknown and so is this key"
         fields.refuse(

@@ -116,9 +116,10 @@ def _from_lists(fields: Fields, layers: int) -> list[str] | None:
     """A word or a letter a layer."""
     for key in PATTERNS:
         value = fields.raw(key)
-        if isinstance(value, str):
-            value = list(value)
-        words = fields.pattern(key, layers, tuple(WORDS), value=value)
+        letters = isinstance(value, str)
+        value = list(value) if isinstance(value, str) else value
+        known = tuple(word for word in WORDS if (len(word) == 1) is letters)
+        words = fields.pattern(key, layers, known, value=value)
         if words is not None:
             return [WORDS[word] for word in words]
     return None

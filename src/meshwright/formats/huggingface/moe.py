@@ -46,6 +46,9 @@ gpt_oss = Family(
 olmoe = Family(title="OLMoE", spells=_EXPERTS_ARE_THE_MLP, fixed={"qk_norm": "all"}, required=(), sparse=True)
 flex_olmo = Family(title="FlexOlmo", spells=_EXPERTS_ARE_THE_MLP, fixed={"qk_norm": "all"}, required=(), sparse=True)
 granitemoe = Family(title="Granite 3 MoE", spells=_EXPERTS_ARE_THE_MLP, required=(), sparse=True)
+granitemoe_swa = Family(
+    title="Granite MoE with windows", spells=_EXPERTS_ARE_THE_MLP, fixed={"sinks": True}, required=(), sparse=True
+)
 minimax_m2 = Family(
     title="MiniMax-M2",
     spells=_EXPERTS_ARE_THE_MLP,
