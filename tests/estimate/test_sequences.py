@@ -14,6 +14,7 @@ from meshwright.estimate.needed_flop import model_flop_per_token
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
 from meshwright.estimate.sequences import WHOLE, rows_of, tokens_of_step
+from meshwright.estimate.timeline import step_timeline
 from meshwright.library.clusters import resolve_gpus
 from meshwright.specs.row import PlanRow
 from meshwright.specs.workload import Workload
@@ -113,6 +114,22 @@ def test_ranks_that_gather_layer_by_layer_wait_for_every_micro_batch() -> None:
         alike, uneven = step(row), step(row, sequence_lengths=MIXED_LENGTHS)
         waits[sharding] = dict(uneven.breakdown_s)["dp"] - dict(alike.breakdown_s)["dp"]
     assert waits["fsdp"] > waits["z1"] + 0.01
+
+
+def test_pipelines_of_unequal_rows_wait_longer() -> None:
+    row = PlanRow(tp=1, pp=4, dp=2, gbs=16)
+    alike, uneven = step(row), step(row, sequence_lengths=MIXED_LENGTHS)
+    bubbles = [dict(found.breakdown_s)["bubble"] for found in (alike, uneven)]
+    attention = dict(alike.breakdown_s)["compute"] - dict(uneven.breakdown_s)["compute"]
+    assert bubbles[1] > bubbles[0] - attention
+    timeline = step_timeline(
+        expand(row, DENSE, 8192),
+        DENSE,
+        resolve_gpus("8xH100"),
+        work := Workload(seq_len=8192, global_batch=16, sequence_lengths=MIXED_LENGTHS),
+    )
+    assert work.sequence_lengths
+    assert max(phase.end_s for phase in timeline.phases) == pytest.approx(uneven.step_time_s)
 
 
 def test_lengths_of_models_with_other_streams_are_refused() -> None:

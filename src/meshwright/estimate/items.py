@@ -83,6 +83,8 @@ class ItemCosts:
     lockstep_forward_s: Float[np.ndarray, "rows items"]
     """Waiting for ranks with more attended pairs where weights are gathered layer by layer."""
     lockstep_backward_s: Float[np.ndarray, "rows items"]
+    uneven_s: Float[np.ndarray, "rows items"]
+    """Attention of a mean micro-batch where micro-batches differ in pairs."""
     kept_bytes: Float[np.ndarray, "rows items"]
     """Per micro-batch in flight."""
     away_bytes: Float[np.ndarray, "rows items"]
@@ -286,6 +288,7 @@ def _add_item(
         "offload_s": offload_forward_s + offload_backward_s,
         "lockstep_forward_s": seconds.lockstep_s[0],
         "lockstep_backward_s": seconds.lockstep_s[1] * training,
+        "uneven_s": seconds.uneven_s[0] + seconds.uneven_s[1] * training,
         "kept_bytes": kept - away,
         "away_bytes": away,
         "dense_parameters": seconds.dense_parameters,

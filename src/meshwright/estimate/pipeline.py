@@ -50,6 +50,8 @@ class PricedItems:
     """What sharded weights add."""
     whole: Bool[np.ndarray, "items"]
     """Those that FSDP gathers as one unit (layers and edges, not corrections)."""
+    held_up: Float[np.ndarray, "plans"] | None = None
+    """Micro-batches' worth of uneven seconds that workers wait for each other; None where micro-batches are alike."""
 
 
 def needs_bare(schedule: Schedule) -> bool:
@@ -122,6 +124,10 @@ def pipeline_columns(
         backward_s = backward_s + parked_s[:, :, None]
         parts["pp"] = parked_s * runs.sum(axis=1)
     present = held > 0
+    stages = chunks // placement.chains
+    waits_s = np.zeros(plans)
+    if items.held_up is not None:
+        waits_s = items.held_up * cells(costs.uneven_s).sum(axis=2).max(axis=1)
 
     def largest(values: Float[np.ndarray, "plans items"]) -> Float[np.ndarray, "plans workers"]:
         found = np.zeros((plans, workers))
@@ -133,7 +139,7 @@ def pipeline_columns(
         schedule=schedule,
         p=workers,
         m=micro_batches,
-        v=chunks // placement.chains,
+        v=stages,
         runs=runs,
         forward_s=forward_s,
         backward_s=backward_s,
@@ -155,6 +161,7 @@ def pipeline_columns(
         transient_bytes=largest(costs.transient_bytes),
         recompute_flop=costs.recompute_flop @ whole_step,
         transfer_s=boundary.transfer_s,
+        waits_s=waits_s,
         tied_s=boundary.tied_s * ends_apart(placement),
         devices_apart=boundary.devices_apart,
         communicators=boundary.communicators.reshape(plans, -1),

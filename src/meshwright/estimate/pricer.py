@@ -15,6 +15,7 @@ import numpy as np
 
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.hardware import Hardware
+from meshwright.estimate.held_up import held_up
 from meshwright.estimate.holdings import Holding, beside, holding, layouts, only, updates_of
 from meshwright.estimate.hops import Hops, Links, Side, with_hops
 from meshwright.estimate.layout import ModelLayout
@@ -161,12 +162,19 @@ class PlanPricer:
             plan, pipeline, schedule, StageRows(layout=self.layout, places=places, number=counted, edge=edges)
         )
 
+        shape = (len(stages), pipeline.num_micro_batches, counts.work.shape[1] // schedule.chains)
+
         def columns_of(counts: StageCounts, own: Sequence[LayerStrategy]) -> PipelineColumns:
             return pipeline_columns(
                 schedule=schedule,
                 micro_batches=pipeline.num_micro_batches,
                 counts=counts,
-                items=PricedItems(costs=costs, sync=sync, whole=np.tile(places.whole, len(keys))),
+                items=PricedItems(
+                    costs=costs,
+                    sync=sync,
+                    whole=np.tile(places.whole, len(keys)),
+                    held_up=held_up(schedule, shape, np.array([float(pipeline.micro_batch)]), self.workload),
+                ),
                 boundary=BoundaryColumns(
                     transfer_s=hops.transfer_s[None],
                     sent_bytes=np.array([hops.sent_bytes]),

@@ -68,6 +68,8 @@ class PipelineColumns:
     """Per step and device."""
     transfer_s: Float[np.ndarray, "plans *hops"]
     """Latency of one boundary tensor between neighbouring workers, or behind each worker and chunk."""
+    waits_s: Float[np.ndarray, "plans"]
+    """What workers wait for each other because micro-batches differ in attended pairs."""
     tied_s: Float[np.ndarray, "plans"]
     """Sum of a shared embedding's gradients between first and last worker."""
     devices_apart: Int[np.ndarray, "plans"]

@@ -115,8 +115,8 @@ def run_pipeline(
     kept_bytes, in_flight = activations(columns)
     return RunPipeline(
         columns=columns,
-        end_s=run_s(columns),
-        without_s=run_s(columns, transfers=False) if transfers_apart else None,
+        end_s=run_s(columns) + columns.waits_s[:, None],
+        without_s=run_s(columns, transfers=False) + columns.waits_s[:, None] if transfers_apart else None,
         busy=busy_s(columns),
         kept_bytes=kept_bytes,
         away_bytes=activations_away(columns),

@@ -93,7 +93,11 @@ def step_timeline(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, w
         timeline=timeline,
         phases=_phases(
             timeline.worker_end_s,
-            [("gradient sum", sync.gradients_s[0]), ("gradients to host", sync.copies_s[0])],
+            [
+                ("unequal micro-batches", _waits(pipelines)),
+                ("gradient sum", sync.gradients_s[0]),
+                ("gradients to host", sync.copies_s[0]),
+            ],
             {
                 worker: float(columns.tied_s[0])
                 for columns, low, behind in zip(pipelines, first, first[1:], strict=False)
@@ -113,6 +117,11 @@ def step_timeline(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, w
             for line in _activations(columns, timeline, low)
         ),
     )
+
+
+def _waits(pipelines: Sequence[PipelineColumns]) -> Float[np.ndarray, " workers"]:
+    """What workers wait for micro-batches of more pairs than the drawn ones have."""
+    return np.concatenate([np.full(columns.p, columns.waits_s[0]) for columns in pipelines])
 
 
 def _times_of(pipelines: Sequence[PipelineColumns]) -> Times:

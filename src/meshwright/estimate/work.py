@@ -107,6 +107,7 @@ class _Pricing:
         self.frozen_dense, self.frozen_experts = self.zero, self.zero
         self.transient = self.zero
         self.lockstep: tuple[Rows, Rows] = (self.zero, self.zero)
+        self.uneven: tuple[Rows, Rows] = (self.zero, self.zero)
         self.tiles = {"loss": workload.loss_tiles, "mlp": workload.mlp_tiles}
         self.expert_s = {"forward": self.zero, "input_gradient": self.zero}
 
@@ -154,6 +155,7 @@ class _Pricing:
             frozen_expert_bytes=self.frozen_experts,
             transient_bytes=self.transient,
             lockstep_s=self.lockstep,
+            uneven_s=self.uneven,
         )
 
     def gemm(self, op: Linear, local: LocalGemm, module: ModuleSeconds, tiles: int = 1) -> None:
@@ -268,6 +270,7 @@ class _Pricing:
         if uneven:
             later = np.maximum(lockstep_pairs(op, columns, self.workload) / loaded - 1.0, 0.0)
             self.lockstep = self.lockstep[0] + forward * later, self.lockstep[1] + backward * later
+            self.uneven = self.uneven[0] + forward / loaded, self.uneven[1] + backward / loaded
         if uneven and self.workload.dynamic_cp:
             for part, share in dynamic_levels(columns, self.workload):
                 few = context.shard_attention(op, part, pairs, self.activation_bytes, materialised=materialised)

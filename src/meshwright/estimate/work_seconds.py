@@ -52,3 +52,5 @@ class WorkSeconds:
     """Working memory of the largest operator, forward or backward."""
     lockstep_s: tuple[Rows, Rows]
     """Waiting for the rank with most attended pairs, forward and backward, where ranks go layer by layer."""
+    uneven_s: tuple[Rows, Rows]
+    """Of it, what differs between micro-batches: attention of a mean one, forward and backward."""

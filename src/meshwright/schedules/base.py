@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -82,6 +82,9 @@ class Schedule(ABC):
     """The only number of chunks per worker that it allows; 0 for any."""
     repeats: ClassVar[bool] = False
     """Whether in the steady state each micro-batch repeats the one before."""
+    unequal: ClassVar[Literal["", "alternating", "passes"]] = ""
+    """What is known of unequal micro-batches: workers that alternate directions wait for the longest of those at work,
+    and of two passes for the longest of all. Empty: simulations tell."""
     ramps: ClassVar[int] = 1
     """Times p micro-batches that fill and drain the pipeline between them, at most."""
     orders_tried: ClassVar[int] = 1

@@ -27,6 +27,7 @@ class GPipe(Schedule):
     name = "gpipe"
     only_chunks = 1
     repeats = True
+    unequal = "passes"
     searched_by_default = True
     title = "GPipe: all forwards, then all backwards"
     source = "Huang et al., GPipe, NeurIPS 2019"

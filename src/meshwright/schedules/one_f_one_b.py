@@ -102,6 +102,7 @@ class OneFOneB(OneFOneBOrder):
     """DAPPLE's policies."""
 
     name = "1f1b"
+    unequal = "alternating"
     searched_by_default = True
     aliases = ("dapple",)
     title = "1F1B: one forward, one backward in turn"

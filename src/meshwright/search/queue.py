@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from meshwright.estimate.held_up import held_up
 from meshwright.estimate.pipeline import PricedItems, pipeline_columns, sync_layers
 from meshwright.estimate.step import Workers, run_pipeline, step_of
 from meshwright.search.block import Block, Candidates
@@ -226,7 +227,12 @@ def simulate_plans(
         schedule=shape.schedule,
         micro_batches=shape.m,
         counts=shape.counts,
-        items=PricedItems(costs=costs, sync=sync, whole=block.whole),
+        items=PricedItems(
+            costs=costs,
+            sync=sync,
+            whole=block.whole,
+            held_up=held_up(shape.schedule, (shape.p, shape.m, shape.v), columns.mbs.astype(float), block.workload),
+        ),
         boundary=block.boundary.take(rows),
         sharding=sharding,
         groups=block.groups.take(rows),
