@@ -13,7 +13,7 @@ from meshwright.specs.workload import Workload
 
 DRAWS = 24
 """Random steps that are simulated where no formula is known."""
-STEADY = 6
+STEADY = 4
 """Times p micro-batches, beyond which the wait grows with their number."""
 
 
@@ -47,7 +47,6 @@ def held_up(
     return np.array([own[count] for count in each.tolist()])
 
 
-@lru_cache(maxsize=4096)
 def _waits(schedule: Schedule, shape: tuple[int, int, int], rows: Rows, at_once: int) -> float:
     p, m, v = shape
     sections = schedule.sections()
@@ -69,6 +68,7 @@ def _excess(rows: Rows, at_once: int, counts: np.ndarray) -> list[float]:
     return found
 
 
+@lru_cache(maxsize=4096)
 def _simulated_s(schedule: Schedule, shape: tuple[int, int, int], rows: Rows, at_once: int) -> float:
     pairs = rows.each(WHOLE) / rows.pairs(WHOLE)
     random = np.random.default_rng(0)
