@@ -111,7 +111,7 @@ def scores_s(op: Scores, local: LocalScores, hardware: Hardware, *, back: bool) 
     return scan_s(
         2.0 * op.heads * op.dim * pairs,
         2.0 * op.heads * pairs,
-        2.0 * SCORE_BYTES * pairs,
+        2.0 * SCORE_BYTES * pairs / op.block,
         roof=roof(hardware, hardware.gemm_flop_per_s, hardware.gemm_fraction, kernels=3),
         scalar_flop_per_s=hardware.scalar_flop_per_s,
     )

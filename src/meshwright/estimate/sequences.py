@@ -17,7 +17,7 @@ from meshwright.estimate.attended import attended_pairs
 from meshwright.estimate.result import Filling
 from meshwright.shapes import Float, Int
 from meshwright.specs.lengths import DYNAMIC, Lengths, Packing
-from meshwright.specs.operators import CoreAttention
+from meshwright.specs.operators import CoreAttention, Scores
 from meshwright.specs.workload import Workload
 from meshwright.strategies.base import StrategyColumns, ranks_of
 
@@ -130,6 +130,19 @@ def filling_of(workload: Workload, data_ranks: int) -> Filling | None:
         cut=sum(share for length, share in workload.sequence_lengths if length > workload.seq_len),
         fullest_rank=float(rows.load(WHOLE, np.array([data_ranks]), np.array([each]))[0]),
     )
+
+
+def scored_pairs(op: Scores, workload: Workload) -> tuple[float, float]:
+    """Pairs that an indexer scores in a row of a workload, and those it picks.
+
+    Args:
+        op: the scores; a key may stand for several tokens.
+        workload: the step.
+    """
+    alone = replace(WHOLE, window=1)
+    entries = (replace(alone, entry=op.entry, picked=picked) for picked in (None, op.picked))
+    every, picked = (pairs_of_row(one, workload) - pairs_of_row(alone, workload) for one in entries)
+    return every, picked
 
 
 def pairs_of_row(op: CoreAttention, workload: Workload) -> float:

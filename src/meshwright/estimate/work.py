@@ -12,7 +12,7 @@ import numpy as np
 from meshwright.estimate import mixing
 from meshwright.estimate.attended import attended_pairs
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.sequences import dynamic_levels, fullest_pairs, lockstep_pairs, pairs_of_row
+from meshwright.estimate.sequences import dynamic_levels, fullest_pairs, lockstep_pairs, pairs_of_row, scored_pairs
 from meshwright.estimate.work_seconds import ModuleSeconds, Rows, WorkSeconds
 from meshwright.kernels import collectives, compute
 from meshwright.kernels.overlap import exposed_s
@@ -285,7 +285,7 @@ class _Pricing:
         self.transient = np.maximum(self.transient, gathered * self.activation_bytes * context.gathered_keys(columns))
 
     def scores(self, op: Scores, module: ModuleSeconds) -> None:
-        local = context.shard_scores(op, self.columns, self.activation_bytes)
+        local = context.shard_scores(op, self.columns, scored_pairs(op, self.workload), self.activation_bytes)
         forward, backward = (self.zero + mixing.scores_s(op, local, self.hardware, back=back) for back in (False, True))
         self._add(module, forward, backward, self.zero, (3.0, 3.0))
         self.calls(local.calls, {"forward": forward, "input_gradient": backward}, module)

@@ -114,6 +114,8 @@ class Scores:
     """Keys that a query attends to."""
     entry: int = 1
     """Tokens that a key stands for."""
+    block: int = 1
+    """Keys of which one score is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

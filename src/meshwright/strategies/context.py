@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright.kernels.compute import entry_pairs
 from meshwright.shapes import Int
 from meshwright.specs.operators import CoreAttention, Scan, Scores
 from meshwright.strategies import CONTEXTS, TENSORS
@@ -93,16 +92,18 @@ def shard_attention(
     )
 
 
-def shard_scores(op: Scores, columns: StrategyColumns, activation_bytes: float) -> LocalScores:
+def shard_scores(
+    op: Scores, columns: StrategyColumns, pairs: tuple[float, float], activation_bytes: float
+) -> LocalScores:
     """Scores that pick keys, on one rank: of the queries of its own tokens, with keys from all context ranks.
 
     Args:
         op: of the whole layer; tensor ranks hold the indexer whole.
         columns: strategies, one per row.
+        pairs: of one sequence and head, all and those picked.
         activation_bytes: per element sent.
     """
-    seq = float(columns.seq_len)
-    sequences = columns.sequence_tokens / seq
+    sequences = columns.sequence_tokens / columns.seq_len
     width = op.dim * activation_bytes
     block = AttentionBlock(
         tokens_bytes=columns.sequence_tokens * width,
@@ -112,8 +113,8 @@ def shard_scores(op: Scores, columns: StrategyColumns, activation_bytes: float) 
     for number, kind in enumerate(CONTEXTS.values()):
         calls += kind.calls(block, columns.context[:, number])
     return LocalScores(
-        pairs=sequences * entry_pairs(columns.seq_len, op.entry),
-        picked_pairs=sequences * entry_pairs(columns.seq_len, op.entry, float(op.picked)),
+        pairs=sequences * pairs[0],
+        picked_pairs=sequences * pairs[1],
         calls=calls,
     )
 

@@ -31,6 +31,9 @@ KINDS: tuple[LayerPart, ...] = (
     Attention(heads=8, kv_heads=2, head_dim=16, value_is_key=True, chunk=32, qk_norm=True, qk_scales="none"),
     Attention(heads=8, kv_heads=2, head_dim=16, head_gate=True, qkv_bias=True),
     Attention(heads=8, kv_heads=2, head_dim=16, indexer=Indexer(heads=4, dim=8, top_k=64)),
+    Attention(
+        heads=8, kv_heads=2, head_dim=16, indexer=Indexer(heads=2, dim=8, top_k=64, block=16, weighted=False)
+    ),
     LatentAttention(heads=8, q_rank=24, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=8, latent_norms=False),
     LatentAttention(
         heads=8, q_rank=24, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=8,

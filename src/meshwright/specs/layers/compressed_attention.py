@@ -156,7 +156,14 @@ class CompressedAttention(AttentionMixer):
         ]
         grouped = self.output_groups * self.output_rank
         kept = (
-            Kept(name="qkv input", elements=hidden, role="input", region="sequence", freed_by=("layernorm",)),
+            Kept(
+                name="qkv input",
+                elements=hidden,
+                role="input",
+                region="sequence",
+                freed_by=("layernorm",),
+                weights_of=tuple(op.name for op in ops if isinstance(op, Linear) and op.inputs == ((1, hidden),)),
+            ),
             Kept(name="latents", elements=2 * (self.q_rank + dim), role="activation", region="sequence"),
             Kept(
                 name="queries",
@@ -168,7 +175,13 @@ class CompressedAttention(AttentionMixer):
             *self._entries_kept(),
             *kept_scores(core, context),
             Kept(name="attention output", elements=self.value_width, role="activation", region="tensor"),
-            Kept(name="attention out input", elements=grouped, role="input", region="tensor"),
+            Kept(
+                name="attention out input",
+                elements=grouped,
+                role="input",
+                region="tensor",
+                weights_of=("attention out",),
+            ),
         )
         return PartWork(ops=tuple(ops), kept=kept)
 

@@ -21,15 +21,21 @@ class Indexer:
     """Keys that a query attends to."""
     own: bool = True
     """False where the layer takes over the picks of an earlier one (GLM-5.2)."""
+    block: int = 1
+    """Keys that are picked together, by the best score among them (MiniMax-M3); `top_k` counts keys."""
+    weighted: bool = True
+    """Scores of heads are added up by weights of their own; otherwise each group of heads picks for itself."""
 
     def __post_init__(self) -> None:
         check = Check("indexer")
-        for name in ("heads", "dim", "top_k"):
-            check.whole(name, getattr(self, name))
+        good = [check.whole(name, getattr(self, name)) for name in ("heads", "dim", "top_k", "block")]
+        if all(good):
+            whole = self.top_k % self.block == 0
+            check.that(whole, "block", self.block, f"must divide top_k = {self.top_k}", "give top_k in keys")
         check.done()
 
     def parameters(self, hidden: int, query_in: int) -> int:
-        """Queries from their latent, keys with a LayerNorm, a weight per head.
+        """Queries from their latent, keys, a weight per head; a LayerNorm of keys, or scales of both.
 
         Args:
             hidden: width of the residual stream.
@@ -37,7 +43,11 @@ class Indexer:
         """
         if not self.own:
             return 0
-        return query_in * self.heads * self.dim + hidden * (self.dim + self.heads) + 2 * self.dim
+        return query_in * self.heads * self.dim + hidden * self._key_columns + 2 * self.dim
+
+    @property
+    def _key_columns(self) -> int:
+        return self.dim + (self.heads if self.weighted else 0)
 
     def ops(self, hidden: int, query_in: int) -> list[Op]:
         """Operators; every tensor rank has the indexer whole and works on its own tokens. Arguments as `parameters`."""
@@ -55,7 +65,7 @@ class Indexer:
                 name="index keys and weights",
                 module="",
                 inputs=((1, hidden),),
-                outputs=((1, self.dim + self.heads),),
+                outputs=((1, self._key_columns),),
                 split="replicated",
             ),
             Vector(
@@ -66,13 +76,21 @@ class Indexer:
                 backward_elements=4 * (self.heads + 1) * self.dim,
                 parameters=2 * self.dim,
             ),
-            Scores(name="index scores", module="core_attn", heads=self.heads, dim=self.dim, picked=self.top_k),
+            Scores(
+                name="index scores",
+                module="core_attn",
+                heads=self.heads,
+                dim=self.dim,
+                picked=self.top_k,
+                block=self.block,
+            ),
         ]
 
     def kept(self) -> list[Kept]:
         """Queries, keys, weights, and the places of the picked keys in 32 bits."""
-        picks = Kept(name="picked keys", elements=self.top_k, role="fp32", region="sequence")
+        sets = 1 if self.weighted else self.heads
+        picks = Kept(name="picked keys", elements=sets * self.top_k / self.block, role="fp32", region="sequence")
         if not self.own:
             return []
-        width = self.heads * self.dim + self.dim + self.heads
+        width = self.heads * self.dim + self._key_columns
         return [Kept(name="index inputs", elements=width, role="activation", region="sequence"), picks]

@@ -185,10 +185,19 @@ def recurrent_work(
         out: width of the input of the product out.
         wide: the same of those kept in 32 bits.
     """
+    products = [op for op in ops if isinstance(op, Linear)]
+    of_stream = tuple(op.name for op in products if op.inputs == ((1, context.hidden),))
     kept = (
-        Kept(name="mixer input", elements=context.hidden, role="input", region="sequence", freed_by=("layernorm",)),
+        Kept(
+            name="mixer input",
+            elements=context.hidden,
+            role="input",
+            region="sequence",
+            freed_by=("layernorm",),
+            weights_of=of_stream,
+        ),
         *(Kept(name=name, elements=size, role="activation", region="tensor") for name, size in tensors.items()),
         *(Kept(name=name, elements=size, role="fp32", region="tensor") for name, size in (wide or {}).items()),
-        Kept(name="mixer out input", elements=out, role="input", region="tensor"),
+        Kept(name="mixer out input", elements=out, role="input", region="tensor", weights_of=(products[-1].name,)),
     )
     return PartWork(ops=ops, kept=kept)

@@ -225,7 +225,7 @@ class RwkvChannelMix(FeedForward):
                 parameters=blends * hidden,
             ),
             Linear(
-                name="channel mixing up",
+                name="mlp up",
                 module="mlp",
                 inputs=((1, hidden),),
                 outputs=((width, 1),),
@@ -240,7 +240,7 @@ class RwkvChannelMix(FeedForward):
                 backward_elements=3 * width,
             ),
             Linear(
-                name="channel mixing down",
+                name="mlp down",
                 module="mlp",
                 inputs=((width, 1),),
                 outputs=((1, hidden),),
@@ -250,13 +250,20 @@ class RwkvChannelMix(FeedForward):
         ]
         kept = [
             Kept(name="blends", elements=blends * hidden, role="input", region="sequence"),
-            Kept(name="up output", elements=width, role="activation", region="tensor", freed_by=("mlp",)),
-            Kept(name="down input", elements=width, role="input", region="tensor", freed_by=("mlp",)),
+            Kept(name="mlp up output", elements=width, role="activation", region="tensor", freed_by=("mlp",)),
+            Kept(
+                name="down input",
+                elements=width,
+                role="input",
+                region="tensor",
+                freed_by=("mlp",),
+                weights_of=("mlp down",),
+            ),
         ]
         if self.gated:
             ops.append(
                 Linear(
-                    name="receptance",
+                    name="mlp receptance",
                     module="mlp",
                     inputs=((1, hidden),),
                     outputs=((1, hidden),),
