@@ -1,7 +1,8 @@
 """Every command in README and guides runs, and prints what the page says it prints.
 
 A block ```console holds commands after `$ ` and what they print; a line `...` stands for any lines. A command without
-output below it must only succeed. Run with MESHWRIGHT_UPDATE_DOCS=1 to write the present output into the pages.
+output below it must only succeed, and one whose output is an `error[...]` must fail. Run with MESHWRIGHT_UPDATE_DOCS=1
+to write the present output into the pages.
 """
 
 from __future__ import annotations
@@ -97,8 +98,9 @@ def matches(expected: tuple[str, ...], printed: list[str]) -> bool:
 def test_a_command_prints_what_its_page_says(example: Example, folder: Path) -> None:
     result = run(example.command, folder)
     assert "Traceback" not in result.stderr
-    assert result.returncode == 0, result.stderr
-    printed = result.stdout.rstrip("\n").split("\n")
+    refused = bool(example.expected) and example.expected[0].startswith("error[")
+    assert (result.returncode != 0) == refused, result.stderr
+    printed = (result.stderr if refused else result.stdout).rstrip("\n").split("\n")
     if not example.expected:
         return
     if UPDATE and not matches(example.expected, printed):
