@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 import meshwright as mw
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.formats.plan_json import read_job, write_job
 from meshwright.library.models import spec
 from meshwright.planning.tuned import read_freeze, read_lora, said, with_tuning
-from meshwright.specs.tuning import Frozen, Lora
+from meshwright.specs.tuning import Frozen, Lora, Tuning
 
 MODEL = spec("llama-3.1-8b")
 
@@ -135,3 +136,29 @@ def test_answers_say_how_much_is_trained() -> None:
     assert any("41,943,040 parameters trained" in line for line in document["plans"][0]["identities"])
     plain = mw.estimate("llama-3.1-8b", "dp1.mbs1.gbs4.rc-full", gpus="1xA100-80", seq_len=2048).to_dict()
     assert "tuning" not in plain["inputs"]["model"]
+
+
+def test_a_plan_file_carries_what_is_trained() -> None:
+    lora = "r=16,targets=q_proj,base=nf4,layers=4-9"
+    job = mw.estimate("llama-3.1-8b", "dp1.mbs1.gbs4.rc-full", gpus="1xA100-80", seq_len=2048, lora=lora)[0].job
+    again = read_job(write_job(job)).job
+    assert again.model == job.model
+    assert again.model.tuning == Tuning(lora=read_lora(lora))
+
+
+@pytest.mark.parametrize("target", ["megatron"])
+def test_a_target_that_knows_full_training_only_refuses(target: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        mw.plan("llama-3.1-8b", gpus="8xH100", global_batch=8, seq_len=2048, lora="r=16", target=target)
+    assert "not all weights are trained" in str(caught.value)
+
+
+def test_parallelizers_that_know_full_training_only_refuse() -> None:
+    with pytest.raises(UnsupportedError, match="--lora or --freeze"):
+        mw.plan("llama-3.1-8b", gpus="8xH100", global_batch=8, lora="r=16", parallelizer="layerwise")
+
+
+def test_groups_of_several_kinds_plan_adapters_together() -> None:
+    found = mw.plan("llama-3.1-8b", gpus="1x4xH100,1x4xA100-80", global_batch=16, seq_len=2048, lora="r=16")
+    assert found.best.estimate.fits != "no"
+    assert dict(found.best.estimate.stages[0].memory_bytes)["optimizer"] < 2e9
