@@ -33,6 +33,8 @@ LARGER_DEVICES = 5
 SHORTEST_SEQ = 512
 MOST_TRIED_DEVICES = 16
 """Up to so many, everything that may be away is tried."""
+HARDLY_SLOWER = 1.1
+"""Step over the quickest for which less memory of the host is worth it."""
 MOST_HOST_BYTES = 4.4e12
 """Memory of one host beyond which nobody is told to use it: 32 modules of 128 GiB, all that two sockets take."""
 
@@ -89,7 +91,7 @@ def _offloaded(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space
     if space_for(cluster).pinned("offload") is not None:
         return
     for tokens in (IN_MEMORY, ON_DISKS):
-        best: tuple[str, str, StepEstimate] | None = None
+        tried: list[tuple[str, str, StepEstimate]] = []
         for token in tokens:
             away = offload_of(token)
             if any(host_problems(away, group)) or any(update_problems(away, workload)):
@@ -100,20 +102,22 @@ def _offloaded(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space
                 return replace(own, pins=(*own.pins, ("offload", (token,))))
 
             found = _searched(model, cluster, workload, with_offload)
-            if found and _host_bytes(found[1], group) > MOST_HOST_BYTES:
-                found = None
-            if found and (best is None or _better(found[1], best[2])):
-                best = (token, *found)
-            if best is not None and cluster.devices > MOST_TRIED_DEVICES:
-                break
-        if best is not None:
-            token, plan, estimate = best
+            if found and _host_bytes(found[1], group) <= MOST_HOST_BYTES:
+                tried.append((token, *found))
+                if cluster.devices > MOST_TRIED_DEVICES:
+                    break
+        if tried:
+            token, plan, estimate = _least_away(tried, group)
             text = f"{described(token)}{_on_host(estimate, group)}"
             yield _repair(spelled(token), text, plan, estimate, cluster)
 
 
-def _better(one: StepEstimate, other: StepEstimate) -> bool:
-    return (one.fits != "yes", one.step_time_s) < (other.fits != "yes", other.step_time_s)
+def _least_away(tried: list[tuple[str, str, StepEstimate]], group: NodeGroup) -> tuple[str, str, StepEstimate]:
+    """The quickest that leaves the usual reserve; of those hardly slower the one that asks least of the host."""
+    free = [one for one in tried if one[2].fits == "yes"] or tried
+    limit_s = HARDLY_SLOWER * min(one[2].step_time_s for one in free)
+    near = [one for one in free if one[2].step_time_s <= limit_s]
+    return min(near, key=lambda one: (_host_bytes(one[2], group), one[2].step_time_s))
 
 
 def _on_host(estimate: StepEstimate, group: NodeGroup) -> str:
