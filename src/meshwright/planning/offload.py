@@ -91,6 +91,10 @@ def host_assumptions(cluster: ClusterSpec, estimate: StepPrice) -> Iterator[Assu
             basis = group.device.basis_of("host_bandwidth_bytes_per_s").basis
             value = f"{rate} GB/s per direction between device and host (--pcie)"
             yield Assumption(name=f"{group.name} host link", value=value, basis=basis)
+        on_disks = any(stage.disk_bytes for stage in estimate.stages)
+        if on_disks and group.host.disk_write_bytes_per_s is None:
+            value = "written as fast as read (nvme_write_gb_s in a cluster file)"
+            yield Assumption(name=f"{group.name} NVMe", value=value, basis="assumed")
         if group.host.memory_bytes_per_s is None:
             rate = significant(HOST_UPDATE_BYTES_PER_S / GIGA)
             value = f"the optimizer moves {rate} GB/s of a host's memory (ram_gb_s in a cluster file)"
