@@ -1,0 +1,135 @@
+"""One layer as a spec: a mixer and a feed-forward part, and periods of layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Annotated, Literal
+
+from meshwright.specs.by_kind import BY_KIND
+from meshwright.specs.check import Check
+from meshwright.specs.layers import CrossAttention, FeedForwardKind, MixerKind
+from meshwright.specs.tuning import LayerTuning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSpec:
+    """One layer: a mixer and a feed-forward part, of which one may be absent."""
+
+    attention: Annotated[MixerKind, BY_KIND]
+    """The mixer, of whatever kind."""
+    mlp: Annotated[FeedForwardKind, BY_KIND]
+    norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
+    norms: int = 2
+    """Norms of width hidden: 2 usually, 4 with post-norms (Gemma 2), 1 when attention and MLP share one."""
+    parallel_block: bool = False
+    """Attention and MLP read the same input (GPT-NeoX, Falcon)."""
+    dropout: bool = False
+    residuals: int = 1
+    """Copies of the residual stream; more than one are mixed into and out of every part (hyper-connections of
+    DeepSeek-V4, arXiv 2512.24880)."""
+    wide: bool = False
+    """Computes in the format of activations where the recipe's products are in 8 or 4 bits."""
+    stream: str = ""
+    """Of `ModelSpec.streams`, whose tokens it works on; the text's where empty."""
+    cross: CrossAttention | None = None
+    """Cross attention between attention and MLP (the decoder of Vaswani et al. 2017)."""
+
+    @property
+    def memory(self) -> str:
+        """The stream that its cross attention reads; empty for none."""
+        found = self.cross or (self.attention if isinstance(self.attention, CrossAttention) else None)
+        return "" if found is None else found.memory
+
+    def __post_init__(self) -> None:
+        check = Check("layer")
+        absent = self.attention.absent and self.mlp.absent
+        check.that(not absent, "mlp", "absent", "a layer has a mixer, a feed-forward part, or both")
+        if check.whole("residuals", self.residuals):
+            plain = self.residuals == 1 or not (self.parallel_block or self.cross or self.stream)
+            check.that(plain, "residuals", self.residuals, "copies are mixed around mixer and MLP of a decoder alone")
+        check.done()
+
+    @property
+    def single(self) -> bool:
+        """Whether it has one part only."""
+        return self.attention.absent or self.mlp.absent
+
+    def parameters(self, hidden: int) -> int:
+        """Everything in the layer."""
+        return self._mixers(hidden) + self.mlp.parameters(hidden)
+
+    def active_parameters(self, hidden: int) -> int:
+        """What one token visits."""
+        return self._mixers(hidden) + self.mlp.active_parameters(hidden)
+
+    def _mixers(self, hidden: int) -> int:
+        cross = self.cross.parameters(hidden) if self.cross else 0
+        return self.attention.parameters(hidden) + cross + self.norm_parameters(hidden) + self.mixing_parameters(hidden)
+
+    def mixing_parameters(self, hidden: int) -> int:
+        """Of what mixes copies of the residual stream around every part: weights in and out of n copies, and n x n."""
+        if self.residuals == 1:
+            return 0
+        made = (2 + self.residuals) * self.residuals
+        return (1 if self.single else 2) * (made * self.residuals * hidden + made + 3)
+
+    def describe(self, hidden: int) -> dict[str, object]:
+        """Its sizes by name.
+
+        Args:
+            hidden: width of the model.
+        """
+        return {
+            "parameters": self.parameters(hidden),
+            "active_parameters": self.active_parameters(hidden),
+            "attention": self.attention.kind,
+            **self.attention.describe(),
+            "mlp": self.mlp.kind,
+            **self.mlp.describe(),
+            **({"stream": self.stream} if self.stream else {}),
+            **({"cross": self.cross.describe()} if self.cross else {}),
+        }
+
+    def norm_parameters(self, hidden: int) -> int:
+        """Scales, and shifts for LayerNorm."""
+        return self.norms * hidden * (2 if self.norm == "layernorm" else 1)
+
+    def has(self, part: str) -> bool:
+        """Whether it has a part, as `specs.tuning.PARTS` names them."""
+        if part == "attention":
+            return not self.attention.absent
+        if self.mlp.absent and part != "norms":
+            return False
+        if part in ("experts", "router"):
+            return self.mlp.routed_experts > 0
+        if part == "mlp":
+            return self.mlp.routed_experts == 0 or self.mlp.tensor_width > 0
+        return part != "norms" or self.norms > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedLayer(LayerSpec):
+    """A layer of which not everything is trained."""
+
+    tuning: LayerTuning
+
+    @staticmethod
+    def of(layer: LayerSpec, tuning: LayerTuning | None) -> LayerSpec:
+        """A layer trained as stated; itself where all of it is."""
+        if tuning is None:
+            return layer
+        return TunedLayer(**{f.name: getattr(layer, f.name) for f in fields(LayerSpec)}, tuning=tuning)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRun:
+    """A period of layers repeated: 48 equal layers are one period of one, alternating kinds one period of two."""
+
+    layers: tuple[LayerSpec, ...]
+    repeats: int
+
+    def __post_init__(self) -> None:
+        check = Check("layer run")
+        check.that(len(self.layers) > 0, "layers", self.layers, "must hold at least one layer")
+        check.whole("repeats", self.repeats)
+        check.done()
