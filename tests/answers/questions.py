@@ -114,6 +114,14 @@ PLAN_SLOW = _lines("""
     plan llama-3.1-8b --gpus 16xH100 --gbs 256 --attention-kernel materialised --top 2
     plan llama-3.1-8b --gpus 16xH100 --gbs 256 --optimizer sgd --dtype fp32 --top 2
     plan llama-3.1-8b --gpus 8xH100 --gbs 128 --calibration learned.json --top 2
+    # Unequal and very long sequences
+    plan llama-3.1-8b --gpus 16xH100 --gbs 64 --lengths lognormal:mean=1200,sigma=1.1,max=8192 --top 2
+    plan llama-3.1-8b --gpus 16xH100 --gbs 64 --lengths lognormal:mean=1200,sigma=1.1,max=8192 --packing bins --top 2
+    plan llama-3.1-8b --gpus 16xH100 --gbs 64 --lengths histogram:512=.6,8192=.4 --packing dynapipe --pin pp=4 --top 2
+    plan llama-3.1-8b --gpus 32xH100 --lengths lognormal:mean=4000,sigma=1.8,max=131072 --dynamic-cp --top 2
+    plan llama-3.1-8b --gpus 64xH100 --seq 1048576 --gbs 8 --loss-tiles 16 --top 2
+    plan llama-3.1-8b --gpus 256xH100 --seq 4194304 --gbs 8 --mlp-tiles 8 --loss-tiles 16 --top 2
+    plan llama-3.1-8b --gpus 8xH100 --seq 2M --gbs 8
     # Parallelizers
     plan llama-3-8b --gpus 8xH100 --gbs 64 --parallelizer native --top 2
     plan llama-3-8b --gpus 8xH100 --gbs 64 --parallelizer layerwise --top 2

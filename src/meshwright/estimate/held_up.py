@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from meshwright.schedules import Kind, Schedule, Times
 from meshwright.shapes import Float
 from meshwright.specs.workload import Workload
 
-DRAWS = 24
+DRAWS = 16
 """Random steps that are simulated where no formula is known."""
 STEADY = 4
 """Times p micro-batches, beyond which the wait grows with their number."""
@@ -75,7 +76,8 @@ def _simulated_s(schedule: Schedule, shape: tuple[int, int, int], rows: Rows, at
     took = random.choice(pairs, p=rows.share, size=(DRAWS, shape[1], at_once)).mean(axis=2)
     # The drawn steps have the mean of all steps, so that only their order and spread count.
     took *= 1.0 / took.mean()
-    return float(np.mean(_ends(schedule, shape, took)) - np.mean(_ends(schedule, shape, np.ones((1, shape[1])))))
+    ends = _ends(schedule, shape, np.concatenate([np.ones((1, shape[1])), took]))
+    return float(ends[1:].mean() - ends[0])
 
 
 def _ends(
@@ -84,7 +86,7 @@ def _ends(
     """Ends of steps whose micro-batches take so long, a third of it forward."""
     p, m, v = shape
     own = np.broadcast_to(took[:, None, None, :], (len(took), p, v, m)) / v
-    some = {"weight_s": own / 3} if Kind.W in schedule.kinds else {}
+    some: dict[str, Any] = {"weight_s": own / 3} if Kind.W in schedule.kinds else {}
     if schedule.kinds & {Kind.R, Kind.X}:
         some["recompute_s"] = own / 3
     times = Times(forward_s=own / 3, backward_s=own * 2 / 3, by_micro_batch=True, **some)
