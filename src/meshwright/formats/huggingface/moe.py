@@ -228,6 +228,14 @@ arctic = Family(
     sparse=True,
     rule=_arctic,
 )
+mistral4 = Family(
+    title="Mistral Small 4", fixed={"expert_width_stated": True}, required=("q_lora_rank", "kv_lora_rank"), sparse=True
+)
+step3p5 = Family(
+    title="Step 3.5 and 3.7",
+    fixed={"qk_norm": "head", "head_gate": True, "expert_width_stated": True},
+    sparse=True,
+)
 solar_open = Family(title="Solar Open", defaults={"head_dim": 128}, fixed={"expert_width_stated": True}, sparse=True)
 axk1 = Family(title="A.X K1", fixed={"expert_width_stated": True}, required=("q_lora_rank", "kv_lora_rank"))
 mellum = Family(title="Mellum 2", fixed={"qk_norm": "head", "expert_width_stated": True}, sparse=True)

@@ -36,6 +36,7 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "bias": ("use_bias", "add_bias_linear"),
     "qk_norm": ("use_qk_norm", "qk_layernorm", "use_qk_layernorm"),
     "output_gate": ("attn_output_gate", "attention_output_gate", "use_output_gate", "gated_attention"),
+    "swa_num_attention_heads": ("num_sliding_attention_heads",),
     "head_gate": ("use_head_wise_attn_gate",),
     "gated_mlp": ("gated_linear_unit", "swiglu", "use_gated_mlp"),
     "parallel_block": ("use_parallel_residual", "parallel_attn", "use_parallel_block"),
