@@ -6,7 +6,7 @@ from meshwright.app.calibrate import Calibrated
 from meshwright.app.calibrate_from_log import FromLog
 from meshwright.app.check import CheckReport
 from meshwright.app.compare import Comparison
-from meshwright.app.explanation import Explanation
+from meshwright.app.explain import Explanation
 from meshwright.app.export import Exported
 from meshwright.app.plan_set import PlanSet as PlanSet
 from meshwright.app.profile import Profile

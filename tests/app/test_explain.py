@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from meshwright import estimate
-from meshwright.app.explain import explain
-from meshwright.app.explanation import Explanation
+from meshwright.app.explain import Explanation, explain
 from meshwright.errors import InputError
 from meshwright.estimate.price import estimate_plan
 from meshwright.library import models

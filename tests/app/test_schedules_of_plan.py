@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshwright import estimate, plan
-from meshwright.app.schedules_of_plan import ScheduleComparison
+from meshwright.app.estimate import ScheduleComparison
 from meshwright.errors import InputError
 from meshwright.schedules import SCHEDULES
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import Any
 
+from meshwright.app.answer import Answer
 from meshwright.app.plan_set import PlanSet, ranked
 from meshwright.app.requests.estimate import EstimateRequest
 from meshwright.errors import InputError
@@ -12,20 +13,59 @@ from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
 from meshwright.formats.cluster import Assumption
 from meshwright.planning.axes import inexact
-from meshwright.planning.job_inputs import job_fields
+from meshwright.planning.job_inputs import JobInputs, job_fields
 from meshwright.planning.offload import host_assumptions
 from meshwright.planning.plan_source import PlanLike, plan_question
 from meshwright.planning.reason import Reason, idle_reason
 from meshwright.planning.reasons import plan_reasons
+from meshwright.planning.schedules_of_plan import ScheduledPlan, schedules_of_plan
 from meshwright.planning.whole_run import whole_run
 from meshwright.report.words.reasons import reason_text
 from meshwright.report.words.verdict import run_sentence, sentence, verdict_of
 from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
+from meshwright.units import percent, seconds
 
-if TYPE_CHECKING:
-    from meshwright.app.schedules_of_plan import ScheduleComparison
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ScheduleComparison(Answer):
+    """A plan under several schedules, quickest first, refused ones last."""
+
+    row: PlanRow
+    plans: tuple[ScheduledPlan, ...]
+    inputs: JobInputs
+
+    @property
+    def text(self) -> str:
+        """One sentence."""
+        own = next((p for p in self.plans if p.schedule == self.row.schedule), None)
+        good = [p for p in self.plans if p.estimate is not None and p.exact and p.estimate.fits != "no"]
+        if not good or good[0].estimate is None:
+            return f"no schedule with exact semantics lets {self.row.format()} fit"
+        best = good[0].estimate
+        lead = f"quickest with exact semantics that fits: {good[0].schedule}, {seconds(best.step_time_s)} per step"
+        if own is None or own.estimate is None or own is good[0]:
+            return lead
+        gain = 1.0 - best.step_time_s / own.estimate.step_time_s
+        return f"{lead}, {percent(abs(gain))} {'less' if gain >= 0 else 'more'} than {own.schedule}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As data: `meshwright.schedule-comparison/1`."""
+        found = self.inputs
+        return {
+            "schema": "meshwright.schedule-comparison/1",
+            "text": self.text,
+            "plan": self.row.format(),
+            "schedule": self.row.schedule,
+            "schedules": [plan.to_dict() for plan in self.plans],
+            "inputs": {
+                "model": found.model.describe(),
+                "cluster": found.cluster.describe(),
+                "workload": found.workload.describe(),
+                "assumptions": [{"name": a.name, "value": a.value, "basis": a.basis} for a in found.assumptions],
+            },
+        }
 
 
 def estimate(request: EstimateRequest) -> PlanSet | ScheduleComparison:
@@ -54,9 +94,8 @@ def estimate(request: EstimateRequest) -> PlanSet | ScheduleComparison:
             calibration=workload.calibration if job.calibration is None else job.calibration,
         )
     if request.schedule:
-        from meshwright.app.schedules_of_plan import schedules_of_plan
-
-        return schedules_of_plan(request.plan, job, schedules=request.schedule)
+        row, plans, inputs = schedules_of_plan(request.plan, job, schedules=request.schedule)
+        return ScheduleComparison(row=row, plans=plans, inputs=inputs)
     return estimate_one(request.plan, job)
 
 

@@ -6,20 +6,23 @@ Every rung and every neighbour is really priced; nothing here is a rule of thumb
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from meshwright.app.explain_measured import explain_measured
+from meshwright.app.answer import Answer
+from meshwright.app.explain_measured import measured_steps
 from meshwright.app.explain_mixed import mixed_steps
-from meshwright.app.explanation import Explanation
 from meshwright.estimate.price import estimate_plan
-from meshwright.estimate.result import StepEstimate
+from meshwright.estimate.result import StepEstimate, StepPrice
+from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.plan_shape import bare_row
 from meshwright.planning.plan_source import PlanLike, planned_job
 from meshwright.planning.pricing import Priced, Pricer
 from meshwright.planning.repair.changes import describe, neighbours, with_rest
-from meshwright.planning.sensitivity import effects
-from meshwright.report.words.explanation import Step, not_legal, rung, step_of
+from meshwright.planning.sensitivity import Effect, effects
+from meshwright.records import plain
+from meshwright.report.words.explanation import Step, effect_line, not_legal, rung, step_of
 from meshwright.report.words.prices import price_lines
+from meshwright.report.words.titles import planned_title
 from meshwright.report.words.verdict import sentence
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
@@ -31,6 +34,48 @@ from meshwright.specs.row import PlanRow
 RIVALS = 6
 RIVAL_SLOWER = 0.15
 """Neighbours at most this much slower are looked at when assumptions move."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Explanation(Answer):
+    """A plan explained."""
+
+    job: PlannedJob
+    estimate: StepPrice
+    text: str
+    """The verdict on the plan itself."""
+    ladder: tuple[Step, ...]
+    """From plain data parallelism, or from even layers and shares, to the plan, one lever a rung."""
+    neighbours: tuple[Step, ...]
+    """One change away: quickest that fit first, then what does not fit, then what is not legal."""
+    sensitivity: tuple[Effect, ...]
+    """Numbers of devices and links, the one that moves the step most first."""
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, object]:
+        """As data: `meshwright.explanation/1`."""
+        return {
+            "schema": "meshwright.explanation/1",
+            "name": self.job.name,
+            "title": planned_title(self.job),
+            "text": self.text,
+            "estimate": self.estimate.to_dict(),
+            "ladder": plain(self.ladder),
+            "neighbours": plain(self.neighbours),
+            "sensitivity": [effect.to_dict() | {"text": self._line(effect)} for effect in self.sensitivity],
+            "notes": list(self.notes),
+        }
+
+    def _line(self, effect: Effect) -> str:
+        return effect_line(effect, self.estimate.step_time_s)
+
+    def __repr__(self) -> str:
+        return f"Explanation({self.job.name}: {len(self.ladder)} steps, {len(self.neighbours)} alternatives)"
+
+    def __str__(self) -> str:
+        lines = [self.text, *(f"{step.change}: {step.text}" for step in self.ladder)]
+        lines += [f"instead {step.change}: {step.text}" for step in self.neighbours]
+        return "\n".join([*lines, *map(self._line, self.sensitivity)])
 
 
 def explain(plan: PlanLike) -> Explanation:
@@ -48,7 +93,7 @@ def explain(plan: PlanLike) -> Explanation:
     """
     job, warnings = planned_job(plan)
     if isinstance(job, MeasuredJob):
-        return explain_measured(job, warnings)
+        return _of_measured_layers(job, warnings)
     estimate = estimate_plan(job.plan, job.model, job.cluster, job.workload)
     row = row_of(job.plan, job.model)
     notes = [*warnings, *price_lines(job, estimate)]
@@ -69,6 +114,20 @@ def explain(plan: PlanLike) -> Explanation:
         neighbours=tuple(step for _, step in around),
         sensitivity=effects(job, _rivals(around, pricer, estimate)),
         notes=tuple(notes),
+    )
+
+
+def _of_measured_layers(job: MeasuredJob, warnings: tuple[str, ...]) -> Explanation:
+    """A plan of measured layers, by the rule that planned it."""
+    found = measured_steps(job)
+    return Explanation(
+        job=job,
+        estimate=found.estimate,
+        text=sentence(job, found.estimate),
+        ladder=found.ladder,
+        neighbours=found.neighbours,
+        sensitivity=found.sensitivity,
+        notes=(*warnings, *found.notes),
     )
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from meshwright.app.explanation import Explanation
 from meshwright.estimate.result import StepPrice
 from meshwright.planning.compose.sources.profiles.improve import merged, similar
 from meshwright.planning.compose.sources.profiles.job import costs_of, pipeline_shapes
@@ -17,22 +17,32 @@ from meshwright.planning.compose.sources.profiles.price import paced_pipelines, 
 from meshwright.planning.compose.sources.profiles.set_price import SetPricer
 from meshwright.planning.compose.sources.profiles.shares import shares
 from meshwright.planning.mixed.measured_doubts import effects_of_profile
-from meshwright.planning.sensitivity import LEAST_EFFECT
+from meshwright.planning.sensitivity import LEAST_EFFECT, Effect
 from meshwright.report.words.explanation import Step, rung, step_of
 from meshwright.report.words.measured import folder_notes
 from meshwright.report.words.prices import price_said, traffic_lines
-from meshwright.report.words.verdict import sentence
 from meshwright.specs.measured import MeasuredJob
 
 MOST_NEIGHBOURS = 12
 
 
-def explain_measured(job: MeasuredJob, warnings: tuple[str, ...] = ()) -> Explanation:
-    """Why a plan of measured layers is what it is.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredSteps:
+    """What is around a plan of measured layers."""
+
+    estimate: StepPrice
+    """Of the plan itself."""
+    ladder: tuple[Step, ...]
+    neighbours: tuple[Step, ...]
+    sensitivity: tuple[Effect, ...]
+    notes: tuple[str, ...]
+
+
+def measured_steps(job: MeasuredJob) -> MeasuredSteps:
+    """Ladder, neighbours and sensitivity of a plan of measured layers.
 
     Args:
         job: the plan.
-        warnings: about its file.
 
     Raises:
         InputError: a micro-batch of the plan was not measured.
@@ -42,13 +52,11 @@ def explain_measured(job: MeasuredJob, warnings: tuple[str, ...] = ()) -> Explan
     used = Counter[str]()
     for stage in estimate.stages:
         used[stage.group] += stage.devices
-    notes = [*warnings, *folder_notes(job)]
+    notes = [*folder_notes(job)]
     if estimate.price_per_step is not None:
         notes.append(price_said(estimate.price_per_step, estimate.step_time_s, used, job.cluster))
-    return Explanation(
-        job=job,
+    return MeasuredSteps(
         estimate=estimate,
-        text=sentence(job, estimate),
         ladder=tuple(around.ladder()),
         neighbours=tuple(around.neighbours()),
         sensitivity=tuple(effects_of_profile(job, estimate.step_time_s)),

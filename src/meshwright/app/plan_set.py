@@ -35,7 +35,7 @@ from meshwright.units import seconds
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from meshwright.app.explanation import Explanation
+    from meshwright.app.explain import Explanation
     from meshwright.app.export import Exported
     from meshwright.app.trace import Trace
     from meshwright.planning.mixed.mixing import Mixing

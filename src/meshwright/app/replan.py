@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from meshwright.app.mixed_answer import Asked, mixed_answer
 from meshwright.app.plan_job import plan_job
+from meshwright.app.plan_mixed import Asked, mixed_answer
 from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.app.requests.plan import PlanRequest
 from meshwright.fields.job import SpaceFields

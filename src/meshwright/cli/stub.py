@@ -29,7 +29,7 @@ NAMED = {
     "FromLog": "app.calibrate_from_log",
     "CheckReport": "app.check",
     "Comparison": "app.compare",
-    "Explanation": "app.explanation",
+    "Explanation": "app.explain",
     "Exported": "app.export",
     "Profile": "app.profile",
     "Run": "app.run",

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
-from meshwright.app.answer import Answer
 from meshwright.errors import InputError, MeshwrightError, Problem
 from meshwright.estimate.layout import expand
 from meshwright.estimate.legality import row_problems
@@ -20,10 +18,6 @@ from meshwright.schedules import SCHEDULES, schedule_named
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
-from meshwright.units import percent, seconds
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,49 +53,9 @@ class ScheduledPlan:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ScheduleComparison(Answer):
-    """A plan under several schedules, quickest first, refused ones last."""
-
-    row: PlanRow
-    plans: tuple[ScheduledPlan, ...]
-    inputs: JobInputs
-
-    @property
-    def text(self) -> str:
-        """One sentence."""
-        own = next((p for p in self.plans if p.schedule == self.row.schedule), None)
-        good = [p for p in self.plans if p.estimate is not None and p.exact and p.estimate.fits != "no"]
-        if not good or good[0].estimate is None:
-            return f"no schedule with exact semantics lets {self.row.format()} fit"
-        best = good[0].estimate
-        lead = f"quickest with exact semantics that fits: {good[0].schedule}, {seconds(best.step_time_s)} per step"
-        if own is None or own.estimate is None or own is good[0]:
-            return lead
-        gain = 1.0 - best.step_time_s / own.estimate.step_time_s
-        return f"{lead}, {percent(abs(gain))} {'less' if gain >= 0 else 'more'} than {own.schedule}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """As data: `meshwright.schedule-comparison/1`."""
-        found = self.inputs
-        return {
-            "schema": "meshwright.schedule-comparison/1",
-            "text": self.text,
-            "plan": self.row.format(),
-            "schedule": self.row.schedule,
-            "schedules": [plan.to_dict() for plan in self.plans],
-            "inputs": {
-                "model": found.model.describe(),
-                "cluster": found.cluster.describe(),
-                "workload": found.workload.describe(),
-                "assumptions": [{"name": a.name, "value": a.value, "basis": a.basis} for a in found.assumptions],
-            },
-        }
-
-
 def schedules_of_plan(
     plan: PlanLike | ExecutionPlan | PlanRow, job: JobFields, *, schedules: Iterable[str] = ("all",)
-) -> ScheduleComparison:
+) -> tuple[PlanRow, tuple[ScheduledPlan, ...], JobInputs]:
     """Price one plan under several schedules.
 
     A schedule that cannot run the plan's chunks per worker, or wants its layers recomputed, gets the nearest that it
@@ -111,6 +65,9 @@ def schedules_of_plan(
         plan: as `estimate` takes it; one that a single line can say.
         job: model, cluster and workload.
         schedules: names of `schedule list`, or `all`; the plan's own is always there.
+
+    Returns:
+        The plan as a row; it under each schedule, quickest first, refused ones last; the job.
 
     Raises:
         InputError: malformed input, a plan of one worker, or one that needs more than a line.
@@ -127,7 +84,7 @@ def schedules_of_plan(
     def place(plan: ScheduledPlan) -> tuple[bool, float]:
         return plan.estimate is None, plan.estimate.step_time_s if plan.estimate else 0.0
 
-    return ScheduleComparison(row=row, plans=tuple(sorted(found, key=place)), inputs=question.inputs)
+    return row, tuple(sorted(found, key=place)), question.inputs
 
 
 def _no_pipeline(row: PlanRow | None) -> Problem:
