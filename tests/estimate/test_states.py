@@ -196,7 +196,8 @@ def test_explanations_and_searches_leave_out_what_an_optimizer_cannot_do() -> No
     """Neighbours with the update on the host are not legal, and say why."""
     plan = mw.plan("gpt2", gpus="2xH100", global_batch=8, optimizer="muon").plans[0]
     around = mw.explain(plan).to_dict()["neighbours"]
-    (away,) = [one for one in around if "off-o" in one["name"]]
-    assert away["outcome"] == "not legal"
+    away = [one["outcome"] for one in around if "off-o" in one["name"]]
+    assert away
+    assert set(away) == {"not legal"}
     with pytest.raises(InputError, match="muon updates on the device"):
         mw.plan("gpt2", gpus="2xH100", global_batch=8, optimizer="muon", pin="offload=o")

@@ -6,6 +6,7 @@ A stage is counts x items; that is why a plan of a thousand layers costs as litt
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Literal
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from meshwright.ops.layers import work_of
 from meshwright.ops.unfused import unfused_work
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import LayerSpec, ModelSpec
-from meshwright.specs.operators import LayerWork, Linear
+from meshwright.specs.operators import LayerWork, Linear, Vector
 from meshwright.specs.strategy import Recompute
 from meshwright.specs.workload import Workload
 from meshwright.strategies.base import StrategyColumns, local_units
@@ -189,21 +190,22 @@ def _add_extras(
             found[key] = extras(work, columns, hardware, workload, edge=edge, quantised=quantised)
         return found[key]
 
-    embedding = of(edge_work(model, "embedding"), edge=True, quantised=False)
-    head = of(edge_work(model, "head"), edge=True, quantised=False)
+    def table_of(part: Literal["embedding", "head"]) -> Extras:
+        """Of the table alone: where it is shared the head keeps its norm."""
+        work = edge_work(model, part)
+        ops = tuple(op for op in work.ops if isinstance(op, Linear) or (isinstance(op, Vector) and op.table))
+        return of(replace(work, ops=ops), edge=True, quantised=False)
+
     for number, item in enumerate(items):
-        if item.part in ("tie", "copy"):
-            # Where the table is shared the head keeps its norm.
-            ops = tuple(op for op in edge_work(model, "head").ops if isinstance(op, Linear))
-            shared = of(replace(edge_work(model, "head"), ops=ops), edge=True, quantised=False)
-            sums = [minus(Extras.nothing(columns.rows), shared) if item.part == "tie" else embedding]
-        elif item.part == "mtp":
-            works = _works(item, model, workload)[:2]
-            sums = [of(work, edge=False, quantised=quantised) for work, quantised, _ in works]
-        elif item.part == "layer":
-            sums = [of(work, edge=False, quantised=quantised) for work, quantised, _ in _works(item, model, workload)]
+        if item.part == "copy":
+            sums = [table_of("embedding")]
+        elif item.part == "tie":
+            sums = [minus(Extras.nothing(columns.rows), table_of("head"))]
         else:
-            sums = [embedding if item.part == "embedding" else head]
+            # A prediction module shares the head's projection.
+            works = _works(item, model, workload)[: 2 if item.part == "mtp" else None]
+            edge = item.part in ("embedding", "head")
+            sums = [of(work, edge=edge, quantised=quantised) for work, quantised, _ in works]
         for one in sums:
             for field in fields(Extras):
                 parts[field.name][:, number] += getattr(one, field.name)
