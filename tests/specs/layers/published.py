@@ -208,7 +208,7 @@ PUBLISHED: tuple[tuple[ModelSpec, float, float, str], ...] = (
     (jamba(), 51_570_323_328, 0, "safetensors header of ai21labs/Jamba-v0.1"),
     (minimax_01(), 456e9, 1e-3, "arXiv 2501.08313, abstract"),
     (falcon_h1(), 33.6e9, 2e-3, "model card of Falcon-H1-34B"),
-    (deepseek_v4_flash(), 284e9, 2e-3, "model card of DeepSeek-V4-Flash"),
+    (deepseek_v4_flash(), 284_332_230_231, 0, "DeepseekV4ForCausalLM of transformers 5.23.0"),
     (longcat(), 560e9, 2e-3, "arXiv 2509.01322, abstract"),
     (mamba2(), 2_702_599_680, 0, "safetensors header of state-spaces/mamba2-2.7b"),
     (mamba(), 2_768_345_600, 0, "safetensors header of state-spaces/mamba-2.8b-hf"),

@@ -43,6 +43,7 @@ FAMILIES: dict[str, str] = {
     "deepseek_v2": "moe.deepseek_v2",
     "deepseek_v3": "moe.deepseek_v3",
     "deepseek_v32": "moe.deepseek_v32",
+    "deepseek_v4": "moe.deepseek_v4",
     "dots1": "moe.dots1",
     "emu3_text_model": "dense.llama",
     "ernie4_5": "dense.ernie4_5",

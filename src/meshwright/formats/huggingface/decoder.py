@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
+from meshwright.formats.huggingface.compressed import read_residuals
 from meshwright.formats.huggingface.experts import read_mlps
 from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.fields import MAX_SEQ_LEN, MAX_VOCAB, Fields, fold
@@ -35,10 +37,11 @@ def read_decoder(fields: Fields, family: Family, name: str) -> ModelSpec:
     mlps = read_mlps(fields, hidden, layers, sparse=family.sparse)
     parallel = fields.flag("parallel_block", default=False)
     norms = fields.whole("norms", default=2, low=0, high=4)
+    residuals = read_residuals(fields)
     dropout = fields.dropout(*family.dropouts)
     longest = fields.whole("max_position_embeddings", high=MAX_SEQ_LEN)
     offset = fields.whole("position_offset", low=0, default=0)
-    model = {
+    model: dict[str, object] = {
         "vocab": fields.whole("vocab_size", high=MAX_VOCAB),
         "tied_embeddings": fields.flag("tie_word_embeddings", default=False),
         "learned_positions": longest + offset if fields.flag("learned_positions", default=False) else 0,
@@ -53,7 +56,8 @@ def read_decoder(fields: Fields, family: Family, name: str) -> ModelSpec:
         left_over(fields)
     fields.done()
 
-    places = list(zip(mixers, mlps, strict=True))
+    module = mixers[layers:]
+    places = list(zip(mixers[:layers], mlps, strict=True))
     kinds = {
         (mixer, mlp): LayerSpec(
             attention=mixer,
@@ -62,9 +66,12 @@ def read_decoder(fields: Fields, family: Family, name: str) -> ModelSpec:
             norms=1 if mixer.absent or mlp.absent else norms,
             parallel_block=parallel,
             dropout=dropout,
+            residuals=residuals,
         )
         for mixer, mlp in set(places)
     }
+    if module and model["mtp_layers"]:
+        model["mtp_layer"] = replace(kinds[places[-1]], attention=module[0])
     return ModelSpec(
         name=fields.name,
         family=name,

@@ -36,7 +36,11 @@ def _of_blocks(fields: Fields, layers: int) -> list[Indexer | None]:
         return [None] * layers
     block, blocks = inside.whole("sparse_block_size"), inside.whole("sparse_topk_blocks")
     indexer = Indexer(
-        heads=inside.whole("sparse_num_index_heads"), dim=inside.whole("sparse_index_dim"), top_k=block * blocks
+        heads=inside.whole("sparse_num_index_heads"),
+        dim=inside.whole("sparse_index_dim"),
+        top_k=block * blocks,
+        block=block,
+        weighted=False,
     )
     where = inside.switches("sparse_attention_freq", layers)
     return [indexer if where is None or where[i] else None for i in range(layers)]

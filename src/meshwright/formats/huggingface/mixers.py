@@ -59,13 +59,17 @@ LINEAR: dict[str, tuple[str, str]] = {
 
 
 def read_mixers(fields: Fields, hidden: int, layers: int) -> list[MixerKind]:
-    """The mixer of each layer.
+    """The mixer of each layer; where a config states them apart, those of modules for more tokens come behind.
 
     Args:
         fields: the config.
         hidden: width of the residual stream.
         layers: how many there are.
     """
+    if fields.given("compress_ratios"):
+        from meshwright.formats.huggingface.compressed import read_compressed
+
+        return [*read_compressed(fields, layers)]
     words = layer_words(fields, layers)
     if words is None:
         words = ["sliding" if slides else "full" for slides in sliding_layers(fields, layers)]

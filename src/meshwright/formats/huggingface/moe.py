@@ -104,6 +104,12 @@ deepseek_v32 = Family(
     fixed={"expert_width_stated": True},
     required=("q_lora_rank", "kv_lora_rank", "index_topk"),
 )
+deepseek_v4 = Family(
+    title="DeepSeek-V4",
+    fixed={"expert_width_stated": True},
+    required=("q_lora_rank", "compress_ratios", "hc_mult"),
+    sparse=True,
+)
 glm_moe_dsa = Family(
     title="GLM-5, 5.1 and 5.2",
     fixed={"expert_width_stated": True},
