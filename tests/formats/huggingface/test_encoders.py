@@ -8,6 +8,7 @@ import pytest
 
 from meshwright.errors import InputError
 from meshwright.formats.huggingface import read_config
+from meshwright.specs.layers import Attention
 
 
 def _t5(model: int, heads: int, layers: int, width: int, head_dim: int = 64, **more: Any) -> dict[str, Any]:
@@ -51,6 +52,16 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
         _encoder("roberta", 768, 12, 12, vocab_size=50265, max_position_embeddings=514, type_vocab_size=1),
         124_697_433,
     ),
+    "umt5-small": (
+        {**_t5(512, 6, 8, 1024, **GATED), "model_type": "umt5", "vocab_size": 256384},
+        175_333_376,
+    ),
+    "mbart-large": (_sides("mbart", 1024, 12, 16, vocab_size=250027), 610_851_840),
+    "pegasus-large": (_sides("pegasus", 1024, 16, 16, vocab_size=96103), 570_797_056),
+    "opus-mt": (_sides("marian", 512, 6, 8, vocab_size=58101, max_position_embeddings=512), 74_410_496),
+    "nllb-600m": (_sides("m2m_100", 1024, 12, 16, vocab_size=256206), 615_073_792),
+    "distilbert": ({"model_type": "distilbert"}, 66_985_530),
+    "modernbert-base": ({"model_type": "modernbert"}, 149_655_232),
     "vit-l-16": (_encoder("vit", 1024, 24, 16, image_size=224, patch_size=16), 304_326_632),
     "clip-vit-l-14": (CLIP, 427_616_513),
     "siglip-base": ({"model_type": "siglip", "text_config": {}, "vision_config": {}}, 203_155_970),
@@ -85,6 +96,12 @@ def test_a_vision_transformer_makes_one_prediction_per_image() -> None:
 def test_classes_are_counted_by_their_names() -> None:
     names = {str(number): f"class {number}" for number in range(10)}
     assert read_config({**PUBLISHED["vit-l-16"][0], "id2label": names}, "vit").vocab == 10
+
+
+def test_modernbert_sees_windows_in_two_of_three_layers() -> None:
+    layers = list(read_config({"model_type": "modernbert"}, "m").layers())
+    windows = [layer.attention.window for layer in layers if isinstance(layer.attention, Attention)]
+    assert windows[:4] == [None, 65, 65, None]
 
 
 def test_all_problems_of_a_config_come_together() -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from meshwright.formats.huggingface.fields import MAX_LAYERS, MAX_VOCAB, Fields
+from meshwright.formats.huggingface.fields import MAX_LAYERS, MAX_VOCAB, Fields, fold
+from meshwright.formats.huggingface.tower import section
 from meshwright.specs.layers import Attention, CrossAttention, DenseMlp
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 from meshwright.specs.streams import Images, Projection, Stream
@@ -75,8 +76,18 @@ class _Stack:
         return LayerRun(layers=(self.layer(stream=stream, causal=causal, reads=reads),), repeats=layers)
 
 
-def t5(fields: Fields) -> ModelSpec:
-    """T5 and its variants: RMS norms, no biases, relative positions, one table for both sides (Raffel et al. 2019)."""
+def umt5(fields: Fields) -> ModelSpec:
+    """umT5: mT5 with a table of relative positions in every layer (Chung et al. 2023, arXiv 2304.09151)."""
+    return t5(fields, each=True)
+
+
+def t5(fields: Fields, *, each: bool = False) -> ModelSpec:
+    """T5 and its variants: RMS norms, no biases, relative positions, one table for both sides (Raffel et al. 2019).
+
+    Args:
+        fields: of the config.
+        each: whether every layer has its own biases of relative positions.
+    """
     hidden = fields.whole("d_model")
     heads, head_dim = fields.whole("num_heads"), fields.whole("d_kv")
     width = fields.whole("d_ff")
@@ -100,8 +111,8 @@ def t5(fields: Fields) -> ModelSpec:
         norm="rmsnorm",
         dropout=dropout,
     )
-    # The final norm of the encoder, and the biases of relative positions, one table of each side.
-    tables = hidden + 2 * buckets * heads
+    # The final norm of the encoder, and the biases of relative positions: one table of each side, or of each layer.
+    tables = hidden + (layers + behind if each else 2) * buckets * heads
     return ModelSpec(
         name=fields.name,
         family="t5",
@@ -116,6 +127,41 @@ def t5(fields: Fields) -> ModelSpec:
 
 def bart(fields: Fields) -> ModelSpec:
     """BART: LayerNorm, biases, learned positions on both sides (Lewis et al. 2019, arXiv 1910.13461)."""
+    return _two_sides(fields, "bart", offset=2, normed=True)
+
+
+def mbart(fields: Fields) -> ModelSpec:
+    """mBART: BART with norms before its parts, and one more behind each side (Liu et al. 2020, arXiv 2001.08210)."""
+    return _two_sides(fields, "mbart", offset=2, normed=True, last=True)
+
+
+def pegasus(fields: Fields) -> ModelSpec:
+    """PEGASUS: fixed positions, norms before its parts (Zhang et al. 2019, arXiv 1912.08777)."""
+    return _two_sides(fields, "pegasus", offset=0, last=True)
+
+
+def marian(fields: Fields) -> ModelSpec:
+    """Marian: translation models of OPUS-MT, fixed positions, norms behind the parts."""
+    return _two_sides(fields, "marian", offset=0)
+
+
+def m2m_100(fields: Fields) -> ModelSpec:
+    """M2M-100 and NLLB: positions computed, norms before the parts (NLLB team 2022, arXiv 2207.04672)."""
+    return _two_sides(fields, "m2m_100", offset=None, last=True)
+
+
+def _two_sides(
+    fields: Fields, family: str, *, offset: int | None, normed: bool = False, last: bool = False
+) -> ModelSpec:
+    """An encoder and a decoder with LayerNorm, biases and a shared table.
+
+    Args:
+        fields: of the config.
+        family: its name.
+        offset: rows of the table of positions beyond the longest sequence; None for no table.
+        normed: whether embeddings are normalised.
+        last: whether a norm stands behind each side.
+    """
     hidden, vocab = fields.whole("d_model"), fields.whole("vocab_size", high=MAX_VOCAB)
     layers, behind = fields.whole("encoder_layers", high=MAX_LAYERS), fields.whole("decoder_layers", high=MAX_LAYERS)
     heads = fields.whole("encoder_attention_heads"), fields.whole("decoder_attention_heads")
@@ -131,19 +177,19 @@ def bart(fields: Fields) -> ModelSpec:
         _Stack(hidden=hidden, heads=count, head_dim=hidden // count, width=width, dropout=dropout)
         for count, width in zip(heads, widths, strict=True)
     )
-    # Positions start at 2; embeddings are normalised on both sides.
-    tables = (longest + 2) * hidden + 2 * hidden
+    rows = 0 if offset is None else longest + offset
+    tables = rows * hidden + 2 * hidden * (normed + last)
     return ModelSpec(
         name=fields.name,
-        family="bart",
+        family=family,
         hidden=hidden,
         vocab=vocab,
         max_seq_len=longest,
         runs=(encoder.runs(layers, stream=ENCODER), decoder.runs(behind, causal=True, reads=hidden)),
         tied_embeddings=tied,
-        learned_positions=longest + 2,
-        embedding_norm=True,
-        final_norm=None,
+        learned_positions=rows,
+        embedding_norm=normed,
+        final_norm="layernorm" if last else None,
         streams=(Stream(name=ENCODER, hidden=hidden, tower=False, sequences=1.0, embedded=True, tables=tables),),
     )
 
@@ -273,3 +319,52 @@ def roberta(fields: Fields) -> ModelSpec:
     """RoBERTa: BERT with one segment, whose positions start at 2 (Liu et al. 2019, arXiv 1907.11692)."""
     model = bert(fields)
     return replace(model, family="roberta", max_seq_len=max(1, model.max_seq_len - 2))
+
+
+def distilbert(fields: Fields) -> ModelSpec:
+    """DistilBERT: BERT of half the layers, without segments (Sanh et al. 2019, arXiv 1910.01108)."""
+    shape = {
+        "hidden_size": fields.whole("dim", default=768),
+        "num_attention_heads": fields.whole("n_heads", default=12),
+        "num_hidden_layers": fields.whole("n_layers", default=6, high=MAX_LAYERS),
+        "intermediate_size": fields.whole("hidden_dim", default=3072),
+        "vocab_size": fields.whole("vocab_size", default=30522, high=MAX_VOCAB),
+        "max_position_embeddings": fields.whole("max_position_embeddings", default=512),
+        "type_vocab_size": 0,
+    }
+    fields.done()
+    return replace(bert(section(shape, fields.name)), family="distilbert")
+
+
+def modernbert(fields: Fields) -> ModelSpec:
+    """ModernBERT: gated MLPs, no biases, windows in two of three layers (Warner et al. 2024, arXiv 2412.13663)."""
+    hidden, heads = fields.whole("hidden_size", default=768), fields.whole("num_attention_heads", default=12)
+    layers = fields.whole("num_hidden_layers", default=22, high=MAX_LAYERS)
+    width = fields.whole("intermediate_size", default=1152)
+    vocab = fields.whole("vocab_size", default=50368, high=MAX_VOCAB)
+    longest = fields.whole("max_position_embeddings", default=8192)
+    every, near = fields.whole("global_attn_every_n_layers", default=3), fields.whole("local_attention", default=128)
+    if hidden % heads:
+        fields.problem("num_attention_heads", heads, f"must divide hidden_size = {hidden}", "use a divisor")
+    fields.done()
+    stack = _Stack(
+        hidden=hidden, heads=heads, head_dim=hidden // heads, width=width, gated=True, bias=False, norm="rmsnorm"
+    )
+    plain = stack.layer()
+    # Half the window on either side of a query, itself in both halves.
+    narrow = replace(plain, attention=replace(plain.attention, window=near // 2 + 1))
+    own = [plain if number % every == 0 else narrow for number in range(layers)]
+    return ModelSpec(
+        name=fields.name,
+        family="modernbert",
+        hidden=hidden,
+        vocab=vocab,
+        max_seq_len=longest,
+        runs=fold(own),
+        tied_embeddings=True,
+        embedding_norm=True,
+        final_norm="rmsnorm",
+        head_bias=True,
+        head_transform=True,
+        notes=(MLM,),
+    )
