@@ -14,11 +14,11 @@ import numpy as np
 
 from meshwright.estimate.items import FULL, NONE, SELECTIVE, Item, items_of
 from meshwright.estimate.layout import ModelLayout
-from meshwright.estimate.pipeline import StageCounts, computed_counts, ends_apart, needs_bare
+from meshwright.estimate.pipeline import StageCounts, ends_apart, needs_bare
 from meshwright.estimate.run import Live, live, sync_rounds, weight_versions
 from meshwright.estimate.stages import recompute_problem
 from meshwright.schedules import DEFAULT_SCHEDULES, SCHEDULES, Placement, Schedule, schedule_named
-from meshwright.schedules.bounds import covering
+from meshwright.search.fullest import Fullest, fullest_workers
 from meshwright.search.paths import critical_lengths, longest_of, order_free_lengths
 from meshwright.search.space import Space
 from meshwright.shapes import Float
@@ -33,20 +33,6 @@ MOST_PASSES = 1024
 """Largest p x m x v for which schedules without a bound of their own are part of the space: their tables are built."""
 MOST_CHUNKS = 4
 """Most chunks per worker of such schedules."""
-
-
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Fullest:
-    """The workers of a pipeline shape whose memory may be the largest, at the moments when it may be."""
-
-    held: Float[np.ndarray, "fullest items"]
-    """Their items."""
-    alive: Float[np.ndarray, "fullest items"]
-    """Their items times what is in flight."""
-    versions: Float[np.ndarray, "fullest"]
-    """Versions of the weights they keep."""
-    first: Float[np.ndarray, "items"]
-    """Items of worker 0, at which the paths end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +194,7 @@ class ShapeFactory:
             forward, backward, weight = path_items(lengths, counts)
             key = (schedule, p, v, recompute, layers, moments)
             if key not in self.fullest:
-                self.fullest[key] = _fullest(schedule, now, counts, versions)
+                self.fullest[key] = fullest_workers(schedule, now, counts, versions)
             fullest = self.fullest[key]
             shapes.append(
                 Shape(
@@ -319,46 +305,6 @@ class ShapeFactory:
         return weights
 
 
-def _fullest(
-    schedule: Schedule,
-    now: Live,
-    counts: StageCounts,
-    versions: Float[np.ndarray, " workers"],
-) -> Fullest:
-    """The workers that may need the most memory: no other one has as many of each item."""
-    own = _held(counts)
-    work = computed_counts(schedule, counts)
-    worker = np.repeat(np.arange(len(own)), [len(living) for living in now.kept])
-    held = own[worker]
-    alive = np.einsum("nv,nvi->ni", np.concatenate(now.kept).astype(float), work[worker])
-    if counts.bare is not None:
-        alive = alive + np.einsum("nv,nvi->ni", np.concatenate(now.made).astype(float), counts.bare[worker])
-    if now.guests.any():
-        alive = alive + (now.guests[:, None] * work[::-1].sum(axis=1))[worker]
-    several = [] if (versions == 1.0).all() else [versions[worker, None]]
-    rows = np.concatenate([held, alive, *several], axis=1)
-    rows = rows[:, rows.any(axis=0)]
-    kept = np.array(_undominated(rows.tobytes(), *rows.shape))
-    return Fullest(held=held[kept], alive=alive[kept], versions=versions[worker[kept]], first=own[0])
-
-
-@lru_cache(maxsize=4096)
-def _undominated(values: bytes, count: int, columns: int) -> tuple[int, ...]:
-    """Rows that no other one covers, by number; one of equal rows. Pipelines that recompute otherwise have the same.
-
-    Args:
-        values: of all rows, in 64 bits.
-        count: of rows.
-        columns: of each.
-    """
-    rows = np.frombuffer(values).reshape(count, columns)
-    covered = covering(rows)
-    equal = covered & covered.T
-    # Of equal rows the first stays.
-    earlier = np.tri(count, k=-1, dtype=bool)
-    return tuple(np.flatnonzero(~((covered & ~equal) | (equal & earlier)).any(axis=1)).tolist())
-
-
 def path_items(
     lengths: Float[np.ndarray, "paths durations workers chunks"], counts: StageCounts
 ) -> tuple[Float[np.ndarray, "paths items"], ...]:
@@ -384,12 +330,6 @@ def path_items(
     if not again.any():
         return forward @ work, backward @ work, weight @ work
     return forward @ work, backward @ bare + again @ (work - bare), weight @ work
-
-
-def _held(counts: StageCounts) -> Float[np.ndarray, "workers items"]:
-    """What each worker holds, its stages for others included."""
-    own = counts.work.sum(axis=1)
-    return own if counts.shadow is None else own + counts.shadow
 
 
 def most_chunks(schedule: Schedule, p: int, m: int) -> int:
