@@ -15,6 +15,7 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.fields.job import JobFields
 from meshwright.library.clusters import resolve_gpus
 from meshwright.planning.job_inputs import job_inputs
+from meshwright.planning.pricing import Pricer
 from meshwright.specs import ModelSpec, PlanRow, Workload
 from meshwright.specs.precision import precision, stated
 from meshwright.specs.strategy import Offload
@@ -160,12 +161,12 @@ def test_what_was_understood_of_the_optimizer_is_shown() -> None:
 
 def test_a_search_finds_what_its_plans_cost() -> None:
     """The bound and the memory that a search looks at first hold for states of matrices, too."""
-    for name in ("galore", "adafactor", "muon"):
-        found = mw.plan("llama-3-8b", gpus="8xH100", global_batch=16, optimizer=name, schedule="1f1b")
+    for name in ("galore", "muon"):
+        found = mw.plan("llama-3-8b", gpus="2xH200", global_batch=4, optimizer=name, pin="pp=1")
         best = found.plans[0]
-        again = mw.estimate("llama-3-8b", plan=best.row.format(), gpus="8xH100", global_batch=16, optimizer=name)
+        again = mw.estimate("llama-3-8b", plan=best.row.format(), gpus="2xH200", global_batch=4, optimizer=name)
         assert np.isclose(again.plans[0].estimate.step_time_s, best.estimate.step_time_s)
-        assert best.estimate.peak_memory_bytes < 80 * GIB
+        assert best.estimate.peak_memory_bytes < 140 * GIB
 
 
 def test_first_and_last_layers_in_16_bits_take_longer_and_keep_no_8_bit_copies() -> None:
@@ -192,12 +193,11 @@ def test_wide_ends_are_stated_for_recipes_below_16_bits_and_some_layers() -> Non
         job_inputs(replace(asked, bf16_first=31))
 
 
-def test_explanations_and_searches_leave_out_what_an_optimizer_cannot_do() -> None:
-    """Neighbours with the update on the host are not legal, and say why."""
-    plan = mw.plan("gpt2", gpus="2xH100", global_batch=8, optimizer="muon").plans[0]
-    around = mw.explain(plan).to_dict()["neighbours"]
-    away = [one["outcome"] for one in around if "off-o" in one["name"]]
-    assert away
-    assert set(away) == {"not legal"}
+def test_variants_and_searches_leave_out_what_an_optimizer_cannot_do() -> None:
+    """A row with the update on the host is not legal, and says why."""
+    row = PlanRow(dp=2, gbs=2, sharding="z1", offload="o")
+    workload = Workload(seq_len=2048, global_batch=2, optimizer="muon")
+    tried = Pricer(DENSE, resolve_gpus("2xH100"), workload, 2).price(row)
+    assert "muon updates on the device" in [problem.why for problem in tried.problems]
     with pytest.raises(InputError, match="muon updates on the device"):
         mw.plan("gpt2", gpus="2xH100", global_batch=8, optimizer="muon", pin="offload=o")
