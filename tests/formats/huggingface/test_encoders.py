@@ -54,7 +54,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
     ),
     "umt5-small": (
         {**_t5(512, 6, 8, 1024, **GATED), "model_type": "umt5", "vocab_size": 256384},
-        175_333_376,
+        306_601_984,
     ),
     "mbart-large": (_sides("mbart", 1024, 12, 16, vocab_size=250027), 610_851_840),
     "pegasus-large": (_sides("pegasus", 1024, 16, 16, vocab_size=96103), 570_797_056),
