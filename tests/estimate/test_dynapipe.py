@@ -76,6 +76,18 @@ def test_long_pipelines_wait_for_long_micro_batches() -> None:
     )
 
 
+@pytest.mark.parametrize("schedule", ["interleaved", "zb-h1"])
+def test_other_schedules_run_as_many_micro_batches_as_they_can(schedule: str) -> None:
+    row = replace(ROW, vpp=3 if schedule == "interleaved" else 1, schedule=schedule, gbs=8)
+    found = step("dynapipe", row)
+    assert found.filling is not None
+    assert found.filling.micro_batches is not None
+    if schedule == "interleaved":
+        assert round(found.filling.micro_batches) % 4 == 0
+    assert found.filling.packed_step_time_s is not None
+    assert found.step_time_s < 1.5 * found.filling.packed_step_time_s
+
+
 def test_the_planner_ranks_plans_by_their_micro_batches() -> None:
     found = mw.plan(
         DENSE,

@@ -116,7 +116,7 @@ class _Prices:
             counts = sorted({1, most, *(most >> power for power in (1, 2, 4, 6) if most >> power)})
             found = []
             for count in counts:
-                few = replace(pipeline, micro_batch=count, num_micro_batches=max(packed.p, packed.v))
+                few = replace(pipeline, micro_batch=count, num_micro_batches=packed.p)
                 columns = other.run(replace(plan, pipelines=(few,))).pipelines[0].columns
                 found.append(np.stack([getattr(columns, name)[0] for name in self.names]))
             self.tables.append((np.array(counts, dtype=float), np.stack(found)))
