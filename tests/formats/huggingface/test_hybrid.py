@@ -104,3 +104,12 @@ def test_granite_4_without_experts_has_an_mlp_of_the_shared_width() -> None:
     sizes = {"num_local_experts": 0, "shared_intermediate_size": 8192, "layer_types": ["attention"] * 32}
     (layer,) = read_config(LLAMA | {"model_type": "granitemoehybrid"} | sizes, "m").kinds()
     assert layer.mlp == DenseMlp(ffn_hidden=8192, gated=True)
+
+
+@pytest.mark.parametrize(
+    "key", [{"mtp_hybrid_override_pattern": "*E"}, {"mtp_layers_block_type": ["attention", "moe"]}]
+)
+def test_a_module_for_one_more_token_has_the_parts_that_its_pattern_names(key: dict[str, Any]) -> None:
+    model = read_config(NEMOTRON | {"num_nextn_predict_layers": 1} | key, "m")
+    _, attention, _, sparse = model.layers()
+    assert (model.mtp_kind.attention, model.mtp_kind.mlp, model.mtp_kind.norms) == (attention.attention, sparse.mlp, 2)
