@@ -226,8 +226,18 @@ ESTIMATE = (
     """),
     *_each(
         "estimate llama-3.1-8b --plan tp2.dp4.z1.mbs1.gbs64 --gpus 8xH100 --optimizer *",
-        "adamw sgd sgd-momentum muon lion",
+        "adamw sgd sgd-momentum muon lion adamw-8bit paged-adamw-8bit adafactor shampoo:block=1024 soap galore:rank=64",
     ),
+    *_lines("""
+    estimate llama-3.1-8b --plan dp8.z1.mbs1.gbs64 --gpus 8xB200 --dtype mxfp8 --weight-dtype fp8 --grad-dtype bf16
+    estimate llama-3.1-8b --plan dp8.z1.mbs1.gbs64 --gpus 8xH100 --dtype fp8 --bf16-first 2 --bf16-last 1
+    estimate llama-3.1-8b --plan dp8.z1.mbs1.gbs64 --gpus 8xH100 --main-copy none --grad-dtype bf16 --moment-dtype bf16
+    estimate llama-3.1-8b --plan dp8.z2.mbs1.gbs64 --gpus 8xH100 --reduce-dtype bf16 --gather-dtype int8
+    estimate llama-3.1-8b --plan tp2.dp4.z1.mbs1.gbs64 --gpus 8xA100-80 --dtype int8
+    estimate llama-3.1-8b --plan tp2.dp4.z1.mbs1.gbs64 --gpus 8xH100 --dtype nvfp4
+    estimate qwen3-30b-a3b --plan ep8.dp8.z1.mbs1.rc-full.gbs64 --gpus 8xH200 --dtype fp8-block --dispatch-dtype fp8
+    plan llama-3.1-8b --gpus 8xH100 --gbs 64 --optimizer muon --dtype fp8-block --weight-dtype fp8 --top 2
+    """),
     *_each(
         "estimate llama-3-8b --plan tp4.dp2.z1.mbs1.gbs16.rc-full --gpus *",
         """8xA100-PCIe-80 8xH20 8xH100-NVL 8xB200 8xGB300 8xRTX-6000-Ada 8xA6000 8xMI250X 8xMI355X 8xTPU-v4 8xTPU-v6e
