@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from meshwright.errors import InputError, UnsupportedError
-from meshwright.specs.optimizers import OPTIMIZERS, Matrix, optimizer_named
+from meshwright.specs.optimizers import OPTIMIZERS, optimizer_named
+from meshwright.specs.optimizers.base import Matrix
 from meshwright.specs.precision import PRECISIONS, precision, stated
 from meshwright.specs.workload import Workload
 

@@ -15,7 +15,7 @@ from meshwright.kernels import collectives, compute
 from meshwright.shapes import Float
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import LayerWork, Linear, Vector
-from meshwright.specs.optimizers import Matrix, Product
+from meshwright.specs.optimizers.base import Matrix, Product
 from meshwright.specs.workload import Workload
 from meshwright.strategies import TENSORS, expert
 from meshwright.strategies.base import LocalGemm, StrategyColumns, full_width, local_units

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from meshwright.errors import InputError, Problem
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.check import Check
 from meshwright.specs.failures import Failures
 from meshwright.specs.lengths import Packing, check_lengths, describe_lengths
-from meshwright.specs.optimizers import Optimizer, optimizer_named
+from meshwright.specs.optimizers import optimizer_named
 from meshwright.specs.precision import PRECISIONS, Precision
 from meshwright.specs.software import DEFAULT_SOFTWARE
+
+if TYPE_CHECKING:
+    from meshwright.specs.optimizers.base import Optimizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

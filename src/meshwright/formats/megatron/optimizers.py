@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshwright.errors import Problem
 from meshwright.formats.megatron.options import Values
-from meshwright.specs.optimizers import Optimizer
+from meshwright.specs.optimizers.base import Optimizer
 from meshwright.specs.optimizers.muon import Muon
 
 OPTIMIZERS = {

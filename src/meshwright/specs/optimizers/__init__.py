@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from functools import lru_cache
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from meshwright.errors import UnsupportedError, unknown_name
-from meshwright.specs.optimizers.base import Matrix, Optimizer, Product
 
-__all__ = ["OPTIMIZERS", "Matrix", "Optimizer", "Product", "optimizer_named"]
+if TYPE_CHECKING:
+    from meshwright.specs.optimizers.base import Optimizer
 
 OPTIMIZERS: dict[str, str] = {
-    "adam": "adam.Adam",
-    "adamw": "adam.AdamW",
-    "adamw-8bit": "adam_8bit.Adam8bit",
-    "paged-adamw-8bit": "adam_8bit.PagedAdam8bit",
-    "adafactor": "adafactor.Adafactor",
-    "lion": "lion.Lion",
-    "muon": "muon.Muon",
-    "shampoo": "shampoo.Shampoo",
-    "soap": "soap.Soap",
-    "galore": "galore.GaLore",
-    "sgd": "sgd.Sgd",
-    "sgd-momentum": "sgd.Momentum",
+    "adam": "adam:Adam",
+    "adamw": "adam:AdamW",
+    "adamw-8bit": "adam_8bit:Adam8bit",
+    "paged-adamw-8bit": "adam_8bit:PagedAdam8bit",
+    "adafactor": "adafactor:Adafactor",
+    "lion": "lion:Lion",
+    "muon": "muon:Muon",
+    "shampoo": "shampoo:Shampoo",
+    "soap": "soap:Soap",
+    "galore": "galore:GaLore",
+    "sgd": "sgd:Sgd",
+    "sgd-momentum": "sgd:Momentum",
 }
-"""Name to file and class, imported when a job asks for it."""
-
+"""File and class by name; a file is read on first use."""
 
 ALIASES: dict[str, str] = {
     "adam8bit": "adamw-8bit",
@@ -54,7 +54,7 @@ def optimizer_named(text: str) -> Optimizer:
     name = ALIASES.get(name, name)
     if name not in OPTIMIZERS:
         raise UnsupportedError(unknown_name("optimizer", written[:80], (*OPTIMIZERS, *ALIASES)), code="MW404")
+    file, _, kind = OPTIMIZERS[name].partition(":")
+    found: type[Optimizer] = getattr(import_module(f"{__name__}.{file}"), kind)
     given = {key.strip(): value.strip() for key, _, value in (one.partition("=") for one in settings.split(",")) if key}
-    file, kind = OPTIMIZERS[name].split(".")
-    optimizer: type[Optimizer] = getattr(import_module(f"{__name__}.{file}"), kind)
-    return optimizer.read(text, given)
+    return found.read(text, given)
