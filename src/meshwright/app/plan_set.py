@@ -296,12 +296,13 @@ def identities(job: PlannedJob, row: PlanRow | None) -> tuple[str, ...]:
         found.append(counts(job.model))
     degree = plan.data_degree(pipeline)
     count = pipeline.num_micro_batches
+    noun = "rows" if isinstance(job, Job) and job.workload.sequence_lengths else "sequences"
     if len(plan.pipelines) == 1 and not pipeline.shapes:
         parts = f"dp{degree} x mbs{pipeline.micro_batch} x {count} micro-batch{'es' if count > 1 else ''}"
-        found.append(f"{plan.global_batch} sequences = {parts}")
+        found.append(f"{plan.global_batch} {noun} = {parts}")
     elif not any(pipe.shapes for pipe in plan.pipelines):
         shares = [f"{pipe.num_micro_batches} x {plan.data_degree(pipe) * pipe.micro_batch}" for pipe in plan.pipelines]
-        found.append(f"{plan.global_batch} sequences = {' + '.join(shares)} (micro-batches x sequences of one)")
+        found.append(f"{plan.global_batch} {noun} = {' + '.join(shares)} (micro-batches x {noun} of one)")
     expert = plan.strategies[pipeline.workers[0].chunks[0].runs[0].strategy].expert
     stage = pipeline.workers[0].num_devices
     if expert.ep * expert.etp > 1:

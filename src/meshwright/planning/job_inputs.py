@@ -138,7 +138,8 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
         filled = tokens_of_step(replace(first, seq_len=seq, global_batch=1))
         devices = usual_devices or where.devices
         usual = DEFAULT_SAMPLES if spec.pooled else min(DEFAULT_TOKENS_PER_STEP, TOKENS_PER_DEVICE * devices)
-        batch = _default_batch(filled, job.tokens_per_step, devices, notes, usual)
+        noun = "rows" if first.sequence_lengths else "sequences"
+        batch = _default_batch(filled, job.tokens_per_step, devices, notes, usual, noun)
     _check_batch(batch)
     workload = replace(first, seq_len=seq, global_batch=batch)
     like = job.like
@@ -353,7 +354,9 @@ def _sequence_length(seq: int | None, model: ModelSpec, lengths: Lengths, notes:
     return seq
 
 
-def _default_batch(seq: float, per_step: int | None, devices: int, notes: list[Assumption], usual: int) -> int:
+def _default_batch(
+    seq: float, per_step: int | None, devices: int, notes: list[Assumption], usual: int, noun: str
+) -> int:
     wanted = per_step or usual
     # Very short sequences would make steps of more sequences than can be planned.
     exact = wanted / seq if per_step else min(wanted / seq, MAX_BATCH)
@@ -363,18 +366,14 @@ def _default_batch(seq: float, per_step: int | None, devices: int, notes: list[A
     each = f" ({TOKENS_PER_DEVICE:,} per device)" if not per_step and wanted < DEFAULT_TOKENS_PER_STEP else ""
     said = f"{wanted:,} tokens per step{each} / {seq:,.0f} = {shown}"
     if not per_step and ratio > MAX_BATCH:
-        capped = (
-            f"{batch:,} sequences = {batch * seq:,.0f} tokens ({said}, capped: at most {MAX_BATCH:,} can be planned)"
-        )
+        capped = f"{batch:,} {noun} = {batch * seq:,.0f} tokens ({said}, capped: at most {MAX_BATCH:,} can be planned)"
         notes.append(Assumption(name="global_batch", value=capped, basis="assumed"))
         return batch
     if batch == exact:
         if per_step is None:
-            notes.append(
-                Assumption(name="global_batch", value=f"{batch:,} sequences ({said}, default)", basis="assumed")
-            )
+            notes.append(Assumption(name="global_batch", value=f"{batch:,} {noun} ({said}, default)", basis="assumed"))
         return batch
-    rounded = f"{batch:,} sequences = {batch * seq:,.0f} tokens ({said}, rounded so that more degrees divide it)"
+    rounded = f"{batch:,} {noun} = {batch * seq:,.0f} tokens ({said}, rounded so that more degrees divide it)"
     notes.append(Assumption(name="global_batch", value=rounded, basis="assumed"))
     return batch
 
