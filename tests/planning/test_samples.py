@@ -146,6 +146,11 @@ def test_streams_are_planned_on_several_kinds_of_device(name: str, said: dict[st
             assert min(ends) >= inputs.model.tower_layers, "a tower stands whole on the first stage"
 
 
+def test_a_plan_says_how_many_layers_are_a_towers() -> None:
+    found = meshwright.plan("llava-1.5-7b", gpus="8xH100", global_batch=64, images=1, top=1, pin=["pp=1", "tp=1"])
+    assert "layers 56, 24 of them a tower's" in str(found)
+
+
 def test_parallelizers_are_not_asked_for_streams() -> None:
     with pytest.raises(UnsupportedError, match="has a stream of encoder"):
         meshwright.plan(T5, gpus="2xH100,2xA100-80", global_batch=64, parallelizer="native")

@@ -291,7 +291,10 @@ def identities(job: PlannedJob, row: PlanRow | None) -> tuple[str, ...]:
         workers = [worker.num_devices for pipe in plan.pipelines for worker in pipe.workers]
         found.append(bare.identity() if bare else f"{plan.devices:,} devices = {shortened(workers)}")
     layers = [sum(chunk.num_layers for chunk in w.chunks if chunk.copy == "primary") for w in pipeline.workers]
-    found.append(f"layers {shortened(layers)} = {plan.num_layers}" if len(layers) > 1 else f"layers {plan.num_layers}")
+    towers = job.model.tower_layers if isinstance(job, Job) else 0
+    seen = f", {towers} of them a tower's" if towers else ""
+    split = f"{shortened(layers)} = " if len(layers) > 1 else ""
+    found.append(f"layers {split}{plan.num_layers}{seen}")
     if isinstance(job, Job) and job.model.tuning is not None:
         found.append(counts(job.model))
     degree = plan.data_degree(pipeline)
