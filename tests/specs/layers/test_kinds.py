@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 import pytest
 
 import meshwright as mw
@@ -100,3 +102,24 @@ def test_heads_that_groups_do_not_share_are_refused() -> None:
         MoeMlp(experts=4, top_k=6, ffn_hidden=8, gated=True)
     with pytest.raises(InputError, match="a window or chunks"):
         Attention(heads=8, kv_heads=8, head_dim=16, window=8, chunk=8)
+
+
+@EVERY
+def test_no_size_of_it_is_silent(part: LayerPart) -> None:
+    """Another number or the other of two says another layer: other operators, kept tensors or states."""
+    context = LayerContext(hidden=HIDDEN, kernel="flash", dropout=False)
+    for field in fields(part):  # type: ignore[arg-type]
+        value = getattr(part, field.name)
+        if field.name == "qk_norm" and getattr(part, "qk_scales", "") == "none":
+            continue  # a norm without weights, of what the rotation reads anyway
+        if isinstance(value, bool):
+            changed = not value
+        elif isinstance(value, int) and value and field.name != "version":
+            changed = 2 * value
+        else:
+            continue
+        try:
+            other = replace(part, **{field.name: changed})  # type: ignore[type-var]
+        except InputError:
+            continue  # sizes that go with each other
+        assert other.work(context) != part.work(context), field.name

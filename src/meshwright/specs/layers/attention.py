@@ -55,6 +55,12 @@ class Attention(AttentionMixer):
         check.one_of("qk_scales", self.qk_scales, ("head", "all", "none"))
         own = self.value_dim in (None, self.head_dim)
         check.that(own or not self.value_is_key, "value_dim", self.value_dim, "values that are keys are as wide")
+        picks = self.indexer is not None
+        check.that(self.causal or not picks, "causal", self.causal, "an indexer picks among earlier keys")
+        narrow = self.window is not None or self.chunk is not None
+        check.that(
+            not (picks and narrow), "indexer", "given", "a layer has a window, chunks or an indexer, one of them"
+        )
         both = self.window is not None and self.chunk is not None
         check.that(not both, "chunk", self.chunk, "a layer has a window or chunks, not both")
         if all(good):

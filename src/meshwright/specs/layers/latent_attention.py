@@ -64,6 +64,8 @@ class LatentAttention(AttentionMixer):
             check.whole(name, getattr(self, name))
         if self.q_rank is not None:
             check.whole("q_rank", self.q_rank)
+        picks = self.indexer is not None
+        check.that(self.causal or not picks, "causal", self.causal, "an indexer picks among earlier keys")
         check.done()
 
     @property
