@@ -42,6 +42,15 @@ def test_help_fits_a_screen_and_starts_with_an_example(run: Run, verb: str) -> N
     assert "--json" in ran.out
 
 
+def test_help_names_rare_options_and_help_all_describes_them(run: Run) -> None:
+    usual, everything = (run("plan", flag).out for flag in ("--help", "--help-all"))
+    assert "which --help-all describes" in usual
+    assert "--moment-dtype" in usual.replace("\n ", "").replace(" ", "")
+    assert "--moment-dtype NAME" in everything
+    assert "--moment-dtype NAME" not in usual
+    assert run("plan", "gpt2", "--gpus", "2xH100", "--gbs", "8", "--moment-dtype", "bf16").code == 0
+
+
 def test_nothing_and_help_show_all_verbs(run: Run) -> None:
     assert run().out == run("--help").out
     for verb in VERBS:

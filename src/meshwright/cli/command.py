@@ -16,12 +16,15 @@ SHOWN = fields_of(OutputFields)
 """Options of every command: how the answer is shown."""
 
 
-def command_of(request: type[Request], act: Callable[[Request, dict[str, bool]], int | None]) -> Callable[..., Any]:
+def command_of(
+    request: type[Request], act: Callable[[Request, dict[str, bool]], int | None], *, everything: bool = False
+) -> Callable[..., Any]:
     """The function that typer makes a command of.
 
     Args:
         request: whose fields are the options.
         act: what is done with the request that was typed, and with how the answer is shown.
+        everything: whether help describes options that are rarely used, too.
     """
     options = [one for one in (*fields_of(request), *SHOWN) if one.cli]
 
@@ -30,10 +33,12 @@ def command_of(request: type[Request], act: Callable[[Request, dict[str, bool]],
         values = {one.name: _value(one, typed[one.name]) for one in options if one.name in typed}
         return act(request.read(values, typed=True), shown)
 
-    parameters = [_parameter(one) for one in options]
+    parameters = [_parameter(one, hidden=one.rare and not everything) for one in options]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in parameters}
-    command.__doc__ = help_of(request)
+    more = [one.spelled for one in options if one.rare]
+    named = f"\n\nMore, which --help-all describes: {', '.join(more)}." if more and not everything else ""
+    command.__doc__ = help_of(request) + named
     return command
 
 
@@ -54,13 +59,14 @@ def help_of(request: type[Request]) -> str:
     return "\n\n".join(part for part in (first, "\b\n" + "\n".join(lines), rest) if part)
 
 
-def _parameter(one: Field) -> inspect.Parameter:
+def _parameter(one: Field, *, hidden: bool) -> inspect.Parameter:
     words: dict[str, Any] = {"metavar": one.placeholder or None, "help": one.explained, "show_default": False}
+    words["hidden"] = hidden
     kind: Any = list[str] | None if one.repeated else str | None
     if one.argument:
         info: Any = typer.Argument(**words)
     elif one.flag:
-        kind, info = bool, typer.Option(*_spellings(one), help=one.explained)
+        kind, info = bool, typer.Option(*_spellings(one), help=one.explained, hidden=hidden)
     else:
         info = typer.Option(*_spellings(one), **words)
     default = False if one.flag else None

@@ -76,8 +76,14 @@ def called(words: Sequence[str]) -> list[str]:
     return list(VERBS)
 
 
-def add_commands(app: typer.Typer, verbs: Sequence[str]) -> None:
-    """Put verbs on an application, each in its group."""
+def add_commands(app: typer.Typer, verbs: Sequence[str], *, everything: bool = False) -> None:
+    """Put verbs on an application, each in its group.
+
+    Args:
+        app: where they go.
+        verbs: their names.
+        everything: whether help describes options that are rarely used, too.
+    """
     groups: dict[str, typer.Typer] = {}
     for verb in verbs:
         name, _, inner = verb.partition(" ")
@@ -90,7 +96,8 @@ def add_commands(app: typer.Typer, verbs: Sequence[str]) -> None:
             home = groups[name]
         request = VERBS[verb].request
         whole = len(verbs) == 1 or any(name.endswith("_COMPLETE") for name in os.environ)
-        home.command(inner or name)(command_of(request, partial(act, verb)) if whole else summary_of(request))
+        made = command_of(request, partial(act, verb), everything=everything) if whole else summary_of(request)
+        home.command(inner or name)(made)
 
 
 def act(verb: str, request: Request, output: dict[str, bool]) -> int | None:

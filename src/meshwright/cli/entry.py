@@ -27,6 +27,8 @@ from meshwright.cli.start import command_for
 from meshwright.cli.usage import optional_values, usage_error
 from meshwright.errors import MeshwrightError, Problem
 
+HELP_ALL = "--help-all"
+"""Help that describes options that are rarely used, too."""
 USAGE_ERROR = typer.BadParameter.__mro__[1]
 """What typer raises for a command line it cannot read."""
 
@@ -47,8 +49,8 @@ def _root(
     pass
 
 
-def application(verbs: Sequence[str]) -> typer.Typer:
-    """The command with some of its verbs."""
+def application(verbs: Sequence[str], *, everything: bool = False) -> typer.Typer:
+    """The command with some of its verbs; help of all their options, or of the usual ones."""
     app = typer.Typer(
         name="meshwright",
         help="Plan, predict and launch the training of large language models on the GPUs you have.\n\n"
@@ -57,14 +59,14 @@ def application(verbs: Sequence[str]) -> typer.Typer:
         "  meshwright explain plans.json#1\n"
         "  meshwright export plans.json --to megatron -o launch",
         epilog="Exit codes: 0 ok, 1 a bug, 2 bad input, 3 nothing fits, 4 unsupported, 5 violations found, "
-        "130 interrupted. Every verb has --json and --help.",
+        "130 interrupted. Every verb has --json and --help; --help-all describes rare options.",
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )
     app.callback()(_root)
-    add_commands(app, verbs)
+    add_commands(app, verbs, everything=everything)
     return app
 
 
@@ -105,7 +107,9 @@ def _run(words: list[str]) -> int:
     # Nothing here multiplies large matrices; numpy's threads for that cost a third of a short verb.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     verbs = called(words)
-    command = command_for(application(verbs), whole=len(verbs) > 1)
+    everything = HELP_ALL in words
+    words = ["--help" if word == HELP_ALL else word for word in words]
+    command = command_for(application(verbs, everything=everything), whole=len(verbs) > 1)
     try:
         result = command.main(args=words or ["--help"], prog_name="meshwright", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):

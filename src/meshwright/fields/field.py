@@ -35,6 +35,8 @@ class Field:
     """A positional argument of the command line, called by its metavar."""
     words: bool = False
     """A positional argument that may be repeated."""
+    rare: bool = False
+    """Described by `--help-all` alone; `--help` names it."""
     cli: bool = True
     python: bool = True
     annotation: str = ""

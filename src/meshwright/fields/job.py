@@ -35,12 +35,12 @@ PLAN_FILE_HELP = "A plan file; plans.json#2 is the second plan of a plan set."
 WRITE_ONE = "name a plan file, as `meshwright plan ... -o plans.json` writes it"
 
 
-def _role(name: str, text: str, usual: str = "") -> Any:
+def _role(name: str, text: str, usual: str = "", *, rare: bool = False) -> Any:
     """A field for the format of one role: its formats stand in the help."""
     formats = ROLES[name].formats
     kind = Choice(names=formats, noun=name)
     listed = f" {', '.join(formats)}." if len(formats) > 1 else ""
-    return ask(f"{text}{listed}", kind, usual=usual)
+    return ask(f"{text}{listed}", kind, usual=usual, rare=rare)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +56,13 @@ class JobFields:
         metavar="FILE",
         annotation="ClusterSpec | str | os.PathLike[str]",
     )
-    host_ram: float | None = ask("Memory of one host, which offloaded states share: 128GB.", MemorySize())
-    nvme: Any = ask("Speed of a host's NVMe drives together: 7GB/s, or 2TB@7GB/s.", NvmeDrives())
+    host_ram: float | None = ask("Memory of one host, which offloaded states share: 128GB.", MemorySize(), rare=True)
+    nvme: Any = ask("Speed of a host's NVMe drives together: 7GB/s, or 2TB@7GB/s.", NvmeDrives(), rare=True)
     pcie: float | None = ask(
         "Between a device and its host, generation x lanes or speed: 4x16, 12GB/s.",
         PcieSlot(),
         usual="the device's own",
+        rare=True,
     )
     seq_len: int | None = ask(
         "Sequence length.",
@@ -70,52 +71,65 @@ class JobFields:
         usual="4096, or the model's maximum if lower; with --lengths the longest",
     )
     images: int | None = ask(
-        "Images per sample; without it a vision tower is left out.", Whole(low=0, high=100_000), usual="0"
+        "Images per sample; without it a vision tower is left out.", Whole(low=0, high=100_000), usual="0", rare=True
     )
     image_size: str | None = ask(
         "Width and height of an image in pixels: 1024x768.",
         Kind(metavar="WxH"),
         usual="the model's, where it has one",
+        rare=True,
     )
     encoder_seq_len: int | None = ask(
         "Tokens into the encoder of an encoder-decoder.",
         Count(whole=True, example="512"),
         option="--encoder-seq",
         usual="as many as into the decoder",
+        rare=True,
     )
     global_batch: int | None = ask("Global batch in sequences.", Count(whole=True, example="1024"), option="--gbs")
     tokens_per_step: int | None = ask(
         "Global batch in tokens.",
         Count(whole=True, example="4M"),
         usual=f"{TOKENS_PER_DEVICE} per device, at most {DEFAULT_TOKENS_PER_STEP}",
+        rare=True,
     )
     lengths: str | os.PathLike[str] | Lengths | None = ask(
         "Lengths of sequences, in place of one: a file with one a line, or lognormal:mean=1200,sigma=1.1,max=32768, "
         "uniform:low=128,high=4096, histogram:512=.4,2048=.6.",
         Kind(metavar="FILE|SHAPE", annotation="str | os.PathLike[str] | Iterable[tuple[int, float]]"),
+        rare=True,
     )
     packing: str | None = ask(
         "How sequences of --lengths fill rows of --seq: pack, pad, concat, dynapipe, bins or bins:512,2048.",
         NAME,
         usual="pack",
+        rare=True,
     )
     dynamic_cp: bool = ask(
-        "Each sequence of --lengths over as few context ranks as it needs, instead of all of them.", Flag()
+        "Each sequence of --lengths over as few context ranks as it needs, instead of all of them.", Flag(), rare=True
     )
     dtype: str | Precision | None = ask(f"Of products: {', '.join(PRECISIONS)}.", NAME, usual="bf16")
-    weight_dtype: str | None = _role("weight_dtype", "fp8: weights kept in 8 bits alone, none in 16 beside them.")
-    grad_dtype: str | None = _role("grad_dtype", "Gradients.", usual="the recipe's")
-    reduce_dtype: str | None = _role("reduce_dtype", "Gradients on the network.", usual="that of the gradients")
-    gather_dtype: str | None = _role("gather_dtype", "Weights on the network.", usual="that of the weights")
-    moment_dtype: str | None = _role("moment_dtype", "Moments of the optimizer.", usual="fp32")
-    main_copy: str | None = _role(
-        "main_copy", "Weights that the optimizer updates; none: the weights themselves.", usual="fp32"
+    weight_dtype: str | None = _role(
+        "weight_dtype", "fp8: weights kept in 8 bits alone, none in 16 beside them.", rare=True
     )
-    dispatch_dtype: str | None = _role("dispatch_dtype", "Tokens sent to experts.", usual="that of the activations")
-    bf16_first: int | None = ask("First layers computed in 16 bits where --dtype has fewer.", Whole(low=0), usual="0")
-    bf16_last: int | None = ask("Last layers computed so.", Whole(low=0), usual="0")
+    grad_dtype: str | None = _role("grad_dtype", "Gradients.", usual="the recipe's", rare=True)
+    reduce_dtype: str | None = _role(
+        "reduce_dtype", "Gradients on the network.", usual="that of the gradients", rare=True
+    )
+    gather_dtype: str | None = _role("gather_dtype", "Weights on the network.", usual="that of the weights", rare=True)
+    moment_dtype: str | None = _role("moment_dtype", "Moments of the optimizer.", usual="fp32", rare=True)
+    main_copy: str | None = _role(
+        "main_copy", "Weights that the optimizer updates; none: the weights themselves.", usual="fp32", rare=True
+    )
+    dispatch_dtype: str | None = _role(
+        "dispatch_dtype", "Tokens sent to experts.", usual="that of the activations", rare=True
+    )
+    bf16_first: int | None = ask(
+        "First layers computed in 16 bits where --dtype has fewer.", Whole(low=0), usual="0", rare=True
+    )
+    bf16_last: int | None = ask("Last layers computed so.", Whole(low=0), usual="0", rare=True)
     optimizer: str | None = ask(
-        lambda: f"{', '.join(OPTIMIZERS)}; settings behind a colon: galore:rank=64.", NAME, usual="adam"
+        lambda: f"{', '.join(OPTIMIZERS)}; galore:rank=64 sets one of its own.", NAME, usual="adam"
     )
     lora: Lora | str | None = ask(
         "Train adapters beside frozen weights: r=16,targets=q_proj,v_proj,base=nf4,dropout=0.05,dora,train=embedding.",
@@ -124,27 +138,36 @@ class JobFields:
     freeze: tuple[str, ...] = ask(
         "Do not train a part: embedding, head, attention, mlp, experts, router, norms, layers.0-15. Repeatable.",
         Texts(metavar="PART", commas=True),
+        rare=True,
     )
-    attention_kernel: str | None = ask("flash or materialised.", NAME, usual="flash")
+    attention_kernel: str | None = ask("flash or materialised.", NAME, usual="flash", rare=True)
     loss_tiles: int | None = ask(
-        "Pieces in which logits and loss are computed, never whole.", Count(whole=True, example="8"), usual="1"
+        "Pieces in which logits and loss are computed, never whole.",
+        Count(whole=True, example="8"),
+        usual="1",
+        rare=True,
     )
     mlp_tiles: int | None = ask(
         "Pieces in which dense feed-forward parts are computed, and again in backward.",
         Count(whole=True, example="8"),
         usual="1",
+        rare=True,
     )
-    expert_imbalance: float | None = ask("Tokens of the fullest expert rank over the mean.", Number(), usual="1")
+    expert_imbalance: float | None = ask(
+        "Tokens of the fullest expert rank over the mean.", Number(), usual="1", rare=True
+    )
     tokens: float | None = ask("Tokens of the whole run, for days and cost: 15e12.", Count())
     failures: Any = ask(
         "What interrupts the run of --tokens: rate=18%/year,restart=10min,every=30min,stall=5s, or none.",
         FailureSpec(),
         usual="as public runs report",
+        rare=True,
     )
-    price: float | None = ask("Price per device and hour.", Number(metavar="USD", zero=True))
+    price: float | None = ask("Price per device and hour.", Number(metavar="USD", zero=True), rare=True)
     calibration: Calibration | str | os.PathLike[str] | None = ask(
         "Numbers that `calibrate` wrote, in place of the package's.",
         Kind(metavar="FILE", annotation="Calibration | str | os.PathLike[str]"),
+        rare=True,
     )
     like: Workload | None = None
     """Says the rest of a workload: training or forward only, and without a calibration the framework."""
@@ -156,14 +179,16 @@ class AimFields:
 
     objective: str | None = ask("What is minimised.", NAME, usual="time")
     max_step_time: float | None = ask(
-        "Upper limit on step time: 40, 40s, 2min. Alone: the cheapest such step.", Duration()
+        "Upper limit on step time: 40, 40s, 2min. Alone: the cheapest such step.", Duration(), rare=True
     )
     max_price_per_step: float | None = ask(
-        "Upper limit on the cost of a step. Alone: the quickest such step.", Count(metavar="USD", fix="for example 2.5")
+        "Upper limit on the cost of a step. Alone: the quickest such step.",
+        Count(metavar="USD", fix="for example 2.5"),
+        rare=True,
     )
-    days: float | None = ask("Longest training time in days; needs --tokens.", Count(fix="for example 2.5"))
+    days: float | None = ask("Longest training time in days; needs --tokens.", Count(fix="for example 2.5"), rare=True)
     max_price: float | None = ask(
-        "Upper limit on the cost of the run; needs --tokens.", Count(metavar="USD", fix="for example 2.5")
+        "Upper limit on the cost of the run; needs --tokens.", Count(metavar="USD", fix="for example 2.5"), rare=True
     )
 
 
@@ -172,11 +197,12 @@ class SpaceFields:
     """Which plans are looked at."""
 
     pin: tuple[str, ...] = ask("Fix an axis: tp=8. Repeatable.", Texts(metavar="AXIS=V"))
-    forbid: tuple[str, ...] = ask("Leave out: vpp, pp=4, fsdp. Repeatable.", Texts(metavar="AXIS"))
+    forbid: tuple[str, ...] = ask("Leave out: vpp, pp=4, fsdp. Repeatable.", Texts(metavar="AXIS"), rare=True)
     schedule: tuple[str, ...] = ask(
         "Pipeline schedules to use; all: the whole catalogue.",
         Texts(metavar="NAME,...|all", repeated=False),
         usual="1f1b, gpipe, interleaved",
+        rare=True,
     )
 
     offload: str | None = ask(

@@ -58,11 +58,12 @@ class PlanRequest(Request):
     top: int = ask("How many plans.", Whole(metavar="K", high=1000), default=5, usual="5")
     aim: AimFields = group(AimFields, objective={"help": _objectives})
     space: SpaceFields = group(SpaceFields)
-    target: str | None = ask("Only plans this framework runs, as `export --to` names it.", NAME)
-    pareto: bool = ask("Also the front of time, memory, devices and cost; takes longer.", Flag())
+    target: str | None = ask("Only plans this framework runs, as `export --to` names it.", NAME, rare=True)
+    pareto: bool = ask("Also the front of time, memory, devices and cost; takes longer.", Flag(), rare=True)
     tolerance: float | None = ask(
         "Groups whose devices are alike within it, 0.1 for 10%, are planned as one island.",
         Number(zero=True, high=100),
+        rare=True,
     )
     parallelizer: tuple[Any, ...] = ask(
         "Who plans slices of the model on equal devices, and plans are composed of: native, layerwise, calculon, "
@@ -73,13 +74,16 @@ class PlanRequest(Request):
             repeated=False,
             annotation="str | Parallelizer | Iterable[str | Parallelizer]",
         ),
+        rare=True,
     )
     profiles: str | None = ask(
-        "Measured layer profiles; MODEL is one of theirs, and devices may differ.", Kind(metavar="DIR")
+        "Measured layer profiles; MODEL is one of theirs, and devices may differ.", Kind(metavar="DIR"), rare=True
     )
-    replan_from: str | None = ask("Plan again for the job of a plan file whose cluster changed.", Kind(metavar="PLAN"))
-    lost: str | None = ask("With --replan-from: 8xH100, or device numbers 16-23.", Kind(metavar="G"))
-    added: str | None = ask("With --replan-from: as --gpus.", Kind(metavar="G"))
+    replan_from: str | None = ask(
+        "Plan again for the job of a plan file whose cluster changed.", Kind(metavar="PLAN"), rare=True
+    )
+    lost: str | None = ask("With --replan-from: 8xH100, or device numbers 16-23.", Kind(metavar="G"), rare=True)
+    added: str | None = ask("With --replan-from: as --gpus.", Kind(metavar="G"), rare=True)
     output: str | None = ask(PLAN_SET_FILE, OutputFile(), short="-o", python=False)
 
     @property
