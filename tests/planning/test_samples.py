@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 import meshwright
+from meshwright.app.plan_set import identities
 from meshwright.errors import InputError, UnsupportedError
+from meshwright.estimate.layout import expand
 from meshwright.fields.job import JobFields
 from meshwright.formats.huggingface import read_config
 from meshwright.planning.axes import space_of
@@ -15,7 +17,9 @@ from meshwright.planning.job_inputs import JobInputs, job_fields, job_inputs
 from meshwright.planning.mixed.native import NativeSource
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.row import parse_row
 from tests.formats.huggingface.test_encoders import PUBLISHED as ENCODERS
 from tests.formats.huggingface.towers import LLAVA, MLLAMA, QWEN25_VL
 
@@ -147,8 +151,12 @@ def test_streams_are_planned_on_several_kinds_of_device(name: str, said: dict[st
 
 
 def test_a_plan_says_how_many_layers_are_a_towers() -> None:
-    found = meshwright.plan("llava-1.5-7b", gpus="8xH100", global_batch=64, images=1, top=1, pin=["pp=1", "tp=1"])
-    assert "layers 56, 24 of them a tower's" in str(found)
+    inputs = _inputs(LLAVA_7B, images=1, global_batch=64)
+    row = parse_row("pp2.dp4", devices=8, global_batch=64, schedules=("1f1b",))
+    plan = expand(row, inputs.model, inputs.workload.seq_len)
+    job = Job(model=inputs.model, cluster=inputs.cluster, workload=inputs.workload, plan=plan)
+    (said,) = (line for line in identities(job, row) if line.startswith("layers"))
+    assert said.endswith(" = 56, 24 of them a tower's")
 
 
 def test_parallelizers_are_not_asked_for_streams() -> None:
