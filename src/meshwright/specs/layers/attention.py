@@ -120,7 +120,7 @@ class Attention(AttentionMixer):
     def work(self, context: LayerContext) -> PartWork:
         """One product makes queries, keys and values."""
         ops, kept = self._projections(context.hidden)
-        sizes = self if self.indexer is None else replace(self, window=self.indexer.top_k)
+        sizes = self if self.indexer is None else replace(self, window=self.indexer.top_k, indexer=None)
         gate = self._output_gate() if self._gates else None
         return attention_work(sizes, context, ops, kept, out_bias=self.out_bias, gate=gate)
 
