@@ -128,9 +128,7 @@ class JobFields:
         "First layers computed in 16 bits where --dtype has fewer.", Whole(low=0), usual="0", rare=True
     )
     bf16_last: int | None = ask("Last layers computed so.", Whole(low=0), usual="0", rare=True)
-    optimizer: str | None = ask(
-        lambda: f"{', '.join(OPTIMIZERS)}; galore:rank=64 sets one of its own.", NAME, usual="adam"
-    )
+    optimizer: str | None = ask(f"{', '.join(OPTIMIZERS)}; galore:rank=64 sets one of its own.", NAME, usual="adam")
     lora: Lora | str | None = ask(
         "Train adapters beside frozen weights: r=16,targets=q_proj,v_proj,base=nf4,dropout=0.05,dora,train=embedding.",
         Kind(metavar="r=16,...", annotation="Lora | str"),
