@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.memory import TIGHT_SHARE
-from meshwright.estimate.sequences import filling_of, tokens_of_step
+from meshwright.estimate.sequences import tokens_of_step
 from meshwright.fields.gather import Gather
 from meshwright.fields.job import DEFAULT_SEQ_LEN, DEFAULT_TOKENS_PER_STEP, TOKENS_PER_DEVICE, JobFields
 from meshwright.fields.kinds import shown
@@ -33,7 +33,7 @@ from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.failures import Failures
-from meshwright.specs.lengths import DYNAMIC, Lengths, Packing, mean_length
+from meshwright.specs.lengths import DYNAMIC, Lengths
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.precision import Precision, precision
 from meshwright.specs.software import DEFAULT_SOFTWARE
@@ -276,25 +276,11 @@ def _check_batch(batch: int) -> None:
 
 
 def _lengths(job: JobFields) -> Lengths:
-    """The distribution of lengths, none where all are alike; every problem of it and of its packing."""
     if job.lengths is None and job.packing is None and not job.dynamic_cp:
         return ()
-    from meshwright.formats.lengths import lengths_of  # few jobs state them
+    from meshwright.planning.sequences_asked import lengths_asked  # few jobs state them
 
-    gather = Gather()
-    if job.lengths is None and job.packing is not None:
-        why, fix = "without lengths every sequence is as long as its row", "say --lengths FILE, or leave --packing out"
-        gather.problem(Problem(what="--packing without --lengths", why=why, fix=fix, field="packing"), "MW206")
-    if job.dynamic_cp and (job.lengths is None or (job.packing or "pack") != "pack"):
-        why = "only packed sequences of unequal lengths need different numbers of ranks"
-        fix = "say --lengths FILE --packing pack, or leave --dynamic-cp out"
-        given = "without --lengths" if job.lengths is None else f"with --packing {job.packing}"
-        gather.problem(Problem(what=f"--dynamic-cp {given}", why=why, fix=fix, field="dynamic_cp"), "MW206")
-    if job.packing is not None:
-        gather.attempt(lambda: Packing.read(str(job.packing)))
-    found = None if job.lengths is None else gather.attempt(lambda: lengths_of(job.lengths))
-    gather.done()
-    return found or ()
+    return lengths_asked(job)
 
 
 def _workload(policy: Precision | None, calibration: Calibration | None, job: JobFields, lengths: Lengths) -> Workload:
@@ -399,29 +385,10 @@ def _defaults(workload: Workload, model: ModelSpec, cluster: ClusterSpec, price:
         Assumption(name="optimizer", value=optimizer_said(workload), basis="assumed"),
         Assumption(name="attention", value=f"{workload.attention_kernel} kernel", basis="assumed"),
     ]
-    filling = filling_of(workload, 1)
-    if filling is not None:
-        lengths = workload.sequence_lengths
-        each = filling.sequences_per_step / workload.global_batch
-        cut = f", {100 * filling.cut:.2g}% of them cut to a row" if filling.cut else ""
-        held = f"rows of {workload.seq_len:,} hold {significant(each)} sequences"
-        rows = {
-            "concat": f"{held}, whose tokens all see each other",
-            DYNAMIC: f"as many sequences a step as rows of {workload.seq_len:,} hold packed, {significant(each)} each",
-        }.get(
-            workload.packing,
-            f"{held} and {significant(100 * filling.padding, 2)}% padding; sequences of a row do not see each other",
-        )
-        of_all = f"{mean_length(lengths):,.0f} tokens on average, at most {lengths[-1][0]:,}{cut}"
-        value = f"{of_all}; {workload.packing}: {rows}"
-        found.append(Assumption(name="lengths", value=value, basis="assumed"))
-    if workload.dynamic_cp:
-        value = "each sequence over as few ranks of its context group as hold it at seq_len / cp tokens a rank"
-        found.append(Assumption(name="context ranks", value=value, basis="assumed"))
-    for name, pieces in (("logits and loss", workload.loss_tiles), ("feed-forward parts", workload.mlp_tiles)):
-        if pieces > 1:
-            value = f"{name} in {pieces} pieces of a micro-batch's tokens, one after the other"
-            found.append(Assumption(name="tiles", value=value, basis="assumed"))
+    if workload.sequence_lengths or workload.loss_tiles > 1 or workload.mlp_tiles > 1:
+        from meshwright.planning.sequences_asked import sequence_notes  # few jobs have them
+
+        found += sequence_notes(workload)
     wide = sum(count for layer, count in model.kind_counts().items() if layer.wide)
     if wide:
         value = f"{wide} of {model.num_layers} layers compute in {recipe.activations}"
