@@ -71,11 +71,11 @@ class Field:
         return f"{text}  [default: {self.usual}]" if self.usual else text
 
 
-def ask(help_text: str, kind: Kind = Kind(), **how: Any) -> Any:
+def ask(help_text: str | Callable[[], str], kind: Kind = Kind(), **how: Any) -> Any:
     """Declare a field of a request.
 
     Args:
-        help_text: one sentence.
+        help_text: one sentence, or what makes it of a catalogue when help is asked for.
         kind: how its value is read.
         how: other fields of `Field`.
     """

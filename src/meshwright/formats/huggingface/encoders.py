@@ -351,6 +351,7 @@ def modernbert(fields: Fields) -> ModelSpec:
         hidden=hidden, heads=heads, head_dim=hidden // heads, width=width, gated=True, bias=False, norm="rmsnorm"
     )
     plain = stack.layer()
+    assert isinstance(plain.attention, Attention)
     # Half the window on either side of a query, itself in both halves.
     narrow = replace(plain, attention=replace(plain.attention, window=near // 2 + 1))
     own = [plain if number % every == 0 else narrow for number in range(layers)]
