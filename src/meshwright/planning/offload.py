@@ -50,6 +50,10 @@ def read_offload(text: str) -> tuple[str, ...]:
     letters = "".join(letter for letter in OFFLOAD_LETTERS if letter in moved)
     token = "-".join((letters, *(_WORDS[word] for word in _WORDS if word in parts)))
     problems = offload_problems(token)
+    if problems and not letters:
+        why = "it says where and when, and nothing is moved yet"
+        fix = f"say what is moved: --offload {','.join(['optimizer', *parts])}"
+        raise InputError(Problem(what=f"--offload {text}", why=why, fix=fix, field="offload"), code="MW205")
     if problems:
         raise InputError(problems, code="MW205")
     return (token,)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, combinations, pairwise
 
-from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem
+from meshwright.errors import InputError, MeshwrightError, Problem
 from meshwright.estimate.price import check_plan, estimate_of
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.ops.counts import trained_parameters
@@ -20,10 +20,12 @@ from meshwright.planning.compose.sources.native.split import SplitPipeline
 from meshwright.planning.costing import SECONDS_PER_HOUR
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.doubts import doubts_of_model
+from meshwright.planning.mixed.repairs import mixed_repairs
 from meshwright.planning.mixed.source import PricedPlan, SearchRecord
 from meshwright.planning.mixed.spaces import alone_name, space_anywhere
 from meshwright.planning.objectives import Aim
 from meshwright.planning.one_kind import find_plans, resized
+from meshwright.planning.repair.no_plan import NoPlanError, fix_of
 from meshwright.search.search import search
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
@@ -40,10 +42,13 @@ FARTHEST = 1.12
 """Times the step of the first pipeline set that others promise at most: closed forms are within that of `estimate`."""
 SMALL = 32
 """Devices of a cluster on which pipeline sets that leave some idle are looked at beside those that need not."""
+SMALL_ALONE = 8
+"""Devices of one kind that are searched as a whole where none of their pipelines promises to fit."""
 NEAR = 8
 """Pipelines of one kind of device whose degrees its search keeps to."""
 RENTED_FROM = 200
 """Pipeline sets of a part of the cluster whose price is estimated from their closed form."""
+NO_REPAIR = "add devices, shorten --seq, or lift what is pinned or forbidden"
 RENTED = 3
 """Of them priced in full, the cheapest and the quickest."""
 
@@ -69,6 +74,7 @@ class NativeSource:
         self.inputs, self.space_for = inputs, space_for
         self.model, self.cluster, self.workload = inputs.model, inputs.cluster, inputs.workload
         self.space = space_anywhere(self.cluster, space_for)
+        self.effort = effort
         self.composer = Composer(self.model, self.cluster, self.workload, self.space, effort)
         self._first_device = list(accumulate((g.devices for g in self.cluster.groups), initial=0))
         self._pricer = PlanPricer(self.model, self.cluster, self.workload)
@@ -134,8 +140,10 @@ class NativeSource:
             result = find_plans(self.model, where, self.workload, self.space_for, top=1).result
         else:
             near = self._near(part, space)
-            if near is None:
+            if near is None and part.devices > SMALL_ALONE:
                 return []
+            # Stages are held to fit by a closed form, which errs on the safe side: few devices are searched whole.
+            near = near or space
             result = search(self.model, where, self.workload, near, top=1)
         if not result.plans or result.relaxed:
             return []
@@ -219,14 +227,20 @@ class NativeSource:
             f"{group.devices} x {group.device.name} of {gib(group.device.memory_bytes)}"
             for group in self.cluster.groups
         )
-        return InfeasibleError(
-            Problem(
-                what=f"no plan of {self.model.name} fits {sizes}",
-                why="neither one kind of device alone nor any pipelines over several leave 8% of the memory free",
-                fix="add devices, shorten --seq, or lift what is pinned or forbidden",
-                field="cluster",
-            )
+        repairs = tuple(mixed_repairs(self.inputs, self.space_for, self._plans_of))
+        problem = Problem(
+            what=f"no plan of {self.model.name} fits {sizes}",
+            why="neither one kind of device alone nor any pipelines over several leave 8% of the memory free",
+            fix=fix_of(repairs, pinned=bool(self.space.pins)) if repairs else NO_REPAIR,
+            field="cluster",
         )
+        return NoPlanError((problem,), repairs)
+
+    def _plans_of(self, model: ModelSpec) -> list[PricedPlan]:
+        """The quickest plans of the same step of another model."""
+        other = NativeSource(replace(self.inputs, model=model), self.space_for, self.effort)
+        alone = (one for part in other.whole for one in other.alone(part))
+        return [*other.composed(other.whole, SUBSET_COMPOSED), *alone]
 
 
 def _price_per_step(one: PipelineSet[SplitPipeline], source: NativeSource) -> float:

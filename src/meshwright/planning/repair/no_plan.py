@@ -61,10 +61,12 @@ def no_plan(
     tried = leanest(model, cluster, workload, space)
     lean = tried[0] if tried else None
     repairs = tuple(repairs_of_job(model, cluster, workload, space_for, tried))
+    # What stays on the device has an option of its own; nobody pinned an axis of the plan by it.
+    pinned = any(axis != "offload" for axis, _ in space.pins)
     problem = Problem(
-        what=_what(model, cluster, certificate.space, lean, pinned=bool(space.pins)),
+        what=_what(model, cluster, certificate.space, lean, pinned=pinned),
         why=_why(lean) if lean else "",
-        fix=_fix(repairs, pinned=bool(space.pins)),
+        fix=fix_of(repairs, pinned=pinned),
         field="memory",
     )
     return NoPlanError((problem,), repairs)
@@ -102,7 +104,13 @@ def _why(lean: Leanest) -> str:
     return f"stage {full.stage} at its peak ({full.peak_moment}): {shown}{over}"
 
 
-def _fix(repairs: tuple[JobRepair, ...], *, pinned: bool) -> str:
+def fix_of(repairs: tuple[JobRepair, ...], *, pinned: bool) -> str:
+    """Repairs as people read them, one a line.
+
+    Args:
+        repairs: of the job.
+        pinned: whether axes of plans were pinned.
+    """
     lines = ["free a pin"] if pinned else []
     lines += [one.line() for one in repairs]
     return _NEXT.join(lines) or "no change that was tried makes it fit"

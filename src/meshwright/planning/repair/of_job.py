@@ -10,6 +10,7 @@ from meshwright.errors import MeshwrightError
 from meshwright.estimate.away import HOST_SHARE
 from meshwright.estimate.away_rules import host_problems, update_problems
 from meshwright.estimate.result import StepEstimate
+from meshwright.fields.job import DEFAULT_TOKENS_PER_STEP, TOKENS_PER_DEVICE
 from meshwright.formats.cluster import node_group
 from meshwright.library.devices import devices as library_devices
 from meshwright.planning.offload import IN_MEMORY, ON_DISKS, described, spelled
@@ -33,6 +34,8 @@ LARGER_DEVICES = 5
 SHORTEST_SEQ = 512
 MOST_TRIED_DEVICES = 16
 """Up to so many, everything that may be away is tried."""
+USUAL_BATCH = 0.05
+"""How far a batch that nobody gave may be from the usual tokens of a step, as it is rounded."""
 HARDLY_SLOWER = 1.1
 """Step over the quickest for which less memory of the host is worth it."""
 MOST_HOST_BYTES = 4.4e12
@@ -69,7 +72,7 @@ def repairs_of_job(
 ) -> Repairs:
     """Changes that make it fit: same devices first, then more or larger ones, then other training."""
     lean = tried[0] if tried else None
-    yield from _offloaded(model, cluster, workload, space_for)
+    yield from offloaded(model, cluster, workload, space_for)
     tiled = in_tiles(tried, model, cluster, workload)
     if tiled is not None:
         option, text, found = tiled
@@ -82,24 +85,28 @@ def repairs_of_job(
         yield from _shorter(model, cluster, workload, space_for)
 
 
-def _offloaded(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:
+def offloaded(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:
     """The quickest plan with states in host memory, and the quickest with states on disks where the host states them.
 
     On more devices than a few, the first that fits with as little as possible away.
     """
     group = cluster.groups[0]
-    if space_for(cluster).pinned("offload") is not None:
+    asked = space_for(cluster).pinned("offload") or ()
+    if asked == ("none",):
         return
     for tokens in (IN_MEMORY, ON_DISKS):
         tried: list[tuple[str, str, StepEstimate]] = []
         for token in tokens:
             away = offload_of(token)
+            if token in asked:
+                continue
             if any(host_problems(away, group)) or any(update_problems(away, workload)):
                 continue
 
             def with_offload(part: ClusterSpec, token: str = token) -> Space:
                 own = space_for(part)
-                return replace(own, pins=(*own.pins, ("offload", (token,))))
+                others = (pin for pin in own.pins if pin[0] != "offload")
+                return replace(own, pins=(*others, ("offload", (token,))))
 
             found = _searched(model, cluster, workload, with_offload)
             if found and _host_bytes(found[1], group) <= MOST_HOST_BYTES:
@@ -171,7 +178,21 @@ def _more_devices(model: ModelSpec, cluster: ClusterSpec, workload: Workload, sp
         between = [count for count in between if (count < middle if tried else count > middle)]
     where = sized(high)
     plan, estimate = best
-    yield _repair(f"--gpus {where.name}", f"{where.devices:,} devices", plan, estimate, where)
+    batch = same_batch(workload, cluster.devices, where.devices)
+    yield _repair(f"--gpus {where.name}{batch}", f"{where.devices:,} devices", plan, estimate, where)
+
+
+def same_batch(workload: Workload, before: int, after: int) -> str:
+    """What keeps the batch where it is the usual one of the devices and would follow them: ` --gbs 16`.
+
+    Args:
+        workload: the step.
+        before: devices that it was asked for.
+        after: devices of the repair.
+    """
+    usual, other = (min(DEFAULT_TOKENS_PER_STEP, TOKENS_PER_DEVICE * devices) for devices in (before, after))
+    near = abs(workload.global_batch * workload.seq_len / usual - 1) <= USUAL_BATCH
+    return f" --gbs {workload.global_batch}" if near and usual != other else ""
 
 
 def _larger_memory(
@@ -229,7 +250,7 @@ def _adapters(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_
             yield _repair(f"{option}", text, *found, cluster, changes_training=True)
             return
     for option, text, tuned in tried[-1:]:
-        both = (_offloaded(tuned, cluster, workload, space_for), _more_devices(tuned, cluster, workload, space_for))
+        both = (offloaded(tuned, cluster, workload, space_for), _more_devices(tuned, cluster, workload, space_for))
         for one in itertools.chain(*both):
             said = f"{option} {one.option}" if one.option.startswith("-") else f"{option} with {one.option}"
             yield replace(one, option=said, text=f"{text}, {one.text}", changes_training=True)
