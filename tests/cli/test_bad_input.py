@@ -53,7 +53,7 @@ def write_files(folder: Path) -> None:
     put("list.json", "[1, 2]")
     put("nan.json", json.dumps(LLAMA | {"hidden_size": float("nan")}))
     put("no-model.json", json.dumps({"learning_rate": 3e-4, "steps": 1000}))
-    put("no-family.json", json.dumps(LLAMA | {"model_type": "lama"}))
+    put("no-family.json", json.dumps(LLAMA | {"model_type": "lama", "mystery_ffn_size": 7}))
     put("wrong.json", json.dumps(LLAMA | {"hidden_size": -1, "num_hidden_layers": "many", "vocab_size": 0}))
     put("missing.json", json.dumps({k: v for k, v in LLAMA.items() if k not in ("hidden_size", "vocab_size")}))
     put("model.json", json.dumps(LLAMA))
@@ -229,7 +229,7 @@ MODELS = [
     ("plan BAD/broken.json --gpus 8xH100", 2, "not JSON", "line 1"),
     ("plan BAD/list.json --gpus 8xH100", 2, "object"),
     ("plan BAD/no-model.json --gpus 8xH100", 2, "model_type"),
-    ("plan BAD/no-family.json --gpus 8xH100", 4, "lama", "llama"),
+    ("plan BAD/no-family.json --gpus 8xH100", 4, "mystery_ffn_size"),
     ("plan BAD/nan.json --gpus 8xH100", 2, "hidden_size"),
     ("plan BAD/wrong.json --gpus 8xH100", 2, "hidden_size", "num_hidden_layers", "vocab_size"),
     ("plan BAD/missing.json --gpus 8xH100", 2, "hidden_size", "vocab_size"),

@@ -18,15 +18,17 @@ from meshwright.app.requests.schedule import ScheduleRequest
 from meshwright.app.verbs import VERBS, docstring_of, python_verb, signature_of
 from meshwright.cli import answers, command, commands, main
 from meshwright.errors import InputError, MeshwrightError
+from meshwright.fields.failures import FailureSpec
 from meshwright.fields.field import Field
 from meshwright.fields.host import MemorySize, NvmeDrives, PcieSlot
 from meshwright.fields.job import OutputFields
 from meshwright.fields.kinds import Choice, Count, Duration, Number, Numbers, OutputFile, Texts, Whole
 from meshwright.fields.request import fields_of
 from meshwright.formats.host import Disks
+from meshwright.specs.failures import Failures
 
 MOST_LINES = 25
-CLOSED = (Whole, Number, Count, Duration, Numbers, Choice, MemorySize, NvmeDrives, PcieSlot)
+CLOSED = (Whole, Number, Count, Duration, Numbers, Choice, MemorySize, NvmeDrives, PcieSlot, FailureSpec)
 """Kinds that refuse a word."""
 
 
@@ -55,6 +57,8 @@ def example(one: Field) -> tuple[Any, Any]:
         return "2TB@7GB/s", Disks(bytes_per_s=7e9, size_bytes=2e12)
     if isinstance(one.kind, PcieSlot):
         return "12GB/s", 12e9
+    if isinstance(one.kind, FailureSpec):
+        return "rate=1%/year", Failures(rate_per_device_hour=0.01 / 8766)
     if isinstance(one.kind, Choice):
         return one.kind.names[0], one.kind.names[0]
     return "word", "word"
