@@ -79,6 +79,7 @@ def size(request: SizeRequest) -> SizeAnswer:
     inputs, best = sizing.found(found.devices)
     plans = plan_set(inputs, OneKindPlans(found=best), top=1)
     fewest = "are the fewest" if not sizing.skipped else "are enough"
+    fewest = "is enough" if found.devices == 1 else fewest
     return SizeAnswer(
         device=spec.name,
         devices=found.devices,

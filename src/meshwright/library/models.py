@@ -299,7 +299,11 @@ def _from_file(path: str) -> object:
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1) if os.fstat(file.fileno()).st_size <= MAX_BYTES else None
     except FileNotFoundError:
-        raise _input(f"no file or folder {path}", "the path does not exist", "check the path", code="MW201") from None
+        file_name, mark, _ = path.rpartition("#")
+        of_plans = bool(mark) and os.path.isfile(file_name)
+        why = "a plan of a file is no model" if of_plans else "the path does not exist"
+        fix = f"say --plan {path}" if of_plans else "check the path"
+        raise _input(f"no file or folder {path}", why, fix, code="MW201") from None
     except (OSError, ValueError) as error:
         raise _input(f"cannot read {path[:200]!r}", str(error), "check the path and its permissions") from None
     if data is None:

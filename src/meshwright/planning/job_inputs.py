@@ -114,7 +114,9 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
     # A first workload of one sequence, so that its problems come with the others.
     first = gather.attempt(lambda: _workload(policy, fitted, job, lengths or ()))
     if spec is not None and not spec.is_moe and job.expert_imbalance not in (None, 1.0):
-        gather.problem(_no_experts(spec), "MW203")
+        gather.problem(_no_experts(spec, "the load of the fullest expert", "expert_imbalance"), "MW203")
+    if spec is not None and not spec.is_moe and job.dispatch_dtype is not None:
+        gather.problem(_no_experts(spec, "a number format of tokens sent to experts", "dispatch_dtype"), "MW203")
     gather.done()
     assert spec is not None
     assert where is not None
@@ -249,12 +251,12 @@ def _no_lengths(model: ModelSpec) -> Problem:
     )
 
 
-def _no_experts(model: ModelSpec) -> Problem:
+def _no_experts(model: ModelSpec, said: str, field: str) -> Problem:
     return Problem(
-        what=f"the load of the fullest expert is given for {model.name}",
+        what=f"{said} is given for {model.name}",
         why="a dense model has no experts",
         fix="leave it out, or name a model with experts",
-        field="expert_imbalance",
+        field=field,
     )
 
 

@@ -36,8 +36,8 @@ def read_offload(text: str) -> tuple[str, ...]:
     parts = [part.strip().lower() for part in text.split(",") if part.strip()]
     if parts == [AUTO]:
         return ("none", *IN_MEMORY, *ON_DISKS)
-    if len(parts) == 1 and parts[0] in ("none", *offload_tokens()):
-        return (parts[0],)
+    if len(parts) == 1 and (token := parts[0].removeprefix("off-")) in ("none", *offload_tokens()):
+        return (token,)
     known = (*_STATES, *_WORDS)
     unknown = [part for part in parts if part not in known]
     if unknown or not parts:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from meshwright.report.parts import columns, heading
 from meshwright.report.plan_tables import render_plan_set
+from meshwright.report.words.sizing import of_things
 from meshwright.units import percent, seconds, significant
 
 
@@ -25,7 +26,7 @@ def render_size(document: Mapping[str, Any]) -> RenderableType:
         heading("Counts searched"),
         Text(document["considered"], style="dim"),
         curve_table(document["curve"], document["devices"]),
-        heading(f"The plan of {document['devices']:,} devices"),
+        heading(f"The plan of {of_things(document['devices'], 'device')}"),
         render_plan_set(document["plan_set"]),
     )
 

@@ -94,6 +94,7 @@ def search(
     if len(spaces) > 1:
         each = {"top": top, "pareto": pareto, "refine": refine}
         return joined([search(model, cluster, workload, one, **each) for one in spaces], top)  # type: ignore[arg-type]
+    space = spaces[0]
     result = _Search(model, cluster, workload, space, top, pareto=pareto).run(started)
     if not result.plans and not space.tight:
         # Nothing leaves the usual reserve free: better a tight plan that says so than none.

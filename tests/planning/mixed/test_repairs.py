@@ -6,6 +6,7 @@ import pytest
 
 from meshwright import plan
 from meshwright.errors import InputError
+from meshwright.planning.offload import read_offload
 from meshwright.planning.repair.no_plan import NoPlanError
 
 MODEL, GPUS = "llama-3.1-8b", "1xRTX4090,1xRTX3090"
@@ -48,3 +49,12 @@ def test_a_repair_keeps_the_batch_that_follows_the_devices() -> None:
 def test_where_states_go_is_no_answer_to_which() -> None:
     with pytest.raises(InputError, match="--offload optimizer,nvme"):
         plan("mistral-7b", gpus="1xRTX4090", offload="nvme")
+
+
+def test_an_offload_is_read_as_plans_write_it() -> None:
+    assert read_offload("off-wog") == read_offload("wog") == ("wog",)
+
+
+def test_what_an_optimizer_keeps_on_the_device_is_left_out_of_auto() -> None:
+    plans = plan("llama-3.2-1b", gpus="8xH100", optimizer="paged-adamw-8bit", offload="auto", pin="pp=1")
+    assert plans[0].estimate.fits == "yes"

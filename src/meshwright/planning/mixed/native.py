@@ -30,6 +30,7 @@ from meshwright.search.search import search
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
+from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 from meshwright.units import GIGA, gib

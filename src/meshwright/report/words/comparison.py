@@ -10,6 +10,7 @@ from meshwright.estimate.result import StepPrice
 from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.plan_shape import bare_row
 from meshwright.planning.ties import differing_parts, tied
+from meshwright.planning.tuned import said as trained_said
 from meshwright.report.words.reasons import parts_text
 from meshwright.report.words.titles import shortened, strategy_text
 from meshwright.report.words.verdict import FITS_WORDS, peak_text
@@ -68,9 +69,11 @@ def memory_notes(a: StepPrice, b: StepPrice) -> Iterator[str]:
         yield f"fullest: {places[0]} of the first, {places[1]} of the second"
     change = b.fullest.peak_memory_bytes - a.fullest.peak_memory_bytes
     first, second = dict(a.fullest.memory_bytes), dict(b.fullest.memory_bytes)
-    largest = max(first, key=lambda kind: abs(second[kind] - first[kind]))
+    # Of what moved as the peak did: another kind may have moved more the other way.
+    way = 1 if change > 0 else -1
+    largest = max(first, key=lambda kind: way * (second[kind] - first[kind]))
     grown = second[largest] - first[largest]
-    if change and grown:
+    if change and way * grown > 0:
         sign = "more" if change > 0 else "less"
         kind = f"{largest.replace('_', ' ')} {'+' if grown > 0 else '-'}{gib(abs(grown))}"
         yield f"memory: {gib(abs(change))} {sign} on the fullest stage, mostly {kind}"
@@ -127,6 +130,7 @@ _STAGES: dict[str, Callable[[PlannedJob], str]] = {
 """Of plans that are no rows of degrees."""
 _MODELLED: dict[str, Callable[[Any], str]] = {
     "model": lambda job: job.model.name,
+    "training": lambda job: trained_said(job.model).partition(":")[0] or "all weights",
     "cluster": lambda job: job.cluster.name,
     "devices": lambda job: str(job.plan.devices),
     "seq_len": lambda job: str(job.workload.seq_len),

@@ -6,6 +6,11 @@ from meshwright.planning.size import Goal, Sizing
 from meshwright.units import seconds, significant
 
 
+def of_things(count: int, name: str) -> str:
+    """A number of things: `1 device`, `1,024 devices`."""
+    return f"{count:,} {name}" if count == 1 else f"{count:,} {name}s"
+
+
 def goal_text(goal: Goal) -> str:
     """The limits: `30 days and a price of 1,000,000`."""
     parts = [
@@ -21,6 +26,6 @@ def considered_text(sizing: Sizing) -> str:
     counts = f"parts of a node, and nodes of {sizing.group.devices_per_node} in numbers with the primes 2, 3, 5 and 7"
     skipped = f", {sizing.skipped:,} skipped after {len(sizing.tried):,} searches" if sizing.skipped else ""
     return (
-        f"{sizing.considered:,} counts from {sizing.fewest():,} devices up ({counts}): {sizing.ruled_out:,} excluded "
-        f"by lower bounds of time and memory, {len(sizing.tried):,} searched{skipped}"
+        f"{of_things(sizing.considered, 'count')} from {of_things(sizing.fewest(), 'device')} up ({counts}): "
+        f"{sizing.ruled_out:,} excluded by lower bounds of time and memory, {len(sizing.tried):,} searched{skipped}"
     )
