@@ -32,7 +32,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> str:
         ("compare PLANS#1 PLANS#2 --timeline", ("on one time axis", "% busy", "- forward, = backward")),
         ("trace PLANS#2", ("gpt2, ", "% busy", "Seconds of the step", "0: layers 0-11")),
         ("trace pp2.mbs1 --model gpt2 --gpus 2xH100 --gbs 8", ("1 |", "activations of stage 0", "1: layers ")),
-        ("size gpt2 --device H100 --gbs 8 --step-time 1", ("are the fewest for 1 s per step",)),
+        ("size gpt2 --device H100 --gbs 8 --step-time 1", ("is enough for 1 s per step", "The plan of 1 device")),
         ("schedule list", ("1f1b", "gpipe", "interleaved", "dapple")),
         ("schedule best --p 4 --m 8", ("zb-v, v = 2: 25.5 s", "candidate", "list scheduling, linear")),
         ("schedule 1f1b --p 4 --m 8", ("3 |", "33 s", "27.3%", "4, 3, 2, 1")),

@@ -58,3 +58,9 @@ def test_an_offload_is_read_as_plans_write_it() -> None:
 def test_what_an_optimizer_keeps_on_the_device_is_left_out_of_auto() -> None:
     plans = plan("llama-3.2-1b", gpus="8xH100", optimizer="paged-adamw-8bit", offload="auto", pin="pp=1")
     assert plans[0].estimate.fits == "yes"
+
+
+def test_the_plan_of_least_memory_is_said_where_memory_is_one() -> None:
+    with pytest.raises(NoPlanError, match="the plan of least memory") as caught:
+        plan("llama-3.1-8b", gpus="1xM4-Max", offload="auto")
+    assert caught.value.problems[0].why

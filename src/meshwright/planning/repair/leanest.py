@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.estimate.away_rules import host_problems, update_problems
+from meshwright.errors import InputError
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.layout import expand
 from meshwright.estimate.legality import row_problems
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
 from meshwright.schedules import Schedule
+from meshwright.search.away import offload_spaces
 from meshwright.search.bound import row_bounds
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid, build_grid
@@ -22,7 +23,7 @@ from meshwright.search.space import Space
 from meshwright.shapes import Int
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import PlanRow, offload_of
+from meshwright.specs.row import PlanRow
 from meshwright.specs.workload import Workload
 
 LEANEST_ROWS = 48
@@ -55,12 +56,15 @@ def leanest(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: S
         model: the model.
         cluster: decides the degrees.
         workload: the step.
-        space: pinned axes hold here too.
+        space: pinned axes hold here too; of several values of what is away, the one that moves the most.
     """
+    try:
+        space = offload_spaces(space, cluster, workload)[-1]
+    except InputError:
+        return []
     grid = build_grid(model, workload, cluster.devices, space)
     grid = grid.take(grid.mbs == grid.mbs.min()) if grid.rows else grid
-    away = offload_of(grid.offload)
-    if not grid.rows or any(host_problems(away, cluster.groups[0])) or any(update_problems(away, workload)):
+    if not grid.rows:
         return []
     bounds = row_bounds(grid, model, hardware_of(cluster.groups[0], workload), workload)
     factory = ShapeFactory.of(model, workload.seq_len, space)
