@@ -95,7 +95,7 @@ def _probes(table: ScheduleTable) -> list[Times]:
     add(equal, 1.5, 1.0, 0.0)
     add(equal, 1.0, 0.5, 0.0)
     add(equal, 1.0, 1.5, 0.0)
-    for worker in np.unique(np.linspace(0, table.p - 1, min(table.p, SLOW_WORKERS)).astype(int)):
+    for worker in sorted(set(np.linspace(0, table.p - 1, min(table.p, SLOW_WORKERS)).astype(int).tolist())):
         slow = np.ones(shape)
         slow[worker] = 3.0
         add(slow, 1.0, 1.0, 0.05)

@@ -109,9 +109,7 @@ def _closers(program: Program, segment: Segment) -> dict[int, tuple[np.ndarray, 
     inside = program.last[here] - (segment.end - segment.nodes)
     lows = np.array([low for low, _ in segment.levels])
     level = np.searchsorted(lows, inside, side="right") - 1
-    return {
-        int(one): (here[level == one], inside[level == one] - lows[one]) for one in np.unique(level)
-    }  # fmt: skip
+    return {one: (here[level == one], inside[level == one] - lows[one]) for one in sorted(set(level.tolist()))}
 
 
 class _Returns:
@@ -127,7 +125,7 @@ class _Returns:
 
     def __init__(self, depth: int, rows: int) -> None:
         self.depth = depth
-        self._few = np.unique(np.linspace(0, depth - 1, self.FEW).astype(int))
+        self._few = np.array(sorted(set(np.linspace(0, depth - 1, self.FEW).astype(int).tolist())))
         self._states: list[np.ndarray] = []
         self._anchors: list[np.ndarray] = []
         self._lag = np.zeros(rows, np.int64)

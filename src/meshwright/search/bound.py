@@ -203,7 +203,7 @@ def _last_worker_s(
     """Upstream once, m times the last worker's own work; the least over the numbers of chunks a pipeline may have."""
     layout = ModelLayout.of(model, workload.seq_len)
     bound = np.zeros(grid.rows)
-    for pp in np.unique(grid.pp).tolist():
+    for pp in np.flatnonzero(np.bincount(grid.pp)).tolist():
         rows = np.flatnonzero(grid.pp == pp)
         if pp == 1:
             continue
