@@ -34,6 +34,7 @@ def problems(lora: object = None, freeze: tuple[str, ...] = (), model: object = 
         ("r=8,layers=0-15,train=embed_tokens,lm_head", Lora(rank=8, layers=((0, 15),), train=("embedding", "head"))),
         ({"r": 4, "targets": ["o_proj"]}, Lora(rank=4, targets=("o_proj",))),
         (16, Lora(rank=16)),
+        ("r=16,alpha=32,targets=q_proj,v_proj,rslora", Lora(rank=16, targets=("q_proj", "v_proj"))),
     ],
 )
 def test_adapters_are_read_as_users_write_them(text: object, record: Lora) -> None:
@@ -73,6 +74,7 @@ def test_a_target_that_matches_nothing_is_answered_with_the_nearest() -> None:
         ("targets=q_proj", "states no rank"),
         ("r=5000", "above the width 4096"),
         ("r=1025,targets=k_proj", "above the width 1024"),
+        ("r=16,alpha=much", "scales adapters"),
         ("r=16,base=nf5", "nf4"),
         ("r=16,dropout=1.5", "below 1"),
         ("r=16,ranks=4", "unknown setting"),

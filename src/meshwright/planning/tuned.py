@@ -21,6 +21,8 @@ from meshwright.units import percent
 
 _KEYS = {"r": "rank", "rank": "rank", "targets": "targets", "target_modules": "targets", "base": "base", "dora": "dora",
          "dropout": "dropout", "layers": "layers", "train": "train", "modules_to_save": "train"}  # fmt: skip
+_SCALES = ("alpha", "lora_alpha", "rslora", "use_rslora")
+"""Settings of PEFT that scale what adapters add, and change neither bytes nor time."""
 _PART_NAMES = {
     **dict.fromkeys(("embed_tokens", "embeddings", "wte", "word_embeddings"), "embedding"),
     **dict.fromkeys(("lm_head", "output_layer", "embed_out"), "head"),
@@ -109,8 +111,13 @@ def _pairs(lora: str | int | Mapping[str, Any], problems: list[Problem]) -> Iter
         return
     for key, value in lora.items() if isinstance(lora, Mapping) else _words(str(lora)):
         name = _KEYS.get(key)
+        if key in _SCALES:
+            if not re.fullmatch(r"|[0-9]{1,9}(\.[0-9]{1,9})?|true|false", str(value).lower()):
+                what, why = f"--lora: {key} is {shown(value)}", "it scales adapters: a number above 0"
+                problems.append(Problem(what=what, why=why, fix="leave it out: it changes no plan", field="lora"))
+            continue
         if name is None:
-            problems.append(replace(unknown_name("setting of --lora", key, _KEYS), field="lora"))
+            problems.append(replace(unknown_name("setting of --lora", key, (*_KEYS, *_SCALES)), field="lora"))
             continue
         try:
             yield name, _value(name, value)
@@ -133,7 +140,7 @@ def _words(text: str) -> Iterator[tuple[str, Any]]:
                 yield key, value
         elif word.isdigit() and not last:
             yield "r", word
-        elif word == "dora":
+        elif word == "dora" or word in _SCALES:
             yield word, True
         elif last in lists and word:
             lists[last].extend(word.split("+"))
