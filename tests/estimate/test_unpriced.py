@@ -21,6 +21,7 @@ from meshwright.estimate.price import estimate_plan
 from meshwright.library.clusters import resolve_gpus
 from meshwright.specs.cluster import HostSpec, LinkSpec
 from meshwright.specs.job import Job
+from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
@@ -58,6 +59,13 @@ def job(model: Any, gpus: str, row: PlanRow, strategy: LayerStrategy | None = No
         plan = replace(plan, strategies=(strategy,))
     workload = Workload(global_batch=row.gbs, expert_imbalance=1.2, **settings)
     return Job(model=model, cluster=where, workload=workload, plan=plan)
+
+
+def normed(model: ModelSpec) -> ModelSpec:
+    """The same with norms on queries and keys."""
+    (run,) = model.runs
+    layers = tuple(replace(one, attention=replace(one.attention, qk_norm=True)) for one in run.layers)
+    return replace(model, runs=(replace(run, layers=layers),))
 
 
 def two_pipelines() -> Job:
@@ -127,6 +135,7 @@ def jobs() -> dict[str, Job]:
         "experts in fp32": job(MIXED, "8xH100", PlanRow(ep=8, dp=8, gbs=8), precision=PRECISIONS["fp32"]),
         "two pipelines": two_pipelines(),
         "adapters": job(replace(DENSE, tuning=Tuning(lora=LORA)), "2xH100", PlanRow(tp=2, gbs=2)),
+        "normed queries": job(normed(DENSE), "2xH100", PlanRow(tp=2, gbs=2)),
         "frozen": job(replace(DENSE, tuning=Tuning(frozen=FROZEN)), "2xH100", PlanRow(tp=2, gbs=2)),
     }
 

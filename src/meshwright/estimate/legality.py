@@ -259,6 +259,7 @@ def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int) -> 
                 field="recompute",
             )
         )
+        row = replace(row, recompute="full", recompute_layers=0)
     problems += strategy_problems(row.strategy())
     return tuple(dict.fromkeys(problems))
 
