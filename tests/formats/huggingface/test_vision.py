@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +11,9 @@ from meshwright.errors import InputError
 from meshwright.formats.huggingface import read_config
 from meshwright.formats.huggingface.nested import TEXT_ONLY
 from meshwright.specs.layers import CrossAttention
+from tests.counts import FILES as CONFIGS
 from tests.formats.huggingface.towers import CLASSES, LLAVA, MLLAMA, PUBLISHED, QWEN25_VL
 
-CONFIGS = Path("/work/shared/configs")
 REAL = {
     "Qwen--Qwen3-VL-8B-Instruct_config.json": 8_767_123_696,
     "Qwen--Qwen3-VL-30B-A3B-Instruct_config.json": 31_070_754_032,
