@@ -44,6 +44,13 @@ def test_devices_without_bf16_train_in_fp16(gpus: str, dtype: str) -> None:
     assert job_inputs(JobFields(model="llama-3-8b", gpus=gpus)).workload.precision.name == dtype
 
 
+def test_gradients_are_projected_below_the_width() -> None:
+    with pytest.raises(InputError, match="has rank 999,999"):
+        job_inputs(JobFields(model="llama-3-8b", gpus="8xH100", optimizer="galore:rank=999999"))
+    found = job_inputs(JobFields(model="llama-3-8b", gpus="8xH100", optimizer="galore:rank=64"))
+    assert found.workload.optimizer == "galore:rank=64"
+
+
 def test_a_short_model_keeps_its_length() -> None:
     assert job_inputs(JobFields(model="gpt2", gpus="8xH100")).workload.seq_len == 1024
 

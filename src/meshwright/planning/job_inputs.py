@@ -25,6 +25,7 @@ from meshwright.planning.number_formats import (
     check_computes,
     formats_said,
     optimizer_said,
+    require_rank,
     wide_ends,
 )
 from meshwright.planning.samples import with_samples
@@ -113,6 +114,9 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
         gather.attempt(lambda: check_computes(groups, chosen))
     # A first workload of one sequence, so that its problems come with the others.
     first = gather.attempt(lambda: _workload(policy, fitted, job, lengths or ()))
+    if spec is not None and first is not None:
+        asked, shape = first.update, spec
+        gather.attempt(lambda: require_rank(asked, shape))
     if spec is not None and not spec.is_moe and job.expert_imbalance not in (None, 1.0):
         gather.problem(_no_experts(spec, "the load of the fullest expert", "expert_imbalance"), "MW203")
     if spec is not None and not spec.is_moe and job.dispatch_dtype is not None:

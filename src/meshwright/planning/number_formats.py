@@ -9,6 +9,7 @@ from meshwright.fields.kinds import shown
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.optimizers.base import Optimizer
 from meshwright.specs.precision import ROLES, Precision, precision, stated
 from meshwright.specs.workload import Workload
 
@@ -89,3 +90,22 @@ def check_computes(groups: tuple[NodeGroup, ...], precision: Precision) -> None:
             refused.append(error)
     if len(refused) == len(groups):
         raise refused[0]
+
+
+def require_rank(optimizer: Optimizer, model: ModelSpec) -> None:
+    """That gradients are not projected to a rank above the width of the model.
+
+    Raises:
+        InputError: they are.
+    """
+    rank = getattr(optimizer, "rank", 0)
+    if rank > model.hidden:
+        raise InputError(
+            Problem(
+                what=f"optimizer {optimizer.name} has rank {rank:,}",
+                why=f"above the width {model.hidden:,} of {model.name} nothing is projected",
+                fix=f"for example {optimizer.name}:rank=128",
+                field="optimizer",
+            ),
+            code="MW404",
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from meshwright.errors import UnsupportedError, unknown_name
 
@@ -58,10 +58,3 @@ def optimizer_named(text: str) -> Optimizer:
     found: type[Optimizer] = getattr(import_module(f"{__name__}.{file}"), kind)
     given = {key.strip(): value.strip() for key, _, value in (one.partition("=") for one in settings.split(",")) if key}
     return found.read(text, given)
-
-
-def __getattr__(name: str) -> Any:
-    # Their file loads NumPy, which a list of names has no use for.
-    if name in ("Matrix", "Optimizer", "Product"):
-        return getattr(import_module(f"{__name__}.base"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
