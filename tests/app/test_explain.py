@@ -14,7 +14,7 @@ from meshwright.errors import InputError
 from meshwright.estimate.price import estimate_plan
 from meshwright.library import models
 from meshwright.library.clusters import resolve_gpus
-from meshwright.planning.repair.changes import neighbours, with_rest
+from meshwright.planning.repair.changes import neighbours, with_data_degree
 from meshwright.planning.variants import equal_shares, evenly, variants
 from meshwright.specs import Workload
 from meshwright.specs.job import Job
@@ -103,7 +103,7 @@ def test_experts_are_a_rung_of_their_own() -> None:
 
 def test_neighbours_use_all_devices_and_differ() -> None:
     model = models.resolve(MODEL)
-    row = with_rest(PlanRow(tp=2, pp=2, vpp=4, gbs=64, schedule="interleaved", sharding="z1"), 8)
+    row = with_data_degree(PlanRow(tp=2, pp=2, vpp=4, gbs=64, schedule="interleaved", sharding="z1"), 8)
     found = list(neighbours(row, model, 8))
     rows = [change.row for change in found]
     assert len(set(rows)) == len(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from meshwright.errors import InputError, UnsupportedError
 from meshwright.formats.plan_json import write_job
 from meshwright.library.clusters import resolve_gpus
 from meshwright.planning.changed_cluster import changed_cluster, resized
+from meshwright.specs.failures import Failures
 from meshwright.specs.job import Job
 
 
@@ -85,6 +87,13 @@ def test_a_change_that_cannot_be_is_a_clear_error(lost: str | None, said: str) -
 def test_unknown_devices_cannot_be_added() -> None:
     with pytest.raises(UnsupportedError):
         changed_cluster(resolve_gpus("32xH100"), added="8xH1000")
+
+
+def test_a_run_that_failures_interrupt_is_planned_again_as_a_step(job: Job) -> None:
+    interrupted = replace(job.workload, tokens=1e12, failures=Failures(rate_per_device_hour=1e-5))
+    again = replan(replace(job, workload=interrupted), lost="2xH100", pin=["tp=1", "cp=1", "vpp=1", "recompute=none"])
+    assert again.answer.run is None
+    assert again.answer[0].estimate.step_time_s > 0
 
 
 def test_a_plan_is_made_for_what_is_left_with_what_it_moves(job: Job, found: Replanned) -> None:

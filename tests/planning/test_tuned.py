@@ -10,7 +10,7 @@ import meshwright as mw
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.formats.plan_json import read_job, write_job
 from meshwright.library.models import spec
-from meshwright.planning.tuned import read_freeze, read_lora, said, with_tuning
+from meshwright.planning.tuned import read_freeze, read_lora, trained_text, with_tuning
 from meshwright.specs.tuning import Frozen, Lora, Tuning
 
 MODEL = spec("llama-3.1-8b")
@@ -121,12 +121,12 @@ def test_adapters_and_frozen_parts_together_are_refused() -> None:
 
 
 def test_what_was_understood_names_both_counts() -> None:
-    line = said(with_tuning(MODEL, "r=16,base=nf4", ()))
+    line = trained_text(with_tuning(MODEL, "r=16,base=nf4", ()))
     assert "QLoRA of rank 16 on all-linear" in line
     assert "41,943,040 parameters trained" in line
     assert "8,030,261,248 frozen" in line
-    assert said(replace(MODEL, tuning=None)) == ""
-    assert "embedding frozen" in said(with_tuning(MODEL, None, ("embedding",)))
+    assert trained_text(replace(MODEL, tuning=None)) == ""
+    assert "embedding frozen" in trained_text(with_tuning(MODEL, None, ("embedding",)))
 
 
 def test_answers_say_how_much_is_trained() -> None:

@@ -23,7 +23,7 @@ from meshwright.planning.plan_source import PlanQuestion, measured_plan, plan_qu
 from meshwright.planning.repair.of_plan import Repair, repairs_of_plan
 from meshwright.planning.repair.post_mortem import PostMortem, post_mortem
 from meshwright.planning.ties import tied
-from meshwright.planning.tuned import described
+from meshwright.planning.tuned import model_entry
 from meshwright.planning.violation import Violation, too_large
 from meshwright.records import Record, plain
 from meshwright.report.words import check as words
@@ -229,7 +229,7 @@ def _described(inputs: JobInputs | MeasuredJob) -> dict[str, object]:
             "assumptions": [],
         }
     return {
-        "model": described(inputs.model),
+        "model": model_entry(inputs.model),
         "cluster": inputs.cluster.describe(),
         "workload": inputs.workload.describe(),
         "assumptions": plain(inputs.assumptions),

@@ -17,7 +17,7 @@ from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.plan_shape import bare_row
 from meshwright.planning.plan_source import PlanLike, planned_job
 from meshwright.planning.pricing import Priced, Pricer
-from meshwright.planning.repair.changes import describe, neighbours, with_rest
+from meshwright.planning.repair.changes import describe, neighbours, with_data_degree
 from meshwright.planning.sensitivity import Effect, effects
 from meshwright.records import plain
 from meshwright.report.words.explanation import Step, effect_line, not_legal, rung, step_of
@@ -166,7 +166,7 @@ def _ladder(row: PlanRow, pricer: Pricer, job: Job, chosen: StepEstimate) -> tup
 
 def _rungs(row: PlanRow, devices: int) -> Iterator[tuple[str, PlanRow]]:
     """Rows from plain data parallelism to the plan: sharding, tp, pp, cp, experts, recompute, chunks, the rest."""
-    current = with_rest(PlanRow(gbs=row.gbs), devices)
+    current = with_data_degree(PlanRow(gbs=row.gbs), devices)
     yield "start: plain data parallelism", current
     levers: tuple[tuple[str, ...], ...] = (
         ("sharding", "shard_group"),
@@ -187,7 +187,7 @@ def _rungs(row: PlanRow, devices: int) -> Iterator[tuple[str, PlanRow]]:
         if "sharding" in wanted:
             changed = replace(current, **wanted)
         else:
-            changed = with_rest(replace(current, **wanted), devices)
+            changed = with_data_degree(replace(current, **wanted), devices)
             # Shard groups that this rung's data degree does not allow make it illegal, and it says so.
             changed = replace(changed, sharding=row.sharding, shard_group=row.shard_group)
         if "vpp" in wanted:

@@ -15,7 +15,7 @@ from meshwright.planning.objectives import QUICKEST, Aim
 from meshwright.planning.plan_shape import bare_row, title
 from meshwright.planning.rank_map import RankMap, rank_map
 from meshwright.planning.ties import tied
-from meshwright.planning.tuned import counts, described
+from meshwright.planning.tuned import counts, model_entry
 from meshwright.planning.whole_run import WholeRun
 from meshwright.records import plain
 from meshwright.report.words.reasons import reason_text
@@ -200,7 +200,7 @@ class PlanSet(Answer, Sequence[RankedPlan]):
         document: dict[str, Any] = {
             "schema": PLAN_SET_SCHEMA,
             "inputs": {
-                "model": described(self.model),
+                "model": model_entry(self.model),
                 "cluster": self.cluster.describe(),
                 "workload": self.workload.describe(),
                 "objective": self.aim.objective,

@@ -11,7 +11,7 @@ from meshwright.app.plan_job import plan_job
 from meshwright.app.plan_mixed import Asked, mixed_answer
 from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.app.requests.plan import PlanRequest
-from meshwright.fields.job import SpaceFields
+from meshwright.fields.job import JobFields, SpaceFields
 from meshwright.formats.plan_json import read_job
 from meshwright.planning.changed_cluster import ChangedCluster, changed_cluster
 from meshwright.planning.compose.moved_state import MovedState, moved_state
@@ -177,9 +177,14 @@ def _degrees(job: Job) -> tuple[str, ...]:
     return tuple(f"{axis}={','.join(map(str, sorted(used[axis])))}" for axis in KEPT_AXES)
 
 
+def _step_asked(job: Job, cluster: ClusterSpec) -> JobFields:
+    """The job on another cluster, for a step: the days of its run were asked of the cluster before."""
+    return replace(job_fields(job.model, cluster, job.workload), tokens=None, failures=None)
+
+
 def _again(job: Job, cluster: ClusterSpec, top: int, pins: Iterable[str], forbid: Iterable[str]) -> PlanSet | None:
     """The quickest plans on the later cluster; None where none fits."""
-    inputs, left_out = job_inputs(replace(job_fields(job.model, cluster, job.workload), tokens=None)), tuple[str, ...]()
+    inputs, left_out = job_inputs(_step_asked(job, cluster)), tuple[str, ...]()
     if not cluster.homogeneous:
         inputs, left_out = usable_islands(inputs, None)
     source, found = plans_again(inputs, job, top=top, pin=pins, forbid=forbid)
@@ -191,6 +196,6 @@ def _again(job: Job, cluster: ClusterSpec, top: int, pins: Iterable[str], forbid
 
 
 def _planned(job: Job, cluster: ClusterSpec, top: int, pins: Iterable[str], forbid: Iterable[str]) -> PlanSet:
-    asked = replace(job_fields(job.model, cluster, job.workload), tokens=None)
+    asked = _step_asked(job, cluster)
     space = SpaceFields(pin=tuple(pins), forbid=tuple(forbid))
     return plan_job(PlanRequest(job=asked, space=space, top=top))

@@ -29,7 +29,7 @@ from meshwright.planning.number_formats import (
     wide_ends,
 )
 from meshwright.planning.samples import with_samples
-from meshwright.planning.tuned import said, with_tuning
+from meshwright.planning.tuned import trained_text, with_tuning
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.dtypes import DTYPE_BYTES
@@ -400,7 +400,7 @@ def _defaults(workload: Workload, model: ModelSpec, cluster: ClusterSpec, price:
         value = f"{wide} of {model.num_layers} layers compute in {recipe.activations}"
         found.append(Assumption(name="dtype of layers", value=value, basis="assumed"))
     if model.tuning is not None:
-        found.insert(0, Assumption(name="training", value=said(model), basis="assumed"))
+        found.insert(0, Assumption(name="training", value=trained_text(model), basis="assumed"))
     if workload.tokens is not None:
         found += _of_run(workload.failures, cluster.devices)
     if model.is_moe:

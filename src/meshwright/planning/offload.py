@@ -68,7 +68,7 @@ def spelled(token: str) -> str:
     return f"--offload {','.join((*names, *(name for name, word in _WORDS.items() if word in words)))}"
 
 
-def described(token: str) -> str:
+def offload_text(token: str) -> str:
     """What is kept where, in words: `optimizer, gradients and weights in host memory`."""
     letters, *words = token.split("-")
     names = [name for letter, name in OFFLOAD_LETTERS.items() if letter in letters]

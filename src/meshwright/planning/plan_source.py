@@ -18,7 +18,7 @@ from meshwright.formats.plan_json import PlannedJob, read_job, with_model
 from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.planning.job_inputs import JobInputs, job_fields, job_inputs, resolve_cluster, with_rest
-from meshwright.planning.tuned import said, with_tuning
+from meshwright.planning.tuned import trained_text, with_tuning
 from meshwright.schedules import known_names, schedule_named
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
@@ -305,7 +305,10 @@ def _carried(job: Job, warnings: tuple[str, ...], asked: JobFields) -> PlanQuest
     if asked.lora is not None or asked.freeze:
         spec = with_tuning(replace(spec, tuning=None), asked.lora, asked.freeze)
         if spec != job.model:
-            warnings = (*warnings, f"{said(spec)}; the plan was made for {said(job.model) or 'training in full'}")
+            warnings = (
+                *warnings,
+                f"{trained_text(spec)}; the plan was made for {trained_text(job.model) or 'training in full'}",
+            )
     where = job.cluster
     if asked.cluster is not None or asked.gpus is not None:
         fitted = None if asked.calibration is None else calibration_of(asked.calibration)

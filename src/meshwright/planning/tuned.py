@@ -303,7 +303,7 @@ def _absent(model: ModelSpec, parts: Iterable[str], field: str) -> Iterator[Prob
         )
 
 
-def described(model: ModelSpec | MeasuredModel) -> dict[str, object]:
+def model_entry(model: ModelSpec | MeasuredModel) -> dict[str, object]:
     """The `model` entry of an answer: its sizes, and where not all of it is trained the parameters that are."""
     if not isinstance(model, ModelSpec) or model.tuning is None:
         return model.describe()
@@ -323,7 +323,7 @@ def counts(model: ModelSpec) -> str:
     return f"{trained:,} parameters trained ({percent(trained / total)}), {total - trained:,} frozen"
 
 
-def said(model: ModelSpec) -> str:
+def trained_text(model: ModelSpec) -> str:
     """What of a model is trained, in a line; empty where all of it is."""
     tuning = model.tuning
     if tuning is None:

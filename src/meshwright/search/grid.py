@@ -99,7 +99,7 @@ COLUMNS = tuple(f.name for f in fields(Grid) if f.name not in ("tensor", "offloa
 """Fields with one entry per row."""
 
 
-def offloaded(space: Space) -> str:
+def most_offload(space: Space) -> str:
     """What a space keeps away from the devices, as `PlanRow.offload` says it; of several what frees the most."""
     tokens = ["" if value == "none" else str(value) for value in space.pinned("offload") or ("none",)]
     return max(tokens, key=lambda token: (len(token.partition("-")[0]), "nvme" not in token))
@@ -146,7 +146,7 @@ def build_grid(model: ModelSpec, workload: Workload, devices: int, space: Space)
     if not pieces:
         empty = dict.fromkeys(COLUMNS, np.zeros(0, dtype=np.int64))
         return Grid(**empty | {"context": np.zeros((0, len(CONTEXTS)), dtype=np.int64)}, tensor=tensor, offload="")
-    offload = offloaded(space)
+    offload = most_offload(space)
     grid = Grid(
         **{name: np.concatenate([piece[name] for piece in pieces]) for name in COLUMNS}, tensor=tensor, offload=offload
     )

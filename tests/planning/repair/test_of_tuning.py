@@ -9,7 +9,7 @@ import pytest
 import meshwright as mw
 from meshwright.library.models import spec
 from meshwright.planning.repair.no_plan import NoPlanError
-from meshwright.planning.repair.of_tuning import lighter, said
+from meshwright.planning.repair.of_tuning import lighter, lora_option
 from meshwright.planning.tuned import read_lora
 from meshwright.specs.tuning import Lora, Tuning
 
@@ -24,8 +24,8 @@ def test_full_training_may_become_adapters_and_these_stand_beside_4_bits() -> No
 
 def test_adapters_are_said_as_the_command_line_reads_them() -> None:
     lora = Lora(rank=8, targets=("q_proj", "v_proj"), base="nf4", dora=True, dropout=0.05, layers=((0, 3), (8, 9)))
-    assert read_lora(said(lora)) == lora
-    assert read_lora(said(replace(lora, train=("embedding", "head")))).train == ("embedding", "head")
+    assert read_lora(lora_option(lora)) == lora
+    assert read_lora(lora_option(replace(lora, train=("embedding", "head")))).train == ("embedding", "head")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from meshwright.planning.mixed.source import PricedPlan
 from meshwright.planning.mixed.spaces import alone_name
 from meshwright.planning.one_kind import SpaceFor
 from meshwright.planning.plan_shape import groups_of
-from meshwright.planning.repair.of_job import JobRepair, offloaded, same_batch
+from meshwright.planning.repair.of_job import JobRepair, offload_repairs, same_batch
 from meshwright.planning.repair.of_tuning import lighter
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
@@ -30,7 +30,7 @@ def mixed_repairs(
     for number, group in enumerate(inputs.cluster.groups):
         part = ClusterSpec(name=alone_name(inputs.cluster, number), groups=(group,))
         batch = same_batch(inputs.workload, inputs.cluster.devices, group.devices)
-        for one in offloaded(inputs.model, part, inputs.workload, space_for):
+        for one in offload_repairs(inputs.model, part, inputs.workload, space_for):
             found.append(replace(one, option=f"--gpus {part.name}{batch} {one.option}"))
     yield from sorted(found, key=lambda one: one.step_time_s)[:1]
     for option, text, tuned in lighter(inputs.model):

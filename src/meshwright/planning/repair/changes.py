@@ -45,7 +45,7 @@ def neighbours(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[Change]
 
 def repairs(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[Change]:
     """Rows that may repair an illegal or too large one: the data degree that is left, one change, other batches."""
-    fixed = with_rest(row, devices)
+    fixed = with_data_degree(row, devices)
     seen = {row}
     for lever, changed in (("dp", fixed), *_variants(fixed, model, devices), *_nearest_degrees(fixed, model, devices)):
         if changed not in seen:
@@ -58,7 +58,7 @@ def repairs(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[Change]:
             yield Change(lever="gbs", row=changed, text=describe(row, changed), changes_training=True)
 
 
-def with_rest(row: PlanRow, devices: int) -> PlanRow:
+def with_data_degree(row: PlanRow, devices: int) -> PlanRow:
     """The row with the data degree that its other degrees leave of the devices, HSDP groups and chunks kept legal."""
     dp = max(1, devices // (row.tp * row.cp_degree * row.pp))
     changed = replace(row, dp=dp)
@@ -191,7 +191,7 @@ def with_degree(row: PlanRow, name: str, degree: int, devices: int) -> PlanRow:
         row = replace(row, cp=((kind, degree),) if degree > 1 else ())
     else:
         row = replace(row, **{name: degree})  # type: ignore[arg-type]
-    return with_rest(row, devices)
+    return with_data_degree(row, devices)
 
 
 def _nearest_degrees(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[tuple[str, PlanRow]]:

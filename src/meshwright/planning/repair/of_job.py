@@ -13,7 +13,7 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.fields.job import DEFAULT_TOKENS_PER_STEP, TOKENS_PER_DEVICE
 from meshwright.formats.cluster import node_group
 from meshwright.library.devices import devices as library_devices
-from meshwright.planning.offload import IN_MEMORY, ON_DISKS, described, spelled
+from meshwright.planning.offload import IN_MEMORY, ON_DISKS, offload_text, spelled
 from meshwright.planning.one_kind import SpaceFor, is_round, resized
 from meshwright.planning.repair.leanest import Leanest
 from meshwright.planning.repair.of_tiles import in_tiles
@@ -72,7 +72,7 @@ def repairs_of_job(
 ) -> Repairs:
     """Changes that make it fit: same devices first, then more or larger ones, then other training."""
     lean = tried[0] if tried else None
-    yield from offloaded(model, cluster, workload, space_for)
+    yield from offload_repairs(model, cluster, workload, space_for)
     tiled = in_tiles(tried, model, cluster, workload)
     if tiled is not None:
         option, text, found = tiled
@@ -85,7 +85,7 @@ def repairs_of_job(
         yield from _shorter(model, cluster, workload, space_for)
 
 
-def offloaded(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:
+def offload_repairs(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:
     """The quickest plan with states in host memory, and the quickest with states on disks where the host states them.
 
     On more devices than a few, the first that fits with as little as possible away.
@@ -115,7 +115,7 @@ def offloaded(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_
                     break
         if tried:
             token, plan, estimate = _least_away(tried, group)
-            text = f"{described(token)}{_on_host(estimate, group)}"
+            text = f"{offload_text(token)}{_on_host(estimate, group)}"
             yield _repair(spelled(token), text, plan, estimate, cluster)
 
 
@@ -250,7 +250,10 @@ def _adapters(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_
             yield _repair(f"{option}", text, *found, cluster, changes_training=True)
             return
     for option, text, tuned in tried[-1:]:
-        both = (offloaded(tuned, cluster, workload, space_for), _more_devices(tuned, cluster, workload, space_for))
+        both = (
+            offload_repairs(tuned, cluster, workload, space_for),
+            _more_devices(tuned, cluster, workload, space_for),
+        )
         for one in itertools.chain(*both):
             said = f"{option} {one.option}" if one.option.startswith("-") else f"{option} with {one.option}"
             yield replace(one, option=said, text=f"{text}, {one.text}", changes_training=True)

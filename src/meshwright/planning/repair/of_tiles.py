@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from meshwright.estimate.away_rules import host_problems
-from meshwright.planning.offload import described, spelled
+from meshwright.planning.offload import offload_text, spelled
 from meshwright.planning.repair.leanest import Leanest, priced
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
@@ -49,6 +49,6 @@ def in_tiles(
         what = "logits and loss" if len(names) == 1 else "logits, loss and feed-forward parts"
         text = f"{what} in {TILES} pieces"
         if away:
-            return f"{option} {spelled(away)}", f"{text}, {described(away)}", best
+            return f"{option} {spelled(away)}", f"{text}, {offload_text(away)}", best
         return option, text, best
     return None

@@ -29,15 +29,15 @@ def lighter(model: ModelSpec) -> Iterator[tuple[str, str, ModelSpec]]:
         asked = Lora(rank=USUAL_RANK)
         tuned = replace(model, tuning=Tuning(lora=asked))
         share = significant(adapter_parameters(tuned) / 1e6, 2)
-        yield f"--lora {said(asked)}", f"adapters of {share} M parameters instead of all weights", tuned
+        yield f"--lora {lora_option(asked)}", f"adapters of {share} M parameters instead of all weights", tuned
     if asked is None or STORED_BYTES.get(asked.base or "", 2.0) <= STORED_BYTES[SMALLEST_BASE]:
         return
     stored = replace(asked, base=SMALLEST_BASE)
     text = f"adapters beside weights stored in {8 * STORED_BYTES[SMALLEST_BASE]:.2g} bits"
-    yield f"--lora {said(stored)}", text, replace(model, tuning=Tuning(lora=stored))
+    yield f"--lora {lora_option(stored)}", text, replace(model, tuning=Tuning(lora=stored))
 
 
-def said(lora: Lora) -> str:
+def lora_option(lora: Lora) -> str:
     """Adapters as the command line takes them: `r=16,base=nf4`.
 
     Args:

@@ -10,7 +10,7 @@ from meshwright.estimate.result import StepPrice
 from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.plan_shape import bare_row
 from meshwright.planning.ties import differing_parts, tied
-from meshwright.planning.tuned import said as trained_said
+from meshwright.planning.tuned import trained_text
 from meshwright.report.words.reasons import parts_text
 from meshwright.report.words.titles import shortened, strategy_text
 from meshwright.report.words.verdict import FITS_WORDS, peak_text
@@ -130,7 +130,7 @@ _STAGES: dict[str, Callable[[PlannedJob], str]] = {
 """Of plans that are no rows of degrees."""
 _MODELLED: dict[str, Callable[[Any], str]] = {
     "model": lambda job: job.model.name,
-    "training": lambda job: trained_said(job.model).partition(":")[0] or "all weights",
+    "training": lambda job: trained_text(job.model).partition(":")[0] or "all weights",
     "cluster": lambda job: job.cluster.name,
     "devices": lambda job: str(job.plan.devices),
     "seq_len": lambda job: str(job.workload.seq_len),
