@@ -19,14 +19,14 @@ from meshwright.formats.torch_csv import read_actions
 from meshwright.formats.writing import write_file, write_folder
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import resolve
-from meshwright.planning.exporters import EXPORTERS
-from meshwright.planning.exporters.torch_csv import plan_table, torch_files
 from meshwright.schedules import SCHEDULES, Kind
 from meshwright.schedules.torch_actions import from_actions
 from meshwright.specs.job import Job
 from meshwright.specs.row import parse_row
 from meshwright.specs.strategy import LayerStrategy, Tensor1D
 from meshwright.specs.workload import Workload
+from meshwright.targets import TARGETS
+from meshwright.targets.torch_csv import plan_table, torch_files
 from tests.estimate.mixed import Stage, plan_of
 
 
@@ -70,7 +70,6 @@ def test_what_the_target_cannot_express_is_refused_and_nothing_written(tmp_path:
 def test_an_unknown_target_names_the_known() -> None:
     with pytest.raises(UnsupportedError, match="megatron"):
         export(job(), "megatrn")
-    assert set(EXPORTERS) == {"megatron", "torch-csv"}
 
 
 def test_a_plan_that_does_not_fit_is_written_with_a_warning() -> None:
@@ -166,7 +165,7 @@ def stages_on_two_kinds(*pipelines: tuple[list[Stage], int, int], gpus: str = "8
     return Job(model=resolve("llama-3-8b"), cluster=resolve_gpus(gpus), workload=workload, plan=made)
 
 
-@pytest.mark.parametrize("target", EXPORTERS)
+@pytest.mark.parametrize("target", TARGETS)
 def test_unequal_pipelines_are_refused_with_the_reason(target: str) -> None:
     whole, half = LayerStrategy(tensor=Tensor1D(degree=8)), LayerStrategy(tensor=Tensor1D(degree=4))
     one = ([Stage(0, whole, 32)], 1, 6)

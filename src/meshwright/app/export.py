@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshwright.errors import UnsupportedError, unknown_name
 from meshwright.estimate.price import estimate_plan
 from meshwright.formats.plan_json import content_hash
 from meshwright.formats.writing import check_directory, write_folder
-from meshwright.planning.exporters import EXPORTERS
 from meshwright.planning.plan_source import PlanLike, job_of
 from meshwright.records import Record
 from meshwright.report.words.verdict import peak_text
+from meshwright.targets import target_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +50,7 @@ def export(
 
     Args:
         plan: a job, an entry of an answer, or a plan file (`plans.json#2` is the second plan of a set).
-        target: name of a framework in `EXPORTERS`.
+        target: name of a framework in `targets.TARGETS`.
         directory: a folder that is new or empty; None writes nothing and only returns the text.
         force: write into a folder that holds files, over those of the same names.
 
@@ -62,14 +61,12 @@ def export(
         UnsupportedError: an unknown target, or all that the target cannot express of this plan.
         InputError: the plan file or the folder cannot be used.
     """
-    exporter = EXPORTERS.get(target)
-    if exporter is None:
-        raise UnsupportedError(unknown_name("target", target[:80], EXPORTERS), code="MW406")
+    framework = target_named(target)
     if directory is not None:
         check_directory(directory, force=force)
     job, warnings = job_of(plan)
     estimate = estimate_plan(job.plan, job.model, job.cluster, job.workload)
-    written = exporter.files(job, estimate)
+    written = framework.files(job, estimate)
     if estimate.fits == "no":
         place = estimate.place(estimate.fullest)
         warnings = (*warnings, f"the plan does not fit: {place} needs {peak_text(estimate)}")

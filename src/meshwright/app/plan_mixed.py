@@ -15,7 +15,6 @@ from meshwright.formats.profiles import read_profiles
 from meshwright.planning.axes import space_of, target_rule
 from meshwright.planning.compose.sources.parallelizers.registry import parallelizers_named
 from meshwright.planning.compose.sources.profiles.cluster import measured_cluster
-from meshwright.planning.exporters import EXPORTERS
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.mixing import Mixing, idle_devices, mixing_of
 from meshwright.planning.mixed.native import NativeSource
@@ -42,6 +41,7 @@ from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredModel, MeasuredWorkload
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
+from meshwright.targets import TARGETS
 from meshwright.units import seconds, usd
 
 OWN_COMPOSED = 4
@@ -276,8 +276,8 @@ def _frameworks(one: PricedPlan) -> Iterator[tuple[str, str]]:
     """Frameworks, and why each cannot run the plan; plans of measured layers are for none."""
     if not isinstance(one.job, Job) or not isinstance(one.estimate, StepEstimate):
         return
-    for name, exporter in EXPORTERS.items():
+    for name, target in TARGETS.items():
         # That devices are numbered otherwise follows from any unlike stage, and says the least.
-        reasons = [problem.why or problem.what for problem in exporter.refused(one.job)]
+        reasons = [problem.why or problem.what for problem in target.refused(one.job)]
         plain = [reason for reason in reasons if "numbered" not in reason]
         yield name, (plain or reasons or [""])[0]

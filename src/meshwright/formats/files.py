@@ -67,25 +67,8 @@ def read_table(path: str | Path, noun: str) -> dict[str, object]:
         UnsupportedError: a YAML file where no YAML reader is installed.
     """
     text = read_text(path, noun)
-    suffix = Path(path).suffix.lower()
-    language = {".json": "JSON", ".yaml": "YAML", ".yml": "YAML"}.get(suffix, "TOML")
-    try:
-        if language == "JSON":
-            data = json.loads(text)
-        elif language == "YAML":
-            data = _yaml(text, path)
-        else:
-            data = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, UnsupportedError):
-            raise
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise InputError(
-            Problem(
-                what=f"{noun} {str(path)!r} is not valid {language}", why=reason, fix=f"correct the {language} syntax"
-            ),
-            code="MW202",
-        ) from None
+    language = {".json": "JSON", ".yaml": "YAML", ".yml": "YAML"}.get(Path(path).suffix.lower(), "TOML")
+    data = parsed(text, language, f"{noun} {str(path)!r}")
     if not isinstance(data, dict):
         raise InputError(
             Problem(
@@ -98,13 +81,39 @@ def read_table(path: str | Path, noun: str) -> dict[str, object]:
     return {str(key): value for key, value in data.items()}
 
 
-def _yaml(text: str, path: str | Path) -> object:
+def parsed(text: str, language: str, noun: str) -> object:
+    """What text in JSON, YAML or TOML holds.
+
+    Args:
+        text: of a file.
+        language: one of these three names.
+        noun: what the text is of, for the error.
+
+    Raises:
+        InputError: its syntax is wrong.
+        UnsupportedError: YAML where no YAML reader is installed.
+    """
+    try:
+        if language == "JSON":
+            return json.loads(text)
+        return _yaml(text, noun) if language == "YAML" else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, UnsupportedError):
+            raise
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise InputError(
+            Problem(what=f"{noun} is not valid {language}", why=reason, fix=f"correct the {language} syntax"),
+            code="MW202",
+        ) from None
+
+
+def _yaml(text: str, noun: str) -> object:
     try:
         yaml = importlib.import_module("yaml")
     except ImportError:
         raise UnsupportedError(
             Problem(
-                what=f"{str(path)!r} is YAML, and no YAML reader is installed",
+                what=f"{noun} is YAML, and no YAML reader is installed",
                 why="the core reads TOML and JSON",
                 fix="pip install pyyaml, or write the same keys as TOML or JSON",
             ),

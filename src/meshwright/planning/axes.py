@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, nearest, unknown_name
+from meshwright.errors import InputError, MeshwrightError, Problem, nearest
 from meshwright.estimate.legality import model_rules, row_degrees
 from meshwright.estimate.stages import refusal
 from meshwright.schedules import DEFAULT_SCHEDULES, PLAN_SCHEDULES, SCHEDULES, schedule_named
@@ -157,11 +157,9 @@ def target_rule(target: str | None) -> Callable[[Job], tuple[Problem, ...]] | No
     """
     if target is None:
         return None
-    from meshwright.planning.exporters import EXPORTERS
+    from meshwright.targets import target_named
 
-    if target not in EXPORTERS:
-        raise UnsupportedError(unknown_name("target", str(target)[:80], EXPORTERS), code="MW406")
-    return EXPORTERS[target].refused
+    return target_named(target).refused
 
 
 def _blank(verb: str, said: str | Iterable[str], problems: list[Problem]) -> None:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
 from meshwright.fields.job import JobFields
 from meshwright.formats.files import read_text
-from meshwright.formats.megatron import model_facts, read_flags
+from meshwright.formats.megatron import model_facts
 from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.plan_source import PlanQuestion, with_row
 from meshwright.planning.violation import Violation
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.model import ModelSpec
-
-SOURCES = ("megatron",)
+from meshwright.targets import TARGETS, Target, readers
 
 
 def script_question(
@@ -34,18 +34,20 @@ def script_question(
         InputError: the script says nothing that can be used, or no model is given.
         UnsupportedError: a format nobody reads.
     """
-    if source_format not in SOURCES:
-        raise UnsupportedError(unknown_name("source", str(source_format)[:60], SOURCES), code="MW406")
+    if source_format not in readers():
+        raise UnsupportedError(unknown_name("source", str(source_format)[:60], readers()), code="MW406")
+    target = TARGETS[source_format]
     if asked.model is None:
         why = "a launch script gives shapes, not all of a model"
         raise InputError(Problem(what="no model is given", why=why, fix="name the model it trains", field="model"))
-    text = str(source) if isinstance(source, str) and "\n" in source else read_text(os.fspath(source), "launch script")
+    files = _files(source, target)
     where = job_inputs(
         JobFields(
             model=asked.model, cluster=asked.cluster, gpus=asked.gpus, price=asked.price, calibration=asked.calibration
         )
     )
-    flags = read_flags(text, devices=where.cluster.devices)
+    assert target.read is not None
+    flags = target.read(files, where.cluster.devices)
     if flags.row is None and not flags.model and not flags.workload and flags.problems:
         raise InputError(flags.problems, code="MW231")
     own: dict[str, Any] = {
@@ -70,6 +72,18 @@ def script_question(
     if uneven and flags.layout is not None:
         question = replace(question, plan=plan_of(flags.row, flags.layout))
     return question, violations
+
+
+def _files(source: str | os.PathLike[str], target: Target) -> dict[str, str]:
+    """A file, or text of several lines, with the files of its folder that say more of a plan."""
+    if isinstance(source, str) and "\n" in source:
+        return {"": source}
+    path = Path(source)
+    found = {path.name: read_text(path, "launch script")}
+    for name in target.beside:
+        if (path.parent / name).is_file() and name not in found:
+            found[name] = read_text(path.parent / name, "launch file")
+    return found
 
 
 def _shape_differs(model: ModelSpec, said: dict[str, Any]) -> Iterator[Violation]:

@@ -7,6 +7,6 @@ from __future__ import annotations
 
 from meshwright.formats.megatron.model import model_facts
 from meshwright.formats.megatron.read import MegatronFlags, read_flags
-from meshwright.formats.megatron.write import MegatronExport, megatron_script, translate
+from meshwright.formats.megatron.write import COMMIT, MegatronExport, megatron_script, translate
 
-__all__ = ["MegatronExport", "MegatronFlags", "megatron_script", "model_facts", "read_flags", "translate"]
+__all__ = ["COMMIT", "MegatronExport", "MegatronFlags", "megatron_script", "model_facts", "read_flags", "translate"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from meshwright.errors import InputError, Problem
+from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.megatron.layout import read_layout
 from meshwright.formats.megatron.model import read_facts
 from meshwright.formats.megatron.optimizers import read_optimizer
@@ -29,22 +30,8 @@ _WITHOUT_A_ROW = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MegatronFlags:
-    """What a launch configuration says."""
-
-    row: PlanRow | None
-    """The plan as a row; None if the options are contradictory or the number of devices is not said."""
-    layout: tuple[int, ...] | None
-    """Layers of each virtual stage, where the options say how many layers there are."""
-    model: dict[str, Any] = field(default_factory=dict)
-    """The model's shape in the words of `model_facts`."""
-    workload: dict[str, Any] = field(default_factory=dict)
-    """Fields of a `Workload`."""
-    unresolved: tuple[str, ...] = ()
-    """Shell variables whose value the script does not say."""
-    problems: tuple[Problem, ...] = ()
-    """Unknown options, wrong values, and settings that a row cannot hold."""
+MegatronFlags = LaunchFile
+"""What the options of Megatron-LM say."""
 
 
 def read_flags(source: str | Sequence[str], *, devices: int | None = None) -> MegatronFlags:

@@ -9,12 +9,12 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.formats.plan_json import write_job
 from meshwright.formats.torch_csv import write_actions
 from meshwright.formats.torch_loader import COMMUNICATION_FILE, COMPUTE_FILE, loader_text
-from meshwright.planning.exporters.base import Exporter, TargetFiles
 from meshwright.schedules import ScheduleTable, with_communication
 from meshwright.schedules.plan_rows import schedule_of
 from meshwright.schedules.torch_actions import to_actions
 from meshwright.specs.job import Job
 from meshwright.specs.plan import Chunk, Pipeline
+from meshwright.targets.contract import PLAN_FILE, Target, TargetFiles
 
 LOADER_FILE = "load_schedule.py"
 
@@ -153,7 +153,13 @@ def _notes(job: Job, pipeline: Pipeline) -> Iterator[str]:
 def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
     files, notes = torch_files(job)
     start = f"torchrun --nproc-per-node N train.py, with load_schedule() of {LOADER_FILE} in it"
-    return TargetFiles(files=(("plan.json", write_job(job)), *files.items()), notes=notes, start=start)
+    return TargetFiles(files=((PLAN_FILE, write_job(job)), *files.items()), notes=notes, start=start)
 
 
-TORCH_CSV = Exporter(name="torch-csv", files=_files, refused=refused)
+TARGET = Target(
+    name="torch-csv",
+    title="torch.distributed.pipelining",
+    version="PyTorch 2.13",
+    files=_files,
+    refused=refused,
+)

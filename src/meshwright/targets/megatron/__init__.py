@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from pathlib import PurePath
 
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats import megatron
+from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.plan_json import write_job
-from meshwright.planning.exporters.base import Exporter, TargetFiles
-from meshwright.planning.plan_shape import groups_of
 from meshwright.specs.job import Job
+from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, text_of
+from meshwright.targets.sayable import unequal_pipelines
 from meshwright.units import of_capacity, percent, seconds
+
+SCRIPT = "train.sh"
 
 
 def _megatron(job: Job, estimate: StepEstimate) -> TargetFiles:
@@ -20,14 +26,16 @@ def _megatron(job: Job, estimate: StepEstimate) -> TargetFiles:
         script = megatron.megatron_script(job, predicted=_predicted(estimate))
     except UnsupportedError as error:
         raise UnsupportedError(list(_plainly(error.problems, job)), code=error.code) from None
-    files = (("plan.json", write_job(job)), ("train.sh", script.text))
+    files = ((PLAN_FILE, write_job(job)), (SCRIPT, script.text))
     notes = (*script.notes, *_order_of_nodes(job))
     return TargetFiles(files=files, notes=notes, start="MEGATRON=path/of/Megatron-LM bash train.sh")
 
 
 def _order_of_nodes(job: Job) -> Iterator[str]:
     """On several kinds of nodes their order decides which stage runs where."""
-    used = list(dict.fromkeys(groups_of(job, 0)))
+    starts = list(accumulate((group.devices for group in job.cluster.groups), initial=0))[1:]
+    first = (worker.devices[0][0] for worker in job.plan.pipelines[0].workers)
+    used = list(dict.fromkeys(job.cluster.groups[bisect_right(starts, device)].name for device in first))
     if len(used) > 1:
         yield f"ranks are numbered group by group: give the nodes of {' before those of '.join(used)}"
 
@@ -35,12 +43,7 @@ def _order_of_nodes(job: Job) -> Iterator[str]:
 def _plainly(problems: Sequence[Problem], job: Job) -> Iterator[Problem]:
     """The problems, those that only another plan resolves as one each: unequal pipelines, recompute layer by layer."""
     if len(job.plan.pipelines) > 1:
-        yield Problem(
-            what=f"the plan has {len(job.plan.pipelines)} pipelines",
-            why="Megatron-LM runs one shape of pipeline; all data-parallel ranks of a stage are equal",
-            fix="make a plan of one kind of device, or of one pipeline",
-            field="pipelines",
-        )
+        yield unequal_pipelines("Megatron-LM", job)
         problems = [problem for problem in problems if problem.field != "pipelines"]
     by_layer = [problem for problem in problems if problem.field.removeprefix("strategies.").startswith("recompute")]
     by_layer = [problem for problem in by_layer if len(job.plan.strategies) > 1]
@@ -68,4 +71,22 @@ def _predicted(estimate: StepEstimate) -> str:
     return f"step {seconds(estimate.step_time_s)} ({between}), MFU {percent(estimate.mfu)}, peak memory {peak}"
 
 
-MEGATRON = Exporter(name="megatron", files=_megatron, refused=lambda job: megatron.translate(job).refused)
+def _read(files: Files, devices: int | None = None) -> LaunchFile:
+    return megatron.read_flags(text_of(files, SCRIPT, _recognised), devices=devices)
+
+
+def _recognised(name: str, text: str) -> bool:
+    return PurePath(name).suffix in (".sh", ".slurm", ".sbatch") and (
+        "pretrain_" in text or "--micro-batch-size" in text
+    )
+
+
+TARGET = Target(
+    name="megatron",
+    title="Megatron-LM",
+    version=f"commit {megatron.COMMIT} (2026-08-22)",
+    files=_megatron,
+    refused=lambda job: megatron.translate(job).refused,
+    read=_read,
+    recognised=_recognised,
+)

@@ -1,0 +1,69 @@
+"""Frameworks that run plans: what each can express, its files written and read back.
+
+A new target is a folder here with a `Target`, and one line in `TARGETS`; its folder is read when it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+
+from meshwright.errors import UnsupportedError, unknown_name
+from meshwright.targets.contract import Target, TargetFiles
+
+__all__ = ["TARGETS", "Target", "TargetFiles", "readers", "target_named", "target_of_file"]
+
+
+class Catalogue(Mapping[str, Target]):
+    """Targets by name, each read from its folder when it is asked for."""
+
+    def __init__(self, *folders: str) -> None:
+        """Read nothing yet.
+
+        Args:
+            folders: of this package; the target's name with `_` for `-`.
+        """
+        self._folders = {folder.replace("_", "-"): folder for folder in folders}
+
+    def __getitem__(self, name: str) -> Target:
+        target: Target = import_module(f"{__name__}.{self._folders[name]}").TARGET
+        return target
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._folders
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._folders)
+
+    def __len__(self) -> int:
+        return len(self._folders)
+
+
+TARGETS = Catalogue(
+    "megatron",
+    "torch_csv",
+    "deepspeed",
+    "accelerate",
+)
+
+
+def target_named(name: str) -> Target:
+    """The target of a name.
+
+    Raises:
+        UnsupportedError: for one nobody taught us.
+    """
+    if name not in TARGETS:
+        raise UnsupportedError(unknown_name("target", str(name)[:80], TARGETS), code="MW406")
+    return TARGETS[name]
+
+
+def readers() -> tuple[str, ...]:
+    """Targets whose files are read as plans."""
+    return tuple(name for name, target in TARGETS.items() if target.read is not None)
+
+
+def target_of_file(name: str, text: str) -> str | None:
+    """The target whose file this is, by its name and text; None where none or several say so."""
+    found = [one for one, target in TARGETS.items() if target.recognised(name, text)]
+    return found[0] if len(found) == 1 else None

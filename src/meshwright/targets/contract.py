@@ -1,0 +1,60 @@
+"""What a target is: a framework that runs plans, with its files written, read, and its rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from meshwright.errors import Problem
+from meshwright.estimate.result import StepEstimate
+from meshwright.formats.launch_file import LaunchFile
+from meshwright.specs.job import Job
+
+Files = Mapping[str, str]
+"""Text by file name."""
+
+PLAN_FILE = "plan.json"
+"""Beside the files of every target: the plan itself, which says more than most targets can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetFiles:
+    """A job in the words of one target."""
+
+    files: tuple[tuple[str, str], ...]
+    """Name and content."""
+    notes: tuple[str, ...]
+    """What the target does a little differently."""
+    start: str
+    """The command that starts the run, inside the folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A framework: a folder of this package, and a line of `TARGETS`."""
+
+    name: str
+    """`export --to NAME`, `plan --target NAME`, `check --from NAME`."""
+    title: str
+    """As its own people write it."""
+    version: str
+    """Release or commit whose keys these are, with its date."""
+    files: Callable[[Job, StepEstimate], TargetFiles]
+    """Raises UnsupportedError with all that the target cannot run of the plan."""
+    refused: Callable[[Job], tuple[Problem, ...]]
+    """What the target cannot run of a plan."""
+    read: Callable[[Files, int | None], LaunchFile] | None = None
+    """Files of the target as a plan, and the number of devices where that is known; None where they say no plan."""
+    beside: tuple[str, ...] = ()
+    """Names of files that say more of a plan, where they lie in one folder with the file that is read."""
+    recognised: Callable[[str, str], bool] = lambda name, text: False
+    """Whether a file, by its name and text, is one of the target's."""
+    software: str | None = None
+    """Whose kernels and memory price its plans, by name in the library; None for the default."""
+
+
+def text_of(files: Files, name: str, recognised: Callable[[str, str], bool]) -> str:
+    """The text of the file a target reads: the one of this name, else the first it recognises, else the first."""
+    found = [text for one, text in files.items() if one == name or one.endswith(f"/{name}")]
+    found += [text for one, text in files.items() if recognised(one, text)]
+    return (found or list(files.values()))[0]

@@ -1,0 +1,263 @@
+"""DeepSpeed: its JSON configuration, with the trainer of the transformers library around it.
+
+Keys are those of deepspeed 0.19.8 (2026-11), https://github.com/deepspeedai/DeepSpeed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePath
+
+from meshwright.errors import Problem, UnsupportedError
+from meshwright.estimate.result import StepEstimate
+from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.plan_json import write_job
+from meshwright.specs.job import Job
+from meshwright.specs.precision import PRECISIONS
+from meshwright.specs.row import PlanRow
+from meshwright.targets import hugging_face
+from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, text_of
+from meshwright.targets.keys import KeyReader, Keys, json_text, key_problems, known_keys, nested, table_of
+from meshwright.targets.sayable import ANY, Plan, Rule, only, refusals
+
+TITLE = "DeepSpeed"
+CONFIG = "ds_config.json"
+SAYS = hugging_face.RECOMPUTE | {
+    "tp": ANY,
+    "cp": ANY,
+    "dp": ANY,
+    "tensor.sequence_parallel": only(False, True),
+    "context.kinds": only(("a2a",), (), why="sequences are cut by heads (Ulysses) only", fix="use cp with a2a"),
+    "expert.ep": ANY,
+    "data.zero": ANY,
+    "data.overlap": ANY,
+    "data.secondary_shard": ANY,
+    "data.gather_dtype": only("int8", why="weights cross the network as they are, or in int8 (qwZ)"),
+    "data.reduce_dtype": only("int4", why="gradients cross the network as they are, or in int4 (qgZ)"),
+    "offload.optimizer": ANY,
+    "offload.gradients": ANY,
+    "offload.weights": only(0.0, 1.0, why="all weights are offloaded or none"),
+    "offload.tier": ANY,
+    "optimizer": hugging_face.BATCHES,
+    "attention_kernel": ANY,
+    "precision": only("bf16", "fp16", "fp32"),
+}
+_CONFIG = "deepspeed/runtime/config.py and runtime/zero/config.py of deepspeed 0.19.8"
+RULES = (
+    Rule(
+        field="tensor.sequence_parallel",
+        holds=lambda plan: plan.strategy.tp == 1 or not plan.settings["tensor.sequence_parallel"],
+        why="AutoTP splits matrices and keeps the whole sequence on every tensor rank",
+        fix="add nosp",
+        source=_CONFIG,
+    ),
+    Rule(
+        field="data.zero",
+        holds=lambda plan: plan.strategy.tp == 1 or plan.strategy.data.zero <= 2,
+        why="AutoTP goes with ZeRO 0 to 2",
+        fix="use z2, or tp1",
+        source=_CONFIG,
+    ),
+    Rule(
+        field="cp",
+        holds=lambda plan: plan.strategy.tp == 1 or plan.strategy.cp == 1,
+        why="AutoTP and Ulysses do not go together",
+        fix="use one of tp and cp",
+        source=_CONFIG,
+    ),
+    Rule(
+        field="data.replicate",
+        holds=lambda plan: plan.strategy.data.zero == 0 or plan.strategy.data.replicate == 1,
+        why="ZeRO shards over all data ranks; MiCS, which kept copies, was removed",
+        fix="use z3 with --pin sharding=z3",
+        source=_CONFIG,
+    ),
+    Rule(
+        field="data.reshard",
+        holds=lambda plan: plan.strategy.data.reshard or plan.strategy.data.zero < 3,
+        why="ZeRO-3 frees gathered weights as the limits on live parameters say",
+        fix="use z3",
+        source=_CONFIG,
+    ),
+    Rule(
+        field="offload.gradients",
+        holds=lambda plan: plan.strategy.offload.gradients == plan.strategy.offload.optimizer,
+        why="an optimizer on the host takes its gradients there",
+        fix="offload both (off-og), or neither",
+        source="ZeRO-Offload, arXiv 2101.06840, section 4",
+    ),
+    Rule(
+        field="offload.optimizer",
+        holds=lambda plan: plan.strategy.offload.optimizer == 0 or plan.strategy.data.zero >= 1,
+        why="offloading the optimizer needs ZeRO 1 or more",
+        fix="use z1",
+        source=_CONFIG,
+    ),
+    Rule(
+        field="offload.optimizer",
+        holds=lambda plan: plan.strategy.offload.optimizer in (0, 1) or plan.strategy.data.zero == 3,
+        why="a part of the optimizer is offloaded with ZeRO 3 only (ratio)",
+        fix="offload all of it, or use z3",
+        source=_CONFIG,
+    ),
+    Rule(
+        field="offload.weights",
+        holds=lambda plan: plan.strategy.offload.weights == 0 or plan.strategy.data.zero == 3,
+        why="offloading weights needs ZeRO 3",
+        fix="use z3",
+        source=_CONFIG,
+    ),
+)
+
+
+def refused(job: Job) -> tuple[Problem, ...]:
+    """What DeepSpeed cannot run of a plan."""
+    plan, problems = refusals(TITLE, job, SAYS, RULES)
+    return (*problems, *hugging_face.shape_problems(plan)) if plan else problems
+
+
+def configuration(plan: Plan) -> Keys:
+    """The keys of the JSON configuration."""
+    strategy, pipeline = plan.strategy, plan.found.pipeline
+    data, offload = strategy.data, strategy.offload
+    precision = strategy.precision or plan.workload.precision
+    device = "nvme" if offload.tier == "nvme" else "cpu"
+    where = {"device": device, "pin_memory": True} | ({"nvme_path": "/local_nvme"} if device == "nvme" else {})
+    ratio = {"ratio": offload.optimizer} if 0 < offload.optimizer < 1 else {}
+    zero = {
+        "stage": data.zero,
+        "overlap_comm": data.overlap,
+        "contiguous_gradients": True,
+        "offload_optimizer": where | ratio if offload.optimizer else None,
+        "offload_param": where if offload.weights else None,
+        "zero_hpz_partition_size": data.secondary_shard or None,
+        "zero_quantized_weights": True if data.gather_dtype else None,
+        "zero_quantized_gradients": True if data.reduce_dtype else None,
+    }
+    return nested(
+        {
+            "train_batch_size": plan.workload.global_batch,
+            "train_micro_batch_size_per_gpu": pipeline.micro_batch,
+            "gradient_accumulation_steps": pipeline.num_micro_batches,
+            "gradient_clipping": 1.0,
+            "bf16.enabled": True if precision.activations == "bf16" else None,
+            "fp16.enabled": True if precision.activations == "fp16" else None,
+            **{f"zero_optimization.{name}": value for name, value in zero.items()},
+            "tensor_parallel.autotp_size": strategy.tp if strategy.tp > 1 else None,
+            "sequence_parallel_size": strategy.cp if strategy.cp > 1 else None,
+            "expert_parallel.enabled": True if strategy.expert.ep > 1 else None,
+            "expert_parallel.autoep_size": strategy.expert.ep if strategy.expert.ep > 1 else None,
+        }
+    )
+
+
+def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
+    plan, _ = refusals(TITLE, job, SAYS, RULES)
+    problems = refused(job)
+    if problems or plan is None:
+        raise UnsupportedError(problems, code="MW420")
+    full = plan.strategy.recompute.kind == "full"
+    arguments = hugging_face.arguments(plan, gradient_checkpointing=full, deepspeed=CONFIG)
+    files = (
+        (PLAN_FILE, write_job(job)),
+        (CONFIG, json_text(configuration(plan))),
+        (hugging_face.ARGUMENTS, json_text(arguments)),
+        (hugging_face.SCRIPT, hugging_face.script(plan)),
+    )
+    start = f"MODEL=id/or/folder {hugging_face.launcher(plan)} {hugging_face.SCRIPT} {hugging_face.ARGUMENTS}"
+    return TargetFiles(files=files, notes=tuple(_notes(plan)), start=start)
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    if plan.strategy.offload.tier == "nvme":
+        yield "set nvme_path to a folder on the local disks of every node"
+    if plan.strategy.cp > 1:
+        yield "Ulysses is set up by the trainer: pass it a ParallelismConfig with sp_size, as the configuration says"
+
+
+def read(files: Files, devices: int | None = None) -> LaunchFile:
+    """A JSON configuration as a plan, and what the trainer's arguments beside it say.
+
+    Args:
+        files: the configuration, and `training_args.json` where it is there.
+        devices: of the job; by default those that the batch sizes imply.
+
+    Raises:
+        InputError: the text is no JSON.
+    """
+    keys = table_of(text_of(files, CONFIG, _recognised), "JSON", "DeepSpeed configuration")
+    reader = KeyReader(keys=keys, problems=list(key_problems(TITLE, keys, known_keys(__name__))))
+    trainer = hugging_face.read_arguments(files, reader)
+    tp, cp = max(1, int(reader.get("tensor_parallel.autotp_size", 0) or 0)), reader.degree("sequence_parallel_size")
+    ep = reader.degree("expert_parallel.autoep_size") if reader.switch("expert_parallel.enabled") else 1
+    etp = reader.degree("expert_parallel.expert_tensor_parallel_size")
+    batch, mbs, steps = _batches(reader, devices, tp * cp)
+    if batch is None:
+        return LaunchFile(row=None, layout=None, problems=tuple(reader.problems))
+    dp = batch // (mbs * steps)
+    zero = reader.get("zero_optimization.stage", 0)
+    sharding = f"z{zero}" if zero in (0, 1, 2, 3) else "z0"
+    row = PlanRow(
+        tp=tp,
+        sp=tp == 1,
+        cp=(("a2a", cp),) if cp > 1 else (),
+        ep=ep,
+        etp=etp,
+        dp=dp,
+        sharding=sharding,
+        mbs=mbs,
+        gbs=batch,
+        offload=_offload(reader),
+        dp_overlap=reader.switch("zero_optimization.overlap_comm", default=zero == 3),
+        recompute=trainer.recompute,
+    )
+    dtype = "bf16" if reader.switch("bf16.enabled") else "fp16" if reader.switch("fp16.enabled") else "fp32"
+    workload = {"global_batch": batch, "precision": PRECISIONS[dtype], "optimizer": trainer.optimizer}
+    return LaunchFile(
+        row=row, layout=None, workload=workload, unresolved=trainer.unresolved, problems=tuple(reader.problems)
+    )
+
+
+def _batches(reader: KeyReader, devices: int | None, model_parallel: int) -> tuple[int | None, int, int]:
+    """Batch of a step, micro-batch, and accumulation steps: any two and the devices say the third."""
+    names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    given = {name: reader.get(name) for name in names}
+    auto = [name for name, value in given.items() if value == "auto"]
+    for name in auto:
+        reader.refuse(name, "auto", "the trainer's arguments say it", "write the number here")
+    batch, mbs, steps = (reader.degree(name) if given[name] and name not in auto else None for name in names)
+    dp = None if devices is None else max(1, devices // model_parallel)
+    steps = steps or (batch // (mbs * dp) if batch and mbs and dp else 1)
+    mbs = mbs or (batch // (steps * dp) if batch and dp else None)
+    batch = batch or (mbs * steps * dp if mbs and dp else None)
+    if not auto and (batch is None or not mbs):
+        reader.refuse("train_batch_size", batch, "the batch is not said", "give two of the three batch keys")
+    if batch and mbs and (batch % (mbs * steps) or (dp and batch != mbs * steps * dp)):
+        why = f"must be micro-batch {mbs} x accumulation {steps} x data ranks {dp or 'of the job'}"
+        reader.refuse("train_batch_size", batch, why)
+        return None, 1, 1
+    return (batch, mbs, steps) if batch and mbs and not auto else (None, 1, 1)
+
+
+def _offload(reader: KeyReader) -> str:
+    optimizer = reader.word("zero_optimization.offload_optimizer.device", "none")
+    weights = reader.word("zero_optimization.offload_param.device", "none")
+    letters = ("w" if weights != "none" else "") + ("og" if optimizer != "none" else "")
+    return f"{letters}-nvme" if "nvme" in (optimizer, weights) else letters
+
+
+def _recognised(name: str, text: str) -> bool:
+    return PurePath(name).suffix == ".json" and ('"zero_optimization"' in text or '"train_micro_batch_size' in text)
+
+
+TARGET = Target(
+    name="deepspeed",
+    title=TITLE,
+    version="0.19.8 (2026-11)",
+    files=_files,
+    refused=refused,
+    read=read,
+    recognised=_recognised,
+    beside=(hugging_face.ARGUMENTS,),
+    software="pytorch-eager",
+)

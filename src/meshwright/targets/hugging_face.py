@@ -1,0 +1,148 @@
+"""What targets share that run models of the transformers library: its trainer's arguments, and a script to start.
+
+The script builds the model from its own config.json, so that rope, norms, routers and windows are those of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.errors import Problem
+from meshwright.targets.contract import Files
+from meshwright.targets.keys import KeyReader, Keys, table_of
+from meshwright.targets.sayable import Plan, Says, only
+
+ARGUMENTS = "training_args.json"
+SCRIPT = "train.py"
+
+OPTIMIZERS = {"adam": "adamw_torch", "adamw": "adamw_torch", "sgd": "sgd", "sgd-momentum": "sgd"}
+"""`TrainingArguments.optim` of transformers 5.23 (2026-11); its Adam decouples weight decay."""
+BATCHES = only("adam", "adamw", "sgd", why="the trainer's optimizers are these", fix="use adamw")
+RECOMPUTE: dict[str, Says] = {
+    "recompute.kind": only(
+        "none",
+        "full",
+        why="layers are recomputed whole or not at all",
+        fix="use rc-full, or rc-none",
+    ),
+}
+
+
+def arguments(plan: Plan, **more: Any) -> Keys:
+    """Fields of `transformers.TrainingArguments`."""
+    pipeline = plan.found.pipeline
+    precision = plan.strategy.precision or plan.workload.precision
+    return {
+        "output_dir": "out",
+        "per_device_train_batch_size": pipeline.micro_batch,
+        "gradient_accumulation_steps": pipeline.num_micro_batches,
+        "bf16": precision.activations == "bf16",
+        "fp16": precision.activations == "fp16",
+        "optim": OPTIMIZERS[plan.workload.optimizer],
+        "max_steps": 20,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        **more,
+    }
+
+
+def script(plan: Plan) -> str:
+    """A Python file that trains the model on random tokens with the arguments beside it."""
+    return f'''"""{plan.model.name}: {plan.workload.seq_len} tokens a sequence, random data in place of yours.
+
+Set MODEL to the Hugging Face id or folder of the model: its own config.json says all of its shape.
+"""
+
+import os
+import sys
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments
+
+SEQ_LEN = {plan.workload.seq_len}
+
+
+class RandomTokens(torch.utils.data.Dataset):
+    def __init__(self, vocab):
+        self.vocab = vocab
+
+    def __len__(self):
+        return 1_000_000
+
+    def __getitem__(self, index):
+        tokens = torch.randint(self.vocab, (SEQ_LEN,), generator=torch.Generator().manual_seed(index))
+        return {{"input_ids": tokens, "labels": tokens}}
+
+
+def main():
+    (arguments,) = HfArgumentParser(TrainingArguments).parse_json_file(sys.argv[1])
+    config = AutoConfig.from_pretrained(os.environ["MODEL"])
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="{_attention(plan)}")
+    vocab = config.get_text_config().vocab_size
+    Trainer(model=model, args=arguments, train_dataset=RandomTokens(vocab)).train()
+
+
+if __name__ == "__main__":
+    main()
+'''
+
+
+def _attention(plan: Plan) -> str:
+    return "eager" if plan.workload.attention_kernel == "materialised" else "sdpa"
+
+
+def shape_problems(plan: Plan) -> Iterator[Problem]:
+    """Prediction modules, which models of the transformers library leave out of training."""
+    if plan.model.mtp_layers:
+        why = "models of the transformers library have no multi-token-prediction modules in training"
+        fix = "plan a config without num_nextn_predict_layers"
+        yield Problem(what=f"model: mtp_layers is {plan.model.mtp_layers}", why=why, fix=fix, field="model.mtp_layers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """What a trainer's arguments say of a plan."""
+
+    given: bool
+    recompute: str = "none"
+    optimizer: str = "adamw"
+    mbs: int = 0
+    """0 where they do not say it."""
+    steps: int = 0
+    unresolved: tuple[str, ...] = ()
+
+
+def read_arguments(files: Files, reader: KeyReader) -> Arguments:
+    """The trainer's arguments among the files of a run; what is missing there is named."""
+    text = next((text for name, text in files.items() if name.endswith(ARGUMENTS)), None)
+    if text is None:
+        return Arguments(given=False, unresolved=(f"gradient checkpointing and optimizer ({ARGUMENTS})",))
+    own = KeyReader(keys=table_of(text, "JSON", "trainer's arguments"), problems=reader.problems)
+    return Arguments(
+        given=True,
+        recompute="full" if own.switch("gradient_checkpointing") else "none",
+        optimizer=optimizer_of(own),
+        mbs=own.degree("per_device_train_batch_size", 8),
+        steps=own.degree("gradient_accumulation_steps", 1),
+    )
+
+
+def optimizer_of(reader: KeyReader, path: str = "optim") -> str:
+    """The optimizer that the trainer's arguments name."""
+    name = reader.word(path, "adamw_torch").removesuffix("_fused")
+    known = {said: ours for ours, said in OPTIMIZERS.items() if ours != "adam"} | {"adamw": "adamw"}
+    if name not in known:
+        reader.refuse(path, name, f"{', '.join(known)} can be planned")
+        return "adamw"
+    return "sgd-momentum" if name == "sgd" else known[name]
+
+
+def launcher(plan: Plan, command: str = "torchrun") -> str:
+    """torchrun with the processes of the job."""
+    head = f"{command} --nproc-per-node {plan.per_node}"
+    if plan.nodes == 1:
+        return head
+    return f"{head} --nnodes {plan.nodes} --node-rank $NODE_RANK --master-addr $MASTER_ADDR --master-port 6000"

@@ -1,0 +1,184 @@
+"""Keys of configuration files as tables of facts, files written in them, and files read by them.
+
+A target's `keys.tsv` has a line per key: its dotted path, kind (`int`, `float`, `bool`, `str`, `list`, `table`, `any`;
+`|` parts several), and the values it may take where those are few. A path that ends in `*` is an open table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from meshwright.errors import InputError, Problem, nearest
+
+Keys = dict[str, Any]
+_KINDS: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "str": (str,),
+    "list": (list,),
+    "table": (dict,),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """One key of a configuration."""
+
+    path: str
+    kinds: tuple[str, ...]
+    choices: tuple[str, ...] = ()
+
+    def problem(self, value: object) -> str:
+        """What is wrong with a value; nothing where it is right."""
+        if value is None or "any" in self.kinds:
+            return ""
+        allowed = tuple(kind for name in self.kinds for kind in _KINDS[name])
+        if not isinstance(value, allowed) or (isinstance(value, bool) and "bool" not in self.kinds):
+            return f"must be {' or '.join(self.kinds)}"
+        if self.choices and str(value) not in self.choices:
+            return f"must be one of {', '.join(self.choices)}"
+        return ""
+
+
+@cache
+def known_keys(package: str) -> dict[str, Key]:
+    """Keys of a target by path, from the `keys.tsv` of its folder."""
+    found = {}
+    for line in (files(package) / "keys.tsv").read_text(encoding="utf-8").splitlines():
+        if not line or line.startswith("#"):
+            continue
+        path, kinds, *choices = line.split("\t")
+        some = tuple(choices[0].split(",")) if choices and choices[0] else ()
+        found[path] = Key(path=path, kinds=tuple(kinds.split("|")), choices=some)
+    return found
+
+
+def key_problems(title: str, keys: Mapping[str, Any], known: Mapping[str, Key]) -> Iterator[Problem]:
+    """Keys that a target does not know, with the nearest that it does, and values it does not take."""
+    for path, value in leaves(keys):
+        parts = path.split(".")
+        key = known.get(path)
+        if key is None and any(f"{'.'.join(parts[:count])}.*" in known for count in range(len(parts))):
+            continue
+        if key is None and isinstance(value, Mapping):
+            continue  # an empty table
+        if key is None:
+            close = nearest(path, known)
+            fix = f"did you mean {' or '.join(close)}?" if close else ""
+            yield Problem(what=f"unknown key {path[:80]}", why=f"{title} has no such key", fix=fix, field=path[:80])
+        elif wrong := key.problem(value):
+            yield Problem(what=f"{path} is {value!r:.80}", why=wrong, field=path)
+
+
+def leaves(keys: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted paths of everything that is no table, or an empty one, with its value."""
+    for name, value in keys.items():
+        path = f"{above}.{name}" if above else str(name)
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, path)
+        else:
+            yield path, value
+
+
+def nested(flat: Mapping[str, Any]) -> Keys:
+    """Tables within tables from dotted paths; entries of None are left out."""
+    made: Keys = {}
+    for path, value in flat.items():
+        if value is None:
+            continue
+        *above, last = path.split(".")
+        at = made
+        for name in above:
+            at = at.setdefault(name, {})
+        at[last] = value
+    return made
+
+
+def json_text(keys: Mapping[str, Any]) -> str:
+    """A JSON file."""
+    return json.dumps(keys, indent=2) + "\n"
+
+
+def yaml_text(keys: Mapping[str, Any], head: Sequence[str] = ()) -> str:
+    """A YAML file of tables, lists and plain values, under comments."""
+    lines = [f"# {' '.join(line.split())}" for line in head]
+    return "\n".join([*lines, *_yaml_lines(keys, "")]) + "\n"
+
+
+def _yaml_lines(keys: Mapping[str, Any], indent: str) -> Iterator[str]:
+    for name, value in keys.items():
+        if isinstance(value, Mapping) and value:
+            yield f"{indent}{name}:"
+            yield from _yaml_lines(value, indent + "  ")
+        else:
+            yield f"{indent}{name}: {yaml_value(value)}"
+
+
+def yaml_value(value: Any) -> str:
+    """A value as YAML 1.1 and 1.2 both read it: text that could be anything else is quoted."""
+    if isinstance(value, str):
+        plain = value.replace("_", "").replace("-", "").replace("/", "").replace(".", "")
+        words = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
+        bare = plain.isascii() and plain.isalnum() and value[0].isalpha() and value.lower() not in words
+        return value if bare else json.dumps(value)
+    return json.dumps(value)
+
+
+@dataclass(slots=True, kw_only=True)
+class KeyReader:
+    """Values of a file by dotted path, gathering what is wrong."""
+
+    keys: Mapping[str, Any]
+    problems: list[Problem] = field(default_factory=list)
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """The value at a path; the default where there is none."""
+        at: Any = self.keys
+        for name in path.split("."):
+            if not isinstance(at, Mapping) or at.get(name) is None:
+                return default
+            at = at[name]
+        return at
+
+    def degree(self, path: str, default: int = 1) -> int:
+        """A whole number of at least 1; a problem and the default otherwise."""
+        value = self.get(path, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 10**9:
+            self.refuse(path, value, "must be a whole number of at least 1")
+            return max(1, default)
+        return value
+
+    def switch(self, path: str, default: bool = False) -> bool:
+        """True or false; text of either is taken."""
+        value = self.get(path, default)
+        return value.strip().lower() == "true" if isinstance(value, str) else bool(value)
+
+    def word(self, path: str, default: str = "") -> str:
+        """Text in lower case."""
+        return str(self.get(path, default)).strip().lower()
+
+    def refuse(self, path: str, value: object, why: str, fix: str = "") -> None:
+        """Note a value that a plan cannot hold, or that is wrong."""
+        self.problems.append(Problem(what=f"{path} is {value!r:.80}", why=why, fix=fix, field=path))
+
+
+def table_of(text: str, language: str, noun: str) -> Keys:
+    """The table of keys that JSON or YAML text holds.
+
+    Raises:
+        InputError: the text is not of the language, or no table of keys.
+        UnsupportedError: YAML where no YAML reader is installed.
+    """
+    from meshwright.formats.files import parsed
+
+    data = parsed(text, language, noun)
+    if not isinstance(data, dict):
+        why = "it must be a table of keys at the top"
+        raise InputError(Problem(what=f"the {noun} holds a {type(data).__name__}", why=why), code="MW202")
+    return {str(key): value for key, value in data.items()}

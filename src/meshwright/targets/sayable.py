@@ -1,0 +1,277 @@
+"""What a target can say of a plan, as a table: whatever the table does not name must be at its neutral value.
+
+So a setting that plans learn is refused by every target until somebody writes how the target says it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from meshwright.errors import Problem
+from meshwright.specs.job import Job
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.row import default_schedule
+from meshwright.specs.row_of import Homogeneous, homogeneous
+from meshwright.specs.strategy import LayerStrategy, Tensor1D
+from meshwright.specs.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Says:
+    """Which values of a setting a target can express."""
+
+    values: tuple[object, ...] | None = None
+    """These, None for any."""
+    why: str = ""
+    """What is true of the target instead."""
+    fix: str = ""
+
+
+ANY = Says()
+
+
+def only(*values: object, why: str = "", fix: str = "") -> Says:
+    """These values, the first of them suggested unless a fix is given."""
+    return Says(values=values, why=why, fix=fix or f"use {_shown(values[0])}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A plan of equal pipelines with the values of its settings, as rules of targets read them."""
+
+    job: Job
+    found: Homogeneous
+    settings: Mapping[str, object]
+    """Value by dotted name; those of `neutral` and no others."""
+
+    @property
+    def strategy(self) -> LayerStrategy:
+        """Of all layers."""
+        return self.found.strategy
+
+    @property
+    def model(self) -> ModelSpec:
+        """What is trained."""
+        return self.job.model
+
+    @property
+    def workload(self) -> Workload:
+        """One step."""
+        return self.job.workload
+
+    @property
+    def per_node(self) -> int:
+        """Devices of a node that the job uses."""
+        return min(self.job.cluster.groups[0].devices_per_node, self.job.plan.devices)
+
+    @property
+    def nodes(self) -> int:
+        """Whole nodes of the job."""
+        return max(1, self.job.plan.devices // self.per_node)
+
+    @property
+    def link_domain(self) -> int:
+        """Devices of one NVLink domain, or of whatever links devices closest."""
+        group = self.job.cluster.groups[0]
+        return group.domains[0].size if len(group.domains) > 1 else group.devices
+
+    @property
+    def even(self) -> bool:
+        """Whether all virtual stages hold equally many layers."""
+        return len(set(self.found.layers)) == 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What must hold of several settings together."""
+
+    field: str
+    holds: Callable[[Plan], bool]
+    why: str
+    fix: str = ""
+    source: str = ""
+    """Where the target says so, with its version."""
+
+
+NEUTRAL = {
+    "tensor.name": "1d",
+    "tensor.sequence_parallel": True,
+    "tensor.overlap": "bulk",
+    "tp": 1,
+    "cp": 1,
+    "context.kinds": (),
+    "context.layouts": (),
+    "pp": 1,
+    "vpp": 1,
+    "dp": 1,
+    "layers": "even",
+    "schedule": "1f1b",
+    "block": 0,
+    "shapes": (),
+    "optimizer": "adam",
+    "training": True,
+    "sequence_lengths": (),
+    "loss_tiles": 1,
+    "mlp_tiles": 1,
+    "attention_kernel": "flash",
+    "wide": 0,
+    "tuning": None,
+    "beside": (),
+    "precision": "bf16",
+}
+"""Settings beside those of `LayerStrategy`'s own families, with the value that needs no word."""
+_FAMILIES = ("expert", "data", "recompute", "offload")
+_COUNTED = ("data.replicate", "data.shard")
+"""Degrees whose product is `dp`; what is said of them is said there."""
+
+
+def _settings(families: LayerStrategy) -> dict[str, object]:
+    """Values of the families of a strategy by dotted name."""
+    found: dict[str, object] = {"optimizer_tile": families.optimizer_tile}
+    for family in _FAMILIES:
+        record = getattr(families, family)
+        found |= {f"{family}.{item.name}": getattr(record, item.name) for item in fields(record)}
+    return found
+
+
+def neutral() -> dict[str, object]:
+    """The value of every setting that a plan need not state."""
+    return {**NEUTRAL, **_settings(LayerStrategy())}
+
+
+def settings_of(job: Job, found: Homogeneous) -> dict[str, object]:
+    """Value of every setting of a plan by its dotted name."""
+    strategy, pipeline, workload = found.strategy, found.pipeline, job.workload
+    one = strategy.tensor if isinstance(strategy.tensor, Tensor1D) and strategy.tp > 1 else Tensor1D()
+    return _settings(strategy) | {
+        "tensor.name": strategy.tensor.name,
+        "tensor.sequence_parallel": one.sequence_parallel,
+        "tensor.overlap": one.overlap,
+        "tp": strategy.tp,
+        "cp": strategy.cp,
+        "context.kinds": tuple(level.kind for level in strategy.context),
+        "context.layouts": tuple({level.layout for level in strategy.context if level.kind != "a2a"} - {"zigzag"}),
+        "pp": found.pp,
+        "vpp": found.vpp,
+        "dp": strategy.dp,
+        "layers": "even" if len(set(found.layers)) == 1 else "uneven",
+        "schedule": _schedule(found),
+        "block": found.block,
+        "shapes": pipeline.shapes,
+        "optimizer": workload.optimizer,
+        "training": workload.training,
+        "sequence_lengths": workload.sequence_lengths,
+        "loss_tiles": workload.loss_tiles,
+        "mlp_tiles": workload.mlp_tiles,
+        "attention_kernel": workload.attention_kernel,
+        "wide": sum(layer.wide for layer in job.model.layers()),
+        "tuning": job.model.tuning,
+        "beside": job.model.beside_decoder,
+        "precision": (strategy.precision or workload.precision).name,
+    }
+
+
+def _schedule(found: Homogeneous) -> str:
+    """Its name with parameters; `written by hand` for a table; without a pipeline the plain one."""
+    schedule = found.pipeline.schedule
+    if schedule.orders:
+        return "written by hand"
+    return schedule.token if found.pp > 1 or schedule.token != default_schedule(1) else "1f1b"
+
+
+def refusals(
+    title: str, job: Job, says: Mapping[str, Says], rules: tuple[Rule, ...] = ()
+) -> tuple[Plan | None, tuple[Problem, ...]]:
+    """A plan as settings, and all that a target cannot say of it.
+
+    Args:
+        title: of the target, for the sentences.
+        job: the plan.
+        says: values of settings that the target expresses; a setting not named must be neutral.
+        rules: what must hold of several settings together; asked where all single ones can be said.
+
+    Returns:
+        The plan, None where its pipelines or layers differ; and the problems.
+    """
+    if len(job.plan.pipelines) > 1:
+        return None, (unequal_pipelines(title, job),)
+    found, problems = homogeneous(job.plan)
+    if found is None:
+        return None, tuple(problems)
+    plan = Plan(job=job, found=found, settings=settings_of(job, found))
+    problems += _unsaid(title, plan, says)
+    problems += _launch_problems(plan)
+    if not problems:
+        problems += [
+            Problem(
+                what=f"plan: {rule.field} is {_value(plan, rule.field)}", why=rule.why, fix=rule.fix, field=rule.field
+            )
+            for rule in rules
+            if not rule.holds(plan)
+        ]
+    return plan, tuple(problems)
+
+
+def unequal_pipelines(title: str, job: Job) -> Problem:
+    """Why a plan of several pipelines cannot be run."""
+    return Problem(
+        what=f"the plan has {len(job.plan.pipelines)} pipelines",
+        why=f"{title} runs one shape of pipeline; all data-parallel ranks of a stage are equal",
+        fix="make a plan of one kind of device, or of one pipeline",
+        field="pipelines",
+    )
+
+
+def _unsaid(title: str, plan: Plan, says: Mapping[str, Says]) -> Iterator[Problem]:
+    plain = neutral()
+    for name, value in plan.settings.items():
+        said = says.get(name)
+        if value == plain[name] or name in _COUNTED or (said is not None and _covers(said, value)):
+            continue
+        why = (said.why if said else "") or f"no key of {title} says this"
+        fix = (said.fix if said else "") or f"use {_shown(plain[name])}"
+        yield Problem(what=f"plan: {name} is {_shown(value)}", why=why, fix=fix, field=name)
+
+
+def _covers(said: Says, value: object) -> bool:
+    if said.values is None:
+        return True
+    if isinstance(value, tuple):
+        return value in said.values or all(part in said.values for part in value)
+    return value in said.values
+
+
+def _launch_problems(plan: Plan) -> Iterator[Problem]:
+    """Every launcher starts equally many processes on each node."""
+    devices, sizes = plan.job.plan.devices, {group.devices_per_node for group in plan.job.cluster.groups}
+    per_node = plan.job.cluster.groups[0].devices_per_node
+    if len(sizes) > 1 or (devices > per_node and devices % per_node):
+        shown = " and ".join(map(str, sorted(sizes)))
+        why = f"every node runs equally many processes, here {shown}"
+        yield Problem(what=f"plan: devices is {devices}", why=why, fix="use whole, equal nodes", field="devices")
+
+
+def _value(plan: Plan, name: str) -> str:
+    return _shown(plan.settings.get(name, getattr(plan.workload, name, "")))
+
+
+def _shown(value: object) -> str:
+    if is_dataclass(value):
+        return type(value).__name__
+    if isinstance(value, str):
+        return value
+    if isinstance(value, tuple):
+        return ", ".join(map(_shown, value)) or "nothing"
+    return "none" if value is None else repr(value)
+
+
+def value_of(keys: Mapping[str, Any], path: str, default: Any = None) -> Any:
+    """The value at a dotted path of nested tables; the default where there is none."""
+    at: Any = keys
+    for name in path.split("."):
+        if not isinstance(at, Mapping) or name not in at:
+            return default
+        at = at[name]
+    return at

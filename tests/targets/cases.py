@@ -1,0 +1,82 @@
+"""Plans that a target can run, found by asking its rules about a grid of plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+from meshwright.estimate.layout import expand
+from meshwright.estimate.legality import row_problems
+from meshwright.library.clusters import resolve_gpus
+from meshwright.library.models import resolve
+from meshwright.schedules import SCHEDULES
+from meshwright.specs.job import Job
+from meshwright.specs.row import parse_row
+from meshwright.specs.workload import Workload
+from meshwright.targets import TARGETS
+
+MODELS = ("llama-3-8b", "mixtral-8x7b")
+SEQ_LEN = 4096
+_DEGREES = (
+    "",
+    "tp2",
+    "tp8",
+    "tp2.nosp",
+    "pp2",
+    "pp4.vpp2",
+    "tp2.pp2",
+    "cp2",
+    "cp2-a2a",
+    "cp2-ag",
+    "tp2.cp2",
+    "ep8",
+    "ep2",
+)
+_SHARDINGS = ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep", "hsdp4")
+_OTHERS = (
+    "mbs2.rc-full",
+    "rc-sel",
+    "nodpov",
+    "off-og",
+    "off-wog",
+    "tpov.rc-block2",
+    "zb-h1",
+)
+
+
+def job(line: str, model: str = "llama-3-8b", gpus: str = "16xH100", gbs: int = 64) -> Job:
+    """A plan as its one line says it."""
+    cluster, spec = resolve_gpus(gpus), resolve(model)
+    row = parse_row(line, devices=cluster.devices, global_batch=gbs, schedules=tuple(SCHEDULES))
+    workload = Workload(seq_len=SEQ_LEN, global_batch=row.gbs)
+    return Job(model=spec, cluster=cluster, workload=workload, plan=expand(row, spec, SEQ_LEN), name=row.format())
+
+
+@cache
+def grid() -> tuple[Job, ...]:
+    """Legal plans of every kind."""
+    return tuple(_grid())
+
+
+def _grid() -> Iterator[Job]:
+    cluster = resolve_gpus("16xH100")
+    for model, degrees, sharding, other in product(MODELS, _DEGREES, _SHARDINGS, _OTHERS):
+        spec = resolve(model)
+        line = ".".join(part for part in (degrees, sharding, other) if part)
+        row = parse_row(line, devices=16, global_batch=64, schedules=tuple(SCHEDULES))
+        if not spec.is_moe and row.ep > 1:
+            continue
+        row = replace(row, dp=16 // (row.tp * row.cp_degree * row.pp))
+        if not row_problems(row, spec, SEQ_LEN, 16):
+            workload = Workload(seq_len=SEQ_LEN, global_batch=64)
+            yield Job(
+                model=spec, cluster=cluster, workload=workload, plan=expand(row, spec, SEQ_LEN), name=row.format()
+            )
+
+
+@cache
+def plans_for(target: str) -> tuple[Job, ...]:
+    """Those of the grid that a target can run."""
+    return tuple(one for one in grid() if not TARGETS[target].refused(one))
