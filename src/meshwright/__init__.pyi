@@ -6,6 +6,7 @@ from meshwright.app.calibrate import Calibrated
 from meshwright.app.calibrate_from_log import FromLog
 from meshwright.app.check import CheckReport
 from meshwright.app.compare import Comparison
+from meshwright.app.compare_with_run import RunComparison
 from meshwright.app.explain import Explanation
 from meshwright.app.export import Exported
 from meshwright.app.plan_set import PlanSet as PlanSet
@@ -205,7 +206,10 @@ def explain(
 def compare(
     first: PlanLike | None = ...,
     second: PlanLike | None = ...,
-) -> Comparison: ...
+    *,
+    with_run: str | os.PathLike[str] | None = ...,
+    framework: str | None = ...,
+) -> Comparison | RunComparison: ...
 def size(
     model: ModelSpec | str | os.PathLike[str] | None = ...,
     device: DeviceSpec | str | None = ...,
@@ -386,6 +390,7 @@ def calibrate(
     from_log: str | os.PathLike[str] | None = ...,
     plan: PlanLike | ExecutionPlan | PlanRow | None = ...,
     framework: str | None = ...,
+    ranked: bool = ...,
     model: ModelSpec | str | os.PathLike[str] | None = ...,
     gpus: str | None = ...,
     cluster: ClusterSpec | str | os.PathLike[str] | None = ...,

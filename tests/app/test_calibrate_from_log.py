@@ -29,7 +29,8 @@ def table(path: Path, step_time_s: float, extra: str = "", value: str = "") -> P
 def learned(tmp_path: Path, over: float, text: str = PLAN, calibrated: Path | None = None) -> tuple[FromLog, Path]:
     out = tmp_path / "run.json"
     log = table(tmp_path / "steps.csv", predicted(text, calibrated) * over)
-    return calibrate(from_log=log, model=MODEL, plan=text, output=out, gpus=GPUS, calibration=calibrated), out
+    told = {"model": MODEL, "plan": text, "gpus": GPUS, "calibration": calibrated}
+    return calibrate(from_log=log, output=out, ranked=False, **told), out
 
 
 @pytest.mark.parametrize("over", [0.85, 1.3])
@@ -58,11 +59,19 @@ def test_mfu_follows_the_time_not_the_pace(tmp_path: Path) -> None:
 def test_a_slow_measurement_of_the_best_plan_puts_another_first(tmp_path: Path) -> None:
     question = {"gpus": GPUS, "global_batch": 128, "top": 3}
     best = plan(MODEL, **question).plans[0]
-    _, out = learned(tmp_path, 1.5, best.name)
+    out = tmp_path / "run.json"
+    log = table(tmp_path / "steps.csv", 1.5 * best.estimate.step_time_s)
+    found = calibrate(from_log=log, model=MODEL, plan=best.name, output=out, gpus=GPUS)
     again = plan(MODEL, calibration=out, **question).plans
     assert again[0].name != best.name
     times = [found.estimate.step_time_s for found in again]
     assert times == sorted(times)
+    shown = {one.name: one for one in found.ranking}
+    assert shown[best.name].measured
+    assert shown[best.name].rank_before == 1
+    assert shown[best.name].after_s == pytest.approx(1.5 * best.estimate.step_time_s)
+    assert [one.name for one in found.ranking if one.rank_after][:3] == [one.name for one in again]
+    assert found.ranking[0].after_s == pytest.approx(times[0])
 
 
 def test_a_second_step_starts_from_the_first(tmp_path: Path) -> None:

@@ -56,7 +56,12 @@ def calibrate(request: CalibrateRequest) -> Calibrated | FromLog:
         from meshwright.app.calibrate_from_log import calibrate_from_log
 
         return calibrate_from_log(
-            request.from_log, request.plan, request.job, request.output, framework=request.framework
+            request.from_log,
+            request.plan,
+            request.job,
+            request.output,
+            framework=request.framework,
+            ranked=request.ranked,
         )
     return fit_runs(request.measured, request.output)
 

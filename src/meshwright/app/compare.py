@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ from meshwright.specs.measured import MeasuredJob
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from meshwright.app.compare_with_run import RunComparison
     from meshwright.report.picture import Picture
 
 
@@ -108,6 +110,21 @@ class Comparison(Answer):
         from meshwright.report.timeline_svg import timeline_svg
 
         return timeline_svg(self.pictures())
+
+
+def compared(
+    first: PlanLike,
+    second: PlanLike | None = None,
+    with_run: str | os.PathLike[str] | None = None,
+    framework: str | None = None,
+) -> Comparison | RunComparison:
+    """Two plans compared, or a plan and its run; arguments and errors as `compare` and `compare_with_run`."""
+    if with_run is not None:
+        from meshwright.app.compare_with_run import compare_with_run
+
+        return compare_with_run(first, os.fspath(with_run), framework)
+    assert second is not None  # the request asks for it
+    return compare(first, second)
 
 
 def compare(first: PlanLike, second: PlanLike) -> Comparison:

@@ -106,20 +106,16 @@ def learn(step: StepOn, measured_s: float, known: Calibration) -> Learned:
     Returns:
         Values and doubt after; under them, times `own`, the plan takes `measured_s`.
     """
-    parameters = parameters_of(*((owner,) for owner in step.owners))
+    doubts = doubts_of(step, known)
+    parameters, x0, spread, low, high = doubts.parameters, doubts.x0, doubts.spread, doubts.low, doubts.high
     pace = known.pace(*step.owners)
-    x0 = np.array([*(math.log(_present(parameter, step)) for parameter in parameters), 0.0])
-    spread = np.array([*(_doubt(p, known) for p in parameters), pace.log_deviation if pace else PACE_SPREAD])
-    low, high = np.array([*(parameter.bounds for parameter in parameters), (-np.inf, np.inf)]).T
-    low, high = np.minimum(low, x0), np.maximum(high, x0)
 
     def log_time(x: Numbers) -> float:
         values = {parameter: math.exp(value) for parameter, value in zip(parameters, x[:-1], strict=True)}
         return math.log(step.under(values, math.exp(x[-1])))
 
     x, before = x0, log_time(x0)
-    own = OWN_SPREAD if known.ranges is None else known.ranges.own
-    noise = NOISE**2 + (own * step.doubt) ** 2
+    noise = noise_of(step, known)
     slopes, gain = np.zeros_like(x0), np.zeros_like(x0)
     for _ in range(ROUNDS):
         at_x = log_time(x)
@@ -137,8 +133,7 @@ def learn(step: StepOn, measured_s: float, known: Calibration) -> Learned:
     numbers.append(
         (pace_name(*step.owners), _fitted(x[-1] + math.log(before_pace), deviations[-1], (-np.inf, np.inf), 1.0))
     )
-    names = [*(parameter.name for parameter in parameters), pace_name(*step.owners)]
-    effects = sorted(zip(names, (slopes * (x - x0)).tolist(), strict=True), key=lambda pair: -abs(pair[1]))
+    effects = sorted(zip(doubts.names, (slopes * (x - x0)).tolist(), strict=True), key=lambda pair: -abs(pair[1]))
     after, doubt = log_time(x), float(slopes**2 @ spread**2)
     return Learned(
         numbers=tuple(numbers),
@@ -149,6 +144,45 @@ def learn(step: StepOn, measured_s: float, known: Calibration) -> Learned:
         deviation_before=math.sqrt(doubt),
         deviation_after=math.sqrt(doubt * noise / (doubt + noise)),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubts:
+    """The numbers that a step rests on, as logarithms: of now, their standard deviations and bounds; the pace last."""
+
+    parameters: tuple[Parameter, ...]
+    names: tuple[str, ...]
+    x0: Numbers
+    spread: Numbers
+    low: Numbers
+    high: Numbers
+
+
+def doubts_of(step: StepOn, known: Calibration) -> Doubts:
+    """The numbers of a step's device and framework, and how well they are known.
+
+    Args:
+        step: the plan that ran.
+        known: values and doubt.
+    """
+    parameters = parameters_of(*((owner,) for owner in step.owners))
+    pace = known.pace(*step.owners)
+    x0 = np.array([*(math.log(_present(parameter, step)) for parameter in parameters), 0.0])
+    low, high = np.array([*(parameter.bounds for parameter in parameters), (-np.inf, np.inf)]).T
+    return Doubts(
+        parameters=parameters,
+        names=(*(parameter.name for parameter in parameters), pace_name(*step.owners)),
+        x0=x0,
+        spread=np.array([*(_doubt(p, known) for p in parameters), pace.log_deviation if pace else PACE_SPREAD]),
+        low=np.minimum(low, x0),
+        high=np.maximum(high, x0),
+    )
+
+
+def noise_of(step: StepOn, known: Calibration) -> float:
+    """Variance of ln(measured) that no shared number explains: of the measurement, and the plan's own."""
+    own = OWN_SPREAD if known.ranges is None else known.ranges.own
+    return NOISE**2 + (own * step.doubt) ** 2
 
 
 def _present(parameter: Parameter, step: StepOn) -> float:

@@ -32,6 +32,7 @@ POSITIVE = Number(metavar="USD")
 MODEL_HELP = "A name of `models list`, a config.json or a folder with one, - for stdin."
 PLAN_HELP = "One line such as tp8.pp4.mbs1.z1.rc-sel, or a plan file."
 PLAN_FILE_HELP = "A plan file; plans.json#2 is the second plan of a plan set."
+FRAMEWORK_HELP = "That wrote the log: megatron, nemo, torchtitan, deepspeed, transformers, csv or pytorch-profiler."
 WRITE_ONE = "name a plan file, as `meshwright plan ... -o plans.json` writes it"
 
 

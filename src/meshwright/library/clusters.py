@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from meshwright.formats.cluster import parse_gpus
-from meshwright.library.devices import device
+from meshwright.library.devices import device, generations, kernel_efficiency
 from meshwright.specs.calibration import Calibration
-from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.cluster import ClusterSpec, NodeGroup
 
 
 def resolve_gpus(text: str, calibration: Calibration | None = None) -> ClusterSpec:
@@ -19,6 +20,25 @@ def resolve_gpus(text: str, calibration: Calibration | None = None) -> ClusterSp
         UnsupportedError: an unknown device and nothing else wrong.
     """
     return parse_gpus(text, partial(device, calibration=calibration))
+
+
+def refitted(cluster: ClusterSpec, before: Calibration, after: Calibration) -> ClusterSpec:
+    """The same cluster with kernels as another calibration has them; devices with numbers of their own keep them.
+
+    Args:
+        cluster: of any devices.
+        before: the calibration that its devices have.
+        after: the one they shall have.
+    """
+
+    def group(one: NodeGroup) -> NodeGroup:
+        own = one.device.efficiency
+        if own.generation not in generations() or own != kernel_efficiency(own.generation, before):
+            return one
+        fitted = kernel_efficiency(own.generation, after)
+        return replace(one, device=replace(one.device, efficiency=fitted))
+
+    return replace(cluster, groups=tuple(map(group, cluster.groups)))
 
 
 def resolve_cluster_file(path: str | Path, calibration: Calibration | None = None) -> ClusterSpec:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.text import Text
+
+from meshwright.report.parts import columns, plain_row
+from meshwright.units import seconds
+
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
 
 ERRORS = {
@@ -39,3 +45,25 @@ def calibration_tables(record: Mapping[str, Any]) -> Iterator[Table]:
     for name, number in record["numbers"].items():
         numbers.add_row(name, *(f"{number[key]:.3g}" for key in ("prior", "value", "low", "high")))
     yield numbers
+
+
+def ranking_table(plans: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
+    """The best plans under the numbers of before and of after, and the plan that ran.
+
+    Args:
+        plans: as data, the best of after first.
+    """
+    best = {
+        when: next((one["name"] for one in plans if one[f"rank_{when}"] == 1), None) for when in ("before", "after")
+    }
+    same = best["before"] == best["after"]
+    said = f"best plan: {best['after']}" + (", as before" if same else f" instead of {best['before']}")
+    table = columns("plan", "before", "", "after", " ", left=("plan", " "))
+    for one in plans:
+        ranks = [f"#{one[key]}" if one[key] else "" for key in ("rank_before", "rank_after")]
+        times = [seconds(one[key]) for key in ("before_s", "after_s")]
+        plain_row(
+            table, one["name"], times[0], ranks[0], times[1], f"{ranks[1]}{' measured' * one['measured']}".strip()
+        )
+    yield Text(f"\n{said}", style="bold")
+    yield table

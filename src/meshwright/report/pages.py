@@ -14,6 +14,7 @@ PAGES = {
     "meshwright.check": "check_report:render_check",
     "meshwright.explanation": "explanation:render_explanation",
     "meshwright.comparison": "comparison:render_comparison",
+    "meshwright.run-comparison": "measured_run:render_run_comparison",
     "meshwright.size": "size_curve:render_size",
     "meshwright.tune": "tuning:render_tune",
     "meshwright.tune-comparison": "tuning:render_comparison",

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from meshwright.app.requests.estimate import PLAN_KIND
 from meshwright.fields.field import ask, group
-from meshwright.fields.job import NAME, PLAN_HELP, JobFields
-from meshwright.fields.kinds import Kind, Number, Texts
+from meshwright.fields.job import FRAMEWORK_HELP, NAME, PLAN_HELP, JobFields
+from meshwright.fields.kinds import Flag, Kind, Number, Texts
 from meshwright.fields.request import Reading, Request
 
 MEASURED = "MEASURED.csv"
@@ -57,10 +57,12 @@ class CalibrateRequest(Request):
     output: Any = ask("Where the numbers go, as JSON.", PATH, short="-o")
     from_log: Any = ask("Instead: a training log, or a CSV of steps, of --plan.", PATH)
     plan: Any = ask(PLAN_HELP, PLAN_KIND)
-    framework: str | None = ask(
-        "That wrote the log: megatron, nemo, torchtitan, deepspeed, transformers or csv.",
-        NAME,
-        usual="recognised by its lines",
+    framework: str | None = ask(FRAMEWORK_HELP, NAME, usual="recognised by its lines")
+    ranked: bool = ask(
+        "With --from-log: do not plan the job with the numbers of before and after.",
+        Flag(),
+        default=True,
+        option="--no-ranking",
     )
     job: JobFields = group(
         JobFields,

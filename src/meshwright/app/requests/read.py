@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from meshwright.fields.field import ask, group
-from meshwright.fields.job import PLAN_FILE_HELP, WRITE_ONE, JobFields
+from meshwright.fields.job import FRAMEWORK_HELP, NAME, PLAN_FILE_HELP, WRITE_ONE, JobFields
 from meshwright.fields.kinds import Flag, Kind, OutputFile
 from meshwright.fields.request import Reading, Request
 
+PATH = Kind(metavar="LOG", annotation="str | os.PathLike[str]")
 PLAN_FILE = Kind(metavar="PLAN", annotation="PlanLike")
 
 
@@ -31,30 +32,48 @@ class ExplainRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareRequest(Request):
-    """Where the seconds and bytes of two plans differ."""
+    """Where the seconds and bytes of two plans differ, or those of a plan and of its run.
+
+    With a log, predicted and measured stand side by side, by part of the step where the run reports parts: timers of
+    Megatron and DeepSpeed, columns such as dp_s of a CSV, a trace of the PyTorch profiler. What explains the difference
+    is named with the range it has.
+    """
 
     examples: ClassVar = (
         "plan llama-3.1-70b --gpus 64xH100 -o plans.json",
         "compare plans.json#1 plans.json#2",
         "compare plans.json#1 plans.json#2 --timeline",
+        "compare plans.json#1 --with-run train.log",
     )
-    returns: ClassVar = "The differences, largest first."
+    returns: ClassVar = "The differences, largest first; with a log, both sides and what explains the difference."
     positional: ClassVar = ("first", "second")
 
     first: Any = ask(PLAN_FILE_HELP, PLAN_FILE, argument=True, required=WRITE_ONE)
     second: Any = ask("Another plan file.", PLAN_FILE, argument=True)
+    with_run: Any = ask("Instead: the log of the plan's run, a CSV of steps, or a profiler's trace.", PATH)
+    framework: str | None = ask(FRAMEWORK_HELP, NAME, usual="recognised by its lines")
     timeline: bool = ask("Also draw one step of each, on one time axis.", Flag(), python=False)
     svg: str | None = ask("Write that drawing as a figure.", OutputFile(), python=False)
 
     def rules(self, reading: Reading) -> None:
-        """Two plans, and what is wrong with either."""
-        if "first" in self.given and "second" not in self.given:
-            reading.problem("the second PLAN is missing", "the verb needs it", WRITE_ONE, "second")
-        if {"first", "second"} <= self.given:
+        """Two plans, or one and its run, and what is wrong with either."""
+        if "with_run" in self.given:
+            why = "a plan is compared with another one or with its run, whose tasks no log lists"
+            if "second" in self.given:
+                what = f"a second PLAN beside {reading.called('with_run')}"
+                reading.problem(what, why, "leave one of them out", "second")
+            reading.refuse(("timeline", "svg"), f"beside {reading.called('with_run')}", why)
+        else:
+            reading.refuse(("framework",), f"without {reading.called('with_run')}", "it says who wrote the log")
+            if "first" in self.given and "second" not in self.given:
+                fix = f"{WRITE_ONE}, or give its log: {reading.called('with_run')} train.log"
+                reading.problem("the second PLAN is missing", "the verb needs it", fix, "second")
+        if "first" in self.given and self.given & {"second", "with_run"}:
             from meshwright.planning.plan_source import planned_job
 
             reading.attempt(lambda: planned_job(self.first))
-            reading.attempt(lambda: planned_job(self.second))
+            if "second" in self.given:
+                reading.attempt(lambda: planned_job(self.second))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

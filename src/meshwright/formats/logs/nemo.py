@@ -11,6 +11,7 @@ import re
 
 from meshwright.formats.logs import megatron
 from meshwright.formats.logs.record import NUMBER, UNITS_S, LoggedStep, LogReader, LogReading, found, number_of
+from meshwright.units import TERA
 
 _TIMING = re.compile(rf"train_step_timing in (\w+)\s*[:=]\s*({NUMBER}|[^\s,|\]]+)")
 _BRIDGE = re.compile(rf"Step Time\s*:\s*({NUMBER})\s*(s|ms)\b")
@@ -39,11 +40,13 @@ def _read(reading: LogReading, lines: list[str]) -> None:
             )
         elif match := _BRIDGE.search(line):
             seconds = reading.positive(at, "Step Time", match[1])
+            rate = found(rf"GPU utilization:\s*({NUMBER})\s*MODEL_TFLOP/s/GPU", line)
             reading.step(
                 LoggedStep(
                     line=at,
                     iteration=len(reading.steps) + 1,
                     step_time_s=seconds * UNITS_S[match[2]] if seconds else None,
+                    flop_per_s_per_device=number_of(rate) * TERA if rate else None,
                 )
             )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
 from meshwright.formats.files import read_text
-from meshwright.formats.logs.record import LoggedStep, LogReader, LogReading, RunLog
+from meshwright.formats.logs.record import LoggedStep, LogReader, LogReading, RunLog, steady_terms
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 MAX_BYTES = 256 * 1024**2
@@ -46,7 +46,12 @@ def read_with(readers: tuple[LogReader, ...], path: str | Path, framework: str |
     if problems:
         raise InputError(problems[:10], code="MW216")
     assert reader is not None
-    return RunLog(framework=reader.name, steps=steps, stated=tuple(reading.stated.items()))
+    return RunLog(
+        framework=reader.name,
+        steps=steps,
+        stated=tuple(reading.stated.items()),
+        terms=steady_terms(reading.terms),
+    )
 
 
 def _named(readers: tuple[LogReader, ...], framework: str) -> LogReader:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 
 from meshwright.errors import Problem
 from meshwright.units import GIB
@@ -30,6 +30,10 @@ class LoggedStep:
     global_batch: int | None = None
     memory_bytes: float | None = None
     """Peak of the rank that prints."""
+    flop_per_s_per_device: float | None = None
+    """By the framework's own count of FLOP."""
+    power_w: float | None = None
+    """Of one device, mean over the step."""
 
     def seconds(self, tokens_per_step: int, seq_len: int, devices: int) -> float | None:
         """Time of the step: printed, or the step's tokens or sequences over their rate."""
@@ -38,6 +42,17 @@ class LoggedStep:
         if self.tokens_per_s_per_device is not None:
             return tokens_per_step / (self.tokens_per_s_per_device * devices)
         return None if self.samples_per_s is None else tokens_per_step / seq_len / self.samples_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedTerm:
+    """Seconds of a step that the run itself reports apart."""
+
+    name: str
+    """As the report calls it."""
+    parts: tuple[str, ...]
+    """The parts of a predicted step that it takes together."""
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +73,12 @@ class RunLog:
     """In the order of the file, one per iteration."""
     stated: tuple[tuple[str, Logged], ...] = ()
     """Shapes and degrees by field name: num_layers, hidden, seq_len, global_batch, devices, tp, pp, ..."""
+    terms: tuple[LoggedTerm, ...] = ()
+    """Medians of what its steady steps report apart; what they leave of the step is not stated."""
+
+
+ADDED = tuple(f.name for f in fields(LoggedStep) if f.name not in ("line", "iteration"))
+"""What a later line may add to a step."""
 
 
 @dataclass(slots=True)
@@ -67,6 +88,8 @@ class LogReading:
     steps: dict[int, LoggedStep] = field(default_factory=dict)
     stated: dict[str, Logged] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    terms: dict[int, list[LoggedTerm]] = field(default_factory=dict)
+    """By iteration."""
 
     def step(self, found: LoggedStep) -> None:
         """One more step; every rank may print it, the first is kept, with what later lines add."""
@@ -74,11 +97,7 @@ class LogReading:
         if known is None:
             self.steps[found.iteration] = found
             return
-        missing = {
-            name: getattr(found, name)
-            for name in ("step_time_s", "tokens_per_s_per_device", "samples_per_s", "global_batch", "memory_bytes")
-            if getattr(known, name) is None
-        }
+        missing = {name: getattr(found, name) for name in ADDED if getattr(known, name) is None}
         self.steps[found.iteration] = replace(known, **missing)
 
     def state(self, name: str, line: int, text: str) -> None:
@@ -157,6 +176,18 @@ def steady(steps: tuple[LoggedStep, ...]) -> tuple[LoggedStep, ...]:
     first = min(step.iteration for step in steps)
     late = tuple(step for step in steps if step.iteration >= first + WARM_UP)
     return late or steps[1:] or steps
+
+
+def steady_terms(terms: Mapping[int, list[LoggedTerm]]) -> tuple[LoggedTerm, ...]:
+    """Medians of the terms of steady steps, by name."""
+    if not terms:
+        return ()
+    first = min(terms)
+    chosen = [terms[at] for at in terms if at >= first + WARM_UP] or list(terms.values())[1:] or list(terms.values())
+    found: dict[str, list[LoggedTerm]] = {}
+    for term in (one for step in chosen for one in step):
+        found.setdefault(term.name, []).append(term)
+    return tuple(replace(several[0], seconds=median([term.seconds for term in several])) for several in found.values())
 
 
 def median(values: list[float]) -> float:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 
-from meshwright.formats.logs.record import NUMBER, LoggedStep, LogReader, LogReading, found, memory_in
+from meshwright.formats.logs.record import NUMBER, LoggedStep, LogReader, LogReading, found, memory_in, number_of
+from meshwright.units import TERA
 
 _STEP = re.compile(r"step:\s*(\d+)\s.*?\btps:\s*(\S+)")
 _MEMORY = re.compile(rf"memory:\s*({NUMBER})\s*(GiB|GB|MiB|MB)")
@@ -17,12 +18,14 @@ def _read(reading: LogReading, lines: list[str]) -> None:
     """Steps with tokens per second and memory, the batch where it is printed."""
     for at, line in enumerate(lines, start=1):
         if match := _STEP.search(line):
+            rate = found(rf"\btflops:\s*({NUMBER})", line)
             reading.step(
                 LoggedStep(
                     line=at,
                     iteration=int(match[1]),
                     tokens_per_s_per_device=reading.positive(at, "tps", match[2]),
                     memory_bytes=memory_in(line, _MEMORY),
+                    flop_per_s_per_device=number_of(rate) * TERA if rate else None,
                 )
             )
         elif "global batch size" in line:

@@ -1,0 +1,226 @@
+"""`compare PLAN --with-run LOG`: what was predicted beside what was measured, and what explains the difference."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from meshwright.app.answer import Answer
+from meshwright.app.measured_run import MeasuredRun, measured_run
+from meshwright.calibrate.causes import Cause, MeasuredPart, causes
+from meshwright.errors import InputError, Problem
+from meshwright.estimate.hardware import Hardware
+from meshwright.estimate.needed_flop import step_flop
+from meshwright.estimate.pricer import PlanPricer
+from meshwright.formats.logs import read_log
+from meshwright.planning.plan_source import PlanLike, job_of
+from meshwright.records import Record, plain
+from meshwright.report.words import measured_run as words
+from meshwright.report.words.titles import planned_title
+from meshwright.schedules.plan_rows import row_of
+
+UNEVEN = 0.05
+"""Between the slowest and the quickest tenth of steady steps, of their median: above it steps are not alike."""
+SLOWING = 0.03
+"""Between the first and the last third of the steps: above it the run slows down."""
+OTHER_FLOP = 0.08
+"""Between the FLOP of a step that the log counts and the model's: above it they count otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side(Record):
+    """One quantity, predicted and measured."""
+
+    name: str
+    predicted: float
+    measured: float
+    low: float | None = None
+    """Of the prediction's range."""
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term(Record):
+    """Parts of the step that the run reports together."""
+
+    name: str
+    """As its report calls them; empty for what it reports nothing of."""
+    parts: tuple[str, ...]
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def change_s(self) -> float:
+        """Measured minus predicted."""
+        return self.measured_s - self.predicted_s
+
+    def to_dict(self) -> dict[str, object]:
+        """As data."""
+        return Record.to_dict(self) | {"change_s": self.change_s}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RunComparison(Answer):
+    """A plan's prediction compared with its run."""
+
+    run: MeasuredRun
+    title: str
+    text: str
+    totals: tuple[Side, ...]
+    terms: tuple[Term, ...]
+    """Empty where the run states none."""
+    causes: tuple[Cause, ...]
+    advice: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, object]:
+        """As data: `meshwright.run-comparison/1`."""
+        return {
+            "schema": "meshwright.run-comparison/1",
+            "text": self.text,
+            "plan": {"name": self.run.job.name, "title": self.title, "estimate": self.run.estimate.to_dict()},
+            "log": {
+                "name": self.run.log,
+                "framework": self.run.read.framework,
+                "steps_read": len(self.run.read.steps),
+                "steps_used": len(self.run.steps),
+            },
+            "totals": plain(self.totals),
+            "terms": plain(self.terms),
+            "left": words.left_line(self._gap_s - sum(cause.effect_s for cause in self.causes), self._gap_s),
+            "causes": [cause.to_dict() | {"text": words.cause_line(cause, self._gap_s)} for cause in self.causes],
+            "advice": list(self.advice),
+            "notes": list(self.notes),
+        }
+
+    @property
+    def _gap_s(self) -> float:
+        return self.run.step_time_s - self.run.estimate.step_time_s
+
+
+def compare_with_run(plan: PlanLike, log: str | Path, framework: str | None = None) -> RunComparison:
+    """Predicted and measured side by side, by part of the step where the run states parts.
+
+    Args:
+        plan: that ran: a job, an entry of an answer, or a plan file.
+        log: of its framework, a CSV of steps, or a trace of the PyTorch profiler.
+        framework: that wrote the log; recognised by its lines by default.
+
+    Returns:
+        Both sides, what explains the difference and what to try.
+
+    Raises:
+        InputError: a file cannot be used, or the log is of another run.
+        UnsupportedError: an unknown framework, or a plan that no model prices.
+    """
+    job, warnings = job_of(plan)
+    read = read_log(log, framework)
+    run = measured_run(log, read, job, row_of(job.plan, job.model))
+    terms = tuple(_terms(run))
+    found: tuple[Cause, ...] = ()
+    if run.job.cluster.homogeneous:
+        parts = [MeasuredPart(parts=term.parts, measured_s=term.measured_s) for term in terms if term.name]
+        found = causes(run.step_on(), _breakdown(run), run.step_time_s, parts, run.known)
+    # Of parts that are measured together only stages that wait are one thing to look at.
+    alone = [term for term in terms if len(term.parts) == 1 or set(term.parts) == {"pp", "bubble"}]
+    late = {term.parts[0]: term.change_s / run.step_time_s for term in alone}
+    return RunComparison(
+        run=run,
+        title=planned_title(run.job),
+        text=words.run_sentence(run.estimate, run.step_time_s, (len(run.steps), len(read.steps))),
+        totals=tuple(_totals(run)),
+        terms=terms,
+        causes=found,
+        advice=tuple(words.advice(run.job, run.step_time_s / run.estimate.step_time_s - 1, late, found, run.log)),
+        notes=(*warnings, *_notes(run, job.workload.software, terms)),
+    )
+
+
+def _breakdown(run: MeasuredRun) -> Callable[[Hardware], Mapping[str, float]]:
+    job = run.job
+
+    def parts_s(hardware: Hardware) -> dict[str, float]:
+        step = PlanPricer(job.model, job.cluster, job.workload, hardware).run(job.plan).step
+        return {name: float(values[0]) for name, values in step.breakdown_s.items()}
+
+    return parts_s
+
+
+def _totals(run: MeasuredRun) -> Iterator[Side]:
+    """Step, rates and memory."""
+    estimate, measured_s, job = run.estimate, run.step_time_s, run.job
+    low_s, high_s, middle_s = estimate.step_time_low_s, estimate.step_time_high_s, estimate.step_time_s
+    yield Side(name="step", predicted=middle_s, measured=measured_s, low=low_s, high=high_s)
+    tokens, flop = estimate.tokens_per_s_per_device, step_flop(job.model, job.workload) / job.plan.devices
+    for name, rate in (("tokens/s per device", tokens), ("FLOP/s per device", flop / middle_s)):
+        low, high, measured = (rate * middle_s / time_s for time_s in (high_s, low_s, measured_s))
+        yield Side(name=name, predicted=rate, measured=measured, low=low, high=high)
+    if run.memory_bytes is not None:
+        yield Side(name="memory allocated", predicted=run.allocated_bytes, measured=run.memory_bytes)
+
+
+def _terms(run: MeasuredRun) -> Iterator[Term]:
+    """Parts that the run reports, those it reports together in one; then what it reports nothing of."""
+    predicted = dict(run.estimate.breakdown_s)
+    groups: list[tuple[list[str], set[str], float]] = []
+    for term in run.read.terms:
+        names, parts, measured_s = [term.name], set(term.parts), term.seconds
+        for group in [group for group in groups if group[1] & parts]:
+            groups.remove(group)
+            names, parts, measured_s = [*group[0], *names], parts | group[1], measured_s + group[2]
+        groups.append((names, parts, measured_s))
+    if not groups:
+        return
+    told_s = sum(measured_s for _, _, measured_s in groups)
+    if told_s > 1.05 * run.step_time_s:
+        raise InputError(
+            Problem(
+                what=f"the parts that the log reports sum to {told_s:.4g} s, its step takes {run.step_time_s:.4g} s",
+                why="parts of a step do not take longer than it",
+                fix="check the units of the parts, or leave out those that run beside each other",
+                field="step_time",
+            ),
+            code="MW216",
+        )
+    for names, parts, measured_s in groups:
+        ordered = tuple(name for name, time_s in predicted.items() if name in parts and time_s)
+        ordered = ordered or tuple(name for name in predicted if name in parts)
+        predicted_s = sum(predicted[name] for name in ordered)
+        if predicted_s or measured_s:
+            yield Term(name=", ".join(names), parts=ordered, predicted_s=predicted_s, measured_s=measured_s)
+    covered = {name for _, parts, _ in groups for name in parts}
+    rest = tuple(name for name, time_s in predicted.items() if name not in covered and time_s)
+    left_s = max(run.step_time_s - told_s, 0.0)
+    yield Term(name="", parts=rest, predicted_s=sum(predicted[name] for name in rest), measured_s=left_s)
+
+
+def _notes(run: MeasuredRun, planned_under: str, terms: Sequence[Term]) -> Iterator[str]:
+    """Where most of the difference is, and what the log says about itself that a median hides."""
+    job, times = run.job, run.step_times_s
+    if terms:
+        largest = max(terms, key=lambda term: abs(term.change_s))
+        yield words.mostly(largest.parts, largest.change_s)
+    if job.workload.software != planned_under:
+        yield words.other_software(job.workload.software, planned_under, run.read.framework)
+    if not job.cluster.homogeneous:
+        yield words.MIXED
+    if len(times) >= 10:
+        tenths = statistics.quantiles(times, n=10)
+        if tenths[-1] - tenths[0] > UNEVEN * run.step_time_s:
+            yield words.uneven_steps(tenths[0], tenths[-1])
+        third = len(times) // 3
+        early, late = statistics.median(times[:third]), statistics.median(times[-third:])
+        if late > (1 + SLOWING) * early:
+            yield words.slowing(early, late)
+    rates = [step.flop_per_s_per_device for step in run.steps if step.flop_per_s_per_device is not None]
+    if rates:
+        counted = statistics.median(rates) * run.step_time_s * job.plan.devices
+        own = step_flop(job.model, job.workload)
+        if abs(counted / own - 1) > OTHER_FLOP:
+            yield words.other_flop(counted, own)
+    if run.memory_bytes is None:
+        yield words.NO_MEMORY
+    if not run.read.terms:
+        yield words.NO_TERMS
