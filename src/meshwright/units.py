@@ -6,6 +6,7 @@ Memory is counted in GiB (2^30 bytes), links in GB/s (10^9 bytes per second), co
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 
 KIB = 1024
@@ -14,6 +15,43 @@ GIB = 1024**3
 KILO, MEGA, GIGA, TERA = 1e3, 1e6, 1e9, 1e12
 MILLI, MICRO = 1e-3, 1e-6
 DAY_S = 86_400.0
+
+
+_SCALES = {"": (1.0, 0), "k": (1e3, 10), "m": (1e6, 20), "g": (1e9, 30), "t": (1e12, 40)}
+_NUMBER = r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*"
+_RATE = re.compile(_NUMBER + r"([KkMmGgTt]?)([iI]?)(bytes?|Bytes?|bits?|Bits?|B|b)\s*(ps|PS|/\s*(?:sec|s|S))\s*")
+_SIZE = re.compile(_NUMBER + r"([KkMmGgTt])([iI]?)([Bb]?)\s*")
+
+
+def rate_bytes_per_s(text: str, *, network: bool = False) -> float | None:
+    """Bytes per second of `50GB/s`, `400Gb/s`, `400Gbps`, `400Gbit/s`, `50GBps` or `40GiB/s`; None for other texts.
+
+    B are bytes and b bits, Gi is 2^30. Where the case does not tell, as in `7gb/s` and `7GBPS`, there is no answer.
+
+    Args:
+        text: number and unit.
+        network: the speed is a network's, which is counted in bits where the case does not tell.
+    """
+    match = _RATE.fullmatch(text[:60])
+    if match is None:
+        return None
+    number, prefix, binary, unit, per = match.groups()
+    typed = prefix + unit + per.replace("/", "").strip()
+    untold = (unit == "b" and prefix.islower()) or (unit == "B" and typed.isupper() and per == "PS")
+    if untold and not network:
+        return None
+    decimal, power = _SCALES[prefix.lower()]
+    scale = (2.0**power if binary else decimal) / (1 if unit == "B" or "yte" in unit else 8)
+    return float(number) * scale
+
+
+def size_bytes(text: str) -> float | None:
+    """Bytes of `128GB`, `120GiB`, `1.5tb` or `64G`; None for other texts, and for bits (`128Gb`)."""
+    match = _SIZE.fullmatch(text[:40])
+    if match is None or (match[4] == "b" and match[2].isupper()):
+        return None
+    decimal, power = _SCALES[match[2].lower()]
+    return float(match[1]) * (2.0**power if match[3] else decimal)
 
 
 def gib(size_bytes: float) -> str:

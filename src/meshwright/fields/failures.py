@@ -17,6 +17,8 @@ from meshwright.fields.kinds import Duration, Kind
 from meshwright.specs.failures import NEVER, Failures
 
 HOURS = {"h": 1.0, "hour": 1.0, "day": 24.0, "week": 168.0, "month": 730.5, "year": 8766.0}
+MOST_OF_A_YEAR = 5.0
+"""Failures of one device a year, eight times the worst of public runs (OPT-175B, 0.64): above it, percent are meant."""
 _EXAMPLE = "for example rate=18%/year,restart=10min or rate=2e-5/h"
 _RATE = re.compile(r"(\d+(?:\.\d+)?(?:e-?\d{1,2})?)\s*(%?)\s*(?:/|per)\s*([a-z]+)", re.IGNORECASE)
 _FIELDS = {"rate": "rate_per_device_hour", "restart": "restart_s", "every": "interval_s", "stall": "stall_s"}
@@ -62,6 +64,10 @@ class FailureSpec(Kind):
         if match is None or unit not in HOURS:
             raise self.wrong(name, text, "must be failures of one device with their unit of time", _EXAMPLE)
         per_hour = float(match[1]) * (0.01 if match[2] else 1.0) / HOURS[unit]
+        if not match[2] and float(match[1]) >= MOST_OF_A_YEAR and unit == "year":
+            why = f"a device that fails {match[1]} times a year is no public run's; {match[1]}% are {match[1]}%/year"
+            fix = f"rate={match[1]}%/year, or rate={per_hour:.2g}/h where it is meant"
+            raise self.wrong(name, text, why, fix)
         if per_hour > 1:
             raise self.wrong(name, text, "one device that fails more than once an hour trains nothing", _EXAMPLE)
         return per_hour

@@ -7,6 +7,8 @@ from typing import Any
 
 from meshwright.fields.kinds import Kind
 
+TOLD = "GB/s are gigabytes, Gb/s gigabits, and gb/s could be either"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySize(Kind):
@@ -17,11 +19,13 @@ class MemorySize(Kind):
 
     def read(self, name: str, value: Any) -> float:
         """In bytes."""
-        from meshwright.formats.host import size_bytes
+        from meshwright.units import size_bytes
 
         found = size_bytes(value) if isinstance(value, str) else _number(value)
         if not found:
-            raise self.wrong(name, value, "must be a size with its unit", f"for example {name} 128GB")
+            raise self.wrong(
+                name, value, "must be a size in bytes with its unit; Gb are gigabits", f"for example {name} 128GB"
+            )
         return found
 
 
@@ -38,7 +42,7 @@ class NvmeDrives(Kind):
 
         found = value if isinstance(value, Disks) else disks_of(value) if isinstance(value, str) else None
         if found is None:
-            why = "must be the speed of the drives, their size before it where it is known"
+            why = f"must be the speed of the drives, their size before it where it is known; {TOLD}"
             raise self.wrong(name, value, why, f"for example {name} 7GB/s or {name} 2TB@7GB/s")
         return found
 
@@ -56,7 +60,7 @@ class PcieSlot(Kind):
 
         found = slot_bytes_per_s(value) if isinstance(value, str) else _number(value)
         if not found:
-            why = "must be a generation from 1 to 6 and 1 to 16 lanes, or the speed of copies"
+            why = f"must be a generation from 1 to 6 and 1 to 16 lanes, or the speed of copies; {TOLD}"
             raise self.wrong(name, value, why, f"for example {name} 4x16 or {name} 24GB/s")
         return found
 

@@ -13,16 +13,19 @@ between = ["new", "old"]
 gb_s = 25
 latency_us = 20
 price_per_gb = 0.02
+
+A speed or a size is a number in the unit of its key, or a text with its own: `inter_gb_s = "400Gb/s"` is 50 GB/s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import combinations
 from typing import Annotated, Literal, Self, cast
 
 from pydantic import (
+    BeforeValidator,
     NonNegativeFloat,
     PlainValidator,
     PositiveFloat,
@@ -46,7 +49,7 @@ from meshwright.formats.cluster import (
 from meshwright.formats.problems import TableProblems, Text, key, problems_of
 from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec, HostSpec, LinkSpec, NodeGroup
 from meshwright.specs.device import DeviceSpec
-from meshwright.units import GIB, GIGA, MICRO
+from meshwright.units import GIB, GIGA, MICRO, rate_bytes_per_s, size_bytes
 
 
 def _find_device(name: object, info: ValidationInfo) -> DeviceSpec:
@@ -61,32 +64,73 @@ Stated = Literal["datasheet", "measured", "assumed"]
 """Where the speeds that a file states come from."""
 
 
+def _in_giga(read: Callable[[str], float | None], example: str) -> BeforeValidator:
+    """A text with a unit as the number of 1e9 bytes that its key counts."""
+
+    def number(value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        found = read(value)
+        if found is None:
+            raise ValueError(
+                f"must be a number, or a text with its unit such as {example}, where B are bytes and b bits"
+            )
+        return found / GIGA
+
+    return BeforeValidator(number)
+
+
+_Speed = Annotated[PositiveFloat, _in_giga(rate_bytes_per_s, '"50GB/s" or "400Gb/s"')]
+_Size = Annotated[PositiveFloat, _in_giga(size_bytes, '"128GB" or "120GiB"')]
+
+
 class _Group(TableProblems):
     name: Text | None = None
     device: Annotated[DeviceSpec, PlainValidator(_find_device)] = key('"H100"', required=True)
     nodes: PositiveInt = key("8", required=True, le=MAX_DEVICES)
     devices_per_node: PositiveInt | None = key("8", le=MAX_DEVICES)
     zone: Text | None = None
-    intra_gb_s: PositiveFloat | None = key("450", le=1e6)
-    host_gb_s: PositiveFloat | None = key("31.5", le=1e6)
-    inter_gb_s: PositiveFloat | None = key("50", le=1e6)
+    intra_gb_s: _Speed | None = key("450", le=1e6)
+    host_gb_s: _Speed | None = key("31.5", le=1e6)
+    inter_gb_s: _Speed | None = key("50", le=1e6)
     latency_us: NonNegativeFloat | None = key("14", le=1e9)
     nvlink_domain: PositiveInt | None = key("8", le=MAX_DEVICES)
     memory_gib: PositiveFloat | None = key("79.1", le=1e6)
     price_per_device_hour: NonNegativeFloat | None = key("2.5", le=1e6)
-    ram_gb: PositiveFloat | None = key("1024", le=1e7)
-    ram_gb_s: PositiveFloat | None = key("300", le=1e6)
-    pcie_gb_s: PositiveFloat | None = key("24", le=1e4)
+    ram_gb: _Size | None = key("1024", le=1e7)
+    ram_gb_s: _Speed | None = key("300", le=1e6)
+    pcie_gb_s: _Speed | None = key("24", le=1e4)
     pcie_devices: PositiveInt = key("2", le=64, default=1)
-    nvme_gb: PositiveFloat | None = key("4000", le=1e8)
-    nvme_gb_s: PositiveFloat | None = key("7", le=1e5)
-    nvme_write_gb_s: PositiveFloat | None = key("5", le=1e5)
+    nvme_gb: _Size | None = key("4000", le=1e8)
+    nvme_gb_s: _Speed | None = key("7", le=1e5)
+    nvme_write_gb_s: _Speed | None = key("5", le=1e5)
     basis: Stated = "datasheet"
 
     @property
     def per_node(self) -> int:
         """Devices of a node, the usual number where the file has none."""
         return self.devices_per_node or (self.device.node or UNKNOWN_NODE).devices_per_node
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bits_told(cls, data: object, info: ValidationInfo) -> object:
+        """A bare number of gigabits where gigabytes are asked for: eight times the device's usual fabric, exactly."""
+        speed = data.get("inter_gb_s") if isinstance(data, Mapping) else None
+        if isinstance(data, Mapping) and isinstance(speed, int | float) and isinstance(data.get("device"), str):
+            try:
+                usual = (_find_device(data["device"], info).node or UNKNOWN_NODE).fabric_bytes_per_s / GIGA
+            except MeshwrightError:
+                return data  # the key of the device says it
+            if speed == 8 * usual:
+                raise InputError(
+                    Problem(
+                        what=f"inter_gb_s is {speed:g}",
+                        why=f"{data['device']} usually has {usual:g} GB/s per device, which are {speed:g} Gb/s (bits)",
+                        fix=f'write inter_gb_s = "{speed:g}Gb/s" for gigabits, or "{speed:g}GB/s" for gigabytes',
+                        field="inter_gb_s",
+                    )
+                )
+        return data
 
     @model_validator(mode="after")
     def _domain_nests(self) -> Self:
@@ -105,7 +149,7 @@ class _Group(TableProblems):
 
 class _Link(TableProblems):
     between: list[Text] = key('["new", "old"]', required=True, min_length=2, max_length=2)
-    gb_s: PositiveFloat | None = key("25", le=1e6)
+    gb_s: _Speed | None = key("25", le=1e6)
     latency_us: NonNegativeFloat | None = key("20", le=1e9)
     price_per_gb: NonNegativeFloat | None = key("0.02", le=1e6)
     basis: Stated = "datasheet"

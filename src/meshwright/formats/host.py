@@ -6,17 +6,8 @@ import re
 from dataclasses import dataclass, replace
 
 from meshwright.specs.cluster import ClusterSpec
+from meshwright.units import rate_bytes_per_s, size_bytes
 
-_UNITS = {
-    "MB": 1e6,
-    "GB": 1e9,
-    "TB": 1e12,
-    "MIB": 2.0**20,
-    "GIB": 2.0**30,
-    "TIB": 2.0**40,
-}
-_SIZE = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*([KMGT]i?B?)\s*", re.IGNORECASE)
-_RATE = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*([KMGT]i?B)\s*/\s*s\s*", re.IGNORECASE)
 _SLOT = re.compile(r"\s*(?:gen|pcie)?\s*([1-7])(?:\.0)?\s*[xX×]\s*([0-9]{1,2})\s*", re.IGNORECASE)
 
 PCIE_LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
@@ -33,21 +24,6 @@ class Disks:
     bytes_per_s: float
     """Reading; writing is taken as quick."""
     size_bytes: float | None = None
-
-
-def size_bytes(text: str) -> float | None:
-    """Bytes of `128GB`, `120GiB` or `1.5TB`; None where it is none of these."""
-    match = _SIZE.fullmatch(text[:40])
-    if match is None:
-        return None
-    unit = match[2].upper()
-    return float(match[1]) * _UNITS[unit if unit.endswith("B") else f"{unit}B"]
-
-
-def rate_bytes_per_s(text: str) -> float | None:
-    """Bytes per second of `7GB/s`; None where it is no such text."""
-    match = _RATE.fullmatch(text[:40])
-    return None if match is None else float(match[1]) * _UNITS[match[2].upper()]
 
 
 def disks_of(text: str) -> Disks | None:

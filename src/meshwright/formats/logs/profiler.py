@@ -150,7 +150,8 @@ def _kind(event: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
         return (
             ("optimizer kernels", ("optimizer",)) if _OPTIMIZER.search(name) else ("kernels", ("compute", "recompute"))
         )
-    said = event.get("args") if isinstance(event.get("args"), dict) else {}
+    args = event.get("args")
+    said = args if isinstance(args, dict) else {}
     told = " ".join(str(said.get(key, "")) for key in ("Process Group Description", "Collective name"))
     for pattern, parts in _GROUPS:
         if pattern.search(f"{told} {name}"):

@@ -9,7 +9,7 @@ from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.precision import PRECISIONS, Precision
 from meshwright.specs.strategy import RECOMPUTE_MODULES
 from meshwright.specs.tuning import Lora, Tuning
-from meshwright.units import GIB, MIB
+from meshwright.units import GIB, MIB, rate_bytes_per_s
 
 
 class Refused(ValueError):
@@ -426,8 +426,7 @@ def board_devices(text: str) -> int | None:
     return None if match is None else 1 + NVLINKS[match[1]] // int(match[2])
 
 
-_SCALES = {"M": (1e6, 20), "G": (1e9, 30), "T": (1e12, 40)}
-_RATE = re.compile(r"(?:(\d+)\s*x\s*)?(\d+(?:\.\d+)?)\s*([MGTmgt])(i?)(b|B|[Bb]it)(?:ps|/s)\b")
+_RATE = re.compile(r"(?:(\d+)\s*x\s*)?(\d+(?:\.\d+)?\s*[KMGTkmgt]i?(?:b|B|[Bb]its?|[Bb]ytes?)(?:ps|/s))\b")
 
 
 def fabric_bytes_per_s(text: str, devices_per_node: int) -> float | None:
@@ -443,8 +442,8 @@ def fabric_bytes_per_s(text: str, devices_per_node: int) -> float | None:
     match = _RATE.search(text)
     if match is None:
         return None
-    count, number, scale, binary, unit = match.groups()
-    decimal, power = _SCALES[scale.upper()]
-    each = float(number) * (2.0**power if binary else decimal)
-    total = int(count or 1) * (each if unit == "B" else each / 8)
+    each = rate_bytes_per_s(match[2], network=True)
+    if each is None:
+        return None
+    total = int(match[1] or 1) * each
     return total if "per gpu" in text.lower() else total / devices_per_node
