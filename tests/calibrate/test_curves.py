@@ -66,7 +66,11 @@ def timings(
             backward=backward,
             roof=roof(flash * (0.8 if backward else 1.0)),
             blocks=compute.Blocks(
-                queries=BASE.flash_tile, units=UNITS, dim_half=BASE.flash_dim_half, keys_half=keys_half
+                queries=BASE.flash_tile,
+                units=UNITS,
+                dim_half=(BASE.flash_dim_cost(128, 128) - 1) * 128,
+                keys_half=keys_half,
+                tail=BASE.flash_tail,
             ),
             element_bytes=2,
         )

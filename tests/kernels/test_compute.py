@@ -20,6 +20,7 @@ GEMM: dict[str, Any] = {
     "tile_n": 256,
     "units": 100,
     "k_half": 64,
+    "wave_loss": 0.25,
     "input_bytes": 2,
     "output_bytes": 2,
     "memory_bytes_per_s": MEMORY,
@@ -35,6 +36,7 @@ PLAIN_ATTENTION: dict[str, Any] = {
     "max_fraction": 1.0,
     "dim_half": 0,
     "keys_half": 0,
+    "tail": 0,
     "tile_query": 128,
     "units": 16,
     "element_bytes": 2,
@@ -60,7 +62,7 @@ def roof(**given: Any) -> compute.Roof:
 
 def gemm_s(m: Any, n: Any, k: Any, *, groups: Any = 1, **given: Any) -> Any:
     tiles = {"m": given["tile_m"], "n": given["tile_n"], **{name: given[name] for name in ("units", "k_half")}}
-    tiles |= {"wave_loss": given["wave_loss"]} if "wave_loss" in given else {}
+    tiles |= {name: given[name] for name in ("wave_loss", "joint") if name in given}
     sizes = {name: given[name] for name in ("input_bytes", "output_bytes")}
     return compute.gemm_s(m, n, k, groups=groups, roof=roof(**given), tiles=compute.Tiles(**tiles), **sizes)
 
@@ -107,6 +109,15 @@ def test_experts_in_one_launch() -> None:
     assert together_s == pytest.approx(apart_s)  # 100 tiles each: no tail to share
     apart_s = 8 * (gemm_s(128, 2560, 4096, **GEMM) - 3e-6)
     assert gemm_s(128, 2560, 4096, groups=8, **GEMM) - 3e-6 < apart_s
+
+
+def test_products_at_the_ridge_take_longer_than_either_bound() -> None:
+    m, n, k = 80 * 128, 20 * 256, 4096
+    compute_s = gemm_s(m, n, k, **GEMM) - 3e-6
+    ridge = GEMM | {"memory_bytes_per_s": 2 * (m * k + k * n + m * n) / compute_s, "launch_s": 0.0}
+    assert gemm_s(m, n, k, **ridge) == pytest.approx(compute_s)
+    assert gemm_s(m, n, k, joint=4.0, **ridge) == pytest.approx(2**0.25 * compute_s)
+    assert gemm_s(m, n, k, joint=1.0, **ridge) == pytest.approx(2 * compute_s)
 
 
 widths = st.integers(1, 40_000)
@@ -170,7 +181,7 @@ def test_shares_of_a_context_parallel_group_sum_to_the_whole(cp: int, chunk: int
 def flash_s(query_len: Any, *, causal: bool = True, backward: bool = False, **changes: Any) -> Any:
     pairs = compute.score_pairs(query_len, query_len, causal=causal)
     options = PLAIN_ATTENTION | changes
-    cut = {name: options[name] for name in ("units", "dim_half", "keys_half")}
+    cut = {name: options[name] for name in ("units", "dim_half", "keys_half", "tail")}
     return compute.flash_attention_s(
         attention(pairs=pairs, query_len=query_len, key_len=query_len, **options),
         backward=backward,
@@ -199,10 +210,14 @@ def test_flash_ramps() -> None:
     assert flash_s(8192, causal=False, keys_half=8192) == pytest.approx(2 * plain_s)
 
 
-def test_flash_blocks_fill_the_device() -> None:
-    # 4096 queries are 32 blocks a head; one head takes a third of 96 units, three take them all.
-    assert flash_s(4096, heads=1, units=96) == pytest.approx(flash_s(4096, heads=3, units=96))
-    assert flash_s(4096, heads=6, units=96) == pytest.approx(2 * flash_s(4096, heads=3, units=96))
+def test_flash_waits_for_its_longest_block() -> None:
+    # 96 units wait for half a block of 128 queries, whose last sees all 4096 keys.
+    work = {"heads": 1, "units": 96}
+    waited_s = flash_s(4096, tail=0.5, **work) - flash_s(4096, **work)
+    assert waited_s == pytest.approx(0.5 * 96 * 128 * 4096 * 4 * 128 / PEAK)
+    assert flash_s(4096, tail=0.5, **work | {"heads": 8}) - flash_s(4096, **work | {"heads": 8}) == pytest.approx(
+        waited_s
+    )
 
 
 @given(
@@ -216,7 +231,14 @@ def test_flash_blocks_fill_the_device() -> None:
 def test_flash_never_falls_with_size_nor_rises_with_speed(
     query_len: int, batch: int, heads: int, more: int, factor: float, backward: bool
 ) -> None:
-    options: dict[str, Any] = {"heads": heads, "kv_heads": 1, "units": 132, "dim_half": 30, "keys_half": 200}
+    options: dict[str, Any] = {
+        "heads": heads,
+        "kv_heads": 1,
+        "units": 132,
+        "dim_half": 30,
+        "keys_half": 200,
+        "tail": 0.3,
+    }
 
     def time_s(query_len: int = query_len, batch: int = batch, **changes: Any) -> Any:
         return flash_s(query_len, backward=backward, batch=batch, **options | changes) * (1 + 1e-12)

@@ -161,6 +161,7 @@ def _measured(base: DeviceSpec, name: str, machine: Machine, curves: DeviceCurve
         gemm_fraction=min(1.0, fractions.get("bf16", efficiency.gemm_fraction)),
         gemm_fraction_fp32=min(1.0, fractions.get("fp32", efficiency.gemm_fraction_fp32)),
         k_half=curves.k_half,
+        products=(),
         flash_forward_fraction=curves.flash_forward_fraction,
         flash_backward_fraction=curves.flash_backward_fraction,
         flash_keys_half=curves.flash_keys_half,

@@ -224,6 +224,7 @@ def _attention(
     batch, heads, width = (
         np.array([getattr(point, name) for point in points], dtype=float) for name in ("batch", "heads", "head_dim")
     )
+    beside = np.array([(base.flash_dim_cost(dim, dim) - 1) * dim for dim in width.tolist()])
     measured = np.array([point.seconds for point in points])
     dtype, backward = points[0].dtype, points[0].backward
     shape = compute.Attention(
@@ -244,7 +245,11 @@ def _attention(
                 backward=backward,
                 roof=replace(roof, max_fraction=np.exp(x[0])),
                 blocks=compute.Blocks(
-                    queries=base.flash_tile, units=units, dim_half=base.flash_dim_half, keys_half=np.exp(x[1])
+                    queries=base.flash_tile,
+                    units=units,
+                    dim_half=beside,
+                    keys_half=np.exp(x[1]),
+                    tail=base.flash_tail,
                 ),
                 element_bytes=ELEMENT_BYTES[dtype],
             )

@@ -6,6 +6,7 @@ from meshwright.estimate.hardware import Hardware
 from meshwright.kernels import compute
 from meshwright.kernels.compute import Amount
 from meshwright.kernels.scans import scan_s
+from meshwright.specs.device import KernelEfficiency
 from meshwright.specs.operators import CoreAttention, Scan, Scores
 from meshwright.strategies.base import LocalAttention, LocalScan, LocalScores
 
@@ -67,17 +68,52 @@ def fused_s(
     """Fused attention in one direction; arguments as `materialised_s`."""
     efficiency = hardware.efficiency
     fraction = efficiency.flash_backward_fraction if backward else efficiency.flash_forward_fraction
+    qk_dim, v_dim = (-(-dim // FLASH_PAD) * FLASH_PAD for dim in (op.head_dim, op.value_dim))
+    exponentials = flash_dim_half(op, efficiency, qk_dim, v_dim)
     return compute.flash_attention_s(
-        _shape(local, *(-(-dim // FLASH_PAD) * FLASH_PAD for dim in (op.head_dim, op.value_dim))),
+        _shape(local, qk_dim, v_dim),
         backward=backward,
         roof=roof(hardware, hardware.attention_flop_per_s, fraction * hardware.flash_share),
         blocks=compute.Blocks(
             queries=efficiency.flash_tile,
             units=hardware.units,
-            dim_half=efficiency.flash_dim_half * (CAPPED_EXPONENTIALS if op.capped else 1.0),
+            dim_half=exponentials,
             keys_half=efficiency.flash_keys_half,
+            tail=efficiency.flash_tail,
         ),
         element_bytes=element_bytes,
+    )
+
+
+def flash_dim_half(op: CoreAttention, efficiency: KernelEfficiency, qk_dim: int, v_dim: int) -> float:
+    """Head dims that a pair costs beyond its multiply-adds, as `compute.Blocks` takes them.
+
+    Args:
+        op: whose scores may be capped.
+        efficiency: of the device.
+        qk_dim: of queries and keys, as the kernel pads them.
+        v_dim: of values.
+    """
+    beside = (efficiency.flash_dim_cost(qk_dim, v_dim) - 1) * (qk_dim + v_dim) / 2
+    return beside + efficiency.flash_dim_half * (CAPPED_EXPONENTIALS - 1 if op.capped else 0.0)
+
+
+def tiles(hardware: Hardware, dtype: str) -> compute.Tiles:
+    """How a device's libraries cut products whose inputs are in a format.
+
+    Args:
+        hardware: of the rank.
+        dtype: of the inputs.
+    """
+    efficiency = hardware.efficiency
+    curve = efficiency.product_curve(dtype)
+    return compute.Tiles(
+        m=efficiency.tile_m,
+        n=efficiency.tile_n,
+        units=hardware.units,
+        k_half=curve.k_half,
+        wave_loss=hardware.software.wave_loss,
+        joint=curve.joint,
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from meshwright.estimate import mixing
 from meshwright.estimate.hardware import Hardware
 from meshwright.kernels import collectives, compute
 from meshwright.shapes import Float
@@ -215,13 +216,7 @@ def _product_s(product: Product, hardware: Hardware, workload: Workload) -> Arra
             memory_bytes_per_s=hardware.achieved_memory_bytes_per_s,
             launch_s=efficiency.launch_s,
         ),
-        tiles=compute.Tiles(
-            m=efficiency.tile_m,
-            n=efficiency.tile_n,
-            units=hardware.units,
-            k_half=efficiency.k_half,
-            wave_loss=hardware.software.wave_loss,
-        ),
+        tiles=mixing.tiles(hardware, "fp32" if product.fp32 else workload.precision.activations),
         input_bytes=size,
         output_bytes=size,
     )

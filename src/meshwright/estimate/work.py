@@ -212,7 +212,7 @@ class _Pricing:
     def _product(
         self, m: object, n: object, k: object, groups: object, output_bytes: float, *, quantised: bool
     ) -> Rows:
-        hardware, efficiency = self.hardware, self.hardware.efficiency
+        hardware = self.hardware
         peak = hardware.gemm_flop_per_s if quantised else hardware.head_flop_per_s
         fraction = hardware.gemm_fraction if quantised else hardware.head_fraction
         element = self.precision.bytes_of("compute") if quantised else self.activation_bytes
@@ -222,13 +222,7 @@ class _Pricing:
             np.asarray(k, dtype=float),
             groups=np.asarray(groups, dtype=float),
             roof=mixing.roof(hardware, peak, fraction),
-            tiles=compute.Tiles(
-                m=efficiency.tile_m,
-                n=efficiency.tile_n,
-                units=hardware.units,
-                k_half=efficiency.k_half,
-                wave_loss=hardware.software.wave_loss,
-            ),
+            tiles=mixing.tiles(hardware, self.precision.compute if quantised else self.precision.activations),
             input_bytes=element,
             output_bytes=output_bytes,
         )

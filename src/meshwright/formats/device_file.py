@@ -23,7 +23,7 @@ from typing import Any
 
 from meshwright.errors import InputError, Problem
 from meshwright.formats.files import read_table, read_text
-from meshwright.specs.device import DeviceSpec, KernelEfficiency, NodeDefaults, Provenance
+from meshwright.specs.device import DeviceSpec, KernelEfficiency, NodeDefaults, ProductCurve, Provenance
 from meshwright.units import GIB, GIGA, MICRO, TERA
 
 EfficiencyLookup = Callable[[str], KernelEfficiency]
@@ -164,11 +164,42 @@ def efficiency_record(data: Mapping[str, Any], base: KernelEfficiency | None = N
     """Kernel efficiencies from an `[efficiency]` table, on top of those of the generation where given."""
     values: dict[str, Any] = {field: data[key] * scale for key, field, scale in EFFICIENCY_NUMBERS if key in data}
     values |= {key: data[key] for key in ("tile_m", "tile_n", "flash_tile", "basis", "source") if key in data}
+    # A stated law stands for every format and head dim; measured curves stand beside it only where they are stated too.
+    if "k_half" in data or "product_dtypes" in data:
+        values["products"] = tuple(
+            ProductCurve(dtype=dtype, k_half=k_half, joint=joint)
+            for dtype, k_half, joint in _columns(data, "product_dtypes", "product_k_half", "product_joint")
+        )
+    if "flash_dim_half" in data or "flash_dims" in data:
+        values["flash_dims"] = tuple(_columns(data, "flash_dims", "flash_dim_rates"))
+        values["flash_latent_share"] = None
+    values |= {key: data[key] for key in ("flash_tail", "flash_latent_share") if key in data}
     if base is None:
         return KernelEfficiency(**values)
     if "source" in values:
         values["source"] = f"{values['source']}; otherwise {base.source}"
     return replace(base, **values)
+
+
+def _columns(data: Mapping[str, Any], *keys: str) -> list[tuple[Any, ...]]:
+    """Rows of lists that belong together.
+
+    Raises:
+        InputError: lists of different lengths.
+    """
+    lists = [data.get(key, []) for key in keys]
+    if len({len(one) for one in lists}) > 1:
+        said = ", ".join(f"{len(one)} of {key}" for key, one in zip(keys, lists, strict=True))
+        raise InputError(
+            Problem(
+                what=f"lists of different lengths: {said}",
+                why="entries at one place of these lists belong together",
+                fix=f"give as many of each: {', '.join(keys)}",
+                field=keys[0],
+            ),
+            code="MW212",
+        )
+    return list(zip(*lists, strict=True))
 
 
 def _node(node: Mapping[str, Any]) -> NodeDefaults:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, NonNegativeFloat, PositiveFloat, PositiveInt, create_model
+from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt, create_model
 
 from meshwright.formats.problems import Share, TableProblems, Text, key
 from meshwright.specs.cluster import MAX_DEVICES
@@ -53,6 +53,13 @@ class _Efficiency(TableProblems):
     context_gib: NonNegativeFloat = key()
     power_exponent: NonNegativeFloat = key(le=1.5)
     power_w_per_tflop: NonNegativeFloat = key()
+    product_dtypes: list[Literal["bf16", "fp8", "fp8-block", "nvfp4"]] = key()
+    product_k_half: list[NonNegativeFloat] = key()
+    product_joint: list[Annotated[float, Field(ge=1)]] = key()
+    flash_tail: NonNegativeFloat = key(le=1)
+    flash_dims: list[PositiveInt] = key()
+    flash_dim_rates: list[PositiveFloat] = key()
+    flash_latent_share: PositiveFloat = key(le=2)
 
 
 class _NodeKeys(TableProblems):

@@ -47,6 +47,16 @@ def _efficiency(efficiency: KernelEfficiency) -> Iterator[str]:
     yield from _entries({"basis": efficiency.basis, "source": efficiency.source})
     yield from _entries({key: getattr(efficiency, key) for key in ("tile_m", "tile_n", "flash_tile")})
     yield from _entries(_numbers(efficiency, EFFICIENCY_NUMBERS))
+    if efficiency.products:
+        yield from _entries({"product_dtypes": [curve.dtype for curve in efficiency.products]})
+        yield from _entries({"product_k_half": [curve.k_half for curve in efficiency.products]})
+        yield from _entries({"product_joint": [curve.joint for curve in efficiency.products]})
+    if efficiency.flash_dims:
+        yield from _entries({"flash_dims": [dim for dim, _ in efficiency.flash_dims]})
+        yield from _entries({"flash_dim_rates": [rate for _, rate in efficiency.flash_dims]})
+    yield from _entries({"flash_tail": efficiency.flash_tail})
+    if efficiency.flash_latent_share is not None:
+        yield from _entries({"flash_latent_share": efficiency.flash_latent_share})
 
 
 def _node(node: NodeDefaults) -> Iterator[str]:

@@ -50,8 +50,10 @@ class Tiles:
     """Tiles the device works on at once (multiprocessors)."""
     k_half: Column
     """Contraction length that takes as long as the prologue and epilogue of a tile; half speed at k = k_half."""
-    wave_loss: Column = 0.25
+    wave_loss: Column = 0.1
     """Of a wave, what a grid that does not fill its last wave loses at most."""
+    joint: float = np.inf
+    """Exponent with which compute and memory time join; infinite where one hides behind the other whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +89,8 @@ class Blocks:
     """Head dim at which half of the best rate is reached."""
     keys_half: Column
     """Keys per query at which half of it is reached."""
+    tail: Column = 0.0
+    """Of the block with most keys, what the device waits for it at the end."""
 
 
 def gemm_s(
@@ -100,7 +104,7 @@ def gemm_s(
     input_bytes: Column,
     output_bytes: Column,
 ) -> Amount:
-    """Seconds of `groups` products of [m, k] and [k, n] in one launch: max(compute, memory) + launch.
+    """Seconds of `groups` products of [m, k] and [k, n] in one launch: (compute^p + memory^p)^(1/p) + launch.
 
     Compute: every output tile of [tm, tn] costs 2 tm tn (k + k_half) FLOP at peak * max_fraction, edge tiles in full,
     and tiles run in waves of `units`: waves(tiles) * 2 tm tn (k + k_half) / (peak * max_fraction), with
@@ -108,7 +112,8 @@ def gemm_s(
     others what libraries do about it: with other tile shapes to choose from, or the last tiles split along k
     (stream-K), only a part of a wave is lost; and a grid smaller than the device is split until half of it idles.
 
-    Memory: groups * ((m k + k n) input_bytes + m n output_bytes) / memory_bytes_per_s, each operand once.
+    Memory: groups * ((m k + k n) input_bytes + m n output_bytes) / memory_bytes_per_s, each operand once. p is `joint`:
+    measured products near the ridge take longer than the larger of the two, by 2^(1/p) where they are equal.
 
     Never falls as m, n, k or groups grow.
 
@@ -133,7 +138,22 @@ def gemm_s(
     paid_tiles = np.minimum(whole_waves, np.minimum(count + tiles.wave_loss * tiles.units, 2 * count))
     compute_s = paid_tiles * (k + tiles.k_half) * (2 * tiles.m * tiles.n / roof.flop_per_s)
     traffic_bytes = groups * (k * (m * input_bytes + n * input_bytes) + m * n * output_bytes)
-    return np.maximum(compute_s, traffic_bytes / roof.memory_bytes_per_s) + roof.launch_s
+    return joined_s(compute_s, traffic_bytes / roof.memory_bytes_per_s, tiles.joint) + roof.launch_s
+
+
+def joined_s(one_s: Column, other_s: Column, joint: float) -> Amount:
+    """Seconds of two uses of a device at the same time: (a^p + b^p)^(1/p), their maximum for p = inf, sum for p = 1.
+
+    Args:
+        one_s: per row, above 0.
+        other_s: per row, above 0.
+        joint: p, 1 or more.
+    """
+    longer = np.maximum(one_s, other_s)
+    if np.isinf(joint):
+        return longer
+    shorter = np.minimum(one_s, other_s)
+    return longer * (1 + (shorter / longer) ** joint) ** (1 / joint)
 
 
 def score_pairs(query_len: Column, key_len: Column, *, window: Column = np.inf, causal: bool = True) -> Amount:
@@ -184,8 +204,10 @@ def flash_attention_s(shape: Attention, *, backward: bool, roof: Roof, blocks: B
 
     Work: two products forward, qk_dim + v_dim multiply-adds per pair; five backward (scores again, dV, dP, dQ, dK),
     3 qk_dim + 2 v_dim, which is 2.5 times forward for equal dims. Compute, with d = (qk_dim + v_dim) / 2:
-    2 batch heads (pairs + keys_half query_len) multiply_adds (1 + dim_half / d) / (peak * max_fraction), times
-    what b blocks of queries lose on `units`: max(1, units / b), no block is split to fill an idle unit.
+    2 (batch heads (pairs + keys_half query_len) + tail units longest) multiply_adds (1 + dim_half / d) / (peak *
+    max_fraction). The second is the wait for the last block of queries, whose longest have the keys of twice the mean
+    query, and no more than there are: longest = min(queries, query_len) (min(2 pairs / query_len, key_len) +
+    keys_half). Work handed out longest first ends within one such block of its mean.
     Memory: queries, keys, values and output once forward, 2.5 times that backward.
 
     The exponentials cost each pair the same whatever d is: this is dim_half, in head dims. Each query pays for the
@@ -202,14 +224,16 @@ def flash_attention_s(shape: Attention, *, backward: bool, roof: Roof, blocks: B
         Seconds, per row.
 
     Source: Dao, "FlashAttention-2", 2023 (five products backward, rates by head dim and length); Shah et al.,
-    "FlashAttention-3", 2024, section 3.2 (exponentials take half as long as the products at head dim 128).
+    "FlashAttention-3", 2024, section 3.2 (exponentials take half as long as the products at head dim 128); Graham,
+    "Bounds on multiprocessing timing anomalies", 1969 (the last block).
     """
     width, query_len = shape.qk_dim + shape.v_dim, shape.query_len
     multiply_adds = 3 * shape.qk_dim + 2 * shape.v_dim if backward else width
     softmax_factor = 1 + 2 * blocks.dim_half / width
-    count = shape.batch * shape.heads * query_len / blocks.queries
-    sequences = shape.batch * shape.heads * np.maximum(1, blocks.units / count)
-    work_flop = 2 * sequences * (shape.pairs + blocks.keys_half * query_len) * (multiply_adds * softmax_factor)
+    most_keys = np.minimum(2 * shape.pairs / query_len, shape.key_len) + blocks.keys_half
+    waited = (blocks.tail * blocks.units) * np.minimum(blocks.queries, query_len) * most_keys
+    pairs = shape.batch * shape.heads * (shape.pairs + blocks.keys_half * query_len) + waited
+    work_flop = 2 * pairs * (multiply_adds * softmax_factor)
     rows = shape.heads * query_len + shape.kv_heads * shape.key_len
     traffic_bytes = shape.batch * width * rows * element_bytes
     memory_s = traffic_bytes * ((2.5 if backward else 1) / roof.memory_bytes_per_s)

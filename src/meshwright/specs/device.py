@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
 from meshwright.specs.check import Check
-from meshwright.specs.dtypes import PEAK_DTYPE
+from meshwright.specs.dtypes import PEAK_DTYPE, PRODUCT_CURVE
 
 Basis = Literal["datasheet", "literature", "fitted", "measured", "assumed", "extrapolated"]
 
@@ -18,6 +21,24 @@ class Provenance:
     basis: Basis
     source: str
     date: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductCurve:
+    """How the rate of matrix products in one format follows their shape."""
+
+    dtype: str
+    """Format that was measured; `PRODUCT_CURVE` says which others it stands for."""
+    k_half: float
+    """Contraction length at which a product reaches half of its large-K rate."""
+    joint: float
+    """Exponent p of (compute^p + memory^p)^(1/p): how little arithmetic and memory traffic wait for each other."""
+
+    def __post_init__(self) -> None:
+        check = Check(f"product curve {self.dtype}")
+        check.positive("k_half", self.k_half, zero=True)
+        check.that(self.joint >= 1, "joint", self.joint, "must be at least 1: more than the sum takes no product")
+        check.done()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +86,14 @@ class KernelEfficiency:
     """Of the rate of large products in the power per peak FLOP/s: 0 where the power limit does not bind."""
     power_w_per_tflop: float = 0.0
     """Power limit over dense 16-bit TFLOP/s of the device whose rates these are."""
+    products: tuple[ProductCurve, ...] = ()
+    """By format, where kernels were timed over many shapes; others take `k_half` and a plain roofline."""
+    flash_tail: float = 0.3
+    """Of the block of queries with most keys, what the device waits for it at the end."""
+    flash_dims: tuple[tuple[int, float], ...] = ()
+    """Head dim, and the rate of fused attention over that of 128, where measured; others follow `flash_dim_half`."""
+    flash_latent_share: float | None = None
+    """The same where queries and keys are wider than values (192 and 128); None where it was not measured."""
 
     def __post_init__(self) -> None:
         check = Check("kernel efficiency")
@@ -93,10 +122,41 @@ class KernelEfficiency:
             "power_w_per_tflop",
         ):
             check.positive(name, getattr(self, name), zero=True)
+        check.positive("flash_tail", self.flash_tail, zero=True)
+        for dim, rate in self.flash_dims:
+            check.positive(f"flash_dims.{dim}", rate)
         check.whole("tile_m", self.tile_m)
         check.whole("tile_n", self.tile_n)
         check.that(self.overlap_slowdown >= 1, "overlap_slowdown", self.overlap_slowdown, "must be at least 1")
         check.done()
+
+    def product_curve(self, dtype: str) -> ProductCurve:
+        """The curve of products in a format; without one, `k_half` and the larger of compute and memory.
+
+        Args:
+            dtype: of the inputs.
+        """
+        known = PRODUCT_CURVE.get(dtype, dtype)
+        plain = ProductCurve(dtype=dtype, k_half=self.k_half, joint=math.inf)
+        return next((curve for curve in self.products if curve.dtype == known), plain)
+
+    def flash_dim_cost(self, qk_dim: float, v_dim: float) -> float:
+        """Seconds of a multiply-add of fused attention over those of endless heads: 1 + dim_half / d by the law.
+
+        Where rates were measured, that of 128 over the rate of d = (qk_dim + v_dim) / 2 between them.
+
+        Args:
+            qk_dim: of queries and keys.
+            v_dim: of values.
+        """
+        width = (qk_dim + v_dim) / 2
+        at_128 = 1 + self.flash_dim_half / 128
+        if qk_dim > v_dim and self.flash_latent_share is not None:
+            return at_128 / self.flash_latent_share
+        if not self.flash_dims:
+            return 1 + self.flash_dim_half / width
+        dims, rates = zip(*self.flash_dims, strict=True)
+        return float(at_128 / np.interp(math.log(width), np.log(dims), rates))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

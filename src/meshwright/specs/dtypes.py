@@ -30,6 +30,9 @@ Source: DeepSeek-V3 technical report (arXiv 2412.19437), section 3.3; Open Compu
 PEAK_DTYPE: dict[str, str] = {"fp8-block": "fp8", "nvfp4": "fp4", "mxfp4": "fp4", "int4": "fp4"}
 """Which data-sheet peak a format computes at, where it is not its own."""
 
+PRODUCT_CURVE: dict[str, str] = {"fp16": "bf16", "mxfp8": "fp8-block", "int8": "fp8", "fp4": "nvfp4", "mxfp4": "nvfp4"}
+"""Which format's measured products a format behaves like, where it is not its own."""
+
 
 def stored_bytes(dtype: str) -> float:
     """Bytes per element with its share of the block's scale."""

@@ -28,7 +28,7 @@ class Software:
     """Rate of matrix products over the best the device reaches, 0-1: layouts, libraries, clocks under load."""
     wave_loss: float
     """Of a wave of tiles, what a product that does not fill its last wave loses at most, 0-1: its libraries split tiles
-    or choose among shapes (0.25), or run whole waves (1)."""
+    or choose among shapes (0.1), or run whole waves (1)."""
     flash: FlashKernel
     """Generation of the fused attention kernels."""
     cast_passes: float

@@ -90,7 +90,8 @@ def _product_s(op: Linear, work: LayerWork, hardware: Hardware, workload: Worklo
     peak = hardware.gemm_flop_per_s * hardware.gemm_fraction
     if not quantised or op.adapter:
         peak = hardware.head_flop_per_s * hardware.head_fraction
-    lost = hardware.efficiency.k_half
+    dtype = workload.precision.compute if quantised and not op.adapter else workload.precision.activations
+    lost = hardware.efficiency.product_curve(dtype).k_half
     passes = 1.0 + lost / width_in
     if workload.training and work.reached:
         passes += 1.0 + lost / width_out + (1.0 if op.trained else 0.0)
@@ -118,7 +119,7 @@ def _attention_s(
     pairs = attended_pairs(op, seq) if beside else pairs_of_row(op, workload)
     pairs = sequences * (pairs + efficiency.flash_keys_half * seq)
     qk, v = (-(-dim // FLASH_PAD) * FLASH_PAD for dim in (op.head_dim, op.value_dim))
-    once = 2.0 * op.heads * pairs * (1 + 2 * efficiency.flash_dim_half / (qk + v))
+    once = 2.0 * op.heads * pairs * efficiency.flash_dim_cost(qk, v)
     peak = hardware.attention_flop_per_s * hardware.flash_share
     seconds = once * (qk + v) / (peak * efficiency.flash_forward_fraction)
     if training:
