@@ -259,13 +259,3 @@ def test_a_group_inside_one_domain_does_not_see_the_fabric() -> None:
     inner = c.all_reduce_s(GB, inside=[4], rates=[NVLINK])
     assert c.all_reduce_s(GB, inside=[4, 4], rates=H100_NODES) == pytest.approx(inner)
     assert c.all_to_all_s(GB, inside=[4, 4], rates=H100_NODES) == c.all_to_all_s(GB, inside=[4], rates=[NVLINK])
-
-
-def test_copies_of_a_token_enter_a_domain_once() -> None:
-    """8 copies to 8 nodes at random reach 8 (1 - (7/8)^8) = 5.25 nodes, and no fewer ranks inside a node."""
-    rates = [plain(300), plain(25)]
-    apart = c.all_to_all_lines(inside=[8, 64], rates=rates).only("direct").seconds(GB)
-    once = c.all_to_all_lines(inside=[8, 64], rates=rates, copies=8).only("direct").seconds(GB)
-    assert once / apart == pytest.approx(8 * (1 - (7 / 8) ** 8) / 8)
-    inside = [c.all_to_all_s(GB, inside=[8, 8], rates=rates, copies=copies) for copies in (1, 8)]
-    assert inside[0] == pytest.approx(inside[1])

@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.estimate.legality import row_problems
+from meshwright.kernels.exchange import Routing
 from meshwright.library.models import spec
 from meshwright.ops.layers import layer_work
 from meshwright.specs import PlanRow
 from meshwright.specs.layers import MoeMlp
 from meshwright.specs.operators import Exchange, Linear
+from meshwright.specs.strategy import DISPATCHERS
 from meshwright.strategies.base import Call, StrategyColumns
 from meshwright.strategies.expert import exchange_calls, shard_experts
 from tests.strategies.columns import columns
@@ -34,7 +36,7 @@ def exchanged(how: StrategyColumns, *, width: int, top_k: int, element: float) -
     found = {}
     for direction in ("dispatch", "combine"):
         op = Exchange(name=direction, module="moe", width=width, direction=direction)  # type: ignore[arg-type]
-        for call in exchange_calls(op, how, top_k, element):
+        for call in exchange_calls(op, how, Routing(copies=top_k), element):
             found[direction, call.phase, call.group] = call
     return found
 
@@ -138,13 +140,17 @@ def test_folding() -> None:
     assert [p.field for p in row_problems(PlanRow(tp=4, pp=4, ep=128, dp=16, gbs=256), model, 4096, 256)] == ["ep"]
 
 
-def test_a_deduplicating_dispatcher_sends_one_copy_into_a_domain() -> None:
-    """The bytes are the same; the exchange is told how many of them are copies."""
-    plain_rows = columns(ep=[8, 8])
-    rows = replace(plain_rows, deduplicated=np.array([False, True]))
+def test_dispatchers_of_rows() -> None:
+    """One row sends all copies, one a copy into each domain, one gathers the tokens of all ranks."""
+    ways = ("alltoall", "deduplicated", "allgather")
+    rows = replace(columns(ep=[8, 8, 8]), dispatcher=np.array([DISPATCHERS.index(way) for way in ways]))
     op = Exchange(name="dispatch", module="moe", width=1024, direction="dispatch")
-    for call, before in zip(exchange_calls(op, rows, 8, 2.0), exchange_calls(op, plain_rows, 8, 2.0), strict=True):
-        if call.kind == "all_to_all":
-            assert list(call.payload_bytes) == list(before.payload_bytes)
-            assert (list(call.copies), before.copies) == ([1.0, 8.0], 1.0)
-    assert rows.take(np.array([1])).deduplicated.tolist() == [True]
+    calls = exchange_calls(op, rows, Routing(copies=2), 2.0)
+    sent, _, gathered = (call for call in calls if call.phase == "forward")
+    whole = 4096 * 1024 * 2
+    assert (sent.kind, np.asarray(sent.payload_bytes).tolist()) == ("all_to_all", [2.0 * whole, 2.0 * whole, 0.0])
+    assert sent.once is not None
+    assert sent.once.tolist() == [False, True, False]
+    assert (gathered.kind, np.asarray(gathered.payload_bytes).tolist()) == ("all_gather", [0.0, 0.0, 8.0 * whole])
+    alone = rows.take(np.array([0]))
+    assert [call.once for call in exchange_calls(op, alone, Routing(copies=2), 2.0)] == [None] * 4

@@ -64,6 +64,8 @@ class Hardware:
     software: Software
     domain_sizes: tuple[int, ...]
     rates: tuple[LevelRates, ...]
+    exchange_rates: tuple[LevelRates, ...]
+    """The same levels as kernels that exchange tokens use them: at what benchmarks reach, whatever the framework."""
     price_per_hour: float | None
     unified_memory: bool = False
     """The device's memory is the host's: there is no other to move to."""
@@ -115,6 +117,16 @@ def level_rates(domain: DomainSpec, link_share: float = 1.0) -> LevelRates:
     )
 
 
+def _level_at_pace(level: LevelRates, pace: float) -> LevelRates:
+    return replace(
+        level,
+        bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * pace,
+        latency_s=level.latency_s / pace,
+        base_latency_s=level.base_latency_s / pace,
+        in_switch_latency_s=level.in_switch_latency_s / pace,
+    )
+
+
 def at_pace(hardware: Hardware, pace: float, pace_range: tuple[float, float] | None = None) -> Hardware:
     """The same with everything that takes time, compute, links and host alike, `pace` times as quick."""
     efficiency, driver = hardware.efficiency, hardware.software
@@ -133,16 +145,8 @@ def at_pace(hardware: Hardware, pace: float, pace_range: tuple[float, float] | N
             operator_s=driver.operator_s / pace,
             step_s=driver.step_s / pace,
         ),
-        rates=tuple(
-            replace(
-                level,
-                bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * pace,
-                latency_s=level.latency_s / pace,
-                base_latency_s=level.base_latency_s / pace,
-                in_switch_latency_s=level.in_switch_latency_s / pace,
-            )
-            for level in hardware.rates
-        ),
+        rates=tuple(_level_at_pace(level, pace) for level in hardware.rates),
+        exchange_rates=tuple(_level_at_pace(level, pace) for level in hardware.exchange_rates),
         pace=hardware.pace * pace,
         pace_range=pace_range,
     )
@@ -244,6 +248,7 @@ def hardware_of(group: NodeGroup, workload: Workload, driver: Software | None = 
         software=driver,
         domain_sizes=tuple(domain.size for domain in group.domains),
         rates=tuple(level_rates(domain, driver.link_share) for domain in group.domains),
+        exchange_rates=tuple(level_rates(domain) for domain in group.domains),
         price_per_hour=group.price_per_hour,
     )
     measured = known.pace(efficiency.generation, driver.name)

@@ -81,6 +81,8 @@ class ItemCosts:
     """Waiting for the host to issue kernels."""
     offload_s: Float[np.ndarray, "rows items"]
     """Waiting for copies to and from the host."""
+    hidden_s: Float[np.ndarray, "rows items"]
+    """Of exchanges beside another micro-batch: exposed, too, in a forward and a backward that run alone."""
     lockstep_forward_s: Float[np.ndarray, "rows items"]
     """Waiting for ranks with more attended pairs where weights are gathered layer by layer."""
     lockstep_backward_s: Float[np.ndarray, "rows items"]
@@ -288,6 +290,7 @@ def _add_item(
         **comm,
         "host_s": host_forward_s + host_backward_s,
         "offload_s": offload_forward_s + offload_backward_s,
+        "hidden_s": seconds.hidden_s * (0.5 if not training else 1.0),
         "lockstep_forward_s": seconds.lockstep_s[0],
         "lockstep_backward_s": seconds.lockstep_s[1] * training,
         "uneven_s": seconds.uneven_s[0] + seconds.uneven_s[1] * training,

@@ -13,8 +13,10 @@ import numpy as np
 
 from meshwright.errors import Problem, unknown_name
 from meshwright.estimate.away_rules import strategy_problems
+from meshwright.estimate.overlap_rules import overlap_problems
 from meshwright.estimate.stages import recompute_problem, refusal
 from meshwright.schedules import schedule_named
+from meshwright.schedules.plan_rows import schedule_of
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
@@ -261,6 +263,9 @@ def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int) -> 
         )
         row = replace(row, recompute="full", recompute_layers=0)
     problems += strategy_problems(row.strategy())
+    schedule = schedule_named(row.schedule)
+    pipeline = (schedule, row.pp, row.micro_batches, row.vpp)
+    problems += overlap_problems(row.strategy(recomputed=True), model, pipeline)
     return tuple(dict.fromkeys(problems))
 
 
@@ -294,6 +299,11 @@ def plan_problems(plan: ExecutionPlan, model: ModelSpec, seq_len: int) -> tuple[
                         value = degrees[rule.field][0] if rule.field in degrees else ""
                         what = here + _what(rule, value)
                         problems.append(Problem(what=what, why=rule.why, fix=rule.fix, field=rule.field))
+                if strategy.expert.overlap != "none":
+                    chunks = max(len(one.chunks) for one in pipeline.workers)
+                    schedule = schedule_of(pipeline.schedule)
+                    shape = (schedule, len(pipeline.workers), pipeline.num_micro_batches, chunks // schedule.chains)
+                    problems += overlap_problems(strategy, model, shape)
     return tuple(dict.fromkeys(problems))
 
 

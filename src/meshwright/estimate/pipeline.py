@@ -123,6 +123,14 @@ def pipeline_columns(
         parked_s = _parked_s(kept_bytes[:, :, 0], guests, forward_s[:, :, 0] + backward_s[:, :, 0], boundary)
         backward_s = backward_s + parked_s[:, :, None]
         parts["pp"] = parked_s * runs.sum(axis=1)
+    alone_s = np.zeros((plans, workers))
+    if costs.hidden_s.any():
+        alone_s = (
+            cells(costs.hidden_s).sum(axis=2)
+            * (schedule.unpaired(workers, micro_batches, chunks // placement.chains) or 0)
+            / chunks
+        )
+        parts["ep"] = parts["ep"] + alone_s
     present = held > 0
     stages = chunks // placement.chains
     waits_s = np.zeros(plans)
@@ -161,6 +169,7 @@ def pipeline_columns(
         transient_bytes=largest(costs.transient_bytes),
         recompute_flop=costs.recompute_flop @ whole_step,
         transfer_s=boundary.transfer_s,
+        alone_s=alone_s,
         waits_s=waits_s,
         tied_s=boundary.tied_s * ends_apart(placement),
         devices_apart=boundary.devices_apart,

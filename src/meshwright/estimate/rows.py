@@ -18,7 +18,7 @@ from meshwright.estimate.sync import LayerSync
 from meshwright.shapes import Bool, Float
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.strategy import LayerStrategy, Tensor1D
+from meshwright.specs.strategy import DISPATCHERS, EXPERT_OVERLAPS, LayerStrategy, Tensor1D
 from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS
 from meshwright.strategies.base import OVERLAPS, StrategyColumns
@@ -172,7 +172,8 @@ def strategy_columns(
         seq_len=workload.seq_len,
         imbalance=workload.expert_imbalance,
         tensor=tensors[0].name,
-        deduplicated=np.array([s.expert.dispatcher == "deduplicated" for s in strategies]),
+        dispatcher=np.array([DISPATCHERS.index(s.expert.dispatcher) for s in strategies]),
+        ep_overlap=np.array([EXPERT_OVERLAPS.index(s.expert.overlap) for s in strategies]),
         weights_on_disk=np.array([s.offload.tier == "nvme" for s in strategies]),
         data_ranks=np.array([s.dp for s in strategies]) if workload.sequence_lengths else None,
     )

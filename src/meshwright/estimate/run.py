@@ -68,6 +68,8 @@ class PipelineColumns:
     """Per step and device."""
     transfer_s: Float[np.ndarray, "plans *hops"]
     """Latency of one boundary tensor between neighbouring workers, or behind each worker and chunk."""
+    alone_s: Float[np.ndarray, "plans workers"]
+    """Exchanges exposed in forwards and backwards that run without a partner, of those that hide beside one else."""
     waits_s: Float[np.ndarray, "plans"]
     """What workers wait for each other because micro-batches differ in attended pairs."""
     tied_s: Float[np.ndarray, "plans"]
@@ -104,7 +106,7 @@ def busy_s(columns: PipelineColumns) -> Float[np.ndarray, "plans workers"]:
     once_s = columns.forward_s + columns.backward_s
     if columns.recompute_s is not None:
         once_s = once_s + columns.recompute_s
-    return np.asarray((columns.runs * once_s).sum(axis=2))
+    return np.asarray((columns.runs * once_s).sum(axis=2) + columns.alone_s)
 
 
 def task_times(columns: PipelineColumns, *, transfers: bool = True) -> Times:

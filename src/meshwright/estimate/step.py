@@ -113,10 +113,11 @@ def run_pipeline(
             plans that are shown).
     """
     kept_bytes, in_flight = activations(columns)
+    later_s = columns.waits_s[:, None] + columns.alone_s.max(axis=1, keepdims=True)
     return RunPipeline(
         columns=columns,
-        end_s=run_s(columns) + columns.waits_s[:, None],
-        without_s=run_s(columns, transfers=False) + columns.waits_s[:, None] if transfers_apart else None,
+        end_s=run_s(columns) + later_s,
+        without_s=run_s(columns, transfers=False) + later_s if transfers_apart else None,
         busy=busy_s(columns),
         kept_bytes=kept_bytes,
         away_bytes=activations_away(columns),

@@ -42,9 +42,9 @@ OF_STRATEGY = (
     Unpriced("tensor.parameters", ((),), "no tensor strategy of the catalogue has parameters", "leave them out"),
     Unpriced(
         "expert.dispatcher",
-        ("alltoall", "deduplicated"),
-        "only all-to-all exchanges of tokens are priced, plain or with one copy of a token per domain",
-        "use alltoall or deduplicated",
+        ("alltoall", "allgather", "deduplicated"),
+        "exchanges of tokens are priced as all-to-alls, as gathers, or with one copy of a token per domain",
+        "use alltoall, allgather or deduplicated",
     ),
     Unpriced(
         "expert.expert_shards",

@@ -11,10 +11,13 @@ import numpy as np
 
 from meshwright.estimate import mixing
 from meshwright.estimate.attended import attended_pairs
+from meshwright.estimate.exchanges import LayerCompute, exposed_exchanges
+from meshwright.estimate.groups import Groups
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.sequences import dynamic_levels, fullest_pairs, lockstep_pairs, pairs_of_row, scored_pairs
 from meshwright.estimate.work_seconds import ModuleSeconds, Rows, WorkSeconds
-from meshwright.kernels import collectives, compute
+from meshwright.kernels import compute
+from meshwright.kernels.exchange import Routing
 from meshwright.kernels.overlap import exposed_s
 from meshwright.specs.operators import CoreAttention, Exchange, LayerWork, Linear, Scan, Scores, Vector
 from meshwright.specs.precision import Precision
@@ -23,7 +26,6 @@ from meshwright.specs.workload import Workload
 from meshwright.strategies import TENSORS, context, expert
 from meshwright.strategies.base import (
     Call,
-    Group,
     LocalGemm,
     StrategyColumns,
     local_units,
@@ -32,43 +34,6 @@ from meshwright.strategies.base import (
 
 # A tensor in 16 bits is read and its 8-bit copy written; the transposed copy, for gradients of weights, is not made.
 FROZEN_CAST = 3.0 / 4.0
-
-_COLLECTIVES = {
-    "all_gather": collectives.all_gather_s,
-    "reduce_scatter": collectives.reduce_scatter_s,
-    "all_reduce": collectives.all_reduce_s,
-    "send": collectives.point_to_point_s,
-}
-
-
-class Groups:
-    """The communication groups of strategy columns, and what a collective in them costs."""
-
-    def __init__(self, columns: StrategyColumns, hardware: Hardware) -> None:
-        one = np.ones(columns.rows, dtype=np.int64)
-        self._shapes: dict[str, Group] = {
-            **TENSORS[columns.tensor].groups(columns),
-            **context.context_groups(columns),
-            "etp": (one, columns.etp),
-            "ep": (columns.etp, columns.ep),
-        }
-        self._hardware = hardware
-        self._spans: dict[str, tuple[Rows | float, ...]] = {}
-
-    def seconds(self, call: Call) -> Rows | None:
-        """All seconds of a call, hidden or not; None where no row communicates."""
-        payload = np.asarray(call.payload_bytes, dtype=float)
-        if not payload.any():
-            return None
-        if call.group not in self._spans:
-            stride, size = self._shapes[call.group]
-            self._spans[call.group] = collectives.group_span(stride, size, self._hardware.domain_sizes)
-        inside = self._spans[call.group]
-        if call.kind == "all_to_all":
-            once = collectives.all_to_all_s(payload, inside=inside, rates=self._hardware.rates, copies=call.copies)
-        else:
-            once = _COLLECTIVES[call.kind](payload, inside=inside, rates=self._hardware.rates)
-        return np.asarray(once * call.repeats)
 
 
 def price_work(
@@ -109,7 +74,8 @@ class _Pricing:
         self.lockstep: tuple[Rows, Rows] = (self.zero, self.zero)
         self.uneven: tuple[Rows, Rows] = (self.zero, self.zero)
         self.tiles = {"loss": workload.loss_tiles, "mlp": workload.mlp_tiles}
-        self.expert_s = {"forward": self.zero, "input_gradient": self.zero}
+        self.beside = LayerCompute(columns.rows)
+        self.hidden = self.zero
 
     def _module(self) -> ModuleSeconds:
         return ModuleSeconds.nothing(self.columns.rows)
@@ -137,12 +103,8 @@ class _Pricing:
                 case Exchange():
                     exchanges.append((op, module))
         self.columns = own
-        for op, module in exchanges:
-            sent = self.precision.dispatched_bytes
-            calls = expert.exchange_calls(op, self.columns, work.top_k, self.activation_bytes, sent)
-            self.calls(calls, self.expert_s, module)
-            staged = self.columns.received(work.top_k) * (2 * op.width * self.activation_bytes)
-            self.transient = np.maximum(self.transient, staged * (self.columns.ep > 1))
+        if exchanges:
+            self.exchanges(exchanges, work)
         return WorkSeconds(
             forward=self.forward,
             backward=self.backward if work.reached else self._module(),
@@ -154,6 +116,7 @@ class _Pricing:
             frozen_dense_bytes=self.frozen_dense,
             frozen_expert_bytes=self.frozen_experts,
             transient_bytes=self.transient,
+            hidden_s=self.hidden,
             lockstep_s=self.lockstep,
             uneven_s=self.uneven,
         )
@@ -171,17 +134,44 @@ class _Pricing:
         self._add(module, forward, input_gradient, weight_gradient)
         phases = {"forward": forward, "input_gradient": input_gradient, "weight_gradient": weight_gradient}
         self.calls(local.calls, phases, module)
-        if local.expert:
-            self.expert_s = {
-                "forward": self.expert_s["forward"] + forward,
-                "input_gradient": self.expert_s["input_gradient"] + input_gradient + weight_gradient,
-            }
+        if local.expert or op.module == "shared_experts":
+            for phase, seconds in phases.items():
+                self.beside.add(self.beside.experts if local.expert else self.beside.shared, phase, seconds)
         self._hold(op, local)
         if quantised:
             self._cast(local, module, 1.0 if op.trained else FROZEN_CAST)
         self._count(module, 2.0 * local.m * local.n * local.k * local.groups)
         moved = m * local.groups * (local.n + local.k) * self.activation_bytes
         self.transient = np.maximum(self.transient, moved)
+
+    def exchanges(self, exchanges: list[tuple[Exchange, ModuleSeconds]], work: LayerWork) -> None:
+        """Dispatch and combine: chunks of them beside the experts, or whole ones beside what the strategy says."""
+        groups, chosen = work.router_groups
+        routing = Routing(copies=work.top_k, groups=groups, chosen=chosen)
+        own = self.columns
+        experts = {phase: self.beside.of(self.beside.experts, phase) for phase in ("forward", "input_gradient")}
+        experts["input_gradient"] = experts["input_gradient"] + self.beside.of(self.beside.experts, "weight_gradient")
+        alone: dict[tuple[str, str], Rows] = {}
+        modules: dict[tuple[str, str], ModuleSeconds] = {}
+        for op, module in exchanges:
+            sent = self.precision.dispatched_bytes
+            calls = expert.exchange_calls(op, own, routing, self.activation_bytes, sent)
+            for call in calls:
+                found = self.call_s(call, experts)
+                if found is not None:
+                    place = (op.direction, call.phase)
+                    alone[place] = alone.get(place, self.zero) + found
+                    modules[place] = module
+                    self._issue(call, module)
+            staged = own.received(work.top_k) * (2 * op.width * self.activation_bytes)
+            self.transient = np.maximum(self.transient, staged * (own.ep > 1))
+        whole = self.forward.compute_s, self.backward.compute_s
+        exposed = exposed_exchanges(alone, self.beside, whole, own, self.hardware)
+        paired = own.overlaps("paired", "paired-wgrad")
+        for (direction, phase), seconds in exposed.items():
+            self._expose(phase, "ep_s", seconds, modules[direction, phase])
+            if paired is not None:
+                self.hidden = self.hidden + (alone[direction, phase] - seconds) * paired
 
     def _weight_gradient(self, local: LocalGemm, tiles: int, *, quantised: bool) -> Rows:
         # Gradients of weights are added to what is there: read and written.
@@ -354,23 +344,34 @@ class _Pricing:
             share: part of the tokens that takes part.
         """
         for call in calls:
-            seconds = (groups or self.groups).seconds(call)
-            if seconds is None:
-                continue
-            if call.beside is None:
-                exposed = seconds
-            else:
-                beside = phases.get(call.beside, self.zero) * call.beside_share
-                hidden = seconds * (1.0 - call.head_share)
-                slowdown = self.hardware.efficiency.overlap_slowdown
-                late = 1.0 - self.hardware.software.overlap
-                exposed = seconds * call.head_share + hidden * late + exposed_s(hidden * (1.0 - late), beside, slowdown)
-            exposed = exposed * share
-            issued = np.greater(call.payload_bytes, 0) * np.minimum(call.repeats, 8.0) * np.greater(share, 0)
-            target = self.forward if call.phase == "forward" else self.backward
-            target.operators = target.operators + issued
-            name = f"{call.category}_s"
-            setattr(target, name, getattr(target, name) + exposed)
-            if call.phase == "forward":
-                setattr(module, name, getattr(module, name) + exposed)
-                module.operators = module.operators + issued
+            exposed = self.call_s(call, phases, groups)
+            if exposed is not None:
+                self._expose(call.phase, f"{call.category}_s", exposed * share, module)
+                self._issue(call, module, share)
+
+    def call_s(self, call: Call, phases: dict[str, Rows], groups: Groups | None = None) -> Rows | None:
+        """Exposed seconds of a call beside compute of its operator; None where no row communicates."""
+        seconds = (groups or self.groups).seconds(call)
+        if seconds is None or call.beside is None:
+            return seconds
+        beside = phases.get(call.beside, self.zero) * call.beside_share
+        hidden = seconds * (1.0 - call.head_share)
+        slowdown = self.hardware.efficiency.overlap_slowdown
+        late = 1.0 - self.hardware.software.overlap
+        rest = exposed_s(hidden * (1.0 - late), beside, slowdown)
+        return np.asarray(seconds * call.head_share + hidden * late + rest)
+
+    def _expose(self, phase: str, name: str, seconds: Rows, module: ModuleSeconds) -> None:
+        """Add exposed seconds to a phase, and to the module that recompute may repeat."""
+        target = self.forward if phase == "forward" else self.backward
+        setattr(target, name, getattr(target, name) + seconds)
+        if phase == "forward":
+            setattr(module, name, getattr(module, name) + seconds)
+
+    def _issue(self, call: Call, module: ModuleSeconds, share: Rows | float = 1.0) -> None:
+        """Count the operators that the host issues for a call."""
+        issued = np.greater(call.payload_bytes, 0) * np.minimum(call.repeats, 8.0) * np.greater(share, 0)
+        target = self.forward if call.phase == "forward" else self.backward
+        target.operators = target.operators + issued
+        if call.phase == "forward":
+            module.operators = module.operators + issued

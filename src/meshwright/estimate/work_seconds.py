@@ -50,6 +50,9 @@ class WorkSeconds:
     frozen_expert_bytes: Rows
     transient_bytes: Rows
     """Working memory of the largest operator, forward or backward."""
+    hidden_s: Rows
+    """Of exchanges that run beside another micro-batch: what is exposed, too, forward and backward together, where a
+    forward or a backward has no partner."""
     lockstep_s: tuple[Rows, Rows]
     """Waiting for the rank with most attended pairs, forward and backward, where ranks go layer by layer."""
     uneven_s: tuple[Rows, Rows]

@@ -181,25 +181,18 @@ def all_reduce_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) -
     return _lines(base_s, algorithms)
 
 
-def all_to_all_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates], copies: Column = 1.0) -> Lines:
+def all_to_all_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) -> Lines:
     """Every rank sends S/n to every rank: direct, or level by level.
 
     Direct: a message per peer; the traffic to the h - g peers of each level runs on that level's own links at the same
     time: sum of (h-g) a + max of (h-g)/n S / B. Level by level: what leaves a domain is gathered inside it first, so
     n - 1 messages become fewer, longer ones, and most bytes pass every level: sum of (m-1) a + (m-1)/m S / B.
-
-    With k copies of each token, to k ranks at random, that enter each of M domains once and are copied inside:
-    M (1 - (1 - 1/M)^k) / k of the bytes cross between domains.
-
-    Source: DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 3.2.2 (dispatch by node, then inside).
     """
     latency_s: Seconds = 0.0
     slowest_s_per_byte: Seconds = 0.0
-    for depth, (below, here, level) in enumerate(zip((1, *inside), inside, rates, strict=False)):
+    for below, here, level in zip((1, *inside), inside, rates, strict=False):
         latency_s = latency_s + (here - below) * level.latency_s
-        domains = inside[-1] / below
-        entered = domains * (1 - (1 - 1 / domains) ** copies) / copies if depth else 1.0
-        share = (here - below) / inside[-1] * entered
+        share = (here - below) / inside[-1]
         slowest_s_per_byte = np.maximum(slowest_s_per_byte, share / level.reached_bytes_per_s(here - below))
     levels = _by_level(direct_all_to_all_s, inside, rates, parted=False)
     *_, base_s = _flat_ring(inside, rates)
@@ -246,11 +239,9 @@ def all_reduce_s(payload_bytes: Column, *, inside: Sequence[Column], rates: Sequ
     return all_reduce_lines(inside=inside, rates=rates).seconds(payload_bytes)
 
 
-def all_to_all_s(
-    payload_bytes: Column, *, inside: Sequence[Column], rates: Sequence[LevelRates], copies: Column = 1.0
-) -> Seconds:
+def all_to_all_s(payload_bytes: Column, *, inside: Sequence[Column], rates: Sequence[LevelRates]) -> Seconds:
     """Seconds per row of the fastest all-to-all of S; see `all_to_all_lines`."""
-    return all_to_all_lines(inside=inside, rates=rates, copies=copies).seconds(payload_bytes)
+    return all_to_all_lines(inside=inside, rates=rates).seconds(payload_bytes)
 
 
 def point_to_point_s(payload_bytes: Column, *, inside: Sequence[Column], rates: Sequence[LevelRates]) -> Seconds:

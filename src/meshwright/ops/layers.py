@@ -75,6 +75,7 @@ def layer_work(
         input_width=hidden * layer.residuals,
         top_k=layer.mlp.visited_experts,
         experts=layer.mlp.routed_experts,
+        router_groups=layer.mlp.router_groups,
         tokens=tokens,
         wide=layer.wide,
     )

@@ -68,6 +68,8 @@ class Schedule(ABC):
     """Whether a step drains the pipeline; without a flush, steps follow each other and share fill and drain."""
     updates_each: ClassVar[bool] = False
     """Whether the weights are updated behind every micro-batch instead of once per step."""
+    pairs: ClassVar[bool] = False
+    """Whether forwards run together with backwards of other micro-batches, so that each hides what the other sends."""
     shadows: ClassVar[bool] = False
     """Whether each worker holds the next one's stage too and runs its forward as task X."""
     weight_passes: ClassVar[int] = 0
@@ -327,6 +329,26 @@ class Schedule(ABC):
     def sections(self) -> int:
         """Parts that each micro-batch is cut into along its sequence; a task runs one of them."""
         return 1
+
+    def unpaired(self, p: int, m: int, v: int) -> int | None:
+        """Forwards, and as many backwards, that run without a partner where tasks of two micro-batches run together.
+
+        Counted along the longest way through a step, in tasks of a chunk; None where forwards and backwards cannot run
+        together. A worker alone pairs each forward but the first with the backward before it.
+
+        Args:
+            p: workers.
+            m: micro-batches per step.
+            v: chunks per worker.
+        """
+        if p == 1:
+            return min(m, 1)
+        if not self.pairs:
+            return None
+        table = self.table(p, self._shortened(p, m, v), v)
+        fused = np.zeros(table.tasks, dtype=bool) if table.fused is None else table.fused
+        alone = (table.kind == Kind.F) & ~fused & ~np.append(fused[1:], False)
+        return int(np.bincount(table.worker[alone], minlength=p).max())
 
     def parked(self, p: int, m: int) -> Int[np.ndarray, "workers 2"]:
         """Most activations of its own that each worker keeps, and those of worker p - 1 - r that lie on worker r.

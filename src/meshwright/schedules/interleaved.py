@@ -48,6 +48,10 @@ class Interleaved(Schedule):
         """Each group repeats the one before."""
         return self.group or p
 
+    def unpaired(self, p: int, m: int, v: int) -> int | None:
+        """(p - 1) + (v - 1) g + 1: the way to the last worker, its warm-up, and one forward more for the first pair."""
+        return min(p + (v - 1) * (self.group or p), m * v)
+
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
         g = self.group or p
         found = []

@@ -126,6 +126,9 @@ def plan_of(row: PlanRow, layers: Sequence[int]) -> ExecutionPlan:
         )
     if problems:
         raise InputError(problems, code="MW211")
+    schedule = schedule_named(row.schedule)
+    if schedule.pairs and row.ep > 1 and row.ep_overlap == "none":
+        row = replace(row, ep_overlap="paired-wgrad")
     strategies: list[LayerStrategy] = []
     numbers: dict[bool, int] = {}
 
@@ -151,7 +154,6 @@ def plan_of(row: PlanRow, layers: Sequence[int]) -> ExecutionPlan:
             copy=copy,
         )
 
-    schedule = schedule_named(row.schedule)
     placed = stages_held(schedule, row.pp, row.vpp)
     per_worker = row.tp * row.cp_degree * row.dp
     workers = []

@@ -221,6 +221,8 @@ class LayerWork:
     top_k: float = 0
     """Copies of a token that go to experts."""
     experts: int = 0
+    router_groups: tuple[int, int] = (0, 0)
+    """Groups of experts, and those of them in which a token has any; zeros where the router knows no groups."""
     wide: bool = False
     """Whether its products run in the format of activations whatever the recipe's."""
     reached: bool = True

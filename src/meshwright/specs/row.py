@@ -11,8 +11,11 @@ from typing import Any
 
 from meshwright.errors import InputError, Problem, nearest
 from meshwright.specs.strategy import (
+    RECOMPUTE_MODULES,
     ContextParallel,
     DataParallel,
+    Dispatcher,
+    ExpertOverlap,
     ExpertParallel,
     LayerStrategy,
     Offload,
@@ -26,6 +29,14 @@ from meshwright.specs.strategy import (
 SHARDINGS = ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep", "hsdp")
 OFFLOAD_LETTERS = {"w": "weights", "a": "activations", "o": "optimizer", "g": "gradients"}
 """Letters of `off-waog`, and the states that they move."""
+EXPERT_TOKENS: dict[str, tuple[str, str]] = {
+    "epdedup": ("dispatcher", "deduplicated"),
+    "epag": ("dispatcher", "allgather"),
+    "epov-shared": ("ep_overlap", "shared"),
+    "epov": ("ep_overlap", "paired"),
+    "epov-wgrad": ("ep_overlap", "paired-wgrad"),
+}
+"""How tokens reach their experts, and what runs beside: tokens with the field and the value that they state."""
 RECOMPUTES = ("none", "sel", "full", "block", "uni")
 
 
@@ -44,6 +55,8 @@ class PlanRow:
     vpp: int = 1
     ep: int = 1
     etp: int = 1
+    dispatcher: Dispatcher = "alltoall"
+    ep_overlap: ExpertOverlap = "none"
     dp: int = 1
     sharding: str = "z0"
     shard_group: int = 0
@@ -54,6 +67,8 @@ class PlanRow:
     recompute: str = "none"
     recompute_layers: int = 0
     """K of `block` (first K layers of each chunk) and `uni` (groups of K)."""
+    recompute_modules: tuple[str, ...] = ("core_attn",)
+    """What `sel` makes again."""
     offload: str = ""
     """Letters of what is offloaded: w, a, o, g; behind them `-nvme` and `-dpu`, as in `waog-nvme`."""
     dp_overlap: bool = True
@@ -97,6 +112,7 @@ class PlanRow:
         if self.cp_degree > 1:
             tokens.append(_format_cp(self.cp))
         tokens += [f"{name}{degree}" for name in ("pp", "vpp", "ep", "etp") if (degree := getattr(self, name)) > 1]
+        tokens += [token for token, stated in EXPERT_TOKENS.items() if getattr(self, stated[0]) == stated[1]]
         tokens.append(f"dp{self.dp}")
         if self.sharding == "hsdp":
             tokens.append(f"hsdp{self.shard_group}")
@@ -108,7 +124,7 @@ class PlanRow:
         if self.recompute in ("block", "uni"):
             tokens.append(f"rc-{self.recompute}{self.recompute_layers}")
         elif self.recompute != "none":
-            tokens.append(f"rc-{self.recompute}")
+            tokens.append("-".join(("rc", self.recompute, *self._listed_modules)))
         if self.offload:
             tokens.append(f"off-{self.offload}")
         if self.tp > 1 and self.tp_overlap == "ring":
@@ -124,7 +140,7 @@ class PlanRow:
         elif self.recompute == "uni":
             recompute = Recompute(kind="grouped", group=self.recompute_layers)
         elif self.recompute == "sel":
-            recompute = Recompute(kind="selective", modules=("core_attn",))
+            recompute = Recompute(kind="selective", modules=self.recompute_modules)
         else:
             recompute = Recompute(kind="full" if self.recompute == "full" else "none")
         tensor: Tensor = Tensor1D(degree=self.tp, sequence_parallel=self.sp, overlap=self.tp_overlap)
@@ -133,11 +149,16 @@ class PlanRow:
         return LayerStrategy(
             tensor=tensor,
             context=tuple(ContextParallel(kind=kind, degree=degree) for kind, degree in self.cp),
-            expert=ExpertParallel(ep=self.ep, etp=self.etp),
+            expert=ExpertParallel(ep=self.ep, etp=self.etp, dispatcher=self.dispatcher, overlap=self.ep_overlap),
             data=self.data(),
             recompute=recompute,
             offload=offload_of(self.offload),
         )
+
+    @property
+    def _listed_modules(self) -> tuple[str, ...]:
+        """Modules behind `rc-sel`; none for core attention alone."""
+        return self.recompute_modules if self.recompute == "sel" and self.recompute_modules != ("core_attn",) else ()
 
     def data(self) -> DataParallel:
         """The data-parallel record of the row.
@@ -205,13 +226,16 @@ _TENSOR = re.compile(r"^tp([0-9]{1,9})-([a-z0-9][a-z0-9.-]{0,30})$")
 _CP = re.compile(r"^cp([0-9]{1,9})(?:-([a-z0-9]{1,60}))?$")
 _LEVEL = re.compile(r"^([a-z0-9]*[a-z])([0-9]{1,9})$")
 _RECOMPUTE = re.compile(r"^rc-(none|sel|full|block([0-9]{1,9})|uni([0-9]{1,9}))$")
+_MODULES = re.compile(rf"^rc-sel((?:-(?:{'|'.join(RECOMPUTE_MODULES)}))+)$")
 _HSDP = re.compile(r"^hsdp([0-9]{1,9})$")
 _OFFLOAD = re.compile(r"^off-([waog]{1,4})(-nvme)?(-dpu)?$")
 _WORDS = ("nosp", "tpov", "nodpov", "z0", "z1", "z2", "z3", "fsdp", "fsdp-keep")
 _EXAMPLES = (
     *_WORDS,
+    *EXPERT_TOKENS,
     "rc-none",
     "rc-sel",
+    "rc-sel-moe_act",
     "rc-full",
     "rc-block4",
     "rc-uni4",
@@ -261,6 +285,9 @@ def parse_row(text: str, *, devices: int, global_batch: int, schedules: tuple[st
             put("recompute", re.sub(r"\d+$", "", match[1]), token)
             if match[2] or match[3]:
                 fields["recompute_layers"] = int(match[2] or match[3])
+        elif match := _MODULES.match(token):
+            put("recompute", "sel", token)
+            fields["recompute_modules"] = tuple(dict.fromkeys(match[1][1:].split("-")))
         elif match := _HSDP.match(token):
             put("sharding", "hsdp", token)
             fields["shard_group"] = int(match[1])
@@ -270,6 +297,8 @@ def parse_row(text: str, *, devices: int, global_batch: int, schedules: tuple[st
             problems += offload_problems(fields["offload"], f"plan {text!r}: ")
         elif token in SHARDINGS[:-1]:
             put("sharding", token, token)
+        elif token in EXPERT_TOKENS:
+            put(*EXPERT_TOKENS[token], token)
         elif token == "nosp":
             put("sp", False, token)
         elif token == "tpov":

@@ -55,6 +55,8 @@ def row_from(found: Homogeneous, *, gbs: int) -> PlanRow | None:
         vpp=found.vpp,
         ep=strategy.expert.ep,
         etp=strategy.expert.etp,
+        dispatcher=strategy.expert.dispatcher,
+        ep_overlap=strategy.expert.overlap,
         dp=strategy.dp,
         sharding=sharding,
         shard_group=group,
@@ -63,6 +65,7 @@ def row_from(found: Homogeneous, *, gbs: int) -> PlanRow | None:
         schedule=found.pipeline.schedule.token,
         recompute=recompute,
         recompute_layers=count,
+        recompute_modules=strategy.recompute.modules if recompute == "sel" else ("core_attn",),
         offload=offload_token(strategy.offload),
         dp_overlap=strategy.data.overlap,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from meshwright.specs.by_kind import BY_KIND
 from meshwright.specs.check import Check
@@ -16,6 +16,12 @@ from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.precision import Precision
 
 TensorOverlap = Literal["none", "bulk", "ring"]
+ExpertOverlap = Literal["none", "shared", "paired", "paired-wgrad"]
+Dispatcher = Literal["alltoall", "allgather", "hierarchical", "deduplicated", "move-experts"]
+
+
+EXPERT_OVERLAPS: tuple[ExpertOverlap, ...] = get_args(ExpertOverlap)
+DISPATCHERS: tuple[Dispatcher, ...] = get_args(Dispatcher)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,13 +119,19 @@ class ExpertParallel:
     ep: int = 1
     etp: int = 1
     """Tensor degree inside an expert."""
-    dispatcher: Literal["alltoall", "allgather", "hierarchical", "deduplicated", "move-experts"] = "alltoall"
+    dispatcher: Dispatcher = "alltoall"
+    """`alltoall` sends every copy of a token to its expert; `allgather` gives all tokens to all ranks; `deduplicated`
+    sends a token once to a domain and there once to a rank (DeepEP, HybridEP)."""
     capacity_factor: float | None = None
     """None drops no token."""
     expert_shards: int = 1
     """Expert-data shards the experts' own parameters are gathered from (Tutel's r = 0, FSDP experts)."""
     overlap_degree: int = 1
     """Chunks in which dispatch, experts and combine are pipelined."""
+    overlap: ExpertOverlap = "none"
+    """`shared`: exchanges run beside the shared experts; `paired`: a forward and the backward of another micro-batch
+    run together, each beside the exchanges of the other (combined 1F1B, DualPipe); `paired-wgrad`: likewise, with
+    gradients of weights put off until an exchange has nothing else beside it."""
     shadowed: int = 0
     """Hot experts copied to every rank (FasterMoE)."""
     placement: tuple[int, ...] = ()
@@ -137,6 +149,8 @@ class ExpertParallel:
         check = Check("expert")
         for name in ("ep", "etp", "overlap_degree", "expert_shards"):
             check.whole(name, getattr(self, name))
+        check.one_of("overlap", self.overlap, EXPERT_OVERLAPS)
+        check.one_of("dispatcher", self.dispatcher, DISPATCHERS)
         if self.capacity_factor is not None:
             check.positive("capacity_factor", self.capacity_factor)
         check.done()

@@ -15,10 +15,11 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from meshwright.kernels.exchange import Routing
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear, Region, StreamTokens, Vector
-from meshwright.specs.strategy import TensorOverlap
+from meshwright.specs.strategy import DISPATCHERS, EXPERT_OVERLAPS, Dispatcher, ExpertOverlap, TensorOverlap
 
 Column = Float[np.ndarray, "rows"] | Int[np.ndarray, "rows"] | float
 """A number per row, or one for all rows."""
@@ -29,6 +30,9 @@ Kind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send
 
 OVERLAPS: tuple[TensorOverlap, ...] = ("none", "bulk", "ring")
 """Codes of `StrategyColumns.tp_overlap`."""
+
+BEST_OVERLAP = len(EXPERT_OVERLAPS)
+"""Code of `StrategyColumns.ep_overlap`: as little of exchanges exposed as any compute could leave, for bounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +61,10 @@ class StrategyColumns:
     """Tokens of the fullest expert rank over the mean."""
     tensor: str = "1d"
     """Tensor strategy of all rows, by its name in `TENSORS`."""
-    deduplicated: Bool[np.ndarray, "rows"] | None = None
-    """Tokens enter a domain once however many of its experts they visit; None where no row does."""
+    dispatcher: Int[np.ndarray, "rows"] | None = None
+    """Index into DISPATCHERS; None where every row exchanges all copies of its tokens."""
+    ep_overlap: Int[np.ndarray, "rows"] | None = None
+    """Index into EXPERT_OVERLAPS, or BEST_OVERLAP; None where nothing runs beside any exchange."""
     weights_on_disk: Bool[np.ndarray, "rows"] | None = None
     """Weights that are away are on disks, not in host memory; None where no row's are."""
     data_ranks: Int[np.ndarray, "rows"] | None = None
@@ -115,6 +121,19 @@ class StrategyColumns:
         load = np.where(np.isnan(self.capacity), self.imbalance, self.capacity)
         return self.sequence_tokens * top_k * load * self.etp
 
+    def dispatches(self, how: Dispatcher) -> Bool[np.ndarray, "rows"] | None:
+        """Rows with this dispatcher, None where no row has it."""
+        code = DISPATCHERS.index(how)
+        found = None if self.dispatcher is None else self.dispatcher == code
+        return None if found is None or not found.any() else found
+
+    def overlaps(self, *how: ExpertOverlap) -> Bool[np.ndarray, "rows"] | None:
+        """Rows whose exchanges overlap in one of these ways, None where none do."""
+        found = (
+            None if self.ep_overlap is None else np.isin(self.ep_overlap, [EXPERT_OVERLAPS.index(one) for one in how])
+        )
+        return None if found is None or not found.any() else found
+
     def take(self, index: Int[np.ndarray, "picked"]) -> StrategyColumns:
         """The rows of this index."""
         columns = {
@@ -136,8 +155,10 @@ class Call:
     """Name of a communication group: `ep`, `etp`, one of the tensor strategy, or `cp_` and a kind of context."""
     payload_bytes: Column
     """S of kernels.collectives, per row."""
-    copies: Column = 1.0
-    """Of each token in an all-to-all that sends one of them to a domain and lets it copy."""
+    once: Bool[np.ndarray, "rows"] | None = None
+    """Rows of an all-to-all of tokens in which one copy of a token enters a domain, and there a rank."""
+    routing: Routing | None = None
+    """How the copies of a token are spread, where some rows send one."""
     repeats: Column = 1.0
     beside: Phase | None = None
     """The compute of the same operator that may hide it; None exposes it."""

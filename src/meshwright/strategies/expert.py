@@ -11,8 +11,9 @@ from typing import Literal
 
 import numpy as np
 
+from meshwright.kernels.exchange import Routing
 from meshwright.specs.operators import Exchange, Linear
-from meshwright.strategies.base import Call, Column, LocalGemm, Phase, StrategyColumns, full_width, local_width
+from meshwright.strategies.base import Call, Column, Kind, LocalGemm, Phase, StrategyColumns, full_width, local_width
 
 
 def shard_experts(op: Linear, columns: StrategyColumns, top_k: float) -> LocalGemm:
@@ -42,25 +43,30 @@ def shard_experts(op: Linear, columns: StrategyColumns, top_k: float) -> LocalGe
 
 
 def exchange_calls(
-    op: Exchange, columns: StrategyColumns, top_k: float, activation_bytes: float, dispatched_bytes: float | None = None
+    op: Exchange,
+    columns: StrategyColumns,
+    routing: Routing,
+    activation_bytes: float,
+    dispatched_bytes: float | None = None,
 ) -> tuple[Call, ...]:
     """The collectives that bring tokens to experts or back, forward and backward.
 
     Args:
         op: the exchange.
         columns: strategies, one per row.
-        top_k: experts a token visits.
+        routing: experts of a token.
         activation_bytes: per element sent.
         dispatched_bytes: per element on its way to an expert: tokens forward, gradients of results backward; as the
             rest by default. Sums of what experts give back stay in the format of the activations.
 
     Returns:
         An all-to-all of T k h bytes per rank over ep, and over etp a gather before (scatter after) the experts.
-        With a deduplicating dispatcher a token enters each domain once.
+        With a deduplicating dispatcher a token enters each domain, and there each rank, once; with one that gathers,
+        all ranks of ep get all tokens, and sums of their results are scattered.
         Pipelined in c chunks, all but 1/c of the exchange hides behind the experts.
     """
-    elements = columns.received(top_k) / columns.etp * op.width
-    copies = 1.0 if columns.deduplicated is None else np.where(columns.deduplicated, float(top_k), 1.0)
+    elements = columns.received(routing.copies) / columns.etp * op.width
+    gathers, once = columns.dispatches("allgather"), columns.dispatches("deduplicated")
     calls: tuple[Call, ...] = ()
     phases: tuple[tuple[Literal["forward", "backward"], Phase], ...] = (
         ("forward", "forward"),
@@ -68,26 +74,33 @@ def exchange_calls(
     )
     for phase, compute in phases:
         gather = (op.direction == "dispatch") == (phase == "forward")
-        per_rank = elements * (dispatched_bytes or activation_bytes if gather else activation_bytes)
+        element = dispatched_bytes or activation_bytes if gather else activation_bytes
+        per_rank = elements * element
+        exchanged = per_rank * (columns.ep > 1)
+        kind: Kind = "all_gather" if gather else "reduce_scatter"
         calls += (
             Call(
                 kind="all_to_all",
                 category="ep",
                 phase=phase,
                 group="ep",
-                payload_bytes=per_rank * (columns.ep > 1),
-                copies=copies,
+                payload_bytes=exchanged if gathers is None else exchanged * ~gathers,
+                once=once,
+                routing=routing,
                 beside=compute,
                 # Dispatch and combine share the experts' time.
                 beside_share=np.where(columns.ep_chunks > 1, 0.5, 0.0),
                 head_share=1.0 / columns.ep_chunks,
             ),
             Call(
-                kind="all_gather" if gather else "reduce_scatter",
+                kind=kind,
                 category="ep",
                 phase=phase,
                 group="etp",
                 payload_bytes=per_rank * columns.etp * (columns.etp > 1),
             ),
         )
+        if gathers is not None:
+            whole = columns.sequence_tokens * columns.ep * (op.width * element) * (columns.ep > 1) * gathers
+            calls += (Call(kind=kind, category="ep", phase=phase, group="ep", payload_bytes=whole),)
     return calls

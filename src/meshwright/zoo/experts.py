@@ -138,7 +138,7 @@ def experts(
         own = {name.removeprefix("shared_"): matrix for name, matrix in weights.items() if name.startswith("shared_")}
         shared = mlp(own, x)
         y = y + (jax.nn.sigmoid(x @ weights["shared_mix"]) * shared if spec.shared_gate else shared)
-    chosen = jax.nn.one_hot(jax.lax.top_k(shares, spec.top_k)[1], spec.experts, dtype=shares.dtype).sum(2)
+    chosen = jax.nn.one_hot(_chosen(spec, shares)[1], spec.experts, dtype=shares.dtype).sum(2)
     balance = spec.experts / spec.top_k * (chosen.mean(1) * shares.mean(1)).sum(-1).mean()
     return y, balance
 
@@ -151,13 +151,27 @@ def routed(spec: MoeMlp, weights: Weights, x: jax.Array) -> jax.Array:
         weights: of `expert_weights`.
         x: [samples, length, hidden].
     """
-    return jax.lax.top_k(_shares(weights, x), spec.top_k)[1]
+    return _chosen(spec, _shares(weights, x))[1]
 
 
 def _shares(weights: Weights, x: jax.Array) -> jax.Array:
     """Probabilities of the router [samples, length, experts], in at least float32."""
     logits = x @ weights["router"] + weights.get("router_bias", 0.0)
     return jax.nn.softmax(logits.astype(jnp.promote_types(x.dtype, jnp.float32)), axis=-1)
+
+
+def _chosen(spec: MoeMlp, shares: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The top k of the router's probabilities and their experts: of all, or of those groups whose best two have most.
+
+    Source: DeepSeek-AI, DeepSeek-V3 technical report (arXiv 2412.19437), 2024-12, section 2.1.2.
+    """
+    if not spec.groups:
+        return jax.lax.top_k(shares, spec.top_k)
+    grouped = shares.reshape(*shares.shape[:-1], spec.groups, -1)
+    best = jax.lax.top_k(grouped, min(2, grouped.shape[-1]))[0].sum(-1)
+    kept = jax.nn.one_hot(jax.lax.top_k(best, spec.groups_per_token)[1], spec.groups).sum(-2)
+    open_ = jnp.where(kept[..., None] > 0, grouped, -1.0).reshape(shares.shape)
+    return jax.lax.top_k(open_, spec.top_k)
 
 
 def _room(spec: MoeMlp, length: int, factor: float | None) -> int:
@@ -167,7 +181,7 @@ def _room(spec: MoeMlp, length: int, factor: float | None) -> int:
 
 def _routes(spec: MoeMlp, shares: jax.Array, room: int) -> tuple[jax.Array, jax.Array]:
     """One-hot [samples, length, experts, room] that sends tokens, and the same with weights that takes results."""
-    weight, index = jax.lax.top_k(shares, spec.top_k)
+    weight, index = _chosen(spec, shares)
     weight = weight / weight.sum(-1, keepdims=True)
     chosen = jax.nn.one_hot(index, spec.experts, dtype=jnp.int32)
     # Seats go by position: whether a token is dropped depends on no later one.

@@ -108,8 +108,11 @@ def _experts(fields: Fields, experts: int, *, gated: bool, any_: bool) -> MoeMlp
     count = fields.maybe("n_shared_experts", low=0, high=1024)
     shared = stated if stated is not None else (count or 0) * width
     nothing = fields.whole("zero_expert_num", low=0, default=0)
+    groups, chosen = _router_groups(fields, experts)
     return MoeMlp(
         experts=experts,
+        groups=groups,
+        groups_per_token=chosen,
         top_k=fields.top_k(experts + nothing),
         ffn_hidden=width,
         gated=gated,
@@ -120,6 +123,17 @@ def _experts(fields: Fields, experts: int, *, gated: bool, any_: bool) -> MoeMlp
         latent=fields.maybe("moe_latent_size", low=0) or 0,
         null_experts=nothing,
     )
+
+
+def _router_groups(fields: Fields, experts: int) -> tuple[int, int]:
+    """Groups of experts, and those of them in which a token has any; zeros where all are open to all tokens."""
+    groups, chosen = fields.maybe("n_group"), fields.maybe("topk_group")
+    if not groups or not chosen or fields.raw("topk_method") == "greedy" or chosen >= groups:
+        return 0, 0
+    if experts % groups:
+        fields.problem("n_group", groups, f"must divide the {experts} experts")
+        return 0, 0
+    return groups, chosen
 
 
 def _where(fields: Fields, layers: int) -> list[bool]:

@@ -38,7 +38,7 @@ _HARMLESS_WORDS = (
     " rescale_embeddings norm_type normalization use_rmsnorm layer_norm_elementwise_affine add_bos_token add_eos_token"
     " use_bidirectional_attention attention_value_scale norm_reduction_force_float32 embedding_fraction causal"
     # Routing: which experts, not how many or how wide.
-    " norm_topk_prob topk_group n_group num_expert_group topk_method scoring_func moe_layernorm routed_scaling_factor"
+    " norm_topk_prob num_expert_group topk_method scoring_func moe_layernorm routed_scaling_factor"
     " route_scale router_scaling_factor moe_router_scaling_factor moe_routed_scaling_factor expert_selection_fn"
     " enable_moe_fp32_combine moe_norm_min moe_gate_act moe_renormalize norm_topk_prob moe_group_balance seq_aux"
     " use_routing_bias use_moe_router_bias use_expert_bias moe_router_enable_expert_bias n_hash_layers num_hash_layers"

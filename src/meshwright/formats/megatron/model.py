@@ -166,6 +166,8 @@ def _mlp_flags(model: ModelSpec) -> Flags:
         ("--moe-ffn-hidden-size", str(moe.ffn_hidden)),
         ("--moe-grouped-gemm", ""),
     ]
+    if moe.groups:
+        flags += [("--moe-router-num-groups", str(moe.groups)), ("--moe-router-group-topk", str(moe.groups_per_token))]
     if not all(pattern):
         flags.append(("--moe-layer-freq", _write_pattern(pattern)))
     if moe.shared_ffn_hidden:
@@ -275,6 +277,7 @@ def model_facts(model: ModelSpec) -> dict[str, Any]:
             "top_k": moe.top_k,
             "expert_ffn_hidden": moe.ffn_hidden,
             "shared_ffn_hidden": moe.shared_ffn_hidden,
+            "router_groups": moe.router_groups,
             "moe_layers": [isinstance(each.mlp, MoeMlp) for each in model.layers()],
         }
     if isinstance(attention, LatentAttention):
@@ -321,6 +324,7 @@ def read_facts(values: Values) -> tuple[dict[str, Any], list[Problem]]:
             "top_k": values.whole("--moe-router-topk", 2),
             "expert_ffn_hidden": values.whole("--moe-ffn-hidden-size", facts["ffn_hidden"]),
             "shared_ffn_hidden": values.whole("--moe-shared-expert-intermediate-size"),
+            "router_groups": (values.whole("--moe-router-num-groups"), values.whole("--moe-router-group-topk")),
             "moe_layers": _layer_pattern(values, "--moe-layer-freq", layers, problems) or [True] * layers,
         }
     if values.has("--multi-latent-attention"):

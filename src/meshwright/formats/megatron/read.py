@@ -16,14 +16,13 @@ from meshwright.formats.megatron.options import Values, read_options
 from meshwright.formats.megatron.precision import read_precision
 from meshwright.formats.megatron.shell import Script, read_script
 from meshwright.specs.row import PlanRow, default_schedule
-from meshwright.specs.strategy import RECOMPUTE_MODULES
+from meshwright.specs.strategy import RECOMPUTE_MODULES, Dispatcher, ExpertOverlap
 
 _RECOMPUTE = {"full": "full", "selective": "sel"}
 _ZERO_OF_STRATEGY = {"no_shard": "z0", "optim": "z1", "optim_grads": "z2", "optim_grads_params": "fsdp"}
 _WITHOUT_A_ROW = (
     ("--use-tp-pp-dp-mapping", "pipeline ranks between tensor and data ranks", "leave it out"),
     ("--hybrid-context-parallel", "context groups that change with the sequence", "use --context-parallel-size alone"),
-    ("--overlap-moe-expert-parallel-comm", "experts' exchange beside another micro-batch", "leave it out"),
     ("--rampup-batch-size", "a batch that grows", "plan the final batch"),
     ("--cpu-offloading-num-layers", "offloading whole layers", "use --fine-grained-activation-offloading"),
     ("--distribute-saved-activations", "kept inputs spread over tensor ranks", "use --sequence-parallel"),
@@ -182,6 +181,7 @@ def _row(values: Values, devices: int | None, problems: list[Problem]) -> PlanRo
         why = "it needs sequence parallelism"
         problems.append(Problem(what="--tp-comm-overlap is given", why=why, field="--tp-comm-overlap"))
     sharding, group = _sharding(values, dp, cp, problems)
+    dispatcher, ep_overlap = _exchange(values, ep) if moe else ("alltoall", "none")
     recompute, count = _recompute(values, problems)
     vpp = _vpp(values, pp)
     return PlanRow(
@@ -193,6 +193,8 @@ def _row(values: Values, devices: int | None, problems: list[Problem]) -> PlanRo
         vpp=vpp,
         ep=ep,
         etp=etp,
+        dispatcher=dispatcher,
+        ep_overlap=ep_overlap,
         dp=dp,
         sharding=sharding,
         shard_group=group,
@@ -201,9 +203,25 @@ def _row(values: Values, devices: int | None, problems: list[Problem]) -> PlanRo
         schedule=default_schedule(vpp),
         recompute=recompute,
         recompute_layers=count,
+        recompute_modules=_modules(values) if recompute == "sel" else ("core_attn",),
         offload=_offload(values, problems),
         dp_overlap=values.has("--overlap-grad-reduce") or values.has("--use-torch-fsdp2"),
     )
+
+
+_DISPATCHERS: dict[str, Dispatcher] = {"alltoall": "alltoall", "flex": "deduplicated", "allgather": "allgather"}
+
+
+def _exchange(values: Values, ep: int) -> tuple[Dispatcher, ExpertOverlap]:
+    """How tokens reach their experts, and what runs beside."""
+    if ep == 1:
+        return "alltoall", "none"
+    overlap: ExpertOverlap = "none"
+    if values.has("--moe-shared-expert-overlap"):
+        overlap = "shared"
+    if values.has("--overlap-moe-expert-parallel-comm"):
+        overlap = "paired-wgrad" if values.has("--delay-wgrad-compute") else "paired"
+    return _DISPATCHERS.get(values.text("--moe-token-dispatcher-type", "allgather"), "alltoall"), overlap
 
 
 def _vpp(values: Values, pp: int) -> int:
@@ -257,6 +275,12 @@ def _sharding(values: Values, dp: int, cp: int, problems: list[Problem]) -> tupl
     return sharding, 0
 
 
+def _modules(values: Values) -> tuple[str, ...]:
+    """What selective recompute makes again, as far as it can be planned."""
+    stated = values.given.get("--recompute-modules", ("core_attn",))
+    return tuple(dict.fromkeys(module for module in stated if module in RECOMPUTE_MODULES)) or ("core_attn",)
+
+
 def _recompute(values: Values, problems: list[Problem]) -> tuple[str, int]:
     granularity = values.text("--recompute-granularity")
     if values.has("--recompute-activations"):
@@ -266,8 +290,8 @@ def _recompute(values: Values, problems: list[Problem]) -> tuple[str, int]:
     if granularity == "selective":
         modules = values.given.get("--recompute-modules", ("core_attn",))
         unknown = [module for module in modules if module not in RECOMPUTE_MODULES]
-        if modules != ("core_attn",):
-            why = "a row says core_attn alone" + (f"; {', '.join(unknown)} cannot be planned" if unknown else "")
+        if unknown:
+            why = f"{', '.join(unknown)} cannot be planned"
             problems.append(Problem(what=f"--recompute-modules is {' '.join(modules)}", why=why))
         return "sel", 0
     method = values.text("--recompute-method")

@@ -99,6 +99,14 @@ def _context_flags(strategy: LayerStrategy) -> Flags:
     return [*flags, ("--cp-comm-type", COMM_TYPES.get(kind, kind))]
 
 
+OVERLAPS = {
+    "shared": ("--moe-shared-expert-overlap",),
+    "paired": ("--overlap-moe-expert-parallel-comm",),
+    "paired-wgrad": ("--overlap-moe-expert-parallel-comm", "--delay-wgrad-compute"),
+}
+"""What runs beside the exchange of tokens, and the switches that say it."""
+
+
 def _expert_problems(strategy: LayerStrategy) -> Iterator[Problem]:
     neutral = ExpertParallel()
     for name, fix in (
@@ -117,6 +125,13 @@ def _expert_problems(strategy: LayerStrategy) -> Iterator[Problem]:
     if strategy.expert.dispatcher in ("hierarchical", "move-experts"):
         why = "tokens are exchanged by alltoall, allgather or a deduplicating dispatcher"
         yield strategy_refusal("expert.dispatcher", strategy.expert.dispatcher, why, "use deduplicated, or alltoall")
+    overlap, dispatcher = strategy.expert.overlap, strategy.expert.dispatcher
+    if overlap == "shared" and dispatcher != "alltoall":
+        why = "shared experts run beside the exchange of the alltoall dispatcher alone"
+        yield strategy_refusal("expert.overlap", overlap, why, "use alltoall, or paired")
+    if overlap.startswith("paired") and dispatcher == "allgather":
+        why = "exchanges run beside another micro-batch with the alltoall and flex dispatchers"
+        yield strategy_refusal("expert.overlap", overlap, why, "use deduplicated, or alltoall")
 
 
 def _expert_flags(strategy: LayerStrategy, model: ModelSpec) -> Flags:
@@ -131,6 +146,7 @@ def _expert_flags(strategy: LayerStrategy, model: ModelSpec) -> Flags:
         flags += [("--moe-token-dispatcher-type", "flex"), ("--moe-flex-dispatcher-backend", "deepep")]
     elif expert.dispatcher in ("alltoall", "allgather"):
         flags.append(("--moe-token-dispatcher-type", expert.dispatcher))
+    flags += [(flag, "") for flag in OVERLAPS.get(expert.overlap, ())]
     if expert.capacity_factor is not None:
         flags.append(("--moe-expert-capacity-factor", repr(expert.capacity_factor)))
     return flags

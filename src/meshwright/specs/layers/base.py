@@ -116,6 +116,11 @@ class FeedForward(LayerPart):
         return 0
 
     @property
+    def router_groups(self) -> tuple[int, int]:
+        """Groups of experts, and those of them in which a token has any; zeros where the router knows no groups."""
+        return 0, 0
+
+    @property
     def expert_width(self) -> int:
         """Hidden width of a routed expert, which expert-tensor ranks divide."""
         return 0

@@ -36,16 +36,27 @@ class MoeMlp(FeedForward):
     latent: int = 0
     """Width in which routed experts work, between a product down to it and one up from it; 0 for that of the stream
     (Nemotron-3 Super)."""
+    groups: int = 0
+    """Equal groups of experts of which the router first chooses some; 0 for none (DeepSeek-V2 and V3)."""
+    groups_per_token: int = 0
+    """Groups that the experts of a token lie in."""
     null_experts: int = 0
     """Choices of the router that compute nothing (LongCat-Flash, arXiv 2509.01322, section 2.1)."""
 
     def __post_init__(self) -> None:
         check = Check("MoE")
         good = [check.whole(name, getattr(self, name)) for name in ("experts", "top_k", "ffn_hidden")]
-        for name in ("shared_ffn_hidden", "latent", "null_experts"):
-            check.whole(name, getattr(self, name), 0)
+        whole = ("shared_ffn_hidden", "latent", "null_experts", "groups", "groups_per_token")
+        good += [check.whole(name, getattr(self, name), 0) for name in whole]
         if all(good):
             check.that(self.top_k <= self.choices, "top_k", self.top_k, f"must not exceed experts = {self.choices}")
+        if all(good) and (self.groups or self.groups_per_token):
+            check.that(self.experts % max(self.groups, 1) == 0, "groups", self.groups, f"must divide {self.experts}")
+            why = f"is from 1 to groups = {self.groups}"
+            if check.that(1 <= self.groups_per_token <= self.groups, "groups_per_token", self.groups_per_token, why):
+                reached = self.experts // self.groups * self.groups_per_token
+                why = f"reaches {reached} experts of which a token visits {self.top_k}"
+                check.that(reached >= self.top_k, "groups_per_token", self.groups_per_token, why)
         check.done()
 
     @property
@@ -94,6 +105,11 @@ class MoeMlp(FeedForward):
         return self.top_k * self.experts / self.choices if self.null_experts else self.top_k
 
     @property
+    def router_groups(self) -> tuple[int, int]:
+        """Groups of experts, and those of them in which a token has any."""
+        return self.groups, self.groups_per_token
+
+    @property
     def expert_width(self) -> int:
         """Hidden width of one expert."""
         return self.ffn_hidden
@@ -105,6 +121,8 @@ class MoeMlp(FeedForward):
             width["latent"] = self.latent
         if self.null_experts:
             width["null_experts"] = self.null_experts
+        if self.groups:
+            width |= {"groups": self.groups, "groups_per_token": self.groups_per_token}
         return {**width, "experts": self.experts, "top_k": self.top_k, "shared_ffn_hidden": self.shared_ffn_hidden}
 
     def work(self, context: LayerContext) -> PartWork:

@@ -1,0 +1,45 @@
+"""What may run beside the exchange of tokens with their experts, by model, schedule and recompute."""
+
+from __future__ import annotations
+
+from meshwright.errors import Problem
+from meshwright.schedules import Schedule
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.strategy import LayerStrategy
+
+
+def overlap_problems(
+    strategy: LayerStrategy, model: ModelSpec, pipeline: tuple[Schedule, int, int, int]
+) -> list[Problem]:
+    """What forbids exchanges of experts to run beside what a strategy says.
+
+    Args:
+        strategy: of layers, recomputed ones where layers differ.
+        model: the model.
+        pipeline: schedule, workers, micro-batches and chunks per worker.
+    """
+    overlap, (schedule, p, m, v) = strategy.expert.overlap, pipeline
+    found: list[Problem] = []
+
+    def add(what: str, why: str, fix: str) -> None:
+        found.append(Problem(what=f"{_WORDS[overlap]} with {what}", why=why, fix=fix, field="ep_overlap"))
+
+    if overlap == "none" or not model.is_moe:
+        return found
+    if strategy.expert.ep == 1:
+        add("ep 1", "experts on one rank exchange nothing", "leave it out, or use ep2 or more")
+    if overlap == "shared":
+        if not any(getattr(layer.mlp, "shared_ffn_hidden", 0) for layer in model.kinds()):
+            add(model.name, "the model has no shared experts", "use epov, which needs none")
+        return found
+    if schedule.unpaired(p, m, v) is None:
+        why = f"{schedule.name} runs no forward together with a backward of another micro-batch"
+        add(f"schedule {schedule.name} on pp {p}", why, "use vpp2 or more, pp 1, or schedule dualpipe")
+    if strategy.recompute.kind in ("full", "grouped"):
+        why = "the exchanges of a whole layer made again have nothing beside them"
+        add(f"recompute {strategy.recompute.kind}", why, "use rc-sel, or rc-none")
+    return found
+
+
+_WORDS = {"shared": "epov-shared", "paired": "epov", "paired-wgrad": "epov-wgrad"}
+"""Overlaps of exchanges as plans write them."""
