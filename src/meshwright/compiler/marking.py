@@ -65,8 +65,8 @@ def read_loss(fun: Callable[..., Any], shapes: Sequence[Any]) -> tuple[core.Clos
     try:
         jax.make_jaxpr(fun)(*shapes)
     except _LossReadError as read:
-        closed, wrt = read.args
-        return core.ClosedJaxpr(_with_constants_given(closed), ()), wrt
+        jaxpr, wrt = read.args
+        return core.ClosedJaxpr(jaxpr, ()), wrt
     finally:
         _READING_LOSS.reset(token)
     return None
@@ -110,14 +110,9 @@ def value_and_grad(
         sizes = [jax.tree.structure(arg).num_leaves for arg in args]
         starts = [sum(sizes[:place]) for place in range(len(sizes))]
         wrt = tuple(leaf for place in places for leaf in range(starts[place], starts[place] + sizes[place]))
-        if _READING_LOSS.get():
-            raise _LossReadError(loss, tuple(len(loss.consts) + i for i in wrt))
-        outputs = gradient_p.bind(
-            *loss.consts, *flat, loss=_with_constants_given(loss), consts=len(loss.consts),
-            wrt=tuple(len(loss.consts) + i for i in wrt),
-        )  # fmt: skip
-        values = jax.tree.unflatten(jax.tree.structure(shapes), outputs[: len(loss.jaxpr.outvars)])
-        rest = list(outputs[len(loss.jaxpr.outvars) :])
+        outputs, found = bind_gradient(loss, flat, wrt)
+        values = jax.tree.unflatten(jax.tree.structure(shapes), outputs)
+        rest = list(found)
         gradients = []
         for place in places:
             gradients.append(jax.tree.unflatten(jax.tree.structure(args[place]), rest[: sizes[place]]))
@@ -125,6 +120,28 @@ def value_and_grad(
         return values, gradients[0] if single else tuple(gradients)
 
     return marked
+
+
+def bind_gradient(loss: core.ClosedJaxpr, flat: Sequence[Any], wrt: Sequence[int]) -> tuple[list[Any], list[Any]]:
+    """The mark of a loss: its results, and its gradients.
+
+    Args:
+        loss: of flat arguments.
+        flat: the arguments.
+        wrt: positions of those that are differentiated.
+    """
+    places = tuple(len(loss.consts) + place for place in wrt)
+    jaxpr, given = _with_constants_given(loss), [*loss.consts, *flat]
+    # What a loss hands through, such as a module's state that it leaves alone, is no result of it.
+    handed = {at: given[jaxpr.invars.index(atom)] for at, atom in enumerate(jaxpr.outvars)
+              if at and isinstance(atom, core.Var) and atom in jaxpr.invars}  # fmt: skip
+    kept = [at for at in range(len(jaxpr.outvars)) if at not in handed]
+    jaxpr = jaxpr.replace(outvars=[jaxpr.outvars[at] for at in kept], debug_info=jaxpr.debug_info.with_unknown_names())
+    if _READING_LOSS.get():
+        raise _LossReadError(jaxpr, places)
+    made = gradient_p.bind(*given, loss=jaxpr, consts=len(loss.consts), wrt=places)
+    results = handed | dict(zip(kept, made[: len(kept)], strict=True))
+    return [results[at] for at in range(len(results))], list(made[len(kept) :])
 
 
 def grad(

@@ -94,7 +94,9 @@ class Operands:
                 return self.out.at(mesh, ("state", place, self.version))
             split = place in self.step.batch
             if split and unit is None:
-                raise InputError(_UPDATE_READS_BATCH)
+                if self.step.micro_batches > 1:
+                    raise InputError(_UPDATE_READS_BATCH)
+                unit = 0
             key = ("input", place, unit if split else None)
             if (mesh, key) not in self.out.ids:
                 role = Role.SAMPLES if split else role

@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import jax
 import numpy as np
 from jax.extend import core
 
+from meshwright.compiler.found_gradients import gradients_found
 from meshwright.compiler.inline import flat_jaxpr
 from meshwright.compiler.source_line import frame_of, line_of, start_of
 from meshwright.errors import InputError, Problem
 
 
-def traced_loss(fun: Callable[..., Any], flat: Callable[..., Any], shapes: Sequence[jax.ShapeDtypeStruct]) -> Any:
+def traced_loss(
+    fun: Callable[..., Any],
+    flat: Callable[..., Any],
+    shapes: Sequence[jax.ShapeDtypeStruct],
+    *,
+    gradients: bool = True,
+) -> Any:
     """The program of a function, its calls opened; traced twice, as the same must come of it each time.
 
     Args:
         fun: of the user, for what is said about it.
         flat: the function of flat arguments.
         shapes: of these.
+        gradients: whether each gradient that it takes is one equation; else they are what JAX makes of them.
 
     Raises:
         InputError: it computes something else the second time, or needs values while it is traced.
     """
-    with tracing_errors(fun):
+    with tracing_errors(fun), gradients_found() if gradients else nullcontext():
         # A function of its own for each, or JAX would remember the first.
         once, again = (flat_jaxpr(lambda *given: flat(*given), shapes) for _ in range(2))
     for program in (once, again):
@@ -92,15 +100,23 @@ def _check_effects(fun: Callable[..., Any], program: core.Jaxpr) -> None:
         )
 
 
+def programs_of(eqn: core.JaxprEqn) -> list[core.Jaxpr]:
+    """Programs inside an equation: bodies of loops, branches, functions with rules of their own.
+
+    Args:
+        eqn: of a traced program.
+    """
+    return [inner for value in eqn.params.values() for inner in _programs(value)]
+
+
 def _first_effect(program: core.Jaxpr) -> core.JaxprEqn | None:
     for eqn in program.eqns:
         if eqn.primitive.name == "shard_map" and not eqn.effects:
             # Inside, ranks ask for their number, which JAX counts as an effect on their axis.
             continue
-        for value in eqn.params.values():
-            for inner in _programs(value):
-                if (found := _first_effect(inner)) is not None:
-                    return found
+        for inner in programs_of(eqn):
+            if (found := _first_effect(inner)) is not None:
+                return found
         if eqn.effects:
             return eqn
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,12 @@ import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.cost import aval_bytes
+from meshwright.compiler.found_gradients import gradients_found
 from meshwright.compiler.inline import flat_jaxpr, opened
 from meshwright.compiler.leading_axis import Stacking
 from meshwright.compiler.loss_reduction import is_mean
 from meshwright.compiler.marking import gradient_p, read_loss
-from meshwright.compiler.reading import traced_loss, tracing_errors
+from meshwright.compiler.reading import programs_of, traced_loss, tracing_errors
 from meshwright.compiler.source_line import start_of
 from meshwright.errors import InputError, Problem
 
@@ -110,23 +111,25 @@ def trace_step(
     """Read a training step.
 
     Args:
-        fun: of a state and a batch, returns anything; it calls `value_and_grad` or `grad` of this package once.
+        fun: of a state and a batch, returns anything; it takes one gradient.
         arguments: arrays, or shapes of arrays (`jax.ShapeDtypeStruct`).
         batch_argnums: arguments whose arrays hold one sample per entry of their first axis.
         micro_batches: parts into which a batch is split.
         mean: whether the loss is a mean over the batch; without it, found out from how it depends on the batch size.
 
     Raises:
-        InputError: there is no mark or more than one, the batch cannot be divided, or the loss is neither a mean nor a
+        NotStaged: it takes no gradient, several, or some in loops.
+        InputError: the batch cannot be divided, or the loss is neither a mean nor a
             sum over the batch.
     """
     given = flattened(fun, arguments, batch_argnums, micro_batches)
 
     def traced_with(parts: int) -> core.ClosedJaxpr:
-        return traced_loss(fun, given.flat, given.cut(parts))
+        return _with_gradients_used(traced_loss(fun, given.flat, given.cut(parts)))
 
     closed = traced_with(micro_batches)
     mark = _mark_of(closed, fun)
+    _check_weights(closed.jaxpr, mark, given.batch, fun)
     loss = flat_loss(mark)
     if mean is None:
         mean = micro_batches == 1 or is_mean(loss, flat_loss(_mark_of(traced_with(1), fun)), micro_batches)
@@ -180,7 +183,7 @@ class LossReader:
         check_batch([self._shapes[place] for place in self._places], micro_batches)
         cut = [batch_part(shape, micro_batches) if place in self._places else shape
                for place, shape in enumerate(self._shapes)]  # fmt: skip
-        with tracing_errors(self._fun):
+        with tracing_errors(self._fun), gradients_found():
             read = read_loss(lambda *given: self._fun(*jax.tree.unflatten(self._in_tree, given)), cut)
         if read is None:
             raise _marks_problem(self._fun, 0)
@@ -206,6 +209,8 @@ def batch_places(arguments: Sequence[Any], batch_argnums: Sequence[int]) -> tupl
     Raises:
         InputError: there are no such arguments, or no arrays in them.
     """
+    if not batch_argnums:
+        return ()
     absent = [place for place in batch_argnums if not -len(arguments) <= place < len(arguments)]
     if absent or not jax.tree.leaves([arguments[place] for place in batch_argnums]):
         raise InputError(
@@ -218,7 +223,18 @@ def batch_places(arguments: Sequence[Any], batch_argnums: Sequence[int]) -> tupl
         )
     sizes = [jax.tree.structure(argument).num_leaves for argument in arguments]
     ends = np.cumsum(sizes)
-    return tuple(leaf for place in batch_argnums for leaf in range(ends[place] - sizes[place], ends[place]))
+    leaves = jax.tree.leaves(tuple(arguments))
+    places = [leaf for place in batch_argnums for leaf in range(ends[place] - sizes[place], ends[place])]
+    samples = {np.shape(leaves[place])[0] for place in places if np.shape(leaves[place])}
+    return tuple(place for place in places if not _of_all_samples(leaves[place], samples))
+
+
+def _of_all_samples(leaf: Any, sizes: Collection[int]) -> bool:
+    """Whether a leaf of a batch argument belongs to all samples at once: a number, a key of random numbers."""
+    shape, dtype = np.shape(leaf), jax.dtypes.result_type(leaf)
+    if not shape:
+        return True
+    return shape == (2,) and dtype == np.uint32 and len(sizes) > 1
 
 
 def check_batch(shapes: Sequence[jax.ShapeDtypeStruct], micro_batches: int) -> None:
@@ -233,26 +249,26 @@ def check_batch(shapes: Sequence[jax.ShapeDtypeStruct], micro_batches: int) -> N
     """
     problems = []
     for shape in shapes:
-        if not shape.shape:
-            problems.append(Problem(
-                what="a batch argument holds a number without axes",
-                why="batch arguments are split on their first axis",
-                fix="pass it with the state, or name the batch arguments (batch_argnums)", field="batch",
-            ))  # fmt: skip
-        elif shape.shape[0] % micro_batches:
+        if shape.shape[0] % micro_batches:
             nearest = [n for n in range(1, shape.shape[0] + 1) if shape.shape[0] % n == 0]
             best = min(nearest, key=lambda n: abs(n - micro_batches))
             problems.append(Problem(
                 what=f"a batch of {shape.shape[0]} does not split into {micro_batches} micro-batches",
                 why="every micro-batch has as many samples", fix=f"num_micro_batches={best}", field="num_micro_batches",
             ))  # fmt: skip
-    counts = sorted({shape.shape[0] for shape in shapes if shape.shape})
+    counts = sorted({shape.shape[0] for shape in shapes})
     if len(counts) > 1:
         problems.append(Problem(
             what=f"batch arguments of {' and '.join(map(str, counts))} samples",
             why="the first axis of every batch argument counts the same samples",
             fix="pass what belongs to no sample with the state, or name the batch arguments (batch_argnums)",
             field="batch",
+        ))  # fmt: skip
+    if not shapes and micro_batches > 1:
+        problems.append(Problem(
+            what=f"no samples to split into {micro_batches} micro-batches",
+            why="the arrays of batch arguments hold one sample per entry of their first axis",
+            fix="name the batch arguments (batch_argnums)", field="batch_argnums",
         ))  # fmt: skip
     if problems:
         raise InputError(problems[:1] if len({p.what for p in problems}) == 1 else problems)
@@ -268,20 +284,74 @@ def batch_part(shape: jax.ShapeDtypeStruct, parts: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((shape.shape[0] // parts, *shape.shape[1:]), shape.dtype)
 
 
+def _with_gradients_used(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """The program without gradients that nobody reads, such as those with respect to the batch in `jax.vjp`."""
+    jaxpr = closed.jaxpr
+    read = {atom for eqn in jaxpr.eqns for atom in eqn.invars if isinstance(atom, core.Var)}
+    read |= {atom for atom in jaxpr.outvars if isinstance(atom, core.Var)}
+    return core.ClosedJaxpr(
+        jaxpr.replace(eqns=[_used_part(eqn, read) if eqn.primitive is gradient_p else eqn for eqn in jaxpr.eqns],
+                      debug_info=jaxpr.debug_info.with_unknown_names()),
+        closed.consts,
+    )  # fmt: skip
+
+
+def _used_part(mark: core.JaxprEqn, read: Collection[core.Var]) -> core.JaxprEqn:
+    """A mark without gradients that are not among what is read; as it is where none of them is."""
+    results = len(mark.params["loss"].outvars)
+    pairs = list(zip(mark.params["wrt"], mark.outvars[results:], strict=True))
+    kept = [(place, var) for place, var in pairs if var in read]
+    if len(kept) == len(pairs) or not kept:
+        return mark
+    return mark.replace(
+        outvars=[*mark.outvars[:results], *(var for _, var in kept)],
+        params={**mark.params, "wrt": tuple(place for place, _ in kept)},
+    )
+
+
+def _check_weights(jaxpr: core.Jaxpr, mark: core.JaxprEqn, batch: Sequence[int], fun: Callable[..., Any]) -> None:
+    """Refuse to cut a step at a gradient with respect to samples, which is none of the whole batch."""
+    of_batch = {jaxpr.invars[place] for place in batch}
+    for eqn in jaxpr.eqns:
+        if of_batch & {atom for atom in eqn.invars if isinstance(atom, core.Var)}:
+            of_batch.update(eqn.outvars)
+    if any(mark.invars[place] in of_batch for place in mark.params["wrt"]
+           if isinstance(mark.invars[place], core.Var)):  # fmt: skip
+        raise NotStaged(Problem(
+            what=f"{start_of(fun)} takes a gradient with respect to samples",
+            why="gradients of micro-batches are added, which is right for weights that all of them share",
+            fix="take the gradient with respect to weights", field=getattr(fun, "__name__", "the step"),
+        ))  # fmt: skip
+
+
+class NotStaged(InputError):
+    """A step that is not one gradient and an update behind it, so that it is not cut there."""
+
+
 def _mark_of(closed: core.ClosedJaxpr, fun: Callable[..., Any]) -> core.JaxprEqn:
     marks = [eqn for eqn in closed.jaxpr.eqns if eqn.primitive is gradient_p]
-    if len(marks) == 1:
+    inside = sum(_marks_inside(eqn) for eqn in closed.jaxpr.eqns)
+    if len(marks) == 1 and not inside:
         return marks[0]
-    raise _marks_problem(fun, len(marks))
+    raise _marks_problem(fun, len(marks), inside)
 
 
-def _marks_problem(fun: Callable[..., Any], marks: int) -> InputError:
+def _marks_inside(eqn: core.JaxprEqn) -> int:
+    """Gradients that the loops and branches of an equation take."""
+    if eqn.primitive is gradient_p:
+        return 0
+    return sum((one.primitive is gradient_p) + _marks_inside(one) for inner in programs_of(eqn) for one in inner.eqns)
+
+
+def _marks_problem(fun: Callable[..., Any], marks: int, inside: int = 0) -> NotStaged:
     name = getattr(fun, "__name__", "the step")
-    return InputError(
+    taken = [f"{marks} gradients"] if marks else []
+    taken += [f"{inside} in loops or branches"] if inside else []
+    return NotStaged(
         Problem(
-            what=f"{start_of(fun)} calls meshwright's grad or value_and_grad {marks} times",
-            why="the mark says where gradients are ready; a step has one",
-            fix="call meshwright.value_and_grad(loss) instead of jax.value_and_grad(loss), once, outside of loops",
+            what=f"{start_of(fun)} takes {' and '.join(taken) or 'no gradient of a scalar'}",
+            why="micro-batches and stages belong to the one loss whose gradient a step takes",
+            fix="take the gradient of one loss, outside of loops",
             field=name,
         )
     )

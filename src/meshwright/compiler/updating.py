@@ -35,6 +35,7 @@ class Updating:
         shardings: Sequence[MeshSharding],
         devices: Sequence[int],
         layouts: Sequence[Layout],
+        homes: Mapping[core.Var, int] | None = None,
     ) -> None:
         """Nothing is written yet.
 
@@ -46,11 +47,13 @@ class Updating:
             shardings: of values, by mesh.
             devices: of each mesh.
             layouts: of values of the loss, by mesh.
+            homes: mesh of other values, where that is decided.
         """
         self.step, self.programs, self.out, self.operands = step, programs, lists, operands
         self.written = 0
         """Pieces so far."""
         self.shardings, self.devices, self.layouts = shardings, devices, layouts
+        self.decided = homes or {}
         self.operand_of = {step.mark.invars[operand]: operand for operand in step.wrt}
 
     def outcomes(self, owner: Mapping[int, int], copies: Int[np.ndarray, "chains stages"]) -> list[StepResult]:
@@ -156,7 +159,7 @@ class Updating:
         """Mesh of each gradient, parameter and result of the loss."""
         step = self.step
         made, places = self.operands.made_before, self.operands.place_of
-        homes: dict[core.Var, int] = {}
+        homes = dict(self.decided)
         for number, operand in enumerate(step.wrt):
             homes[step.gradients[number]] = owner[operand]
             atom = step.mark.invars[operand]

@@ -11,6 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from meshwright.compiler.cut import CutStage
+from meshwright.compiler.instructions import StepProgram
 from meshwright.compiler.layers import layer_ends
 from meshwright.compiler.lower import lower, task_order
 from meshwright.compiler.methods import (
@@ -24,14 +25,15 @@ from meshwright.compiler.methods import (
 from meshwright.compiler.ranks.form import form_of
 from meshwright.compiler.sharding.apply import AXES, Setting, shard_stage
 from meshwright.compiler.sharding.cost import LogicalMesh
-from meshwright.compiler.shardings import MeshSharding
+from meshwright.compiler.shardings import DataSharding, MeshSharding
 from meshwright.compiler.stage_programs import stage_programs
 from meshwright.compiler.stages.apply import planned_stages
 from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.compiler.stages.search import StageSpace, plan_step
 from meshwright.compiler.staging import staged
-from meshwright.compiler.trace import trace_step
+from meshwright.compiler.trace import NotStaged, TracedStep, trace_step
 from meshwright.compiler.verify import verify_lists
+from meshwright.compiler.whole import lower_whole, trace_whole
 from meshwright.errors import InputError, Problem
 from meshwright.runtime.backends import TIMEOUT_S, check_backend, runtime_of
 from meshwright.runtime.compiled import CompiledStep
@@ -77,6 +79,24 @@ def compile_step(
     Raises:
         InputError: the step or the method cannot be compiled, with every reason.
     """
+    try:
+        return _staged_step(fun, arguments, method, batch_argnums, loss, place, beside)
+    except NotStaged as why:
+        if isinstance(method, FromPlan):
+            raise
+        return _whole_step(fun, arguments, method, batch_argnums, place, why, beside)
+
+
+def _staged_step(
+    fun: Callable[..., Any],
+    arguments: Sequence[Any],
+    method: Method,
+    batch_argnums: Sequence[int],
+    loss: str | None,
+    place: Backing,
+    beside: LocalRuntime | RemoteRuntime | None,
+) -> CompiledStep:
+    """A step cut at its gradient: micro-batches, stages, one update."""
     plan = _plan(fun, arguments, method, batch_argnums)
     found = _stages_found(fun, arguments, method, batch_argnums)
     name, workers, chunks = method.pipeline if plan is None else (plan.schedule, len(plan.stages), 1)
@@ -117,9 +137,9 @@ def compile_step(
     form = form_of(step, stages, shardings, meshes, versions=table.version is not None)
     step, stages = form.step, form.stages
     programs = [stage_programs(stage, last=stage is stages[-1], axes=form.axes) for stage in stages]
-    state = jax.tree.leaves(jax.tree.unflatten(step.in_tree, range(len(step.jaxpr.invars)))[0])
     sizes = [mesh.size for mesh in meshes]
-    program = lower(step, programs, table, shardings, sizes, form.layouts, order.inexact, state if place.donate else ())
+    program = lower(step, programs, table, shardings, sizes, form.layouts, order.inexact,
+                    state_places(step) if place.donate else ())  # fmt: skip
     return CompiledStep(
         step=step,
         table=table,
@@ -127,11 +147,53 @@ def compile_step(
         verified=verify_lists(program),
         shardings=tuple(shardings),
         reductions=form.reductions,
-        runtime=beside.sharing(program)
-        if beside is not None and beside.meshes == tuple(meshes)
-        else runtime_of(program, meshes, place.backend, place.ray, place.timeout_s, place.hosts_per_mesh),
+        runtime=_runtime(program, meshes, place, beside),
         plan=plan,
     )
+
+
+def _whole_step(
+    fun: Callable[..., Any],
+    arguments: Sequence[Any],
+    method: Method,
+    batch_argnums: Sequence[int],
+    place: Backing,
+    why: InputError,
+    beside: LocalRuntime | RemoteRuntime | None,
+) -> CompiledStep:
+    """A step in one piece, on one mesh or spread over those of a pipeline."""
+    step = trace_whole(fun, arguments, batch_argnums)
+    workers = max(1, method.pipeline[1]) if isinstance(method, PipeshardParallel) else 1
+    meshes = _meshes(method, workers)
+    shardings = [method.sharding if isinstance(method.sharding, DataSharding) else DataSharding()] * workers
+    sizes = [mesh.size for mesh in meshes]
+    program = lower_whole(step, shardings, sizes, state_places(step) if place.donate else ())
+    return CompiledStep(
+        step=step,
+        table=task_order("gpipe", 1, 1, 1).table,
+        program=program,
+        verified=verify_lists(program),
+        shardings=tuple(shardings),
+        reductions=f"runs whole, without micro-batches: {why.problems[0].what}",
+        runtime=_runtime(program, meshes, place, beside),
+    )
+
+
+def _runtime(
+    program: StepProgram, meshes: Sequence[Mesh], place: Backing, beside: LocalRuntime | RemoteRuntime | None
+) -> LocalRuntime | RemoteRuntime:
+    if beside is not None and beside.meshes == tuple(meshes):
+        return beside.sharing(program)
+    return runtime_of(program, meshes, place.backend, place.ray, place.timeout_s, place.hosts_per_mesh)
+
+
+def state_places(step: TracedStep) -> list[int]:
+    """Inputs of a step that are its state: the leaves of its first argument.
+
+    Args:
+        step: any.
+    """
+    return jax.tree.leaves(jax.tree.unflatten(step.in_tree, range(len(step.jaxpr.invars)))[0])
 
 
 def _plan(

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshwright.compiler.calls import Call, CallForm
 from meshwright.compiler.methods import DataParallel, FollowParallel, Method
 from meshwright.errors import InputError, Problem
 from meshwright.runtime.backends import TIMEOUT_S
@@ -23,22 +24,23 @@ class ParallelizedStep:
     """A training step that runs on many devices; compiled anew for arguments of other shapes."""
 
     def __init__(
-        self, fun: Callable[..., Any], method: Method, batch_argnums: Sequence[int], loss: str | None, place: Backing
+        self, form: CallForm, method: Method, batch_argnums: Sequence[int] | None, loss: str | None, place: Backing
     ) -> None:
         """Nothing is traced before the first call.
 
         Args:
-            fun: the step.
+            form: the step, and what of its arguments is static.
             method: how to run it.
-            batch_argnums: arguments that are split on their first axis.
+            batch_argnums: arguments that are split on their first axis; the second one without it.
             loss: "mean" or "sum"; found out without it.
             place: where it runs.
         """
         if loss not in (None, "mean", "sum"):
             raise InputError(Problem(what=f'loss = "{loss}"', why='a loss is a "mean" or a "sum" over the batch',
                                      fix='loss="mean"', field="loss"))  # fmt: skip
-        update_wrapper(self, fun)
-        self.fun, self.method, self.batch_argnums, self.loss = fun, method, tuple(batch_argnums), loss
+        update_wrapper(self, form.fun)
+        self.form, self.method, self.loss = form, method, loss
+        self.batch_argnums = None if batch_argnums is None else tuple(batch_argnums)
         self.place = place
         self._compiled: dict[Any, CompiledStep | CompiledFunction] = {}
 
@@ -46,28 +48,35 @@ class ParallelizedStep:
         """As it was compiled last; None before."""
         return next(reversed(self._compiled.values()), None)
 
-    def lower(self, *arguments: Any) -> Any:
+    def lower(self, *arguments: Any, **keywords: Any) -> Any:
         """Compile for arguments, or for their shapes (`jax.ShapeDtypeStruct`), without running.
 
         Args:
             arguments: as the step takes them.
+            keywords: likewise.
 
         Returns:
             `CompiledStep`, or of a function that follows a step `CompiledFunction`.
         """
-        arguments = jax.tree.map(_shape_of_remote, tuple(arguments))
+        return self._lower(self.form.call(arguments, keywords))
+
+    def _lower(self, call: Call) -> Any:
+        arguments = jax.tree.map(_shape_of_remote, call.arguments)
         leaves, tree = jax.tree.flatten(arguments)
-        key = tree, tuple((np.shape(leaf), str(jax.dtypes.result_type(leaf))) for leaf in leaves)
+        key = call.key, tree, tuple((np.shape(leaf), str(jax.dtypes.result_type(leaf))) for leaf in leaves)
         if key not in self._compiled:
-            self._compiled[key] = self._compile(arguments)
+            self._compiled[key] = self._compile(call.fun, arguments)
         return self._compiled[key]
 
-    def _compile(self, arguments: Sequence[Any]) -> CompiledStep | CompiledFunction:
+    def _compile(self, fun: Callable[..., Any], arguments: Sequence[Any]) -> CompiledStep | CompiledFunction:
+        batch = self.batch_argnums
+        if batch is None:
+            batch = (1,) if len(arguments) > 1 else ()
         if isinstance(self.method, FollowParallel):
-            return compile_following(self.fun, arguments, self.method, self.batch_argnums, self.loss)
+            return compile_following(fun, arguments, self.method, batch, self.loss)
         before = self.compiled()
         beside = before.runtime if before is not None else None
-        return compile_step(self.fun, arguments, self.method, self.batch_argnums, self.loss, self.place, beside)
+        return compile_step(fun, arguments, self.method, batch, self.loss, self.place, beside)
 
     def create(self, init: Callable[..., Any], *arguments: Any, batch: Any) -> Any:
         """The first state, made where the step reads it: `state = train_step.create(init, key, batch=batch)`.
@@ -82,13 +91,15 @@ class ParallelizedStep:
         """
         return self.lower(jax.eval_shape(init, *arguments), batch).create(init, *arguments)
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the step on the devices.
 
         Args:
             arguments: as the step takes them.
+            keywords: likewise.
         """
-        return self.lower(*arguments)(*arguments)
+        call = self.form.call(arguments, keywords)
+        return call.returned(self._lower(call)(*call.arguments))
 
     def close(self) -> None:
         """Let workers in other processes and the state they keep go; the step can be called again."""
@@ -101,7 +112,9 @@ def parallelize(
     fun: Callable[..., Any] | None = None,
     *,
     method: Method | None = None,
-    batch_argnums: Sequence[int] = (1,),
+    batch_argnums: int | Sequence[int] | None = None,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
     loss: str | None = None,
     backend: str = "local",
     ray: str | None = None,
@@ -112,9 +125,13 @@ def parallelize(
     """Run a training step on many devices.
 
     Args:
-        fun: of a state and a batch; it calls `value_and_grad` or `grad` of this package.
+        fun: of a state and a batch, as `jax.jit` would take it; it takes its gradients as JAX and its libraries do.
         method: how; data parallel on all devices without it.
-        batch_argnums: arguments whose arrays hold one sample per entry of their first axis.
+        batch_argnums: arguments whose arrays hold one sample per entry of their first axis; the second without it, if
+            there is one. Numbers and keys in them belong to all samples.
+        static_argnums: arguments that are part of the program, as `jax.jit` takes them; strings, functions and other
+            values that are no arrays are so in any case.
+        static_argnames: the same by name.
         loss: "mean" or "sum" over the batch; found out from the loss without it.
         backend: "local" runs all meshes in this process, "processes" each in its own, "ray" each in a Ray actor.
         ray: address of a Ray cluster; one of this machine is started without it.
@@ -127,9 +144,15 @@ def parallelize(
         The step, to be called the same way; without `fun`, a decorator.
     """
     place = Backing(backend=backend, ray=ray, timeout_s=timeout_s, hosts_per_mesh=hosts_per_mesh, donate=donate)
-    if fun is None:
-        return lambda step: ParallelizedStep(step, method or DataParallel(), batch_argnums, loss, place)
-    return ParallelizedStep(fun, method or DataParallel(), batch_argnums, loss, place)
+    numbers = (batch_argnums,) if isinstance(batch_argnums, int) else batch_argnums
+    static = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+
+    def parallel(step: Callable[..., Any]) -> ParallelizedStep:
+        form = CallForm(fun=step, static_argnums=static, static_argnames=names)
+        return ParallelizedStep(form, method or DataParallel(), numbers, loss, place)
+
+    return parallel if fun is None else parallel(fun)
 
 
 def _shape_of_remote(leaf: Any) -> Any:

@@ -1,0 +1,198 @@
+"""A call of the user's step as arrays and everything else: keywords, static values, objects changed in place."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import update_wrapper
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshwright.compiler.source_line import start_of
+from meshwright.errors import InputError, Problem
+
+
+@jax.tree_util.register_pytree_node_class
+class Static:
+    """A part of an argument that no device holds, such as a string or a function: part of the program."""
+
+    def __init__(self, value: Any) -> None:
+        """Keep it.
+
+        Args:
+            value: anything.
+        """
+        self.value = value
+
+    def tree_flatten(self) -> tuple[tuple[()], Static]:
+        """No leaves."""
+        return (), self
+
+    @classmethod
+    def tree_unflatten(cls, held: Static, _: Any) -> Static:
+        """The same again."""
+        return held
+
+    def __eq__(self, other: object) -> bool:
+        """Equal values, as far as they can be compared."""
+        if not isinstance(other, Static):
+            return False
+        try:
+            return self.value is other.value or (type(self.value) is type(other.value)
+                                                 and bool(self.value == other.value))  # fmt: skip
+        except Exception:
+            return False
+
+    def __hash__(self) -> int:
+        """Of the value, or of its type where it has none."""
+        try:
+            return hash(self.value)
+        except TypeError:
+            return hash(type(self.value))
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Call:
+    """One call of a step as what its compiled form takes."""
+
+    fun: Callable[..., Any]
+    """Of positional arguments of arrays alone; returns arrays alone."""
+    arguments: tuple[Any, ...]
+    key: Any
+    """Of what is no array; calls with equal keys and shapes run the same program."""
+    objects: tuple[Any, ...] = ()
+    """Modules that the step changes in place."""
+
+    def returned(self, results: Any) -> Any:
+        """What the user's function returns, of what the compiled one does; objects are brought up to date.
+
+        Args:
+            results: of the compiled function.
+        """
+        if self.objects:
+            from flax import nnx
+
+            after, results = results
+            nnx.update(self.objects, after)
+        return _opened(results)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallForm:
+    """How a step is called."""
+
+    fun: Callable[..., Any]
+    static_argnums: tuple[int, ...] = ()
+    static_argnames: tuple[str, ...] = ()
+
+    def call(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Call:
+        """A call by positions.
+
+        Args:
+            arguments: of the call.
+            keywords: of the call.
+
+        Raises:
+            InputError: the step does not take them.
+        """
+        given, names = self._by_position(arguments, keywords)
+        parameters = self._names()
+        static = {place % max(len(given), 1) for place in self.static_argnums}
+        static |= {place for place, name in enumerate(parameters[: len(given)]) if name in self.static_argnames}
+        static |= {len(given) - len(names) + at for at, name in enumerate(names) if name in self.static_argnames}
+        places = [] if "flax" not in sys.modules else [
+            place for place, value in enumerate(given) if place not in static and _has_objects(value)
+        ]  # fmt: skip
+        objects = tuple(given[place] for place in places)
+        graph: Any = None
+        if places:
+            from flax import nnx
+
+            graph, state = nnx.split(objects)
+            given = [Static(place) if at in places else value for at, value in enumerate(given)
+                     for place in [at]]  # fmt: skip
+            given[places[0]] = state
+        held = tuple(Static(value) if place in static else _closed(value) for place, value in enumerate(given))
+
+        def flat(*values: Any) -> Any:
+            opened = [_opened(value) for value in values]
+            if graph is not None:
+                from flax import nnx
+
+                merged = nnx.merge(graph, opened[places[0]])
+                for place, value in zip(places, merged, strict=True):
+                    opened[place] = value
+                results = self._called(opened, names)
+                after = nnx.split(merged)[1]
+                return after, _closed(results)
+            return _closed(self._called(opened, names))
+
+        update_wrapper(flat, self.fun)
+        return Call(fun=flat, arguments=held, key=(tuple(names), Static(graph)), objects=objects)
+
+    def _called(self, values: Sequence[Any], names: Sequence[str]) -> Any:
+        first = len(values) - len(names)
+        return self.fun(*values[:first], **dict(zip(names, values[first:], strict=True)))
+
+    def _by_position(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
+        """Arguments in order, and the names of the last of them, which have no position."""
+        if not keywords:
+            return list(arguments), []
+        try:
+            bound = inspect.signature(self.fun).bind(*arguments, **keywords)
+        except TypeError as error:
+            raise InputError(Problem(
+                what=f"{start_of(self.fun)}: {error}", why="a parallel step takes what the function takes",
+                fix="call it as the function is declared", field=getattr(self.fun, "__name__", "step"),
+            )) from None  # fmt: skip
+        except ValueError:
+            return [*arguments, *keywords.values()], list(keywords)
+        return [*bound.args, *bound.kwargs.values()], list(bound.kwargs)
+
+    def _names(self) -> list[str]:
+        try:
+            return list(inspect.signature(self.fun).parameters)
+        except (TypeError, ValueError):
+            return []
+
+
+def _closed(tree: Any) -> Any:
+    """A tree whose leaves are arrays; what is none becomes part of its structure.
+
+    Numbers of Python are arrays, as for `jax.jit`, but in modules of Equinox, which filters them out.
+    """
+    if (equinox := sys.modules.get("equinox")) is None:
+        return jax.tree.map(lambda leaf: leaf if _is_array(leaf) else Static(leaf), tree)
+    return jax.tree.map(
+        lambda node: jax.tree.map(lambda leaf: leaf if equinox.is_array_like(leaf) and not isinstance(
+            leaf, bool | int | float | complex) else Static(leaf), node)
+        if isinstance(node, equinox.Module) else node if _is_array(node) else Static(node),
+        tree, is_leaf=lambda node: isinstance(node, equinox.Module),
+    )  # fmt: skip
+
+
+def _opened(tree: Any) -> Any:
+    return jax.tree.map(
+        lambda leaf: leaf.value if isinstance(leaf, Static) else leaf, tree,
+        is_leaf=lambda node: isinstance(node, Static),
+    )  # fmt: skip
+
+
+def _is_array(leaf: Any) -> bool:
+    if isinstance(leaf, bool | int | float | complex | np.generic):
+        return True
+    if isinstance(leaf, np.ndarray):
+        return leaf.dtype.kind in "biufcV" and leaf.dtype.names is None
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def _has_objects(value: Any) -> bool:
+    from flax import nnx
+
+    return any(
+        isinstance(node, nnx.Pytree) for node in jax.tree.leaves(value, is_leaf=lambda n: isinstance(n, nnx.Pytree))
+    )

@@ -1,0 +1,33 @@
+"""Steps as their libraries' users write them, with one line above them, end as on one device; `make corpus` has all."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.corpus.table import CASES, built, measured, run
+
+CHEAP = [
+    ("nnx_train_step", "PipeshardParallel"),
+    ("equinox_cnn_with_functions_and_strings", "DataParallel"),
+    ("linen_train_state", "Zero2Parallel"),
+    ("haiku_mnist", "DataParallel"),
+    ("jax_keyword_batch", "Zero3Parallel"),
+    ("jax_static_arguments", "PipeshardParallel"),
+    ("jax_rate_in_the_batch", "DataParallel"),
+    ("jax_epochs_by_fori_loop", "PipeshardParallel"),
+    ("jax_private_gradients_by_vmap", "Zero3Parallel"),
+    ("generator_and_discriminator", "Zero2Parallel"),
+    ("linen_decoding_with_a_cache", "DataParallel"),
+]
+
+
+@pytest.mark.parametrize(("name", "method"), CHEAP)
+def test_a_step_of_the_corpus_runs_as_on_one_device(name: str, method: str) -> None:
+    case = built(name, wide=False)
+    expected = run(case, case.jit(case.step))
+    row = measured(name, method, expected, 1e-5, wide=False)
+    assert row["outcome"] == "runs", row
+
+
+def test_the_corpus_is_wide() -> None:
+    assert len(CASES) >= 80
