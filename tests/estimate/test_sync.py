@@ -15,12 +15,14 @@ from meshwright.estimate.sync import (
     DataGroups,
     DataNetwork,
     LayerSync,
+    StepCompute,
     StepSync,
     layer_sync,
     step_sync,
 )
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.software import software
+from meshwright.schedules import schedule_named
 from meshwright.specs import Workload
 from meshwright.specs.precision import precision
 from meshwright.specs.software import Software
@@ -57,6 +59,7 @@ def around(
     forward_s: float = 0.0,
     backward_s: float = 0.0,
     m: int = 1,
+    passes: float = 1.0,
     groups: int = 1,
     offload: float = 0.0,
     training: bool = True,
@@ -67,9 +70,7 @@ def around(
     return step_sync(
         column(dense),
         column(experts),
-        column(forward_s),
-        column(backward_s),
-        column(m),
+        StepCompute(forward_s=column(forward_s), backward_s=column(backward_s), micro_batches=column(m), passes=passes),
         choice,
         DataNetwork(choice, strides, hardware()),
         Workload(seq_len=4096, global_batch=64, training=training),
@@ -220,6 +221,20 @@ def test_everything_else_of_a_step_is_paid_once() -> None:
     busy = DataNetwork(choice, strides, hardware(driver=replace(PUNCTUAL, step_s=0.5)))
     for training in (True, False):
         workload = Workload(seq_len=4096, global_batch=64, training=training)
-        rest = [column(x) for x in (1e9, 0.0, 0.0, 0.0, 4)]
+        nothing = StepCompute(forward_s=column(0.0), backward_s=column(0.0), micro_batches=column(4))
+        rest = column(1e9), column(0.0), nothing
         extra = step_sync(*rest, choice, busy, workload).optimizer_s - around("z1", training=training, m=4).optimizer_s
         assert seconds(extra) == pytest.approx(0.5 if training else 0.0)
+
+
+def test_gradients_of_chunks_hide_behind_the_chunks_that_follow() -> None:
+    """Four chunks on eight workers: (1 + 3 x 8) / 4 = 6.25 backwards beside which all but the last bucket leaves."""
+    passes = schedule_named("interleaved").last_passes(8, 64, 4)
+    assert passes == 6.25
+    assert schedule_named("1f1b").last_passes(8, 64, 1) == 1.0
+    assert schedule_named("breadth-first").last_passes(8, 64, 4) == 48.25
+    few = 40 * BUCKET_PARAMETERS
+    once, often = (around("z1", dense=few, backward_s=0.005, forward_s=0.003, passes=n) for n in (1.0, passes))
+    alone = around("z1", dense=few)
+    assert seconds(often.gradients_s) < seconds(once.gradients_s) < seconds(alone.gradients_s)
+    assert seconds(often.gather_s) < seconds(once.gather_s)

@@ -47,6 +47,13 @@ def rows(draw: st.DrawFn, *, megatron: bool = False) -> PlanRow:
     letters = ["", "a"] if megatron else ["", "w", "a", "o", "wa", "wo", "ao", "wao"]
     if megatron and sharding not in ("z0", "fsdp-keep"):
         letters += ["o", "ao"]
+    modules = ("core_attn",)
+    if recompute == "sel":
+        modules = draw(st.sampled_from([("core_attn",), ("moe_act", "layernorm"), ("core_attn", "mlp")]))
+    dispatcher, overlap = "alltoall", "none"
+    if not megatron:
+        dispatcher = draw(st.sampled_from(["alltoall", "allgather", "deduplicated"]))
+        overlap = draw(st.sampled_from(["none", "shared", "paired", "paired-wgrad"]))
     return PlanRow(
         tp=tp,
         sp=sp,
@@ -62,6 +69,9 @@ def rows(draw: st.DrawFn, *, megatron: bool = False) -> PlanRow:
         schedule=schedule,
         recompute=recompute,
         recompute_layers=count,
+        recompute_modules=modules,
+        dispatcher=dispatcher,
+        ep_overlap=overlap,
         offload=draw(st.sampled_from(letters)),
         dp_overlap=(megatron and sharding == "fsdp-keep") or draw(st.booleans()),
     )

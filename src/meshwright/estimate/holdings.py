@@ -47,6 +47,8 @@ class Updates:
     """That each chunk runs per update."""
     updates: Float[np.ndarray, "#plans #workers"]
     """Per step."""
+    last_passes: Float[np.ndarray, "#plans #workers"]
+    """As `StepCompute.passes`."""
     apart: Int[np.ndarray, "plans #workers"]
     """Devices between the two copies of a worker's stages; 0 where there is one."""
     passes: Float[np.ndarray, "#plans #workers"]
@@ -77,6 +79,7 @@ def updates_of(columns: PipelineColumns) -> Updates:
         last_s=last_s.sum(axis=2),
         micro_batches=np.full((1, 1), float(micro_batches)),
         updates=np.full((1, 1), float(updates)),
+        last_passes=np.full((1, 1), schedule.last_passes(columns.p, columns.m, columns.v)),
         apart=columns.devices_apart[:, None] * two_copies,
         passes=np.full((1, 1), float(schedule.weight_passes)),
         sharding=columns.sharding,

@@ -20,7 +20,7 @@ from meshwright.estimate.holdings import Holding, Updates, all_updates, beside, 
 from meshwright.estimate.memory import ALL_KINDS, WorkerBytes, WorkerLoad, always_bytes, worker_bytes
 from meshwright.estimate.run import PipelineColumns, activations, activations_away, busy_s, run_s, weight_versions
 from meshwright.estimate.states import EXTRA_BYTES, shared_update_s
-from meshwright.estimate.sync import DataNetwork, Partners, StepSync, joined, step_sync
+from meshwright.estimate.sync import DataNetwork, Partners, StepCompute, StepSync, joined, step_sync
 from meshwright.kernels.collectives import all_reduce_s
 from meshwright.shapes import Float, Int
 from meshwright.specs.workload import Workload
@@ -238,9 +238,12 @@ def sync_of(work: Updates, hardware: Hardware, workload: Workload, partners: Par
     once = step_sync(
         work.dense_parameters,
         work.expert_parameters,
-        work.forward_s,
-        work.last_s,
-        work.micro_batches,
+        StepCompute(
+            forward_s=work.forward_s,
+            backward_s=work.last_s,
+            micro_batches=work.micro_batches,
+            passes=work.last_passes,
+        ),
         work.sharding,
         network,
         workload,

@@ -106,6 +106,20 @@ class StepSync:
     """Update on the host and new weights on their way back, beyond the next step where it is delayed."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCompute:
+    """The compute of a worker beside which its gradients leave and its weights come."""
+
+    forward_s: Array
+    """Of one micro-batch."""
+    backward_s: Array
+    micro_batches: Array
+    """Per update."""
+    passes: Array | float = 1.0
+    """Backwards of a micro-batch that follow the first complete gradients of a step, and forwards before the last
+    weights are used: more than one where chunks take turns."""
+
+
 class DataNetwork:
     """Collectives of the shard and replica groups of dense and expert parameters."""
 
@@ -219,16 +233,16 @@ def layer_sync(
 def step_sync(
     dense_parameters: Array,
     expert_parameters: Array,
-    forward_s: Array,
-    backward_s: Array,
-    micro_batches: Array,
+    compute: StepCompute,
     sharding: ShardingColumns,
     network: DataNetwork,
     workload: Workload,
 ) -> StepSync:
     """What the end and the beginning of a step wait for.
 
-    Gradients leave in buckets while the last backward runs; what it cannot hide and the last bucket stay exposed.
+    Gradients leave in buckets while the last backward runs; what it cannot hide and the last bucket stay exposed. A
+    worker with several chunks runs the last backwards of all micro-batches in flight on one chunk after the other: the
+    gradients of a chunk leave beside those of the chunks that follow.
     Between pipelines they are summed once per step: the pipeline that ends last finds the gradients of its partners
     there and hides its buckets as if it were alone, those that ended before wait for it. Weights of the updated shards
     come back beside the next step's first forward.
@@ -236,9 +250,7 @@ def step_sync(
     Args:
         dense_parameters: of one worker on one model-parallel rank.
         expert_parameters: likewise.
-        forward_s: of one micro-batch on the worker.
-        backward_s: likewise.
-        micro_batches: per step.
+        compute: of the worker.
         sharding: the data-parallel choice.
         network: its groups.
         workload: formats and optimizer.
@@ -247,6 +259,7 @@ def step_sync(
         Exposed seconds.
     """
     precision, hardware, kind = workload.precision, network.hardware, workload.update
+    forward_s, backward_s, micro_batches = compute.forward_s, compute.backward_s, compute.micro_batches
     weight, reduce = sharding.gathered_bytes(precision), sharding.reduced_bytes(precision)
     zero = sharding.zero
     slowdown, on_time = hardware.efficiency.overlap_slowdown, hardware.software.overlap
@@ -290,11 +303,11 @@ def step_sync(
         gathered = network.gather_s(piece * weight, expert=expert) * kept
         first = first + gathered
         behind = behind + gathered * (buckets - 1)
-    gradients_s = _late_s(beside, backward_s * hidden, slowdown, on_time) + last
+    gradients_s = _late_s(beside, backward_s * hidden * compute.passes, slowdown, on_time) + last
     gradients_s = gradients_s + _late_s(each, backward_s * hidden, slowdown, on_time) * (micro_batches - 1) * (
         zero == Z2
     )
-    gather_s = _late_s(behind, forward_s * hidden, slowdown, on_time) + first
+    gather_s = _late_s(behind, forward_s * hidden * compute.passes, slowdown, on_time) + first
     optimizer_s = optimizer_s + hardware.software.step_s * training
     copies_s = np.maximum(copied_s - backward_s - gradients_s, 0.0)
     # Gradients that leave as they come do so in every micro-batch; earlier ones are fetched and added meanwhile.

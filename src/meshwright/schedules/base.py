@@ -330,6 +330,18 @@ class Schedule(ABC):
         """Parts that each micro-batch is cut into along its sequence; a task runs one of them."""
         return 1
 
+    def last_passes(self, p: int, m: int, v: int) -> float:
+        """Backwards of a micro-batch, of a full worker share, from the last of the first complete chunk to the end.
+
+        One where all chunks of a worker end with the last micro-batch; likewise forwards before the last chunk starts.
+
+        Args:
+            p: workers.
+            m: micro-batches per step.
+            v: chunks per worker.
+        """
+        return 1.0
+
     def unpaired(self, p: int, m: int, v: int) -> int | None:
         """Forwards, and as many backwards, that run without a partner where tasks of two micro-batches run together.
 

@@ -36,6 +36,10 @@ class BreadthFirst(Schedule):
         """((v - 1)*max(m, p) + m + p - 1) * (forward_s + backward_s) / v."""
         return ((v - 1) * max(m, p) + m + p - 1) * (forward_s + backward_s) / v
 
+    def last_passes(self, p: int, m: int, v: int) -> float:
+        """(1 + (v - 1) m) / v: behind the last backward of one chunk, all micro-batches pass each of the others."""
+        return (1 + (v - 1) * m) / v
+
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
         if v > 1 or p == 1:
             return []

@@ -48,6 +48,10 @@ class Interleaved(Schedule):
         """Each group repeats the one before."""
         return self.group or p
 
+    def last_passes(self, p: int, m: int, v: int) -> float:
+        """(1 + (v - 1) g) / v: behind the last backward of one chunk, g micro-batches pass each of the others."""
+        return (1 + (v - 1) * min(self.group or p, m)) / v
+
     def unpaired(self, p: int, m: int, v: int) -> int | None:
         """(p - 1) + (v - 1) g + 1: the way to the last worker, its warm-up, and one forward more for the first pair."""
         return min(p + (v - 1) * (self.group or p), m * v)

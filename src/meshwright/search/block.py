@@ -14,7 +14,7 @@ from meshwright.estimate.items import ItemCosts, item_costs
 from meshwright.estimate.memory import TIGHT_SHARE, WorkerLoad, fullest_bytes, worker_bytes
 from meshwright.estimate.pipeline import BoundaryColumns, Placed, boundary_columns, data_groups, sync_layers
 from meshwright.estimate.states import EXTRA_BYTES, EXTRA_SECONDS, has_extras, shared_update_s
-from meshwright.estimate.sync import DataGroups, DataNetwork, step_sync
+from meshwright.estimate.sync import DataGroups, DataNetwork, StepCompute, step_sync
 from meshwright.search.geometry import Shape, ShapeFactory
 from meshwright.search.grid import Grid
 from meshwright.search.shape_tables import ShapeTables
@@ -315,9 +315,12 @@ class Block:
         step = step_sync(
             self._first_dense[rows, shapes][:, None],
             self._first_experts[rows, shapes][:, None],
-            forward_s[:, None],
-            backward_s[:, None],
-            self.tables.per_update[shapes][:, None],
+            StepCompute(
+                forward_s=forward_s[:, None],
+                backward_s=backward_s[:, None],
+                micro_batches=self.tables.per_update[shapes][:, None],
+                passes=self.tables.last_passes[shapes][:, None],
+            ),
             sharding,
             DataNetwork(sharding, groups, self.hardware),
             self.workload,

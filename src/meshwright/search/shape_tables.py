@@ -30,6 +30,7 @@ class ShapeTables:
     first: Float[np.ndarray, "shapes items"]
     per_update: Float[np.ndarray, "shapes"]
     updates: Float[np.ndarray, "shapes"]
+    last_passes: Float[np.ndarray, "shapes"]
     apart: Float[np.ndarray, "shapes"]
 
     @classmethod
@@ -53,6 +54,7 @@ class ShapeTables:
             first=np.stack([workers.first for workers in fullest]),
             per_update=np.array([float(shape.per_update) for shape in shapes]),
             updates=np.array([float(shape.updates) for shape in shapes]),
+            last_passes=np.array([shape.schedule.last_passes(shape.p, shape.m, shape.v) for shape in shapes]),
             apart=np.array([float(shape.apart) for shape in shapes]),
         )
 

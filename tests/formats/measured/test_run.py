@@ -177,3 +177,28 @@ def test_a_device_may_be_named_by_its_generation() -> None:
     run = run_of(gpu='"Ampere"')
     assert run.cluster.groups[0].device.name == "A100-80"
     assert assumed(run)["gpu"].startswith("A100-SXM of 80 GB")
+
+
+def test_adapters_of_a_tray_are_not_shared_by_the_rack() -> None:
+    """Nodes of 72 GB200 with `4x400Gb/s per node`: 50 GB/s per device, as `72x400Gb/s per node` says, too."""
+    for nodes, text in ((72, "4x400Gb/s per node"), (72, "72x400Gb/s per node"), (4, "4x400Gb/s per node")):
+        run = run_of(
+            gpu="GB200", n_gpus="576", nodes_gpus=str(nodes), inter_link=text, dp="576", global_batch_seqs="576"
+        )
+        assert run.cluster.groups[0].domains[-1].bandwidth_bytes_per_s == pytest.approx(50e9)
+
+
+@pytest.mark.parametrize(
+    ("notes", "once", "pairs", "imbalance"),
+    [
+        ("dispatcher HybridEP", True, False, 1.0),
+        ("dispatcher=deepep a2a_overlap=True", True, True, 1.0),
+        ("dispatcher=None a2a_overlap=None", False, False, 1.0),
+        ("token drop", False, False, 1.0),
+        ("dropless, real routing; DeepEP; +1f1b a2a overlap", True, True, 1.5),
+    ],
+)
+def test_what_a_row_says_of_its_experts(notes: str, once: bool, pairs: bool, imbalance: float) -> None:
+    experts = {"n_experts": "8", "top_k": "2", "moe_ffn_hidden": "1024", "framework": "Megatron-Bridge 26.02"}
+    run = run_of(notes=notes, **experts)
+    assert (run.deduplicates, run.pairs, run.workload.expert_imbalance) == (once, pairs, imbalance)

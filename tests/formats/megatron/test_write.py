@@ -22,6 +22,7 @@ from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs import ExecutionPlan, PlanRow
 from meshwright.specs.job import Job
 from meshwright.specs.precision import PRECISIONS
+from meshwright.specs.row import parse_row
 from meshwright.specs.strategy import (
     ContextParallel,
     DataParallel,
@@ -194,7 +195,10 @@ def test_all_refusals_come_together() -> None:
 def test_a_row_of_modules_beyond_the_core_is_written() -> None:
     made = variant(recompute=Recompute(kind="selective", modules=("core_attn", "moe_act")))
     assert dict(megatron_script(made).arguments)["--recompute-modules"] == "core_attn moe_act"
-    assert any("core_attn moe_act" in problem.what for problem in read_flags(megatron_script(made).text).problems)
+    row = read_flags(megatron_script(made).text).row
+    assert row is not None
+    assert row.recompute_modules == ("core_attn", "moe_act")
+    assert parse_row(row.format(), devices=row.devices, global_batch=row.gbs, schedules=()) == row
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")

@@ -20,7 +20,7 @@ from meshwright.estimate.legality import model_rules
 from meshwright.estimate.memory import WorkerLoad, worker_bytes
 from meshwright.estimate.pipeline import Placed, boundary_columns, data_groups, sync_layers
 from meshwright.estimate.states import EXTRA_BYTES, shared_update_s
-from meshwright.estimate.sync import DataNetwork, step_sync
+from meshwright.estimate.sync import DataNetwork, StepCompute, step_sync
 from meshwright.search.grid import COLUMNS, Grid, context_levels, divisors, grid_degrees
 from meshwright.search.shardings import PLAIN_SHARDINGS, Sharding, ShardingTable
 from meshwright.search.space import Space
@@ -332,9 +332,9 @@ def _sharded(
     around = step_sync(
         dense * usual,
         experts * usual,
-        forward_s * usual,
-        backward_s * usual,
-        np.maximum(grid.m, 1.0)[:, None],
+        StepCompute(
+            forward_s=forward_s * usual, backward_s=backward_s * usual, micro_batches=np.maximum(grid.m, 1.0)[:, None]
+        ),
         sharding,
         DataNetwork(sharding, data_groups(columns), hardware),
         workload,

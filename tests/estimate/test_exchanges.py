@@ -1,0 +1,66 @@
+"""Exchanges of experts beside compute: what stays exposed, what is legal, and DeepSeek-V3 as it was trained."""
+
+from __future__ import annotations
+
+import pytest
+
+import meshwright
+from meshwright.errors import InputError
+
+DEEPSEEK = {
+    "gpus": "2048xH800",
+    "global_batch": 15360,
+    "seq_len": 4096,
+    "dtype": "fp8-block",
+    "dispatch_dtype": "fp8",
+    "moment_dtype": "bf16",
+}
+RUN = "pp16.ep64.epdedup.dp128.z1.mbs1.rc-sel-layernorm-mla_up_proj-moe_act.dualpipe"
+
+
+def step_s(plan: str, **other: object) -> float:
+    return meshwright.estimate("deepseek-v3", plan=plan, **(DEEPSEEK | other)).plans[0].estimate.step_time_s  # type: ignore[arg-type]
+
+
+def test_deepseek_v3_as_published() -> None:
+    """180 thousand H800 hours per 1e12 tokens, at 15,360 sequences of 4096 a step: 19.9 s on 2,048 of them.
+
+    Source: DeepSeek-AI, DeepSeek-V3 technical report (arXiv 2412.19437), 2024-12, section 1 and table 1.
+    """
+    published_s = 180e3 * 3600 / 1e12 * 15360 * 4096 / 2048
+    assert published_s == pytest.approx(19.9, abs=0.02)
+    assert step_s(RUN) == pytest.approx(published_s, rel=0.12)
+
+
+def test_each_part_of_the_exchange_counts() -> None:
+    """All copies of a token, and exchanges with nothing beside them, make the step longer."""
+    best = step_s(RUN)
+    plain = step_s(RUN.replace(".epdedup", ""))
+    exposed = step_s(RUN.replace(".dualpipe", ""))
+    gathered = step_s(RUN.replace("epdedup", "epag"))
+    assert best < plain < gathered
+    assert best < exposed
+
+
+def test_combined_1f1b_hides_exchanges_but_those_of_its_warm_up() -> None:
+    plan = "pp8.vpp4.ep32.epdedup.{}dp64.z1.mbs1"
+    job = {"gpus": "512xH100", "global_batch": 4096}
+    alone, paired, delayed = (step_s(plan.format(token), **job) for token in ("", "epov.", "epov-wgrad."))
+    assert paired < alone
+    assert delayed < alone
+    shared = step_s(plan.format("epov-shared."), **job)
+    assert shared < alone
+
+
+@pytest.mark.parametrize(
+    ("plan", "why"),
+    [
+        ("pp16.ep64.epov.dp128.mbs1", "runs no forward together with a backward"),
+        ("pp16.epov.dp128.mbs1.dualpipe", "experts on one rank exchange nothing"),
+        ("pp16.vpp2.ep64.epov.dp128.mbs1.rc-full", "the exchanges of a whole layer made again"),
+    ],
+)
+def test_overlaps_that_nothing_runs(plan: str, why: str) -> None:
+    with pytest.raises(InputError) as refused:
+        step_s(plan, global_batch=16384)
+    assert any(why in problem.why for problem in refused.value.problems)
