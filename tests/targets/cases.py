@@ -17,7 +17,7 @@ from meshwright.specs.row import parse_row
 from meshwright.specs.workload import Workload
 from meshwright.targets import TARGETS
 
-MODELS = ("llama-3-8b", "mixtral-8x7b")
+MODELS = ("llama-3.1-8b", "mixtral-8x7b")
 SEQ_LEN = 4096
 _DEGREES = (
     "",
@@ -66,8 +66,8 @@ def _grid() -> Iterator[Job]:
         spec = resolve(model)
         line = ".".join(part for part in (degrees, sharding, other) if part)
         row = parse_row(line, devices=16, global_batch=64, schedules=tuple(SCHEDULES))
-        if not spec.is_moe and row.ep > 1:
-            continue
+        if (not spec.is_moe and row.ep > 1) or (row.pp == 1 and row.schedule != "1f1b"):
+            continue  # nothing to say of these
         row = replace(row, dp=16 // (row.tp * row.cp_degree * row.pp))
         if not row_problems(row, spec, SEQ_LEN, 16):
             workload = Workload(seq_len=SEQ_LEN, global_batch=64)

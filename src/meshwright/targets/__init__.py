@@ -44,6 +44,8 @@ TARGETS = Catalogue(
     "torch_csv",
     "deepspeed",
     "accelerate",
+    "torchtitan",
+    "automodel",
 )
 
 

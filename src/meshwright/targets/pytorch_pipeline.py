@@ -1,0 +1,105 @@
+"""What targets share that run pipelines with `torch.distributed.pipelining`: schedules by class, or as a CSV file."""
+
+from __future__ import annotations
+
+from meshwright.errors import MeshwrightError
+from meshwright.formats.torch_csv import write_actions
+from meshwright.formats.torch_loader import COMPUTE_FILE
+from meshwright.schedules import PLAN_SCHEDULES, schedule_named
+from meshwright.schedules.plan_rows import schedule_of
+from meshwright.schedules.torch_actions import to_actions
+from meshwright.targets.sayable import Plan, Rule
+
+CLASSES = {
+    "1f1b": "1F1B",
+    "gpipe": "GPipe",
+    "interleaved": "Interleaved1F1B",
+    "breadth-first": "LoopedBFS",
+    "zb-v": "ZBVZeroBubble",
+    "dualpipev": "DualPipeV",
+}
+"""Ours to the name that `get_schedule_class` of PyTorch 2.13 takes."""
+_SOURCE = "torch/distributed/pipelining/schedules.py of PyTorch 2.13"
+
+RULES = (
+    Rule(
+        field="schedule",
+        holds=lambda plan: plan.found.pp == 1 or _known(plan) is not None or bool(_flushes(plan)),
+        why="torch.distributed.pipelining flushes the pipeline at the end of a step and holds every stage on one rank",
+        fix="use 1f1b, interleaved or zb-v",
+        source=_SOURCE,
+    ),
+    Rule(
+        field="shapes",
+        holds=lambda plan: not plan.found.pipeline.shapes,
+        why="torch.distributed.pipelining cuts a batch into equal micro-batches",
+        fix="plan micro-batches that are alike",
+        source=_SOURCE,
+    ),
+)
+
+
+def _known(plan: Plan) -> str | None:
+    """PyTorch's class of the schedule, where it runs it in our order."""
+    schedule = plan.found.pipeline.schedule
+    if schedule.orders or schedule.parameters or schedule.name not in CLASSES:
+        return None
+    m, pp = plan.found.pipeline.num_micro_batches, plan.found.pp
+    if schedule.name in ("interleaved", "breadth-first") and m % max(1, m // pp):
+        return None
+    return CLASSES[schedule.name]
+
+
+def _flushes(plan: Plan) -> bool:
+    schedule = schedule_of(plan.found.pipeline.schedule)
+    primary = all(chunk.copy == "primary" for chunk in plan.found.pipeline.chunks())
+    return schedule.exact_semantics and primary
+
+
+def class_of(plan: Plan) -> str | None:
+    """The name PyTorch has for the plan's schedule; None where it is given as a file."""
+    return _known(plan)
+
+
+def schedule_files(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """The schedule as a file, where PyTorch has no class of it."""
+    if plan.found.pp == 1 or _known(plan) is not None:
+        return ()
+    pipeline = plan.found.pipeline
+    table = schedule_of(pipeline.schedule).table(plan.found.pp, pipeline.num_micro_batches, plan.found.vpp)
+    return ((COMPUTE_FILE, write_actions(to_actions(table))),)
+
+
+def schedule_name(said: str) -> str | None:
+    """Ours for the name that PyTorch has, in any case; None where we have none."""
+    wanted = said.lower().removeprefix("schedule")
+    others = {"interleavedzerobubble": None, "zbvzerobubble": "zb-v", "loopedbfs": "breadth-first"}
+    return next((ours for ours, name in CLASSES.items() if name.lower() == wanted), others.get(wanted))
+
+
+def modules_of_stages(plan: Plan, embedding: str, layer: str, ends: tuple[str, ...]) -> list[list[str]]:
+    """Names of the modules of each virtual stage: the embedding in the first, norm and head in the last."""
+    stages, first = [], 0
+    for number, count in enumerate(plan.found.layers):
+        names = [embedding] if number == 0 else []
+        names += [f"{layer}.{index}" for index in range(first, first + count)]
+        first += count
+        stages.append(names + list(ends if number == len(plan.found.layers) - 1 else ()))
+    return stages
+
+
+def layers_of_modules(stages: list[list[str]], layer: str) -> tuple[int, ...]:
+    """Layers of each virtual stage, from the names of their modules."""
+    return tuple(sum(name.startswith(f"{layer}.") for name in names) for names in stages)
+
+
+def schedule_of_file(text: str, pp: int, vpp: int, micro_batches: int) -> str | None:
+    """The schedule whose order a file holds; None where it is none of the catalogue."""
+    for name in PLAN_SCHEDULES:
+        try:
+            table = schedule_named(name).table(pp, micro_batches, vpp)
+        except MeshwrightError:
+            continue  # it takes other numbers of workers, chunks or micro-batches
+        if write_actions(to_actions(table)) == text:
+            return name
+    return None

@@ -1,0 +1,60 @@
+"""Models that torchtitan 0.3.0 ships, by their shape: its configs are Python, so that a plan names one of them.
+
+Source: torchtitan/models/*/__init__.py of torchtitan 0.3.0 (2026-11).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.specs.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flavor:
+    """One model of torchtitan."""
+
+    module: str
+    name: str
+
+
+_SHAPES: dict[tuple[str, int, int, int], tuple[str, str]] = {
+    ("llama", 16, 2048, 128256): ("llama3", "1B"),
+    ("llama", 28, 3072, 128256): ("llama3", "3B"),
+    ("llama", 32, 4096, 128256): ("llama3", "8B"),
+    ("llama", 80, 8192, 128256): ("llama3", "70B"),
+    ("llama", 126, 16384, 128256): ("llama3", "405B"),
+    ("qwen3", 28, 1024, 151936): ("qwen3", "0.6B"),
+    ("qwen3", 28, 2048, 151936): ("qwen3", "1.7B"),
+    ("qwen3", 36, 2560, 151936): ("qwen3", "4B"),
+    ("qwen3", 36, 4096, 151936): ("qwen3", "8B"),
+    ("qwen3", 40, 5120, 151936): ("qwen3", "14B"),
+    ("qwen3", 64, 5120, 151936): ("qwen3", "32B"),
+    ("qwen3_moe", 48, 2048, 151936): ("qwen3", "30B-A3B"),
+    ("qwen3_moe", 94, 4096, 151936): ("qwen3", "235B-A22B"),
+    ("deepseek_v2", 27, 2048, 102400): ("deepseek_v3", "16B"),
+    ("deepseek_v2", 60, 5120, 102400): ("deepseek_v3", "236B"),
+    ("deepseek_v3", 61, 7168, 129280): ("deepseek_v3", "671B"),
+    ("gpt_oss", 24, 2880, 201088): ("gpt_oss", "20b"),
+    ("gpt_oss", 36, 2880, 201088): ("gpt_oss", "120b"),
+}
+"""Family, layers, width and vocabulary to the module and the name in it."""
+
+
+def flavor_of(model: ModelSpec) -> Flavor | None:
+    """torchtitan's own config of a model, None where it ships none of this shape."""
+    found = _SHAPES.get((model.family, model.num_layers, model.hidden, model.vocab))
+    return Flavor(module=found[0], name=found[1]) if found else None
+
+
+def flavor_names() -> str:
+    """All of them, in a few words."""
+    modules: dict[str, list[str]] = {}
+    for module, name in _SHAPES.values():
+        modules.setdefault(module, []).append(name)
+    return "; ".join(f"{module} {', '.join(names)}" for module, names in modules.items())
+
+
+def layers_of(module: str, name: str) -> int | None:
+    """Layers of a model that torchtitan ships."""
+    return next((shape[1] for shape, found in _SHAPES.items() if found == (module, name)), None)

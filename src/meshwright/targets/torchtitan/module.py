@@ -1,0 +1,134 @@
+"""A plan as a Python module of torchtitan: values are literals, so that the module is read without being run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from meshwright.formats.torch_loader import COMPUTE_FILE
+from meshwright.targets import pytorch_pipeline
+from meshwright.targets.keys import Keys
+from meshwright.targets.sayable import Plan
+from meshwright.targets.torchtitan.flavors import Flavor
+
+MODULE = "meshwright_plan"
+ENDS = ("norm", "lm_head")
+_TEXT = '''\
+"""{head}
+
+Start it with the command that came with this file: `--module {module} --config plan`. Keys of torchtitan 0.3.0.
+"""
+
+from torchtitan.components.checkpoint import CheckpointManager
+from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
+from torchtitan.components.optimizer import default_adamw
+from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
+from torchtitan.distributed.activation_checkpoint import FullAC
+from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
+from torchtitan.models.common.config_utils import decoder_vocab_size
+from torchtitan.models.{module_of_model} import model_registry
+{more_imports}from torchtitan.trainer import Trainer
+
+
+def plan() -> Trainer.Config:
+    model_spec = model_registry({registry})
+{changes}    return Trainer.Config(
+        model_spec=model_spec,
+        loss={loss},
+        hf_assets_path="./assets/tokenizer",
+        optimizer=default_adamw(lr=3e-4),
+        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),
+        checkpoint=CheckpointManager.Config(enable=False),
+        training=TrainingConfig(
+{training}
+        ),
+        parallelism=ParallelismConfig(
+{parallelism}
+        ),
+        activation_checkpoint={recompute},
+        compile=CompileConfig({compile}),
+    )
+'''
+
+
+def training_keys(plan: Plan) -> Keys:
+    """Fields of `TrainingConfig`."""
+    pipeline, strategy = plan.found.pipeline, plan.strategy
+    precision = strategy.precision or plan.workload.precision
+    steps = pipeline.num_micro_batches if plan.found.pp > 1 else 1
+    graphs = plan.found.pp == 1 and strategy.expert.ep == 1
+    return {
+        "local_batch_size": pipeline.micro_batch * steps,
+        "global_batch_size": plan.workload.global_batch,
+        "seq_len": plan.workload.seq_len,
+        "steps": 20,
+        "mixed_precision_param": "float32" if precision.activations == "fp32" else "bfloat16",
+        "mixed_precision_reduce": "float32",
+        "enable_cpu_offload": bool(strategy.offload.weights),
+        "disable_cuda_graphs": not graphs,
+    }
+
+
+def parallelism_keys(plan: Plan) -> Keys:
+    """Fields of `ParallelismConfig`, every degree said."""
+    strategy, found = plan.strategy, plan.found
+    keys: Keys = {
+        "data_parallel_replicate_degree": strategy.data.replicate,
+        "data_parallel_shard_degree": strategy.data.shard,
+        "fsdp_reshard_after_forward": "always" if strategy.data.reshard else "never",
+        "tensor_parallel_degree": strategy.tp,
+        "enable_sequence_parallel": plan.settings["tensor.sequence_parallel"],
+        "context_parallel_degree": strategy.cp,
+        "expert_parallel_degree": strategy.expert.ep,
+        "pipeline_parallel_degree": found.pp,
+    }
+    if found.pp == 1:
+        return keys
+    name = pytorch_pipeline.class_of(plan)
+    looped = "1F1B" if found.vpp == 1 else "Interleaved1F1B"
+    keys |= {
+        "pipeline_parallel_schedule": name or looped,
+        "pipeline_parallel_microbatch_size": found.pipeline.micro_batch,
+        "module_fqns_per_model_part": pytorch_pipeline.modules_of_stages(plan, "tok_embeddings", "layers", ENDS),
+    }
+    return keys if name else keys | {"pipeline_parallel_schedule_csv": COMPUTE_FILE}
+
+
+def module_text(plan: Plan, flavor: Flavor) -> str:
+    """The module."""
+    strategy, mtp = plan.strategy, plan.model.mtp_layers
+    ring = strategy.tp > 1 and plan.settings["tensor.overlap"] == "ring"
+    modules = f", num_mtp_layers={mtp}" if mtp else ""
+    chunked = "CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec))"
+    return _TEXT.format(
+        head=f"{plan.model.name} on {plan.job.plan.devices} devices: {plan.job.name or 'a plan of uneven stages'}.",
+        module=MODULE,
+        module_of_model=flavor.module,
+        more_imports="from torchtitan.models.deepseek_v3.mtp import MTPLoss\n" if mtp else "",
+        registry=f'"{flavor.name}"{modules}',
+        changes="",
+        loss=(
+            "MTPLoss.Config(global_vocab_size=decoder_vocab_size(model_spec))"
+            if mtp
+            else f"ChunkedLossWrapper.Config(loss_fn={chunked})"
+        ),
+        training=_arguments(training_keys(plan)),
+        parallelism=_arguments(parallelism_keys(plan)),
+        recompute="FullAC.Config()" if strategy.recompute.kind == "full" else "None",
+        compile="enable=True, enable_async_tensor_parallel=True" if ring else "enable=True",
+    )
+
+
+def _arguments(keys: Mapping[str, Any]) -> str:
+    lines = []
+    for name, value in keys.items():
+        if isinstance(value, list):
+            inner = "\n".join(f"                {_literal(row)}," for row in value)
+            lines.append(f"            {name}=[\n{inner}\n            ],")
+        else:
+            lines.append(f"            {name}={_literal(value)},")
+    return "\n".join(lines)
+
+
+def _literal(value: Any) -> str:
+    return repr(value).replace("'", '"')

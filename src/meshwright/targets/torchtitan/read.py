@@ -1,0 +1,189 @@
+"""A module of torchtitan read as a plan, from its syntax tree, never by running it; and the TOML of older versions."""
+
+from __future__ import annotations
+
+import ast
+import math
+import tomllib
+from typing import Any
+
+from meshwright.errors import InputError, Problem
+from meshwright.formats.launch_file import LaunchFile
+from meshwright.specs.precision import PRECISIONS
+from meshwright.specs.row import PlanRow, default_schedule
+from meshwright.targets import pytorch_pipeline
+from meshwright.targets.keys import KeyReader, Keys, key_problems, known_keys
+from meshwright.targets.torchtitan.flavors import layers_of
+
+_SECTIONS = {"TrainingConfig": "training", "ParallelismConfig": "parallelism", "CompileConfig": "compile"}
+_P = "parallelism."
+
+
+def read_module(text: str, devices: int | None, schedule: str | None = None) -> LaunchFile:
+    """A configuration as a plan.
+
+    Args:
+        text: a Python module with a function that returns a `Trainer.Config`, or TOML of versions before 0.2.
+        devices: of the job; by default what the degrees multiply to.
+        schedule: text of the schedule's file, where there is one.
+
+    Raises:
+        InputError: the text is neither.
+    """
+    keys, unresolved = _keys(text)
+    reader = KeyReader(keys=keys)
+    checked = {name: value for name, value in keys.items() if name in _SECTIONS.values()}
+    reader.problems += key_problems("torchtitan", checked, known_keys("meshwright.targets.torchtitan"))
+    row, layout = _row(reader, devices, schedule)
+    workload: dict[str, Any] = {"optimizer": "adamw", "seq_len": reader.get("training.seq_len")}
+    wide = reader.word("training.mixed_precision_param", "bfloat16") == "float32"
+    workload["precision"] = PRECISIONS["fp32" if wide else "bf16"]
+    if row is not None:
+        workload["global_batch"] = row.gbs
+    layers = layers_of(str(keys.get("module", "")), str(keys.get("flavor", "")))
+    model = {"num_layers": layers} if layers else {}
+    return LaunchFile(
+        row=row,
+        layout=layout,
+        model=model,
+        workload=workload,
+        unresolved=tuple(unresolved),
+        problems=tuple(reader.problems),
+    )
+
+
+def _keys(text: str) -> tuple[Keys, list[str]]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return _toml(text), []
+    keys: Keys = {"recompute": "none"}
+    unresolved: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchtitan.models."):
+            if any(name.name == "model_registry" for name in node.names):
+                keys["module"] = str(node.module).rsplit(".", 1)[1]
+        elif isinstance(node, ast.Call):
+            _call(node, keys, unresolved)
+    return keys, unresolved
+
+
+def _call(node: ast.Call, keys: Keys, unresolved: list[str]) -> None:
+    name = ast.unparse(node.func)
+    if name in _SECTIONS:
+        section = keys.setdefault(_SECTIONS[name], {})
+        for given in node.keywords:
+            try:
+                section[str(given.arg)] = ast.literal_eval(given.value)
+            except (ValueError, TypeError, RecursionError):
+                unresolved.append(f"{_SECTIONS[name]}.{given.arg} ({ast.unparse(given.value)[:60]})")
+    elif name in ("FullAC.Config", "SelectiveAC.Config", "MemoryBudgetAC.Config"):
+        keys["recompute"] = name.split(".")[0]
+    elif name == "model_registry" and node.args and isinstance(node.args[0], ast.Constant):
+        keys["flavor"] = str(node.args[0].value)
+
+
+def _toml(text: str) -> Keys:
+    try:
+        keys: Keys = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        why = f"it is neither Python nor TOML: {error}"
+        raise InputError(Problem(what="the torchtitan configuration cannot be read", why=why), code="MW202") from None
+    mode = str(keys.get("activation_checkpoint", {}).get("mode", "none")).lower()
+    keys["recompute"] = {"full": "FullAC", "none": "none"}.get(mode, "SelectiveAC")
+    model = keys.get("model", {})
+    if isinstance(model, dict):
+        keys |= {"module": model.get("name", ""), "flavor": model.get("flavor", "")}
+    return keys
+
+
+def _row(reader: KeyReader, devices: int | None, table: str | None) -> tuple[PlanRow | None, tuple[int, ...] | None]:
+    tp, cp, ep, pp, replicate = (
+        reader.degree(f"{_P}{name}_degree")
+        for name in (
+            "tensor_parallel",
+            "context_parallel",
+            "expert_parallel",
+            "pipeline_parallel",
+            "data_parallel_replicate",
+        )
+    )
+    shard = reader.get(f"{_P}data_parallel_shard_degree", -1)
+    if shard == -1 and devices is not None:
+        shard, rest = divmod(devices, tp * cp * pp * replicate)
+        if rest or not shard:
+            reader.refuse("devices", devices, f"must be a multiple of {tp * cp * pp * replicate}, the other degrees")
+            return None, None
+    if not isinstance(shard, int) or shard < 1:
+        reader.refuse(f"{_P}data_parallel_shard_degree", shard, "it is what is left of the devices", "say --gpus")
+        return None, None
+    stages = reader.get(f"{_P}module_fqns_per_model_part")
+    mbs, gbs = _batches(reader, pp, replicate * shard)
+    if mbs is None:
+        return None, None
+    schedule, vpp = _schedule(reader, pp, stages)
+    if pp > 1 and reader.get(f"{_P}pipeline_parallel_schedule_csv"):
+        schedule = _of_file(reader, table, (pp, vpp, gbs // (mbs * replicate * shard)))
+    reshard = reader.word(f"{_P}fsdp_reshard_after_forward", "default")
+    # By default weights stay gathered where a pipeline would gather them for every micro-batch.
+    kept = reshard == "never" or (reshard == "default" and pp > 1)
+    sharding = "z0" if shard * cp == 1 else "fsdp-keep" if kept else "fsdp"
+    if shard > 1 and replicate > 1:
+        sharding = "hsdp"
+    if reader.keys["recompute"] not in ("none", "FullAC"):
+        why = "it keeps every second product, which a row does not say; planned without recompute"
+        reader.refuse("activation_checkpoint", reader.keys["recompute"], why, "use FullAC or None")
+    row = PlanRow(
+        tp=tp,
+        sp=tp == 1 or reader.switch(f"{_P}enable_sequence_parallel", default=True),
+        tp_overlap="ring" if tp > 1 and reader.switch("compile.enable_async_tensor_parallel") else "bulk",
+        cp=(("ag", cp),) if cp > 1 else (),
+        pp=pp,
+        vpp=vpp,
+        ep=ep,
+        dp=replicate * shard,
+        sharding=sharding,
+        shard_group=shard * cp if sharding == "hsdp" else 0,
+        mbs=mbs,
+        gbs=gbs,
+        schedule=schedule or default_schedule(vpp),
+        recompute="full" if reader.keys["recompute"] == "FullAC" else "none",
+        offload="wog" if reader.switch("training.enable_cpu_offload") else "",
+    )
+    layout = pytorch_pipeline.layers_of_modules(stages, "layers") if isinstance(stages, list) else None
+    return row, layout
+
+
+def _schedule(reader: KeyReader, pp: int, stages: object) -> tuple[str | None, int]:
+    """Ours, None for the default of the chunks, and chunks per worker."""
+    if pp == 1:
+        return None, 1
+    said = str(reader.get(f"{_P}pipeline_parallel_schedule", "1F1B"))
+    schedule = pytorch_pipeline.schedule_name(said)
+    if schedule is None:
+        reader.refuse(f"{_P}pipeline_parallel_schedule", said, "no plan runs it", "use 1F1B, Interleaved1F1B or ZBV")
+    single = schedule in ("1f1b", "gpipe")
+    count = len(stages) if isinstance(stages, list) and stages else pp * (1 if single else 2)
+    return schedule, max(1, count // pp)
+
+
+def _of_file(reader: KeyReader, table: str | None, size: tuple[int, int, int]) -> str | None:
+    """The schedule of a file by its order; a problem and the default where it is none that is known."""
+    found = None if table is None else pytorch_pipeline.schedule_of_file(table, *size)
+    if found is None:
+        why = "the file is not there" if table is None else "its order is of no schedule that is known"
+        path = f"{_P}pipeline_parallel_schedule_csv"
+        reader.refuse(path, reader.get(path), why, "the steps of the class that is named are taken")
+    return found
+
+
+def _batches(reader: KeyReader, pp: int, dp: int) -> tuple[int | None, int]:
+    local = reader.degree("training.local_batch_size", 8)
+    mbs = reader.degree(f"{_P}pipeline_parallel_microbatch_size") if pp > 1 else local
+    total = reader.get("training.global_batch_size", -1)
+    gbs = local * dp if total in (-1, None) else total
+    if not isinstance(gbs, int) or gbs < 1 or gbs % (local * dp) or local % mbs:
+        why = f"must be a multiple of local_batch_size {local} x data ranks {dp}"
+        reader.refuse("training.global_batch_size", total, why, f"use {math.ceil(dp * local)}")
+        return None, 1
+    return mbs, gbs
