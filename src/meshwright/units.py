@@ -15,6 +15,7 @@ GIB = 1024**3
 KILO, MEGA, GIGA, TERA = 1e3, 1e6, 1e9, 1e12
 MILLI, MICRO = 1e-3, 1e-6
 DAY_S = 86_400.0
+JOULES_PER_KWH = 3.6e6
 
 
 _SCALES = {"": (1.0, 0), "k": (1e3, 10), "m": (1e6, 20), "g": (1e9, 30), "t": (1e12, 40)}
@@ -67,6 +68,14 @@ def seconds(time_s: float) -> str:
         return f"{significant(time_s * 1e3)} ms"
     micro = significant(time_s * 1e6)
     return "0 s" if micro in ("0", "-0") else f"{micro} µs"
+
+
+def energy(kwh: float) -> str:
+    """Energy as text with three significant digits in Wh, kWh, MWh or GWh."""
+    for scale, unit in ((1e6, "GWh"), (1e3, "MWh"), (1.0, "kWh")):
+        if kwh >= scale:
+            return f"{significant(kwh / scale)} {unit}"
+    return f"{significant(kwh * 1e3)} Wh"
 
 
 def count(number: float) -> str:

@@ -46,6 +46,7 @@ LABELS = {
     "node",  # the usual node of a device, read where a cluster does not say its own
     "topology",  # torus: rings on the stated bandwidth, as on a switch; mesh changes the estimate where it is used
     "power_w_per_tflop",  # with the next two the clock of large products, of which only their ratio counts
+    "carbon_kg_per_kwh",  # of the site's electricity: carbon of the run, not the step
     "zone",  # of a group: names which measured links of profiles join it to another
 }
 """Fields that name or explain; what each is for stands beside it where the name does not say it."""

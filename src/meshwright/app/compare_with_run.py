@@ -159,6 +159,10 @@ def _totals(run: MeasuredRun) -> Iterator[Side]:
         yield Side(name=name, predicted=rate, measured=measured, low=low, high=high)
     if run.memory_bytes is not None:
         yield Side(name="memory allocated", predicted=run.allocated_bytes, measured=run.memory_bytes)
+    powers = [step.power_w for step in run.steps if step.power_w is not None]
+    if powers and estimate.energy_j is not None:
+        mean_w = estimate.energy_j / job.cluster.pue / middle_s / job.plan.devices
+        yield Side(name="power", predicted=mean_w, measured=statistics.median(powers))
 
 
 def _terms(run: MeasuredRun) -> Iterator[Term]:

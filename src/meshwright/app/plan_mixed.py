@@ -268,7 +268,7 @@ def mixed_answer(
 def _cheaper_than(found: MixedPlans, aim: Aim) -> Iterator[str]:
     """What the quickest plan would cost, where a cheaper one was chosen."""
     price, dearest = found.candidates[0].estimate.price_per_step, found.quickest.estimate.price_per_step
-    if aim.rents and price is not None and dearest is not None and price < dearest * (1 - 1e-9):
+    if aim.rents and aim.by.paid_links and price is not None and dearest is not None and price < dearest * (1 - 1e-9):
         yield f"the quickest plan takes {seconds(found.quickest.step_time_s)} for {usd(dearest)}"
 
 

@@ -134,6 +134,7 @@ def _regrouped(packed: StepEstimate, step: DynamicStep) -> StepEstimate:
         mfu=packed.mfu / slower,
         hfu=packed.hfu / slower,
         price_per_step=None if packed.price_per_step is None else packed.price_per_step * slower,
+        energy_j=None if packed.energy_j is None else packed.energy_j * slower,
         breakdown_s=tuple((name, seconds * rest) for name, seconds in parts.items()),
         stages=tuple(replace(stage, busy_s=stage.busy_s * step.busy) for stage in packed.stages),
         filling=filling,
@@ -286,6 +287,10 @@ def _result(plan: ExecutionPlan, run: RunPlan, pricer: PlanPricer) -> StepEstima
     verdicts = [stage.fits for stage in stages]
     prices = [None if (p := site.hardware.price_per_hour) is None else p * site.devices for site in flat]
     stated = [price for price in prices if price is not None]
+    energies = [
+        _energy_j(site, float(busy_s), time_s) for site, busy_s in zip(flat, step.busy_s[0].tolist(), strict=True)
+    ]
+    used_j = [energy for energy in energies if energy is not None]
     traffic: tuple[LinkTraffic, ...] = ()
     if len({site.number for site in flat}) > 1:
         from meshwright.estimate.traffic import link_traffic
@@ -305,9 +310,19 @@ def _result(plan: ExecutionPlan, run: RunPlan, pricer: PlanPricer) -> StepEstima
         basis=basis,
         price_per_step=sum(stated) * time_s / 3600.0 + traffic_price if len(stated) == len(prices) else None,
         traffic=traffic,
+        energy_j=pricer.cluster.pue * sum(used_j) if len(used_j) == len(energies) else None,
         tie=known.tie,
         filling=filling_of(workload, max(plan.data_degree(pipeline) for pipeline in plan.pipelines)),
     )
+
+
+def _energy_j(site: Site, busy_s: float, step_s: float) -> float | None:
+    """Of a worker's devices: devices x (power at work x busy + power while waiting x rest of the step)."""
+    work_w, wait_w = site.group.busy_power_w, site.group.waiting_power_w
+    if work_w is None or wait_w is None:
+        return None
+    busy_s = min(busy_s, step_s)
+    return site.devices * (work_w * busy_s + wait_w * (step_s - busy_s))
 
 
 def _stages(plan: ExecutionPlan, run: RunPlan) -> Iterator[StageEstimate]:

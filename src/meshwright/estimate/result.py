@@ -169,6 +169,9 @@ class StepPrice:
     """USD of the devices that are used and of what crosses priced links; None where a price is not known."""
     traffic: tuple[LinkTraffic, ...] = ()
     """Over the links between groups."""
+    energy_j: float | None = None
+    """Of a step on the devices that are used, with what the site adds; None where a power is not known. An upper bound
+    where it rests on the limit of a device."""
     tie: float = UNMEASURED_TIE
     """Relative difference below which two plans of the job cannot be told apart."""
 
@@ -240,6 +243,7 @@ class StepEstimate(StepPrice):
             "fits": self.fits,
             "basis": self.basis,
             "price_per_step": self.price_per_step,
+            "energy_j": self.energy_j,
             "traffic": [link.to_dict() for link in self.traffic],
         }
 

@@ -10,6 +10,7 @@ from meshwright.fields.failures import FailureSpec
 from meshwright.fields.field import ask
 from meshwright.fields.host import MemorySize, NvmeDrives, PcieSlot
 from meshwright.fields.kinds import Choice, Count, Duration, Flag, Kind, Number, Texts, Whole
+from meshwright.fields.power import CarbonIntensity, Watts
 from meshwright.specs.optimizers import OPTIMIZERS
 from meshwright.specs.precision import PRECISIONS, ROLES
 
@@ -32,6 +33,8 @@ POSITIVE = Number(metavar="USD")
 MODEL_HELP = "A name of `models list`, a config.json or a folder with one, - for stdin."
 PLAN_HELP = "One line such as tp8.pp4.mbs1.z1.rc-sel, or a plan file."
 PLAN_FILE_HELP = "A plan file; plans.json#2 is the second plan of a plan set."
+MONEY_AND_POWER = ("prices", "power", "pue", "carbon_intensity")
+"""Fields that say what an hour of a device costs and takes, for verbs that price no step by them."""
 FRAMEWORK_HELP = "That wrote the log: megatron, nemo, torchtitan, deepspeed, transformers, csv or pytorch-profiler."
 WRITE_ONE = "name a plan file, as `meshwright plan ... -o plans.json` writes it"
 
@@ -163,6 +166,21 @@ class JobFields:
         rare=True,
     )
     price: float | None = ask("Price per device and hour.", Number(metavar="USD", zero=True), rare=True)
+    prices: Any = ask(
+        "Dated prices per device and hour: a TOML file, or public for those that come with the package.",
+        Kind(metavar="FILE", annotation="str | os.PathLike[str]"),
+        rare=True,
+    )
+    power: float | None = ask(
+        "Mean power of one device over a step, as measured: 620W.", Watts(), usual="the device's limit", rare=True
+    )
+    pue: float | None = ask(
+        "Power of the whole site over that of its devices: 1.2.",
+        Number(high=10),
+        usual="1, the devices alone",
+        rare=True,
+    )
+    carbon_intensity: float | None = ask("CO2-equivalent of the electricity: 380g/kWh.", CarbonIntensity(), rare=True)
     calibration: Calibration | str | os.PathLike[str] | None = ask(
         "Numbers that `calibrate` wrote, in place of the package's.",
         Kind(metavar="FILE", annotation="Calibration | str | os.PathLike[str]"),

@@ -272,6 +272,7 @@ def node_group(
     links: GroupLinks = GroupLinks(),
     zone: str | None = None,
     price_per_device_hour: float | None = None,
+    power_w_per_device: float | None = None,
     host: HostSpec | None = None,
 ) -> NodeGroup:
     """Equal nodes with their nested domains; what `links` leaves open comes from the device's usual node.
@@ -287,6 +288,7 @@ def node_group(
         domains=group_domains(device.node or UNKNOWN_NODE, nodes, devices_per_node, links),
         zone=zone,
         price_per_device_hour=price_per_device_hour,
+        power_w_per_device=power_w_per_device,
         host=host or HostSpec(),
     )
 

@@ -26,6 +26,7 @@ from typing import Annotated, Literal, Self, cast
 
 from pydantic import (
     BeforeValidator,
+    Field,
     NonNegativeFloat,
     PlainValidator,
     PositiveFloat,
@@ -97,6 +98,7 @@ class _Group(TableProblems):
     nvlink_domain: PositiveInt | None = key("8", le=MAX_DEVICES)
     memory_gib: PositiveFloat | None = key("79.1", le=1e6)
     price_per_device_hour: NonNegativeFloat | None = key("2.5", le=1e6)
+    power_w: PositiveFloat | None = key("620", le=2e4)
     ram_gb: _Size | None = key("1024", le=1e7)
     ram_gb_s: _Speed | None = key("300", le=1e6)
     pcie_gb_s: _Speed | None = key("24", le=1e4)
@@ -170,6 +172,8 @@ class _Link(TableProblems):
 
 class _Cluster(TableProblems):
     name: Text | None = None
+    pue: Annotated[float, Field(ge=1, le=10)] = key("1.2", default=1.0)
+    carbon_kg_per_kwh: NonNegativeFloat | None = key("0.38", le=5)
     group: list[_Group] = key(
         '[{ device = "H100", nodes = 8, devices_per_node = 8 }]', required=True, min_length=1, max_length=MAX_GROUPS
     )
@@ -221,6 +225,8 @@ def cluster_from_table(
         groups=tuple(groups),
         links=tuple(links.values()),
         notes=notes,
+        pue=table.pue,
+        carbon_kg_per_kwh=table.carbon_kg_per_kwh,
     )
 
 
@@ -252,6 +258,7 @@ def _node_group(group: _Group, name: str) -> NodeGroup:
         ),
         zone=group.zone,
         price_per_device_hour=group.price_per_device_hour,
+        power_w_per_device=group.power_w,
         host=_host(group),
     )
 

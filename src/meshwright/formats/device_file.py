@@ -40,6 +40,7 @@ DEVICE_NUMBERS = (
     ("memory_gb_s", "memory_bandwidth_bytes_per_s", GIGA, None),
     ("host_gb_s", "host_bandwidth_bytes_per_s", GIGA, 24.0),
     ("power_w", "power_w", 1.0, None),
+    ("idle_power_w", "idle_power_w", 1.0, None),
     ("price_per_hour", "price_per_hour", 1.0, None),
 )
 NODE_NUMBERS = (

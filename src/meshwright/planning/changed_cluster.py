@@ -88,11 +88,11 @@ def changed_cluster(cluster: ClusterSpec, *, lost: str | None = None, added: str
             code="MW218",
         )
     given = {frozenset(link.between): link for link in cluster.links}
-    left = ClusterSpec(
+    left = replace(
+        cluster,
         name=",".join(f"{group.devices}x{group.device.name}" for group in groups),
         groups=tuple(groups),
         links=tuple(default_links(groups, None, given)),
-        notes=cluster.notes,
     )
     return ChangedCluster(
         cluster=left,

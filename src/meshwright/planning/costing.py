@@ -30,6 +30,8 @@ class Offer(Generic[Planned]):
     step_time_s: float
     price_per_step: float
     """0 where prices are not known and not asked for."""
+    energy_j: float = 0.0
+    """Of a step; 0 where a power is not known and not asked for."""
     peak_memory_bytes: float
     on: str
     """The devices it uses, in words."""

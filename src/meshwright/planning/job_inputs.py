@@ -18,6 +18,7 @@ from meshwright.formats.host import with_host
 from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.library.clusters import resolve_cluster_file, resolve_gpus
+from meshwright.library.prices import prices_of
 from meshwright.planning.goodput import goodput
 from meshwright.planning.number_formats import (
     DEFAULT_DTYPE,
@@ -29,6 +30,7 @@ from meshwright.planning.number_formats import (
     wide_ends,
 )
 from meshwright.planning.samples import with_samples
+from meshwright.planning.site_power import with_power, with_prices
 from meshwright.planning.tuned import trained_text, with_tuning
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec
@@ -60,6 +62,12 @@ _FAILURES_OF_NO_RUN = Problem(
     why="failures lengthen a run, not a step, and nobody said how long the run is",
     fix="say the tokens of the run: --tokens 2T",
     field="failures",
+)
+_BOTH_PRICES = Problem(
+    what="both --price and --prices are given",
+    why="an hour of a device has one price",
+    fix="leave one of them out",
+    field="price",
 )
 _FILE_ENDINGS = (".toml", ".json", ".yaml", ".yml", ".csv", ".txt")
 
@@ -107,6 +115,11 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
     if where is not None and not where.homogeneous and job.packing == DYNAMIC:
         why, fix = "micro-batches are grouped for one kind of device", "use --packing pack, or one kind of device"
         gather.problem(Problem(what=f"--packing {DYNAMIC}", why=why, fix=fix, field="packing"), "MW206")
+    if job.prices is not None:
+        stated = job.prices
+        gather.attempt(lambda: prices_of(stated))
+        if job.price is not None:
+            gather.problem(_BOTH_PRICES, "MW203")
     if job.failures is not None and job.tokens is None:
         gather.problem(_FAILURES_OF_NO_RUN, "MW203")
     if where is not None and policy is not None:
@@ -131,6 +144,9 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
     if price is not None:
         where = replace(where, groups=tuple(replace(g, price_per_device_hour=float(price)) for g in where.groups))
     notes: list[Assumption] = []
+    if job.prices is not None:
+        where, notes = with_prices(where, prices_of(job.prices))
+    where = with_power(where, job.power, job.pue, job.carbon_intensity)
     if first.sequence_lengths and (spec.streams or spec.pooled):
         raise UnsupportedError(_no_lengths(spec), code="MW406")
     seq = _sequence_length(job.seq_len, spec, first.sequence_lengths, notes)

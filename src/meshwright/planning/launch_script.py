@@ -43,7 +43,10 @@ def script_question(
     files = _files(source, target)
     where = job_inputs(
         JobFields(
-            model=asked.model, cluster=asked.cluster, gpus=asked.gpus, price=asked.price, calibration=asked.calibration
+            model=asked.model,
+            cluster=asked.cluster,
+            gpus=asked.gpus,
+            calibration=asked.calibration,
         )
     )
     assert target.read is not None
@@ -57,7 +60,7 @@ def script_question(
     if asked.global_batch is None and asked.tokens_per_step is None:
         own["global_batch"] = flags.workload.get("global_batch")
     own = {name: value for name, value in own.items() if getattr(asked, name) is None}
-    inputs = job_inputs(replace(asked, **own, model=where.model, cluster=where.cluster, gpus=None, price=None))
+    inputs = job_inputs(replace(asked, **own, model=where.model, cluster=where.cluster, gpus=None))
     violations = [Violation.of("OPTIONS", problem) for problem in flags.problems]
     violations += _shape_differs(inputs.model, flags.model)
     warnings = tuple(f"the script does not say {name}" for name in flags.unresolved[:8])

@@ -143,7 +143,7 @@ def resized(cluster: ClusterSpec, *, nodes: int, per_node: int) -> ClusterSpec:
         if per_node == group.devices_per_node
         else f"{nodes}x{per_node}x{group.device.name}"
     )
-    return ClusterSpec(name=name, groups=(changed,))
+    return cluster.part(name, (changed,))
 
 
 def parts(cluster: ClusterSpec) -> Iterator[ClusterSpec]:
@@ -319,8 +319,8 @@ def find_best(
         workload: the step.
         space_for: the search space for a number of devices.
         aim: time, on all devices that can be used well; cost, on the whole cluster, or on halves and three quarters of
-            its nodes, as time is where the price of a step is limited; memory, the least peak among plans at most 10%
-            slower than the quickest.
+            its nodes, as energy is, and time where the price of a step is limited; memory, the least peak among plans
+            at most 10% slower than the quickest.
         top: how many layouts.
         refuses: what a target refuses of a job.
         pareto: also find the front of time and memory.
@@ -332,6 +332,8 @@ def find_best(
         InputError: a price is limited and not known.
         InfeasibleError: plans fit, and none keeps to the limits.
     """
+    if aim.by.requires is not None and not aim.by.orders_alike:
+        aim.by.requires(group.device.name for group in cluster.groups if aim.by.per_hour(group) is None)
     if math.isfinite(aim.max_price_per_step):
         require_prices(group.device.name for group in cluster.groups if group.price_per_hour is None)
     on = partial(
@@ -417,7 +419,10 @@ def _why_fewer(whole: Found, part: Found, aim: Aim) -> Reason:
     before, after = _offers(whole)[0], _offers(part)[0]
     if aim.excess(before) > 0:
         return idle_reason(*counts, "limits", rented=True, limits=aim.limits_text())
-    return idle_reason(*counts, "cheaper", rented=True, saved=1 - after.price_per_step / before.price_per_step)
+    value, least = aim.by.key(before)[0], aim.by.key(after)[0]
+    if not aim.by.rents:
+        value, least = before.price_per_step, after.price_per_step
+    return idle_reason(*counts, aim.by.saves, rented=True, saved=1 - least / value)
 
 
 def _offers(found: Found) -> list[Offer[FoundPlan]]:
@@ -429,6 +434,7 @@ def _offers(found: Found) -> list[Offer[FoundPlan]]:
             plan=plan,
             step_time_s=plan.estimate.step_time_s,
             price_per_step=rate * devices * plan.estimate.step_time_s / SECONDS_PER_HOUR,
+            energy_j=plan.estimate.energy_j or 0.0,
             peak_memory_bytes=plan.estimate.peak_memory_bytes,
             on=f"{devices} {group.device.name}",
         )

@@ -111,6 +111,46 @@ def price_reasons(job: PlannedJob, estimate: StepPrice, aim: Aim = QUICKEST) -> 
             used[stage.group] += stage.devices
         yield price_reason(estimate.price_per_step, estimate.step_time_s, used, job.cluster)
     yield from traffic_reasons(estimate.traffic, job.cluster)
+    if estimate.energy_j is not None and (aim.by.counts_energy or _states_energy(job.cluster)):
+        yield energy_reason(estimate.energy_j, estimate, job.cluster)
+
+
+def _states_energy(cluster: ClusterSpec) -> bool:
+    """Whether anything of the cluster's power is stated."""
+    stated = cluster.pue != 1 or cluster.carbon_kg_per_kwh is not None
+    return stated or any(group.power_w_per_device is not None for group in cluster.groups)
+
+
+def energy_reason(energy_j: float, estimate: StepPrice, cluster: ClusterSpec) -> Reason:
+    """What energy a step takes on which devices.
+
+    Args:
+        energy_j: of the step.
+        estimate: of the plan.
+        cluster: its groups have the powers.
+    """
+    used = Counter[str]()
+    for stage in estimate.stages:
+        used[stage.group] += stage.devices
+    groups = {group.name: group for group in cluster.groups}
+    return Reason.of(
+        "energy",
+        energy_j=energy_j,
+        step_time_s=estimate.step_time_s,
+        groups=[
+            {
+                "name": name,
+                "devices": count,
+                "power_w": groups[name].busy_power_w,
+                "waiting_w": groups[name].waiting_power_w,
+                "limit": groups[name].power_w_per_device is None,
+            }
+            for name, count in used.items()
+        ],
+        pue=cluster.pue,
+        carbon_kg_per_kwh=cluster.carbon_kg_per_kwh,
+        idle=cluster.devices - sum(used.values()),
+    )
 
 
 def price_reason(price_per_step: float, step_time_s: float, used: Mapping[str, int], cluster: ClusterSpec) -> Reason:

@@ -126,8 +126,12 @@ class Sizing:
     def _on(self, devices: int) -> ClusterSpec:
         per_node = min(devices, self.group.devices_per_node)
         where = nodes_of(self.group.device, devices // per_node, per_node)
-        priced = replace(where.groups[0], price_per_device_hour=self.group.price_per_device_hour)
-        return replace(where, groups=(priced,))
+        priced = replace(
+            where.groups[0],
+            price_per_device_hour=self.group.price_per_device_hour,
+            power_w_per_device=self.group.power_w_per_device,
+        )
+        return self.base.cluster.part(where.name, (priced,))
 
     def _space(self, part: ClusterSpec) -> Space:
         return space_of(self.base.model, self.base.workload, part.devices, pin=self.pin, forbid=self.forbid)

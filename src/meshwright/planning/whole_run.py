@@ -11,7 +11,7 @@ from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.goodput import Goodput, goodput
 from meshwright.records import Record
 from meshwright.specs.job import Job
-from meshwright.units import DAY_S
+from meshwright.units import DAY_S, JOULES_PER_KWH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,12 @@ class WholeRun(Record):
     device_hours: float
     price: float | None
     price_per_device_hour: float | None
+    energy_kwh: float | None = None
+    """Of the devices and what the site adds; lost work and restarts are taken at the power of steps."""
+    energy_at_most: bool = True
+    """Whether it rests on the limit of a device."""
+    carbon_kg: float | None = None
+    """CO2-equivalent; None where the electricity's is not stated."""
 
 
 def whole_run(job: PlannedJob, estimate: StepPrice, tokens: float | None = None) -> WholeRun | None:
@@ -41,6 +47,8 @@ def whole_run(job: PlannedJob, estimate: StepPrice, tokens: float | None = None)
     working = goodput(job.plan.devices, job.workload.failures, _snapshot_s(job, estimate))
     days = steps * estimate.step_time_s / DAY_S / working.share
     low, high = _range(estimate, working)
+    energy = None if estimate.energy_j is None else estimate.energy_j * steps / working.share / JOULES_PER_KWH
+    carbon = job.cluster.carbon_kg_per_kwh
     hours = days * 24.0 * job.plan.devices
     rate = _mean_price(job, estimate)
     return WholeRun(
@@ -53,6 +61,9 @@ def whole_run(job: PlannedJob, estimate: StepPrice, tokens: float | None = None)
         device_hours=hours,
         price=None if rate is None else rate * hours + steps * estimate.traffic_price_per_step,
         price_per_device_hour=rate,
+        energy_kwh=energy,
+        energy_at_most=any(group.power_w_per_device is None for group in job.cluster.groups),
+        carbon_kg=None if energy is None or carbon is None else energy * carbon,
     )
 
 

@@ -18,7 +18,7 @@ UNITS = {
     "tokens/s per device": ("tokens/s per device", rounded),
     "FLOP/s per device": ("TFLOP/s per device", lambda value: significant(value / TERA)),
     "memory allocated": ("memory allocated", gib),
-    "power": ("power per device", lambda value: f"{value:,.0f} W"),
+    "power": ("power per device (at most)", lambda value: f"{value:,.0f} W"),
 }
 """What quantities are called, and how they are written."""
 

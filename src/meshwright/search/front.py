@@ -46,7 +46,7 @@ def smaller_clusters(cluster: ClusterSpec) -> Iterator[ClusterSpec]:
         size = nodes * devices
         domains = tuple(replace(domain, size=min(domain.size, size)) for domain in group.domains)
         part = replace(group, nodes=nodes, devices_per_node=devices, domains=domains)
-        yield ClusterSpec(name=f"{size}x{group.device.name}", groups=(part,))
+        yield cluster.part(f"{size}x{group.device.name}", (part,))
 
 
 def device_front(

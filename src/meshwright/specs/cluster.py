@@ -94,9 +94,13 @@ class NodeGroup:
     zone: str | None = None
     price_per_device_hour: float | None = None
     host: HostSpec = HostSpec()
+    power_w_per_device: float | None = None
+    """Mean over a step of training, as measured; None for the device's limit."""
 
     def __post_init__(self) -> None:
         check = Check(f"group {self.name}")
+        if self.power_w_per_device is not None:
+            check.positive("power_w_per_device", self.power_w_per_device)
         good = check.whole("nodes", self.nodes) & check.whole("devices_per_node", self.devices_per_node)
         sizes = [domain.size for domain in self.domains]
         check.that(bool(sizes), "domains", sizes, "a group needs at least one domain")
@@ -119,6 +123,17 @@ class NodeGroup:
     def price_per_hour(self) -> float | None:
         """Price of one device and hour, the group's own before the device's list price."""
         return self.price_per_device_hour if self.price_per_device_hour is not None else self.device.price_per_hour
+
+    @property
+    def busy_power_w(self) -> float | None:
+        """Of one device while it works: the group's own before the device's limit."""
+        return self.power_w_per_device if self.power_w_per_device is not None else self.device.power_w
+
+    @property
+    def waiting_power_w(self) -> float | None:
+        """Of one device while it waits; a measured mean holds the waiting already."""
+        stated = None if self.power_w_per_device is not None else self.device.idle_power_w
+        return self.busy_power_w if stated is None else stated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,9 +178,16 @@ class ClusterSpec:
     links: tuple[LinkSpec, ...] = ()
     notes: tuple[str, ...] = ()
     """What was taken for granted when the cluster was read from a description that does not say everything."""
+    pue: float = 1.0
+    """Power of the whole site over that of its devices: hosts, network, cooling; 1 for the devices alone."""
+    carbon_kg_per_kwh: float | None = None
+    """CO2-equivalent of the site's electricity; None where nobody says it."""
 
     def __post_init__(self) -> None:
         check = Check("cluster")
+        check.that(1 <= self.pue <= 10, "pue", self.pue, "is at least 1 (the devices alone), and below 10")
+        if self.carbon_kg_per_kwh is not None:
+            check.positive("carbon_kg_per_kwh", self.carbon_kg_per_kwh, zero=True)
         check.that(bool(self.groups), "groups", [], "must hold at least one group of nodes")
         names = [group.name for group in self.groups]
         check.that(len(set(names)) == len(names), "groups", names, "names of groups must differ")
@@ -187,6 +209,15 @@ class ClusterSpec:
     def homogeneous(self) -> bool:
         """One group: every device is like every other."""
         return len(self.groups) == 1
+
+    def part(self, name: str, groups: tuple[NodeGroup, ...]) -> ClusterSpec:
+        """Some of its nodes at the same site, without links between groups.
+
+        Args:
+            name: of the part.
+            groups: that stand in place of its own.
+        """
+        return ClusterSpec(name=name, groups=groups, pue=self.pue, carbon_kg_per_kwh=self.carbon_kg_per_kwh)
 
     def link(self, one: str, other: str) -> LinkSpec | None:
         """What joins two groups; None where nothing is said of it."""

@@ -177,6 +177,9 @@ class DeviceSpec:
     efficiency: KernelEfficiency
     aliases: tuple[str, ...] = ()
     power_w: float | None = None
+    """Its limit."""
+    idle_power_w: float | None = None
+    """While it waits, as measured; None where nobody measured it, and its limit bounds it."""
     price_per_hour: float | None = None
     provenance: tuple[tuple[str, Provenance], ...] = ()
     """Source and basis by field name."""

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from meshwright.app.requests.estimate import PLAN_KIND
 from meshwright.fields.field import ask, group
-from meshwright.fields.job import FRAMEWORK_HELP, NAME, PLAN_HELP, JobFields
+from meshwright.fields.job import FRAMEWORK_HELP, MONEY_AND_POWER, NAME, PLAN_HELP, JobFields
 from meshwright.fields.kinds import Flag, Kind, Number, Texts
 from meshwright.fields.request import Reading, Request
 
@@ -79,6 +79,7 @@ class CalibrateRequest(Request):
             "tokens",
             "failures",
             "price",
+            *MONEY_AND_POWER,
         ),
         model={"argument": False, "help": "With --from-log: its model."},
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from meshwright.fields.field import ask, group
-from meshwright.fields.job import FRAMEWORK_HELP, NAME, PLAN_FILE_HELP, WRITE_ONE, JobFields
+from meshwright.fields.job import FRAMEWORK_HELP, MONEY_AND_POWER, NAME, PLAN_FILE_HELP, WRITE_ONE, JobFields
 from meshwright.fields.kinds import Flag, Kind, OutputFile
 from meshwright.fields.request import Reading, Request
 
@@ -103,7 +103,7 @@ class TraceRequest(Request):
     text: bool = ask("Draw it here; so does naming no file.", Flag(), python=False)
     job: JobFields = group(
         JobFields,
-        without=("tokens", "failures", "price", "calibration"),
+        without=("tokens", "failures", "price", "calibration", *MONEY_AND_POWER),
         model={"argument": False, "help": "Of a plan in one line."},
     )
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from meshwright.app.requests.calculon import CalculonSpace
 from meshwright.fields.field import group
-from meshwright.fields.job import JobFields, SpaceFields
+from meshwright.fields.job import MONEY_AND_POWER, JobFields, SpaceFields
 from meshwright.fields.request import Reading, Request
 from meshwright.fields.study import StudyFields
 
@@ -34,7 +34,7 @@ class TuneRequest(Request):
     returns: ClassVar = "Studies and the exact optimum."
     positional: ClassVar = ("model",)
 
-    job: JobFields = group(JobFields, without=("tokens", "failures", "price", "calibration"))
+    job: JobFields = group(JobFields, without=("tokens", "failures", "price", "calibration", *MONEY_AND_POWER))
     space: SpaceFields = group(
         SpaceFields, without=("offload",), schedule={"usual": "1f1b, gpipe, interleaved, which are all it can"}
     )

@@ -24,8 +24,8 @@ def cluster_file(description: Description, cluster: ClusterSpec) -> str:
     """
     lines = [f"# {cluster.devices:,} devices, read from: {description.kind}"]
     lines += [f"# {note}" for note in description.notes]
-    if "name" in description.table:
-        lines.append(f"name = {_value(description.table['name'])}")
+    top = ("name", "pue", "carbon_kg_per_kwh")
+    lines += _keys({key: description.table[key] for key in top if key in description.table})
     for table, group in zip(description.table["group"], cluster.groups, strict=True):
         keys = {"name": group.name, **table}
         lines += ["", "[[group]]", *_keys(keys), *_assumed(keys, group)]

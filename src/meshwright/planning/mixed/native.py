@@ -154,7 +154,7 @@ class NativeSource:
 
     def _part(self, part: IslandPart) -> ClusterSpec:
         group = self.cluster.groups[part.group]
-        whole = ClusterSpec(name=alone_name(self.cluster, part.group), groups=(group,))
+        whole = self.cluster.part(alone_name(self.cluster, part.group), (group,))
         if part.devices == group.devices:
             return whole
         return resized(whole, nodes=part.devices // group.devices_per_node, per_node=group.devices_per_node)
@@ -197,7 +197,7 @@ class NativeSource:
             aim: its limit of time.
         """
         sets = self.composer.sets(parts, RENTED_FROM)
-        price = {id(one): _price_per_step(one, self) for one in sets}
+        price = {id(one): _price_per_step(one, self, aim) for one in sets}
         cheap = sorted(sets, key=lambda one: price[id(one)])
         in_time = [one for one in cheap if one.step_s <= aim.max_step_time_s]
         wanted = [*sets[:RENTED], *cheap[:RENTED], *in_time[:RENTED]]
@@ -244,14 +244,19 @@ class NativeSource:
         return [*other.composed(other.whole, SUBSET_COMPOSED), *alone]
 
 
-def _price_per_step(one: PipelineSet[SplitPipeline], source: NativeSource) -> float:
-    """USD of a step at the seconds of its closed form, activations and gradients over priced links included."""
+def _price_per_step(one: PipelineSet[SplitPipeline], source: NativeSource, aim: Aim) -> float:
+    """What a step counts in the unit of the objective at the seconds of its closed form, such as USD.
+
+    Activations and gradients over priced links are included where the objective pays for them.
+    """
     cluster, workload = source.cluster, source.workload
     hour = sum(
-        (cluster.groups[stage.island].price_per_hour or 0.0) * stage.devices
+        (aim.by.per_hour(cluster.groups[stage.island]) or 0.0) * stage.devices
         for pipeline in one.pipelines
         for stage in pipeline.stages
     )
+    if not aim.by.paid_links:
+        return hour * one.step_s / SECONDS_PER_HOUR
     passed = workload.seq_len * source.model.boundary_width(workload.seq_len)
     once_bytes = passed * workload.precision.bytes_of("activations")
     paid = 0.0

@@ -12,7 +12,6 @@ from meshwright.planning.one_kind import SpaceFor
 from meshwright.planning.plan_shape import groups_of
 from meshwright.planning.repair.of_job import JobRepair, offload_repairs, same_batch
 from meshwright.planning.repair.of_tuning import lighter
-from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 
 
@@ -28,7 +27,7 @@ def mixed_repairs(
     """
     found = []
     for number, group in enumerate(inputs.cluster.groups):
-        part = ClusterSpec(name=alone_name(inputs.cluster, number), groups=(group,))
+        part = inputs.cluster.part(alone_name(inputs.cluster, number), (group,))
         batch = same_batch(inputs.workload, inputs.cluster.devices, group.devices)
         for one in offload_repairs(inputs.model, part, inputs.workload, space_for):
             found.append(replace(one, option=f"--gpus {part.name}{batch} {one.option}"))

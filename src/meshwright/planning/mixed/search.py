@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 
 from meshwright.errors import Problem
 from meshwright.planning.compose.island_part import IslandPart
@@ -54,7 +54,9 @@ def mixed_plans(source: StageSource, aim: Aim = QUICKEST, refuses: Refusals | No
         InfeasibleError: no plan fits, or none keeps to the limits.
     """
     groups = source.cluster.groups
-    if aim.rents:
+    if aim.by.requires is not None:
+        aim.by.requires(group.name for group in groups if aim.by.per_hour(group) is None)
+    if isfinite(aim.max_price_per_step):
         require_prices(group.name for group in groups if group.price_per_hour is None)
     every = [IslandPart(number, group.devices) for number, group in enumerate(groups)]
     several = len(every) > 1
@@ -98,6 +100,7 @@ def offer_of(one: PricedPlan) -> Offer[PricedPlan]:
         plan=one,
         step_time_s=one.step_time_s,
         price_per_step=one.estimate.price_per_step or 0.0,
+        energy_j=one.estimate.energy_j or 0.0,
         peak_memory_bytes=one.estimate.peak_memory_bytes,
         on=" + ".join(f"{count} {name}" for name, count in used.items()),
     )

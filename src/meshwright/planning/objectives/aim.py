@@ -10,14 +10,15 @@ One `Aim` says it for one kind of device, for several, and for measured profiles
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from meshwright.errors import InfeasibleError, InputError, Problem, unknown_name
 from meshwright.fields.job import AimFields
 from meshwright.planning.objectives.base import Objective
-from meshwright.planning.objectives.cost import COST
+from meshwright.planning.objectives.cost import COST, require_prices
+from meshwright.planning.objectives.energy import ENERGY
 from meshwright.planning.objectives.memory import MEMORY
 from meshwright.planning.objectives.time import TIME
 from meshwright.units import DAY_S, seconds, significant, usd
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
     from meshwright.planning.costing import Offer, Planned
     from meshwright.specs.workload import Workload
 
-OBJECTIVES: dict[str, Objective] = {objective.name: objective for objective in (TIME, COST, MEMORY)}
+OBJECTIVES: dict[str, Objective] = {objective.name: objective for objective in (TIME, COST, MEMORY, ENERGY)}
 """The objectives there are: a new one is a file beside this one and a line here."""
 
+__all__ = ["OBJECTIVES", "QUICKEST", "Aim", "admitted", "aim_of", "require_prices"]
 _ROUNDING = 1e-9
 """Relative: a plan at its own step's limit keeps to it."""
 
@@ -231,25 +233,3 @@ def _rounded_up(value: float) -> str:
     """Three digits, never below the value."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 2)
     return f"{math.ceil(value / unit - _ROUNDING) * unit:.12g}"
-
-
-def require_prices(unknown: Iterable[str]) -> None:
-    """Cost compares devices by their prices.
-
-    Args:
-        unknown: devices whose price nobody said.
-
-    Raises:
-        InputError: there are any.
-    """
-    problems = [
-        Problem(
-            what=f"no price is known for {name}",
-            why="what a step costs is that of the devices it uses, each at its own price",
-            fix="give price_per_device_hour of its group in a cluster file, or one --price for all devices",
-            field="price_per_device_hour",
-        )
-        for name in unknown
-    ]
-    if problems:
-        raise InputError(problems, code="MW212")

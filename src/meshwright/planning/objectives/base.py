@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,11 @@ if TYPE_CHECKING:  # help lists the objectives, and shall not load what prices p
     from meshwright.estimate.result import StepPrice
     from meshwright.planning.costing import Offer
     from meshwright.planning.reason import Reason
+    from meshwright.specs.cluster import NodeGroup
+
+
+def _price_per_hour(group: NodeGroup) -> float | None:
+    return group.price_per_hour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +37,18 @@ class Objective:
     """What the search proves: `bound` of all plans, `front` of those near the quickest, `part` of a cluster."""
     rents: bool = False
     """Fewer devices may be better."""
+    per_hour: Callable[[NodeGroup], float | None] = _price_per_hour
+    """What an hour of one device of a group counts, where devices are rented; None where it is not known."""
+    requires: Callable[[Iterable[str]], None] | None = None
+    """Refuses groups, by name, of which that is not known."""
+    orders_alike: bool = False
+    """Plans on one kind of device are ordered without it, too: by their device-hours."""
+    paid_links: bool = True
+    """What crosses links that are paid for counts."""
+    counts_energy: bool = False
+    """The answer says what energy a step takes."""
+    saves: str = "cheaper"
+    """Why devices stay idle, a key of `report.words.reasons.IDLE`."""
     from_front: bool = False
     """Chosen from the plans that none near the quickest beats in time and memory at once."""
     exact: bool = False

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from meshwright.errors import InputError, Problem
 from meshwright.planning.objectives.base import Objective
 
 if TYPE_CHECKING:
@@ -31,6 +33,28 @@ def _cost_difference(best: StepPrice, other: StepPrice) -> Reason:
     )
 
 
+def require_prices(unknown: Iterable[str]) -> None:
+    """Cost compares devices by their prices.
+
+    Args:
+        unknown: devices whose price nobody said.
+
+    Raises:
+        InputError: there are any.
+    """
+    problems = [
+        Problem(
+            what=f"no price is known for {name}",
+            why="what a step costs is that of the devices it uses, each at its own price",
+            fix="give price_per_device_hour of its group in a cluster file, one --price for all devices, or --prices",
+            field="price_per_device_hour",
+        )
+        for name in unknown
+    ]
+    if problems:
+        raise InputError(problems, code="MW212")
+
+
 COST = Objective(
     name="cost",
     help="the cheapest step on any part of the cluster that is searched",
@@ -40,4 +64,6 @@ COST = Objective(
     rule="cheapest step on the whole cluster, or on halves and three quarters of its nodes",
     proof="part",
     rents=True,
+    requires=require_prices,
+    orders_alike=True,
 )

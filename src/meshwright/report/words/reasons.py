@@ -8,6 +8,8 @@ from typing import Any
 from meshwright.planning.reason import Reason
 from meshwright.units import (
     GIGA,
+    JOULES_PER_KWH,
+    energy,
     gib,
     of_capacity,
     percent,
@@ -98,6 +100,33 @@ def _price(facts: Mapping[str, Any]) -> str:
     return f"price of a step: {usd(price)}{own}: {rented} for {seconds(facts['step_time_s'])}{idle}"
 
 
+def _energy(facts: Mapping[str, Any]) -> str:
+    """`energy of a step: at most 0.687 kWh: 64 H100 at 700 W (limit) for 55.2 s; 0.261 kg CO2e at 0.38 kg/kWh`."""
+    used = " + ".join(f"{one['devices']:,} {one['name']} at {_watts(one)}" for one in facts["groups"])
+    most = "at most " if any(one["limit"] for one in facts["groups"]) else ""
+    site = f", times {facts['pue']:g} for the site (PUE)" if facts["pue"] > 1 else ""
+    idle = "; idle devices are taken as off" if facts["idle"] else ""
+    carbon = facts["carbon_kg_per_kwh"]
+    kwh = facts["energy_j"] / JOULES_PER_KWH
+    gas = "" if carbon is None else f"; {most}{significant(kwh * carbon)} kg CO2e at {carbon:g} kg/kWh"
+    return f"energy of a step: {most}{energy(kwh)}: {used} for {seconds(facts['step_time_s'])}{site}{idle}{gas}"
+
+
+def _watts(group: Mapping[str, Any]) -> str:
+    waits = f", {group['waiting_w']:g} W while waiting" if group["waiting_w"] != group["power_w"] else ""
+    return f"{group['power_w']:g} W ({'limit' if group['limit'] else 'measured'}{waits})"
+
+
+def _energy_difference(facts: Mapping[str, Any]) -> str:
+    ratio = facts["ratio"]
+    takes = (
+        f"takes {percent(abs(ratio))} {'more' if ratio > 0 else 'less'} energy" if abs(ratio) >= 5e-4 else "same energy"
+    )
+    other, best = (energy(facts[name] / JOULES_PER_KWH) for name in ("other", "best"))
+    parts = f" ({parts_text(facts['parts'])})" if facts["parts"] else ""
+    return f"{takes}: {other} vs {best} per step{parts}"
+
+
 def _link_price(facts: Mapping[str, Any]) -> str:
     kinds = (("activations", facts["activation_bytes"]), ("gradients", facts["gradient_bytes"]))
     sizes = " + ".join(f"{name} {significant(size / GIGA)} GB" for name, size in kinds if size)
@@ -167,6 +196,7 @@ IDLE: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "factor": _factor,
     "limits": lambda facts: f"the best plan of all {facts['devices']:,} exceeds {facts['limits']}",
     "cheaper": lambda facts: f"a step costs {percent(facts['saved'])} less",
+    "less energy": lambda facts: f"a step takes {percent(facts['saved'])} less energy",
 }
 """Why devices are idle, by the reason's `why`."""
 SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
@@ -180,6 +210,8 @@ SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "recompute per layer": lambda facts: "recompute: chosen per layer after the search",
     "limits": lambda facts: f"limits: {facts['rule']}",
     "price": _price,
+    "energy": _energy,
+    "energy difference": _energy_difference,
     "link price": _link_price,
     "reserve": _reserve,
     "idle": _idle,

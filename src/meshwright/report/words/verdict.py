@@ -17,7 +17,7 @@ from meshwright.records import Record
 from meshwright.report.words.reasons import reason_text
 from meshwright.search.result import PlanCertificate
 from meshwright.specs.job import Job
-from meshwright.units import of_capacity, percent, rounded, scaled, seconds, significant
+from meshwright.units import energy, of_capacity, percent, rounded, scaled, seconds, significant
 
 FITS_WORDS = {"yes": "fits", "tight": "fits tightly", "no": "does not fit"}
 
@@ -55,11 +55,21 @@ def run_sentence(run: WholeRun) -> str:
     hours = f"{rounded(run.device_hours)} device-hours"
     span = f"{significant(run.days_low)}-{significant(run.days_high)}"
     line = f"{scaled(run.tokens)} tokens: {significant(run.days)} days ({span}), {goodput_text(run.goodput)}, {hours}"
+    line += _energy_said(run)
     if run.price is None:
-        return f"{line}; no price known, give --price"
+        return f"{line}; no price known, give --price or --prices"
     links = run.price - run.device_hours * (run.price_per_device_hour or 0.0)
     paid = f" and {rounded(links)} for links" if links > 1e-6 * run.price else ""
     return f"{line}, {rounded(run.price)} at {run.price_per_device_hour:.2f} per device-hour{paid}"
+
+
+def _energy_said(run: WholeRun) -> str:
+    """`, at most 2.46 GWh and 934 t CO2e`."""
+    if run.energy_kwh is None:
+        return ""
+    most = "at most " if run.energy_at_most else ""
+    gas = "" if run.carbon_kg is None else f" and {rounded(run.carbon_kg / 1000)} t CO2e"
+    return f", {most}{energy(run.energy_kwh)}{gas}"
 
 
 def goodput_text(found: Goodput) -> str:

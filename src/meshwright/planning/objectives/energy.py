@@ -1,0 +1,73 @@
+"""The least energy of a step: the power of the devices it uses, over its time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from meshwright.errors import InputError, Problem
+from meshwright.planning.objectives.base import Objective
+
+if TYPE_CHECKING:
+    from meshwright.estimate.result import StepPrice
+    from meshwright.planning.reason import Reason
+    from meshwright.specs.cluster import NodeGroup
+
+
+def _difference(best: StepPrice, other: StepPrice) -> Reason:
+    """By what share a step of another plan takes more energy."""
+    from meshwright.planning.reason import Reason
+    from meshwright.planning.ties import differing_parts
+
+    amounts = [one.energy_j or 0.0 for one in (best, other)]
+    return Reason.of(
+        "energy difference",
+        ratio=amounts[1] / amounts[0] - 1.0 if amounts[0] else 0.0,
+        best=amounts[0],
+        other=amounts[1],
+        parts=differing_parts(best, other),
+    )
+
+
+def _power_w(group: NodeGroup) -> float | None:
+    return group.busy_power_w
+
+
+def require_power(unknown: Iterable[str]) -> None:
+    """Energy compares devices by their power.
+
+    Args:
+        unknown: devices whose power nobody said.
+
+    Raises:
+        InputError: there are any.
+    """
+    problems = [
+        Problem(
+            what=f"no power is known for {name}",
+            why="the energy of a step is the power of the devices it uses over its time, and its maker states none",
+            fix="give the mean over a step as measured: --power 300W, or power_w of its group in a cluster file",
+            field="power",
+        )
+        for name in unknown
+    ]
+    if problems:
+        raise InputError(problems, code="MW212")
+
+
+ENERGY = Objective(
+    name="energy",
+    help="the step of least energy on any part of the cluster that is searched",
+    best="least energy",
+    key=lambda offer: (offer.energy_j, offer.step_time_s),
+    difference=_difference,
+    rule="least energy of a step on the whole cluster, or on halves and three quarters of its nodes",
+    proof="part",
+    rents=True,
+    per_hour=_power_w,
+    requires=require_power,
+    paid_links=False,
+    counts_energy=True,
+    saves="less energy",
+    measured=False,
+)
