@@ -147,6 +147,7 @@ class Queue:
         for place, index in picked:
             by_shape.setdefault((place, int(self.waiting[place].found.shape[index])), []).append(index)
         gone: dict[int, list[int]] = {}
+        learnt: list[Simulated] = []
         for (place, shape), indices in by_shape.items():
             entry = self.waiting[place]
             indices = _with_companions(entry.found, shape, indices)
@@ -155,20 +156,23 @@ class Queue:
                 found = entry.found
                 choice: Sharding = entry.block.shardings[int(found.sharding[index])]
                 row = entry.block.plan_row(int(found.row[index]), entry.block.shapes[shape], choice)
-                self._learn(Simulated(row=row, time_s=float(time_s[number]), peak_bytes=float(peak[number])))
+                learnt.append(Simulated(row=row, time_s=float(time_s[number]), peak_bytes=float(peak[number])))
             gone.setdefault(place, []).extend(indices)
+        self._learn(learnt)
         for place, out in gone.items():
             entry = self.waiting[place]
             alive = np.ones(len(entry.found.row), dtype=bool)
             alive[out] = False
             self.waiting[place] = entry.keep(alive)
 
-    def _learn(self, plan: Simulated) -> None:
-        self.simulated += 1
-        known = self.best_of_layout.get(plan.row.layout)
-        if known is None or _order(plan) < _order(known):
-            self.best_of_layout[plan.row.layout] = plan
-        self.front = pareto_front([*self.front, plan])
+    def _learn(self, plans: list[Simulated]) -> None:
+        self.simulated += len(plans)
+        for plan in plans:
+            known = self.best_of_layout.get(plan.row.layout)
+            if known is None or _order(plan) < _order(known):
+                self.best_of_layout[plan.row.layout] = plan
+        if self.slack > 1.0:
+            self.front = pareto_front([*self.front, *plans])
 
     def best(self) -> list[Simulated]:
         """The best plan of each of the best layouts."""
