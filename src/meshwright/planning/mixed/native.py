@@ -42,7 +42,11 @@ SUBSET_COMPOSED = 2
 FARTHEST = 1.12
 """Times the step of the first pipeline set that others promise at most: closed forms are within that of `estimate`."""
 SMALL = 32
-"""Devices of a cluster on which pipeline sets that leave some idle are looked at beside those that need not."""
+"""Devices of a cluster on which pipeline sets that leave any number idle are looked at beside those that need not."""
+ROUND_NODES = (2, 4, 8, 16)
+"""Larger clusters are planned with a number of nodes that one of these divides, too."""
+MOST_IDLE = 0.85
+"""Share of the nodes of a group that such a plan uses at least: leaving more idle costs more than it mends."""
 SMALL_ALONE = 8
 """Devices of one kind that are searched as a whole where none of their pipelines promises to fit."""
 NEAR = 8
@@ -116,17 +120,29 @@ class NativeSource:
         return sorted(found, key=lambda one: one.step_time_s)
 
     def _leaving_out(self, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
-        """Pipeline sets without some devices of a group of a small cluster: fewer may divide a small batch better."""
-        if self.cluster.devices > SMALL or len(parts) < 2:
+        """Pipeline sets without some devices of a group: fewer may divide layers and batch better."""
+        if len(parts) < 2:
             return []
         found: list[PricedPlan] = []
         for part in parts:
-            group = self.cluster.groups[part.group]
-            unit = group.devices_per_node if group.nodes > 1 else 1
             rest = [other for other in parts if other != part]
-            for devices in range(unit, part.devices, unit):
+            for devices in self._fewer(part):
                 found += self.composed([IslandPart(part.group, devices), *rest], most)
         return found
+
+    def _fewer(self, part: IslandPart) -> list[int]:
+        """Devices of a part to plan with, some left idle: any number of a small cluster, else round numbers of nodes.
+
+        Sixty-two nodes are cut into stages of 1, 2, 31 or 62 nodes; sixty of them into nine sizes.
+        """
+        group = self.cluster.groups[part.group]
+        each = group.devices_per_node
+        if self.cluster.devices <= SMALL:
+            unit = each if group.nodes > 1 else 1
+            return list(range(unit, part.devices, unit))
+        nodes = part.devices // each
+        rounded = {nodes // unit * unit for unit in ROUND_NODES if unit <= nodes}
+        return [each * fewer for fewer in sorted(rounded) if nodes * MOST_IDLE <= fewer < nodes]
 
     def alone(self, part: IslandPart, *, exhaustive: bool = False) -> list[PricedPlan]:
         """The best plan of one group without the others; arguments as `StageSource.alone`."""
