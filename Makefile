@@ -13,7 +13,8 @@ LINT := .venv/.lint
 DOCS := .venv/.docs
 TORCH := .venv/.torch
 
-.PHONY: help demo test test-full answers test-torch lint format bench accuracy schedules models floors docs clean
+.PHONY: help demo test test-shapes test-full answers test-torch lint format bench accuracy schedules models floors docs \
+	clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /\1 - /'
@@ -24,8 +25,12 @@ demo: $(CORE)  ## the main job, offline: the best plan for Llama-3.1-70B on 64 H
 test: $(TEST)  ## every test but the long products of cases and those against PyTorch
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" --ignore=tests/torch
 
+test-shapes: $(TEST)  ## the tests of the array code with every array held against the shape it is annotated with
+	CHECK_SHAPES=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" \
+		$(addprefix tests/,kernels schedules estimate search)
+
 test-full: $(TEST)  ## every test but those against PyTorch, with ten times the generated examples; hours on 2 cores
-	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -q -n $(WORKERS) --ignore=tests/torch
+	CHECK_SHAPES=1 HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -q -n $(WORKERS) --ignore=tests/torch
 
 answers: $(TEST)  ## every question of tests/answers still has its recorded numbers; minutes on 2 cores
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "" tests/answers

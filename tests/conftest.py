@@ -1,30 +1,32 @@
-"""How every test runs: array shapes are checked, and hypothesis gives the same examples each time."""
+"""How every test runs: hypothesis gives the same examples each time, and array shapes are checked where asked for."""
 
 from __future__ import annotations
 
 import os
 
-from beartype import BeartypeConf, beartype
 from hypothesis import HealthCheck, settings
-from jaxtyping import install_import_hook
 
-# As mypy does, take an int where a float is asked for.
-check_types = beartype(conf=BeartypeConf(is_pep484_tower=True))
+if os.environ.get("CHECK_SHAPES"):
+    # Arguments and results of every call into these packages are held against annotations such as
+    # Float[np.ndarray, "rows"], before the first of them is imported. Pricing takes five times as long under it, so
+    # the usual run leaves it out.
+    from beartype import BeartypeConf, beartype
+    from jaxtyping import install_import_hook
 
-# Every call into these packages has its arguments and results held against annotations such as
-# Float[np.ndarray, "rows"]. The hook must be in place before the first of them is imported.
-install_import_hook(
-    [
-        *("meshwright.kernels", "meshwright.schedules", "meshwright.estimate", "meshwright.search"),
-        "meshwright.calculon",
-        # The rest of planning.compose prices one composition at a time, millions of calls of plain numbers.
-        *(
-            f"meshwright.planning.compose.{name}"
-            for name in ("beam", "bounds", "columns", "pruning", "sequences", "stage_kinds")
-        ),
-    ],
-    typechecker=f"{__name__}.check_types",
-)
+    # As mypy does, take an int where a float is asked for.
+    check_types = beartype(conf=BeartypeConf(is_pep484_tower=True))
+    install_import_hook(
+        [
+            *("meshwright.kernels", "meshwright.schedules", "meshwright.estimate", "meshwright.search"),
+            "meshwright.calculon",
+            # The rest of planning.compose prices one composition at a time, millions of calls of plain numbers.
+            *(
+                f"meshwright.planning.compose.sources.profiles.{name}"
+                for name in ("beam", "bounds", "columns", "pruning", "stage_sequences", "stage_kinds")
+            ),
+        ],
+        typechecker=f"{__name__}.check_types",
+    )
 
 settings.register_profile(
     "default",
