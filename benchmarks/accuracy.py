@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ROOT, machine, markdown_table, today, version, write_page
+from benchmarks.accuracy_classes import classes_text, read_left_out
 from benchmarks.accuracy_goals import goals_text
+from benchmarks.accuracy_reasons import FINE_EXPERT, number, why_off
 from benchmarks.accuracy_scale import Row, coverage_text, scale_text
 from benchmarks.accuracy_tuning import ADAPTERS, tuning_rows
 from benchmarks.scatter_svg import Dot, scatter_svg
 from meshwright.app.validate import Prediction, compare, predict
-from meshwright.formats.measured import REQUIRED, read_rows
+from meshwright.formats.measured import REQUIRED, campaign, read_rows
 from meshwright.library.calibration import PACKAGED
 from meshwright.report.score_table import HEADINGS, Compared, score, score_by_group, score_cells
 
@@ -33,21 +35,26 @@ FILES = {
         "Speed of small models on one node",
         "GPT models of 0.2 to 1.3 billion parameters on 2, 4 or 8 A100: mostly bound by the host, not by the device",
     ),
+    "throughput_2.csv": ("time", "Speed, second set", "one node of B200, FSDP2 with experts, nanotron, MaxText on TPU"),
+    "throughput_3.csv": (
+        "time",
+        "Speed, third set",
+        "Qwen3 on four devices, the Llama 3 paper, torchtitan to 262,144 tokens, GB200 of May 2025",
+    ),
+    "mlperf_v50.csv": ("time", "MLPerf Training", "full training in rounds v3.1 to v5.0, on 64 to 11,616 devices"),
     ADAPTERS: (
         "time",
         "Adapters",
         "seconds per step of LoRA on 1 to 1,024 devices; rows of mlperf_v50.csv and throughput_2.csv",
     ),
     "memory.csv": ("memory", "Memory", "peak per device, counted as each source counts it"),
+    "memory_2.csv": ("memory", "Memory, second set", "SimuMax on B200, nanotron"),
+    "memory_3.csv": ("memory", "Memory, third set", "torchtitan, 8 to 512 H100"),
 }
 """File: what is scored, its heading, and what it holds."""
 
 WORST = 10
-SMALL = 4096 * 2048
-"""Elements of a device's share of a micro-batch below which a layer's kernels are done before the next is issued."""
 WIDE = 4096
-FINE_EXPERT = 3072
-"""Width of an expert below which its products are small."""
 
 COLUMNS = (
     (
@@ -114,7 +121,7 @@ def read_parts(folder: Path) -> list[Part]:
     for name in FILES:
         records = tuning_rows(folder) if name == ADAPTERS else []
         if (folder / name).is_file():
-            records = read_rows(folder / name)
+            records = [{**record, "source": campaign(record)} for record in read_rows(folder / name)]
         if records:
             parts.append(Part(name, records, [predict(record) for record in records]))
     return parts
@@ -152,8 +159,8 @@ def _regrouped(part: Part, group: Callable[[dict[str, str], Prediction], str]) -
 def model_kind(record: dict[str, str]) -> str:
     """Dense or with experts, by size."""
     if record.get("n_experts"):
-        return "fine experts" if _number(record, "moe_ffn_hidden") <= FINE_EXPERT else "wide experts"
-    wide = _number(record, "hidden") >= WIDE
+        return "fine experts" if number(record, "moe_ffn_hidden") <= FINE_EXPERT else "wide experts"
+    wide = number(record, "hidden") >= WIDE
     return f"dense, {'at least' if wide else 'less than'} {WIDE} wide"
 
 
@@ -222,57 +229,6 @@ def _worst(part: Part, runs: Sequence[Compared]) -> str:
     )
 
 
-def why_off(record: dict[str, str], error: float, metric: str) -> str:
-    """A word on a run that is far off: what its source leaves open, or what the model leaves out."""
-    known = _why_memory_off(record) if metric == "memory" else _why_time_off(record, error)
-    if "suspect" in record.get("notes", "").lower():
-        known.append("marked as suspect")
-    return "; ".join(known) or "not known"
-
-
-def _number(record: dict[str, str], name: str) -> float:
-    """A column as a number, 1 where it is blank."""
-    return float(record.get(name) or 1)
-
-
-def _why_memory_off(record: dict[str, str]) -> list[str]:
-    reasons = []
-    if not record.get("recompute"):
-        reasons.append("recompute not stated and assumed")
-    if not record.get("dtype") or "not stated" in record["dtype"]:
-        reasons.append("format not stated and assumed")
-    if record.get("mem_kind") == "device":
-        reasons.append("whole device, other processes included")
-    if "functional-test" in record.get("source", ""):
-        reasons.append("a tiny model: caches and workspaces that are not modelled weigh as much as the model")
-    return reasons
-
-
-def _why_time_off(record: dict[str, str], error: float) -> list[str]:
-    reasons = []
-    width, batch, split = (_number(record, name) for name in ("hidden", "micro_batch", "tp"))
-    small = batch * _number(record, "seq_len") * width / split < SMALL
-    if not record.get("dtype") or "not stated" in record["dtype"]:
-        reasons.append("format not stated and assumed")
-    if "functional-test" in record.get("source", ""):
-        reasons.append("a test of the framework, not a tuned run")
-    if record.get("arch") == "moe" and error < 0 and _number(record, "moe_ffn_hidden") <= FINE_EXPERT:
-        reasons.append("many small kernels of experts and routing, bound by the host")
-    elif small and error < 0:
-        reasons.append("small layers, bound by the host")
-    if record.get("arch") == "moe" and error > 0:
-        reasons.append("copies of a token for one node travel once in newer dispatchers, here once per expert")
-    if not record.get("recompute") and error > 0:
-        reasons.append("recompute not stated and assumed")
-    if not record.get("micro_batch"):
-        reasons.append("micro-batch not stated and assumed")
-    if "triton" in record.get("attention", "") and float(record.get("seq_len") or 0) >= 8192:
-        reasons.append("an attention kernel of 2023 at long sequences, priced as today's")
-    if record.get("head_dim") and _number(record, "head_dim") % 8:
-        reasons.append("a head dimension that tensor cores do not like")
-    return reasons
-
-
 def calibration_data() -> dict[str, Any]:
     """The calibration that came with the package, as it stands in its file."""
     return json.loads(PACKAGED.read_text("utf-8")) if PACKAGED.is_file() else {}
@@ -292,6 +248,12 @@ def fitted_text(record: dict[str, Any]) -> str:
         f"median error of those was {before:.1%} before and {after:.1%} after (p90 {p90:.1%}), and {unseen:.1%} (p90\n"
         f"{unseen_p90:.1%}) for each source when the fit had not seen it."
     )
+
+
+def _classes(parts: list[Part]) -> str:
+    """Every scored run of a step time; adapters are in no fit."""
+    rows = [(row, part.name != ADAPTERS) for part in parts if part.metric == "time" for row in part.rows("source")]
+    return classes_text(rows, read_left_out(ROOT / "benchmarks" / "left_out.csv")) if rows else ""
 
 
 def _goals(parts: list[Part]) -> str:
@@ -344,6 +306,8 @@ Two things to know when reading this. {fitted_text(calibration_data())}
 
 What a source leaves open (micro-batch, recompute, format, overlap) is filled in by fixed rules from the framework and
 the year, some of which were added after looking at outliers.
+
+{_classes(parts)}
 
 {_goals(parts)}
 {coverage_text(calibration_data())}

@@ -98,6 +98,7 @@ def plan(
     power: float | str | None = ...,
     pue: float | None = ...,
     carbon_intensity: float | str | None = ...,
+    software: str | None = ...,
     calibration: Calibration | str | os.PathLike[str] | None = ...,
     top: int = ...,
     objective: str | None = ...,
@@ -161,6 +162,7 @@ def estimate(
     power: float | str | None = ...,
     pue: float | None = ...,
     carbon_intensity: float | str | None = ...,
+    software: str | None = ...,
     calibration: Calibration | str | os.PathLike[str] | None = ...,
     schedule: str | Iterable[str] = ...,
 ) -> PlanSet: ...
@@ -206,6 +208,7 @@ def check(
     power: float | str | None = ...,
     pue: float | None = ...,
     carbon_intensity: float | str | None = ...,
+    software: str | None = ...,
     calibration: Calibration | str | os.PathLike[str] | None = ...,
     source: str | os.PathLike[str] | None = ...,
     source_format: str | None = ...,
@@ -262,6 +265,7 @@ def size(
     power: float | str | None = ...,
     pue: float | None = ...,
     carbon_intensity: float | str | None = ...,
+    software: str | None = ...,
     calibration: Calibration | str | os.PathLike[str] | None = ...,
     days: float | None = ...,
     step_time: float | None = ...,
@@ -306,6 +310,7 @@ def trace(
     loss_tiles: int | float | str | None = ...,
     mlp_tiles: int | float | str | None = ...,
     expert_imbalance: float | None = ...,
+    software: str | None = ...,
 ) -> Trace: ...
 def tune(
     model: ModelSpec | str | os.PathLike[str] | None = ...,
@@ -341,6 +346,7 @@ def tune(
     loss_tiles: int | float | str | None = ...,
     mlp_tiles: int | float | str | None = ...,
     expert_imbalance: float | None = ...,
+    software: str | None = ...,
     pin: str | Iterable[str] = ...,
     forbid: str | Iterable[str] = ...,
     schedule: str | Iterable[str] = ...,

@@ -13,7 +13,7 @@ from meshwright.calibrate.chosen import choose_plan
 from meshwright.calibrate.file import fit_record, write_calibration
 from meshwright.calibrate.fit import MeasuredStep, fit, spread_out
 from meshwright.errors import MeshwrightError, Problem, ViolationError
-from meshwright.formats.measured import read_rows, read_run
+from meshwright.formats.measured import campaign, read_rows, read_run
 from meshwright.library.devices import device
 
 if TYPE_CHECKING:
@@ -115,4 +115,4 @@ def measured_step(record: dict[str, str]) -> MeasuredStep | str:
         return "; ".join(problem.what for problem in error.problems)
     if isinstance(chosen, str):
         return chosen
-    return MeasuredStep(id=run.id, source=record.get("source") or "", measured_s=measured_s, chosen=chosen)
+    return MeasuredStep(id=run.id, source=campaign(record), measured_s=measured_s, chosen=chosen)

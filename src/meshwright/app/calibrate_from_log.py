@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.app.measured_run import check_near, measured_run, stated
 from meshwright.app.ranked_again import RankedAgain, ranked_again
+from meshwright.calibrate.coverage import ranges_record
 from meshwright.calibrate.file import write_calibration
 from meshwright.calibrate.one_step import NOISE, Learned, learn
 from meshwright.errors import InputError, Problem
@@ -155,7 +156,7 @@ def _record(kept: MeasuredPlan, learned: Learned, log: str, known: Calibration) 
         "run": {"log": log, **asdict(kept)},
         "numbers": {name: asdict(number) for name, number in numbers.items()},
         "spread": dict(known.spread),
-        "ranges": None if known.ranges is None else asdict(known.ranges),
+        "ranges": None if known.ranges is None else ranges_record(known.ranges),
     }
 
 

@@ -95,6 +95,7 @@ def estimate(request: EstimateRequest) -> PlanSet | ScheduleComparison:
             host_ram=job.host_ram,
             nvme=job.nvme,
             pcie=job.pcie,
+            software=job.software,
             calibration=workload.calibration if job.calibration is None else job.calibration,
         )
     if request.schedule:

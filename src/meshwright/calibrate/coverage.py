@@ -10,21 +10,20 @@ have seen what they are compared with.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from meshwright.calibrate.fit import Fit, MeasuredStep, linear_program, source_weights
 from meshwright.calibrate.pairs import tie_gap
 from meshwright.shapes import Bool, Float
-from meshwright.specs.calibration import Ranges
+from meshwright.specs.calibration import DOUBTS, Ranges
 
 Runs = Float[np.ndarray, "runs"]
 Doubts = Float[np.ndarray, "runs doubts"]
 
 LEVEL = 0.90
-DOUBTS = ("base", "host", "experts", "new_device", "new_framework")
 PENALTY = 0.005
 """Price of a doubt's weight: one that explains nothing gets none."""
 FLOOR = 0.005
@@ -44,9 +43,7 @@ class Coverage:
         sources = list(dict.fromkeys(step.source for step in steps))
         of = np.array([step.source for step in steps])
         return {
-            **asdict(self.ranges),
-            "generations": list(self.ranges.generations),
-            "frameworks": list(self.ranges.frameworks),
+            **ranges_record(self.ranges),
             "level": LEVEL,
             "left_out": {
                 "inside": round(float(self.inside.mean()), 4),
@@ -57,8 +54,22 @@ class Coverage:
         }
 
 
+def ranges_record(ranges: Ranges) -> dict[str, object]:
+    """Widths of ranges as a calibration file holds them."""
+    return {
+        "weights": dict(ranges.weights),
+        "own": ranges.own,
+        "tie": ranges.tie,
+        "seen": dict(ranges.seen),
+        "most_devices": ranges.most_devices,
+    }
+
+
 def covering_ranges(fit: Fit, steps: Sequence[MeasuredStep]) -> Coverage:
     """Widths of ranges, and how often they hold.
+
+    Widths found for all sources but one hold less than LEVEL of that one's runs. The factor by which all would have to
+    be wider for LEVEL of all left-out runs is put on top (split conformal prediction, sources as splits).
 
     Args:
         fit: with the errors of runs whose source was left out.
@@ -69,38 +80,46 @@ def covering_ranges(fit: Fit, steps: Sequence[MeasuredStep]) -> Coverage:
 
     Raises:
         UnsupportedError: scipy is missing.
+
+    Source: Barber et al., "Predictive inference with the jackknife+", Annals of Statistics 2021.
     """
-    doubts, errors, weights = doubts_of(steps), np.abs(fit.left_out), source_weights(steps)
+    errors, weights = np.abs(fit.left_out), source_weights(steps)
     sources = np.array([step.source for step in steps])
+    doubts = doubts_of(steps)
     half = np.zeros(len(steps))
     for source in dict.fromkeys(sources.tolist()):
         own = sources == source
         half[own] = np.exp(doubts[own] @ quantile_weights(doubts[~own], errors[~own], weights[~own]))
-    found = dict(zip(DOUBTS, quantile_weights(doubts, errors, weights).round(4).tolist(), strict=True))
-    generations, frameworks = zip(*(step.owners for step in steps), strict=True)
+    wider = max(1.0, float(np.quantile(errors / half, LEVEL)))
+    found = quantile_weights(doubts, errors, weights)
+    found[0] += math.log(wider)
     ranges = Ranges(
-        **found,
+        weights=tuple(zip(DOUBTS, found.round(4).tolist(), strict=True)),
         own=round(within_sources(fit.after, sources), 4),
         tie=round(tie_gap(steps, fit.after), 3),
-        generations=tuple(sorted(set(generations))),
-        frameworks=tuple(sorted(set(frameworks))),
+        seen=tuple(sorted(seen_by(steps).items())),
+        most_devices=max(step.chosen.run.cluster.devices for step in steps),
     )
+    half *= wider
     return Coverage(ranges=ranges, inside=errors <= half, log_half_widths=half)
 
 
+def seen_by(steps: Iterable[MeasuredStep]) -> dict[str, int]:
+    """Sources with runs of each kind."""
+    found: dict[str, set[str]] = {}
+    for step in steps:
+        for name in step.kind.experience:
+            found.setdefault(name, set()).add(step.source)
+    return {name: len(sources) for name, sources in found.items()}
+
+
 def doubts_of(steps: Sequence[MeasuredStep]) -> Doubts:
-    """What is in doubt about each run, in the order of DOUBTS; what no other source has is new."""
-    seen: dict[str, set[str]] = {}
+    """What is in doubt about each run, in the order of DOUBTS, as far as the other sources go."""
+    seen, without = seen_by(steps), []
     for step in steps:
-        for owner in step.owners:
-            seen.setdefault(owner, set()).add(step.source)
-    rows = []
-    for step in steps:
-        estimate = step.chosen.estimate
-        host = dict(estimate.breakdown_s)["host"] / estimate.step_time_s
-        alone = [float(len(seen[owner]) == 1) for owner in step.owners]
-        rows.append((1.0, host, float(step.chosen.run.model.is_moe), *alone))
-    return np.array(rows)
+        kind = step.kind
+        without.append(kind.doubts({name: seen[name] - 1 for name in kind.experience}))
+    return np.array(without)
 
 
 def quantile_weights(doubts: Doubts, errors: Runs, weights: Runs) -> Float[np.ndarray, "doubts"]:

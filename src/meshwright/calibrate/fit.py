@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,10 @@ import numpy as np
 from meshwright.calibrate.chosen import ChosenPlan
 from meshwright.calibrate.parameters import Parameter, hardware_with, parameters_of
 from meshwright.errors import InputError, Problem, UnsupportedError
-from meshwright.library.software import software
+from meshwright.estimate.ranges import kind_of_run
+from meshwright.library.software import canonical, software
 from meshwright.shapes import Float
+from meshwright.specs.calibration import KindOfRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +60,19 @@ class MeasuredStep:
     def owners(self) -> tuple[str, str]:
         """Architecture generation and framework."""
         run = self.chosen.run
-        return run.cluster.groups[0].device.efficiency.generation, run.workload.software
+        return run.cluster.groups[0].device.efficiency.generation, run.workload.software.partition("@")[0]
+
+    @property
+    def software(self) -> str:
+        """The generation of the framework."""
+        return canonical(self.chosen.run.workload.software)
+
+    @property
+    def kind(self) -> KindOfRun:
+        """What was known of it before it ran."""
+        run, estimate = self.chosen.run, self.chosen.estimate
+        step = dict(estimate.breakdown_s)["host"], estimate.step_time_s
+        return kind_of_run(step, run.model, run.workload, run.cluster.groups[0].device)
 
     def residual(self, values: dict[Parameter, float]) -> float:
         """ln(predicted / measured)."""
@@ -91,6 +105,7 @@ def fit(
     steps: Sequence[MeasuredStep],
     rounds: int | None = None,
     parameters: Sequence[Parameter] | None = None,
+    start: Mapping[str, float] | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Fit:
     """Fit every number these runs can touch.
@@ -99,6 +114,7 @@ def fit(
         steps: runs with measurements.
         rounds: of linearisation; ROUNDS by default.
         parameters: that may move; every one of the runs' devices and frameworks by default.
+        start: values to linearise at first, by name; the priors for the rest. Numbers of an earlier fit save rounds.
         tell: takes a line about each round.
 
     Returns:
@@ -117,10 +133,13 @@ def fit(
             )
         )
     if parameters is None:
-        parameters = parameters_of((step.owners[0] for step in steps), (step.owners[1] for step in steps))
+        parameters = parameters_of((step.owners[0] for step in steps), (step.software for step in steps))
     x = np.log([parameter.prior for parameter in parameters])
     weights = source_weights(steps)
     before = after = residuals(steps, parameters, x)
+    if start:
+        x = np.log([start.get(parameter.name, parameter.prior) for parameter in parameters])
+        after = residuals(steps, parameters, x)
     slopes = np.zeros((len(steps), len(parameters)))
     rounds = ROUNDS if rounds is None else rounds
     for round_number in range(rounds):
@@ -238,7 +257,8 @@ def _values(step: MeasuredStep, parameters: Sequence[Parameter], x: Numbers) -> 
 def touches(parameter: Parameter, step: MeasuredStep) -> bool:
     """Whether a run depends on a number."""
     generation, framework = step.owners
-    if parameter.owner != (generation if parameter.quantity.scope == "device" else framework):
+    owners = {"device": generation, "software": framework, "generation": step.software}
+    if parameter.owner != owners[parameter.quantity.scope]:
         return False
     workload = step.chosen.run.workload
     narrow = workload.precision.bytes_of("compute")
@@ -246,6 +266,7 @@ def touches(parameter: Parameter, step: MeasuredStep) -> bool:
         "gemm_fraction_fp8": narrow == 1,
         "gemm_fraction_fp4": narrow == 0.5,
         "cast_passes": narrow <= 1,
+        "young_products": generation in software(step.software).young,
         "flash_forward_fraction": workload.attention_kernel == "flash",
         "flash_backward_fraction": workload.attention_kernel == "flash",
         "flash_fa1_share": workload.attention_kernel == "flash" and software(framework).flash == "fa1",

@@ -56,7 +56,7 @@ class StepOn:
     @property
     def owners(self) -> tuple[str, str]:
         """Architecture generation and framework."""
-        return self.group.device.efficiency.generation, self.workload.software
+        return self.group.device.efficiency.generation, self.workload.software.partition("@")[0]
 
     def under(self, values: dict[Parameter, float], pace: float = 1.0) -> float:
         """Seconds with other numbers, at a pace over the present one."""

@@ -1,4 +1,5 @@
-"""What a fit may move: a few physical numbers per architecture generation and framework, each with a prior and bounds.
+"""What a fit may move: a few physical numbers per architecture generation, framework and time of it, each with a prior
+and bounds.
 
 No number belongs to a run, a model or a source.
 """
@@ -12,11 +13,11 @@ from typing import Literal
 
 from meshwright.estimate.hardware import Hardware, hardware_of
 from meshwright.library.devices import published_efficiency
-from meshwright.library.software import published_software, software
+from meshwright.library.software import canonical, fitted_generation, generation_of, published_software, software
 from meshwright.specs.cluster import NodeGroup
 from meshwright.specs.workload import Workload
 
-Scope = Literal["device", "software"]
+Scope = Literal["device", "software", "generation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +38,14 @@ class Parameter:
 
     quantity: Quantity
     owner: str
-    """An architecture generation or a framework."""
+    """An architecture generation, a framework, or a framework of a time."""
     prior: float
 
     @property
     def name(self) -> str:
-        """`device.hopper.gemm_fraction`."""
-        return f"{self.quantity.scope}.{self.owner}.{self.quantity.field}"
+        """`device.hopper.gemm_fraction`, `software.megatron-core@2025-01.host`."""
+        scope = "device" if self.quantity.scope == "device" else "software"
+        return f"{scope}.{self.owner}.{self.quantity.field}"
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -70,20 +72,35 @@ QUANTITIES = (
     Quantity("software", "link_share", 0.20, 0.30, 1.0),
     Quantity("software", "overlap", 0.30, 0.10, 1.0),
     Quantity("software", "step_s", 0.80, 1e-3, 0.3),
+    Quantity("generation", "host", 0.25, 0.4, 3.0),
+    Quantity("generation", "passes", 0.10, 0.7, 1.5),
+    Quantity("generation", "hidden", 0.10, 0.5, 1.2),
+    Quantity("generation", "young_products", 0.10, 0.6, 1.05),
 )
 """Spreads say how far a number of the literature may be off: little for what is measured on the device, more for what
-frameworks do."""
+frameworks do, and little again for what one generation of a framework differs by from the next."""
+_RECORDS = {"device": published_efficiency, "software": published_software, "generation": generation_of}
 
 
 def parameters_of(generations: Iterable[str], frameworks: Iterable[str]) -> tuple[Parameter, ...]:
-    """Every quantity of these owners that is not zero without a fit."""
-    owners = {"device": sorted(set(generations)), "software": sorted(set(frameworks))}
+    """Every quantity of these owners that is not zero without a fit.
+
+    Args:
+        generations: of devices.
+        frameworks: lines, or generations of them as `canonical` names them.
+    """
+    names = {canonical(name) for name in frameworks}
+    owners = {
+        "device": sorted(set(generations)),
+        "software": sorted({name.partition("@")[0] for name in names}),
+        "generation": sorted(name for name in names if "@" in name),
+    }
     found = []
     for quantity in QUANTITIES:
         for owner in owners[quantity.scope]:
-            record = published_efficiency(owner) if quantity.scope == "device" else published_software(owner)
+            record = _RECORDS[quantity.scope](owner)
             prior = float(getattr(record, quantity.field))
-            if prior > 0:
+            if prior > 0 and (quantity.field != "young_products" or generation_of(owner).young):
                 found.append(Parameter(quantity, owner, min(max(prior, quantity.low), quantity.high)))
     return tuple(found)
 
@@ -96,11 +113,14 @@ def hardware_with(values: Mapping[Parameter, float], group: NodeGroup, workload:
         group: where the run ran.
         workload: its format and framework.
     """
-    efficiency, driver = group.device.efficiency, software(workload.software, workload.calibration)
-    moved: dict[str, dict[str, float]] = {"device": {}, "software": {}}
+    efficiency, name = group.device.efficiency, canonical(workload.software)
+    line = software(name.partition("@")[0], workload.calibration)
+    owners = {"device": efficiency.generation, "software": line.name, "generation": name}
+    moved: dict[str, dict[str, float]] = {scope: {} for scope in owners}
     for parameter, value in values.items():
-        if parameter.owner in (efficiency.generation, driver.name):
+        if parameter.owner == owners[parameter.quantity.scope]:
             moved[parameter.quantity.scope][parameter.quantity.field] = value
     device = replace(group.device, efficiency=replace(efficiency, **moved["device"]))  # type: ignore[arg-type]
-    other = replace(driver, **moved["software"])  # type: ignore[arg-type]
-    return hardware_of(replace(group, device=device), workload, other)
+    driver = replace(line, **moved["software"])  # type: ignore[arg-type]
+    then = replace(fitted_generation(name, workload.calibration), **moved["generation"])  # type: ignore[arg-type]
+    return hardware_of(replace(group, device=device), workload, then.of(driver))

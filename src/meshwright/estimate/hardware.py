@@ -232,14 +232,14 @@ def hardware_of(group: NodeGroup, workload: Workload, driver: Software | None = 
 
     compute_bytes, wide_bytes = DTYPE_BYTES[precision.compute], DTYPE_BYTES[precision.activations]
     clock = power_limited_clock(device)
+    share = driver.product_share * driver.products_on(efficiency.generation)
     hardware = Hardware(
         gemm_flop_per_s=peak(precision.compute),
-        gemm_fraction=min(1.0, fraction.get(compute_bytes, efficiency.gemm_fraction_fp8) * clock)
-        * driver.product_share,
+        gemm_fraction=min(1.0, fraction.get(compute_bytes, efficiency.gemm_fraction_fp8) * clock) * share,
         attention_flop_per_s=peak(precision.activations),
         scalar_flop_per_s=device.peak("fp32") or peak(precision.activations),
         head_flop_per_s=peak(precision.activations),
-        head_fraction=min(1.0, fraction.get(wide_bytes, efficiency.gemm_fraction) * clock) * driver.product_share,
+        head_fraction=min(1.0, fraction.get(wide_bytes, efficiency.gemm_fraction) * clock) * share,
         memory_bytes=device.memory_bytes,
         memory_bytes_per_s=device.memory_bandwidth_bytes_per_s,
         **host_columns(group),

@@ -144,6 +144,8 @@ def item_costs(
             priced[work] = price_work(work, columns, hardware, workload, quantised=quantised)
         return priced[work]
 
+    driver = hardware.software
+    unlike = driver.unfused or driver.loss_copies > 0
     table = local_units(model.vocab, columns.tp) * model.hidden
     if has_extras(model, workload):
         _add_extras(parts, items, columns, model, hardware, workload)
@@ -160,7 +162,7 @@ def item_costs(
             _add_item(
                 parts,
                 number,
-                unfused_work(work) if hardware.software.unfused else work,
+                unfused_work(work, loss_copies=driver.loss_copies, layers=driver.unfused) if unlike else work,
                 seconds(work, quantised=quantised),
                 recompute,
                 columns,

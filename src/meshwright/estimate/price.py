@@ -14,7 +14,7 @@ from meshwright.estimate.hardware import Hardware, at_pace, hardware_of
 from meshwright.estimate.memory import MEMORY_KINDS
 from meshwright.estimate.needed_flop import step_flop
 from meshwright.estimate.pricer import PlanPricer, RunPlan, micro_batch_of, strategy_of_worker
-from meshwright.estimate.ranges import step_range
+from meshwright.estimate.ranges import kind_of_run, step_range
 from meshwright.estimate.result import BASIS_ORDER, LinkTraffic, StageEstimate, StepEstimate
 from meshwright.estimate.rows import strategy_columns as strategy_columns
 from meshwright.estimate.scans import scan_share, widened
@@ -268,14 +268,10 @@ def _result(plan: ExecutionPlan, run: RunPlan, pricer: PlanPricer) -> StepEstima
     time_s = float(step.step_time_s[0])
     basis, known = plan_basis(flat, pricer.sites), calibration(workload.calibration)
     hardware = flat[0].hardware
-    low, high = step_range(
-        known,
-        host_share=float(step.breakdown_s["host"][0]) / time_s,
-        experts=model.is_moe,
-        kernels=[site.hardware.efficiency for site in flat],
-        framework=workload.software,
-        basis=basis,
-    )
+    host_s = float(step.breakdown_s["host"][0])
+    used = (pricer.sites.cluster.groups[number].device for number in dict.fromkeys(site.number for site in flat))
+    kinds = [(kind_of_run((host_s, time_s), model, workload, device), device.efficiency) for device in used]
+    low, high = step_range(known, kinds, basis)
     low, high = widened(low, high, scan_share(model, hardware, workload))
     if hardware.pace_range is not None:
         slowest, quickest = hardware.pace_range

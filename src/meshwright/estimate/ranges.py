@@ -10,8 +10,14 @@ import math
 from collections.abc import Iterable
 
 from meshwright.estimate.result import RANGE_BY_BASIS
-from meshwright.specs.calibration import Z90, Calibration
-from meshwright.specs.device import Basis, KernelEfficiency
+from meshwright.library.software import canonical
+from meshwright.specs.calibration import Z90, Calibration, KindOfRun
+from meshwright.specs.device import Basis, DeviceSpec, KernelEfficiency
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.workload import Workload
+
+PricedStep = tuple[float, float]
+"""Seconds of a step that wait for the host, and all of them."""
 
 LEARNED = ("measured", "fitted")
 GUESSED = ("assumed", "extrapolated")
@@ -19,57 +25,61 @@ GUESSED = ("assumed", "extrapolated")
 
 
 def step_range(
-    known: Calibration,
-    *,
-    host_share: float,
-    experts: bool,
-    kernels: Iterable[KernelEfficiency],
-    framework: str,
-    basis: Basis,
+    known: Calibration, kinds: Iterable[tuple[KindOfRun, KernelEfficiency]], basis: Basis
 ) -> tuple[float, float]:
     """What a step may take over its prediction, as shares below and above it: the central 90 %.
 
     exp(+-q) with q = Z90 sqrt(own^2 + pace^2) where a step of this device and framework was measured, else
-    q = exp(base + sum of what applies); the widest of the devices. Kernels that nobody fitted, and numbers that were
-    assumed, have the range of their basis if that is wider.
+    q = exp(sum of doubts), see `specs.calibration.Ranges`; the widest of the devices. Kernels that nobody fitted, and
+    numbers that were assumed on a device without measured runs, have the range of their basis if that is wider.
 
     Args:
         known: what the numbers were fitted to.
-        host_share: of the step that waits for the host to issue kernels, 0-1.
-        experts: whether the model has them.
-        kernels: of the devices that the plan uses.
-        framework: that drives them.
+        kinds: what is known of the step on each device the plan uses, with the device's kernels.
         basis: the weakest among all numbers.
 
     Returns:
         For example (0.13, 0.15).
     """
     ranges = []
-    for efficiency in kernels:
-        half = log_half_width(known, host_share, experts, efficiency.generation, framework)
+    for kind, efficiency in kinds:
+        half = log_half_width(known, kind)
         if half is None:
             return RANGE_BY_BASIS[basis]
         ranges.append((1.0 - math.exp(-half), math.exp(half) - 1.0))
         if efficiency.basis not in LEARNED:
             ranges.append(RANGE_BY_BASIS[efficiency.basis])
-    if basis in GUESSED:
-        ranges.append(RANGE_BY_BASIS[basis])
+        if basis in GUESSED and not (known.ranges and known.ranges.sources(f"device {kind.device}")):
+            ranges.append(RANGE_BY_BASIS[basis])
     return max(low for low, _ in ranges), max(high for _, high in ranges)
 
 
-def log_half_width(
-    known: Calibration, host_share: float, experts: bool, generation: str, framework: str
-) -> float | None:
+def log_half_width(known: Calibration, kind: KindOfRun) -> float | None:
     """Half-width of the range of ln(step), None where no run ever said how wide it is; arguments as `step_range`."""
-    widths = known.ranges
-    if widths is None:
+    if known.ranges is None:
         return None
-    pace = known.pace(generation, framework)
+    pace = known.pace(kind.generation, kind.framework)
     if pace is not None:
-        return Z90 * math.hypot(widths.own, pace.log_deviation)
-    return widths.half_width(
-        host_share=host_share,
-        experts=experts,
-        new_device=generation not in widths.generations,
-        new_framework=framework not in widths.frameworks,
+        return Z90 * math.hypot(known.ranges.own, pace.log_deviation)
+    return known.ranges.half_width(kind)
+
+
+def kind_of_run(estimate: PricedStep, model: ModelSpec, workload: Workload, device: DeviceSpec) -> KindOfRun:
+    """What is known of a step on one of its devices.
+
+    Args:
+        estimate: its time and what of it waits for the host.
+        model: with or without experts.
+        workload: its format, length and framework.
+        device: that it runs on.
+    """
+    host_s, step_time_s = estimate
+    return KindOfRun(
+        host_share=host_s / step_time_s,
+        experts=model.is_moe,
+        seq_len=workload.seq_len,
+        generation=device.efficiency.generation,
+        bits=8 * workload.precision.bytes_of("compute"),
+        software=canonical(workload.software),
+        device=device.name,
     )

@@ -181,6 +181,12 @@ class JobFields:
         rare=True,
     )
     carbon_intensity: float | None = ask("CO2-equivalent of the electricity: 380g/kWh.", CarbonIntensity(), rare=True)
+    software: str | None = ask(
+        "Framework that drives the devices, and when: xla, megatron-core@2025-06, megatron-core@25.04.",
+        NAME,
+        usual="megatron-core, the newest known",
+        rare=True,
+    )
     calibration: Calibration | str | os.PathLike[str] | None = ask(
         "Numbers that `calibrate` wrote, in place of the package's.",
         Kind(metavar="FILE", annotation="Calibration | str | os.PathLike[str]"),

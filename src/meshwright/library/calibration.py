@@ -14,7 +14,7 @@ from typing import Any
 
 from meshwright.errors import InputError, Problem
 from meshwright.formats.files import read_table
-from meshwright.specs.calibration import NOTHING, Calibration, Fitted, MeasuredPlan, Ranges
+from meshwright.specs.calibration import DOUBTS, NOTHING, Calibration, Fitted, MeasuredPlan, Ranges
 
 LIBRARY_VARIABLE = "MESHWRIGHT_LIBRARY"
 SCHEMA = "meshwright.calibration/1"
@@ -84,5 +84,10 @@ def calibration_record(data: dict[str, Any]) -> Calibration:
 def _ranges(data: dict[str, Any] | None) -> Ranges | None:
     if data is None:
         return None
-    values: dict[str, Any] = {f.name: data[f.name] for f in fields(Ranges)}
-    return Ranges(**values | {name: tuple(data[name]) for name in ("generations", "frameworks")})
+    return Ranges(
+        weights=tuple((name, float(data["weights"][name])) for name in DOUBTS),
+        own=data["own"],
+        tie=data["tie"],
+        seen=tuple(data["seen"].items()),
+        most_devices=data["most_devices"],
+    )

@@ -2,6 +2,7 @@
 
     norm        x in fp32, from which the mean square and the normalised input are made: 4 bytes instead of 2
     SwiGLU      gate, SiLU of the gate, up: three tensors instead of two
+    loss        log-softmax of the logits, and behind it the gradients of the likelihood and of the logits, all in fp32
 
 Source: Lightning-AI/litgpt, tutorials/resource-tables.md (October 2023): 5.96 MB per token of Llama-2-7B with LoRA of
 rank 8 on queries and values; fused kernels would keep 3.9.
@@ -16,12 +17,22 @@ from meshwright.specs.operators import Kept, LayerWork, Linear
 
 
 @lru_cache(maxsize=256)
-def unfused_work(work: LayerWork) -> LayerWork:
+def unfused_work(work: LayerWork, *, layers: bool = True, loss_copies: float = 0.0) -> LayerWork:
     """The same operators with what they keep one by one.
 
     Args:
         work: a layer, or what stands before and behind the layers.
+        layers: whether norms and gated functions run so.
+        loss_copies: logits in fp32 that the loss holds beyond those it keeps, over those.
     """
+    if loss_copies:
+        grown = (
+            replace(one, elements=one.elements * (1.0 + loss_copies)) if one.name == "logits" else one
+            for one in work.kept
+        )
+        work = replace(work, kept=tuple(grown))
+    if not layers:
+        return work
     gated = {
         op.name.removesuffix(" up")
         for op in work.ops

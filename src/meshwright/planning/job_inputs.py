@@ -19,6 +19,7 @@ from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.library.clusters import resolve_cluster_file, resolve_gpus
 from meshwright.library.prices import prices_of
+from meshwright.library.software import canonical, generation_of, generations_of
 from meshwright.planning.goodput import goodput
 from meshwright.planning.number_formats import (
     DEFAULT_DTYPE,
@@ -166,7 +167,8 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
     workload = replace(first, seq_len=seq, global_batch=batch)
     like = job.like
     if like is not None:
-        workload = with_rest(workload, like if fitted is None else replace(like, software=workload.software))
+        asked = fitted is not None or job.software is not None
+        workload = with_rest(workload, replace(like, software=workload.software) if asked else like)
     notes += [*sampled, *_defaults(workload, spec, where, price)]
     return JobInputs(model=spec, cluster=where, workload=workload, assumptions=tuple(notes), batch_given=batch_given)
 
@@ -311,6 +313,7 @@ def _workload(policy: Precision | None, calibration: Calibration | None, job: Jo
         why = "must be flash or materialised"
         raise InputError(Problem(what=f"attention_kernel is {shown(kernel)}", why=why, field="attention_kernel"))
     measured = calibration_of(calibration).run
+    asked = str(job.software) if job.software is not None else measured.framework if measured else DEFAULT_SOFTWARE
     return Workload(
         seq_len=1,
         global_batch=1,
@@ -325,7 +328,7 @@ def _workload(policy: Precision | None, calibration: Calibration | None, job: Jo
         sequence_lengths=lengths,
         packing=(job.packing or "pack") if lengths else "pack",
         dynamic_cp=job.dynamic_cp and bool(lengths),
-        software=measured.framework if measured else DEFAULT_SOFTWARE,
+        software=canonical(asked),
         calibration=calibration,
     )
 
@@ -398,6 +401,14 @@ def _of_run(failures: Failures | None, devices: int) -> Iterator[Assumption]:
     yield Assumption(name="failures", value=value, basis="literature")
 
 
+def software_said(workload: Workload) -> str:
+    """The framework and the time of it that a prediction is for."""
+    line, _, _ = workload.software.partition("@")
+    chosen = generation_of(workload.software)
+    later = [one.since for one in generations_of(line) if one.since > chosen.since]
+    return f"{line} from {chosen.since} on" + (f", before {later[0]}" if later else ", the newest known")
+
+
 def _defaults(workload: Workload, model: ModelSpec, cluster: ClusterSpec, price: float | None) -> list[Assumption]:
     """Choices of recipe and hardware that shape the answer, whoever made them."""
     recipe = workload.precision
@@ -406,6 +417,7 @@ def _defaults(workload: Workload, model: ModelSpec, cluster: ClusterSpec, price:
         Assumption(name="dtype", value=f"{recipe.name}: {formats_said(recipe)}", basis="assumed"),
         Assumption(name="optimizer", value=optimizer_said(workload), basis="assumed"),
         Assumption(name="attention", value=f"{workload.attention_kernel} kernel", basis="assumed"),
+        Assumption(name="software", value=software_said(workload), basis="assumed"),
     ]
     if workload.sequence_lengths or workload.loss_tiles > 1 or workload.mlp_tiles > 1:
         from meshwright.planning.sequences_asked import sequence_notes  # few jobs have them

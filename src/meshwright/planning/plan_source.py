@@ -17,6 +17,7 @@ from meshwright.formats.cluster import Assumption
 from meshwright.formats.plan_json import PlannedJob, read_job, with_model
 from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
+from meshwright.library.software import canonical
 from meshwright.planning.job_inputs import JobInputs, job_fields, job_inputs, resolve_cluster, with_rest
 from meshwright.planning.tuned import trained_text, with_tuning
 from meshwright.schedules import known_names, schedule_named
@@ -278,6 +279,10 @@ def _carried(job: Job, warnings: tuple[str, ...], asked: JobFields) -> PlanQuest
     names = (*names, "loss_tiles", "mlp_tiles")
     if asked.dynamic_cp:
         replaced["dynamic_cp"] = True
+    if asked.software is not None:
+        replaced["software"] = chosen = canonical(asked.software)
+        if chosen != workload.software:
+            warnings = (*warnings, f"{chosen} is used, the plan was made for {workload.software}")
     for name in (*names, "tokens"):
         value = getattr(asked, name)
         planned = getattr(workload.precision, ROLES[name].attribute) if name in ROLES else getattr(own, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 Z90 = 1.645
@@ -49,34 +50,78 @@ class MeasuredPlan:
     high: float
 
 
+DOUBTS = ("base", "host", "experts", "long", "device", "format", "framework", "software")
+"""What a range depends on, in the order of `KindOfRun.doubts`."""
+LONG = 8192
+"""Tokens of a sequence above which it counts as long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindOfRun:
+    """What is known of a step before it runs, as far as predictions of some are better than of others."""
+
+    host_share: float
+    """Of the step that waits for the host to issue kernels, 0-1."""
+    experts: bool
+    seq_len: int
+    generation: str
+    """Of the device's architecture."""
+    bits: float
+    """Of the operands of products."""
+    software: str
+    """Generation of the framework, as `library.software.canonical` names it."""
+    device: str = ""
+
+    @property
+    def framework(self) -> str:
+        """Line of the framework."""
+        return self.software.partition("@")[0]
+
+    @property
+    def experience(self) -> tuple[str, ...]:
+        """Names under which runs like it are counted: architecture, format on it, framework, its generation, device."""
+        width = f"{self.generation}.{self.bits:g}"
+        return (self.generation, width, self.framework, f"software {self.software}", f"device {self.device}")
+
+    def doubts(self, seen: Mapping[str, int]) -> tuple[float, ...]:
+        """1; shares and octaves; 1 / (1 + sources with runs like it), in the order of DOUBTS.
+
+        Args:
+            seen: sources by name of experience.
+        """
+        octaves = max(0.0, math.log2(self.seq_len / LONG))
+        few = (1.0 / (1.0 + seen.get(name, 0)) for name in self.experience[:4])
+        return (1.0, self.host_share, float(self.experts), octaves, *few)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges:
     """Widths of ranges that hold for sources a fit has not seen; every doubt only widens."""
 
-    base: float
-    """Logarithm of the half-width of ln(measured / predicted), nothing else being in doubt."""
-    host: float
-    """What waiting for the host adds to it, per share of the step."""
-    experts: float
-    new_device: float
-    """For a generation without runs in the fit."""
-    new_framework: float
+    weights: tuple[tuple[str, float], ...]
+    """What each of DOUBTS adds to the logarithm of the half-width of ln(measured / predicted)."""
     own: float
     """Standard deviation of what one run is off by and others of its source are not."""
     tie: float
     """Relative difference of two plans of one job below which fewer than three of four such pairs were in order."""
-    generations: tuple[str, ...]
-    """With runs in the fit."""
-    frameworks: tuple[str, ...]
+    seen: tuple[tuple[str, int], ...]
+    """Sources with runs in the fit, by name of experience."""
+    most_devices: int = 0
+    """Of a run in the fit."""
 
-    def half_width(self, *, host_share: float, experts: bool, new_device: bool, new_framework: bool) -> float:
+    def half_width(self, kind: KindOfRun) -> float:
         """Of ln(measured / predicted), central 90 %; at most WIDEST."""
-        new = math.exp(self.base + self.new_device * new_device + self.new_framework * new_framework)
-        return min(new * self.doubt(host_share=host_share, experts=experts), WIDEST)
+        values = kind.doubts(dict(self.seen))
+        return min(math.exp(sum(weight * x for (_, weight), x in zip(self.weights, values, strict=True))), WIDEST)
 
     def doubt(self, *, host_share: float, experts: bool) -> float:
         """How much further off than plain ones runs of this kind are."""
-        return math.exp(self.host * host_share + self.experts * experts)
+        weights = dict(self.weights)
+        return math.exp(weights["host"] * host_share + weights["experts"] * experts)
+
+    def sources(self, name: str) -> int:
+        """With runs of one kind in the fit."""
+        return dict(self.seen).get(name, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

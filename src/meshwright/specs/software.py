@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from meshwright.specs.check import Check
@@ -53,6 +53,18 @@ class Software:
     adds_gradients: bool = False
     """Whether a finished weight gradient is added to the sum of micro-batches by a kernel of its own; else the product
     that makes it adds."""
+    loss_copies: float = 0.0
+    """Logits in fp32 that the loss holds at once beyond those it keeps for backward, over those."""
+    young: tuple[str, ...] = ()
+    """Device generations for which this generation's libraries are young."""
+    young_products: float = 1.0
+    """Rate of matrix products there over what later libraries reach, 0-1.1."""
+    since: str = ""
+    """Month from which on these numbers hold, 2025-09."""
+
+    def products_on(self, generation: str) -> float:
+        """Rate of matrix products on a device generation over what the newest libraries of the line reach there."""
+        return self.young_products if generation in self.young else 1.0
 
     def __post_init__(self) -> None:
         check = Check(f"software {self.name}")
@@ -62,6 +74,44 @@ class Software:
             if check.positive(name, getattr(self, name)):
                 check.that(getattr(self, name) <= 1, name, getattr(self, name), "is a share and cannot exceed 1")
         check.positive("vector_passes", self.vector_passes)
+        check.positive("young_products", self.young_products)
+        check.positive("loss_copies", self.loss_copies, zero=True)
         check.positive("overlap", self.overlap, zero=True)
         check.one_of("flash", self.flash, ("fa1", "fa2", "best"))
         check.done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftwareGeneration:
+    """What a framework was at a time: ratios to the numbers of its newest generation."""
+
+    since: str
+    """Month from which on it is meant, until the next generation: 2025-09."""
+    what: str
+    source: str
+    host: float = 1.0
+    """Host time per operator."""
+    passes: float = 1.0
+    """Elementwise traffic."""
+    hidden: float = 1.0
+    """Share of communication behind compute."""
+    young: tuple[str, ...] = ()
+    young_products: float = 1.0
+    loss_copies: float = 0.0
+
+    def of(self, newest: Software) -> Software:
+        """The framework of this time.
+
+        Args:
+            newest: the line's own numbers.
+        """
+        return replace(
+            newest,
+            operator_s=newest.operator_s * self.host,
+            vector_passes=newest.vector_passes * self.passes,
+            overlap=min(1.0, newest.overlap * self.hidden),
+            young=self.young,
+            young_products=self.young_products,
+            loss_copies=self.loss_copies,
+            since=self.since,
+        )

@@ -30,7 +30,7 @@ class Workload:
     training: bool = True
     attention_kernel: Literal["flash", "materialised"] = "flash"
     software: str = DEFAULT_SOFTWARE
-    """The framework, by its name in the library."""
+    """The framework, by its name in the library; `NAME@2025-06` as it was then."""
     expert_imbalance: float = 1.0
     """Tokens of the fullest expert rank over the mean."""
     tokens: float | None = None
@@ -107,6 +107,7 @@ class Workload:
             "tokens_per_step": self.tokens_per_step,
             "dtype": self.precision.name,
             "optimizer": self.optimizer,
+            "software": self.software,
             "training": self.training,
             "attention_kernel": self.attention_kernel,
             "expert_imbalance": self.expert_imbalance,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.formats.measured import fold
+from meshwright.formats.measured import campaign, fold
 from tests.formats.measured.row import assumed, read, run_of
 
 
@@ -71,6 +71,9 @@ def test_deepspeeds_engine_keeps_gradients_in_16_bits_and_their_sums_where_it_sa
         ("none (unset in perf config)", "", "none", ()),
         ("full", "", "full", ()),
         ("remat_policy=custom", "", "full", ()),
+        ("selective (remat_policy=minimal)", "remat_policy=minimal", "sel", ("core_attn", "layernorm")),
+        ("remat_policy=save_dot_except_logits", "", "sel", ("core_attn", "layernorm")),
+        ("selective (torchtitan selective AC)", "", "sel", ("mlp", "layernorm")),
         ("selective", "", "sel", ("core_attn",)),
         ("selective", "moe_act, layernorm", "sel", ("moe_act", "layernorm")),
         ("selective", "up_proj, mlp", "sel", ("mla_up_proj", "mlp")),
@@ -169,3 +172,32 @@ def test_modules_have_the_names_that_plans_use() -> None:
     again = fold.recompute("selective", "norm, act, shared_expert")
     assert again is not None
     assert again.modules == ("layernorm", "moe_act", "shared_experts")
+
+
+@pytest.mark.parametrize(
+    ("text", "month"),
+    [
+        ("NeMo/Megatron-Core, NVIDIA NeMo Framework Release 25.04", "2025-04"),
+        ("NVIDIA dgxc-benchmarking v25.05.05", "2025-05"),
+        ("Megatron-Bridge performance summary 26.04.01", "2026-04"),
+        ("Megatron-Core r0.8.0", None),
+        ("MoE Parallel Folding (arXiv 2504.14960)", None),
+        ("a batch of 24.96 samples", None),
+    ],
+)
+def test_releases_named_by_year_and_month(text: str, month: str | None) -> None:
+    assert fold.release_month(text) == month
+
+
+def test_a_run_ran_under_the_framework_of_its_time() -> None:
+    assert run_of(framework="NeMo/Megatron-Core", source="dgxc-benchmarking v25.05.05").workload.software == (
+        "megatron-core@2025-05"
+    )
+    by_year = run_of(year="2025", source="a report")
+    assert by_year.workload.software == "megatron-core@2025-06"
+    assert assumed(by_year)["software"] == "megatron-core of 2025-06: only the year is stated"
+
+
+def test_rounds_of_mlperf_are_one_campaign_each() -> None:
+    assert campaign({"source": "MLPerf Training v5.0 NVIDIA tyche_ngpu512_ngc25.04"}) == "MLPerf Training v5.0"
+    assert campaign({"source": " SimuMax B200 release v1.2 "}) == "SimuMax B200 release v1.2"

@@ -80,6 +80,7 @@ class CalibrateRequest(Request):
             "failures",
             "price",
             *MONEY_AND_POWER,
+            "software",
         ),
         model={"argument": False, "help": "With --from-log: its model."},
     )

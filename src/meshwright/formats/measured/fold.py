@@ -16,100 +16,6 @@ class Refused(ValueError):
     """A row asks for something that no plan can state or that is not priced; the message is the reason."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
-    """Defaults of a framework at the time of a publication."""
-
-    name: str
-    software: str
-    """Name of the framework in the library."""
-    sharding: str
-    recompute: str
-    """`none` as long as the prediction fits, or `full`."""
-    flash: bool
-    sequence_parallel: bool
-    tp_overlap: str
-    dp_overlap: bool
-    interleaves: bool = False
-    """Whether pipelines are interleaved where nothing is said."""
-    deduplicates: bool = False
-    """Whether tokens enter a node once on their way to experts."""
-    short_gradients: bool = False
-    """Whether gradients are kept and summed in 16 bits."""
-
-
-def generation(framework: str, year: int) -> Generation:
-    """The habits of a framework.
-
-    Args:
-        framework: in the source's words.
-        year: of the publication.
-
-    Returns:
-        Defaults by family: Megatron-Core shards the optimizer, runs fused attention and overlaps gradients; the code of
-        Megatron-LM before it, and Megatron-DeepSpeed, write the scores to memory unless asked and sum gradients after
-        the last backward. Before 2022 everything is recomputed and there is no sequence parallelism.
-
-    Source: default arguments of NVIDIA/Megatron-LM, NVIDIA/NeMo, NVIDIA-NeMo/Megatron-Bridge,
-    bigscience-workshop/Megatron-DeepSpeed, pytorch/torchtitan, mosaicml/llm-foundry and AI-Hypercomputer/maxtext.
-    """
-    text = framework.lower()
-    core = Generation(
-        name="Megatron-Core",
-        software="megatron-core",
-        sharding="z1",
-        recompute="none",
-        flash=True,
-        sequence_parallel=True,
-        tp_overlap="bulk",
-        dp_overlap=True,
-    )
-    if "nemo" in text or "bridge" in text:
-        return replace(
-            core,
-            name="NVIDIA's performance recipes",
-            tp_overlap="ring",
-            short_gradients=True,
-            deduplicates="bridge" in text,
-        )
-    if "megatron-core" in text or "mcore" in text:
-        return replace(core, interleaves=True, deduplicates=year >= 2026)
-    if "deepspeed" in text:
-        old = replace(
-            core,
-            name="Megatron-DeepSpeed",
-            software="megatron-deepspeed",
-            sharding="z0",
-            flash=False,
-            sequence_parallel=False,
-        )
-        return replace(old, tp_overlap="none", dp_overlap=False)
-    if "megatron" in text and year < 2022:
-        first = replace(
-            core, name="Megatron-LM before 2022", software="megatron-lm", sharding="z0", recompute="full", flash=False
-        )
-        return replace(first, sequence_parallel=False, tp_overlap="none", dp_overlap=False)
-    if "megatron" in text:
-        return replace(core, name="Megatron-LM", software="megatron-lm", sharding="z0", flash=False, dp_overlap=False)
-    if any(word in text for word in ("maxtext", "jax", "xla")):
-        return replace(core, name="JAX", software="xla", sharding="fsdp")
-    if any(word in text for word in ("fsdp", "torch", "composer", "hugging", "deepspeed", "accelerate")):
-        compiled = "titan" in text or "compile" in text or (year >= 2024 and "torch" in text)
-        software = "pytorch-compiled" if compiled else "pytorch-eager"
-        return replace(core, name="PyTorch", software=software, sharding="fsdp")
-    modern = year >= 2022
-    return replace(
-        core,
-        name=f"a framework of {year}",
-        sharding="z1" if modern else "z0",
-        recompute="none" if modern else "full",
-        flash=modern,
-        sequence_parallel=modern,
-        tp_overlap="bulk" if modern else "none",
-        dp_overlap=modern,
-    )
-
-
 def sharding(text: str) -> tuple[str, int] | None:
     """What is sharded over data ranks, and the ranks of a shard group where it says so.
 
@@ -312,12 +218,15 @@ def recompute(text: str, detail: str) -> Again | None:
         return Again(mode="none")
     if lower.startswith("full"):
         return Again(mode="full")
+    if re.search(r"remat_policy=(minimal|save_dot)", lower):
+        assumed = "sel: all but the outputs of products with weights"
+        return Again(mode="sel", modules=("core_attn", "layernorm"), assumed=assumed)
     if "remat" in lower:
         return Again(mode="full", assumed=f"full: {text} keeps little more than the inputs of layers")
     if lower.startswith("selective"):
         if "2nd" in lower or "(layer)" in lower:
             return Again(mode="block", share=0.5, assumed="block: every second layer, as the first half of each chunk")
-        if "per-op" in lower:
+        if "per-op" in lower or "torchtitan" in lower:
             assumed = "sel: all but products and attention, of which every second is kept, as the MLP and the norms"
             return Again(mode="sel", modules=("mlp", "layernorm"), assumed=assumed)
         listed = re.search(r"recompute_modules=\[([^\]]*)\]", detail)
@@ -447,3 +356,9 @@ def fabric_bytes_per_s(text: str, devices_per_node: int) -> float | None:
         return None
     total = int(match[1] or 1) * each
     return total if "per gpu" in text.lower() else total / devices_per_node
+
+
+def release_month(text: str) -> str | None:
+    """The month of the first release named by year and month: `NeMo Framework Release 24.09`, `v25.05.05`."""
+    found = re.search(r"(?<![\d.])v?(2\d)\.(0[1-9]|1[0-2])(?:\.\d{1,2})?(?![\d.])", text)
+    return f"20{found[1]}-{found[2]}" if found else None

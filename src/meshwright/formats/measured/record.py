@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 
 REQUIRED = ("id", "gpu", "n_gpus", "n_layers", "hidden", "seq_len", "global_batch_seqs")
@@ -62,3 +63,14 @@ class MeasuredRecord:
         return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(
             self.text(name).lower()
         )
+
+
+def campaign(values: Mapping[str, str | None]) -> str:
+    """Whose measurement a row is: its source, and for MLPerf the round, whose submissions run one code.
+
+    Args:
+        values: column to text.
+    """
+    source = (values.get("source") or "").strip()
+    found = re.match(r"MLPerf \w+ v\d+\.\d+", source)
+    return found[0] if found else source

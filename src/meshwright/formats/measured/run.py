@@ -12,6 +12,7 @@ from functools import lru_cache
 from meshwright.errors import MeshwrightError
 from meshwright.formats.cluster import Assumption, GroupLinks, node_group
 from meshwright.formats.measured import fold
+from meshwright.formats.measured.habits import habits
 from meshwright.formats.measured.model import ModelLookup, read_model
 from meshwright.formats.measured.record import MeasuredRecord
 from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec
@@ -111,7 +112,7 @@ class _RowReader:
         self.tuning = tuning
         self.record, self.find_device, self.find_model = record, device, model
         self.year = int(record.number("year") or 2024)
-        self.generation = fold.generation(record.text("framework"), self.year)
+        self.habits = habits(record.text("framework"), self.year)
         self.notes = record.all_text("notes", "recompute_detail")
         self.assumptions: list[Assumption] = []
 
@@ -177,31 +178,32 @@ class _RowReader:
         record = self.record
         precision, assumed = fold.row_precision(record.text("dtype"), year=self.year, notes=record.text("notes"))
         self.assume("dtype", assumed)
-        if self.generation.short_gradients:
+        if self.habits.short_gradients:
             precision, assumed = fold.short_gradients(precision)
             self.assume("gradients", assumed)
-        if self.generation.software == "pytorch-compiled":
+        if self.habits.software == "pytorch-compiled":
             precision, assumed = fold.narrow_gathers(precision)
             self.assume("gathered weights", assumed)
-        if self.generation.name == "Megatron-DeepSpeed":
+        if self.habits.name == "Megatron-DeepSpeed":
             precision, assumed = fold.engine_gradients(precision, record.text("dtype"))
             self.assume("gradients", assumed)
         if self.tuning is not None:
             precision, assumed = fold.kept_in_8_bits(precision, record.text("notes"))
             self.assume("kept activations", assumed)
-        software = self.generation.software
+        software = self.habits.software
         if software == "megatron-deepspeed" and not record.text("attention"):
             software = "megatron-deepspeed-unfused"
             self.assume("fused kernels", "none: no attention kernel is named")
         if software == "megatron-core" and self.tuning is not None and "layer cuda graphs" in self.notes:
             software = "megatron-core-graphs"
+        software = self.dated(software)
         flash = fold.flash(record.text("attention"))
         if flash and fold.local_layers(record.text("framework"), record.text("notes")):
             flash = False
             self.assume("attention", "scores in memory: the test is not named after Transformer Engine")
         if flash is None:
-            flash = self.generation.flash
-            self.assume("attention", f"{'fused' if flash else 'scores in memory'}: usual in {self.generation.name}")
+            flash = self.habits.flash
+            self.assume("attention", f"{'fused' if flash else 'scores in memory'}: usual in {self.habits.name}")
         imbalance = 1.0
         if record.whole("n_experts") and "real routing" in self.notes.lower():
             imbalance = ROUTED_IMBALANCE
@@ -215,6 +217,14 @@ class _RowReader:
             expert_imbalance=imbalance,
         )
 
+    def dated(self, line: str) -> str:
+        """The framework as it was at the time: of the release that is named, else of the middle of the year."""
+        when = fold.release_month(self.record.all_text("framework", "source", "notes"))
+        if when is None:
+            when = f"{self.year}-06"
+            self.assume("software", f"{line} of {when}: only the year is stated")
+        return f"{line}@{when}"
+
     def plans(self, devices: int, batch: int, model: ModelSpec) -> tuple[PossiblePlan, ...]:
         """The degrees, and every recompute and micro-batch they may have run with."""
         record = self.record
@@ -226,7 +236,7 @@ class _RowReader:
             sharding, group = "fsdp", 0
         if sharding == "hsdp":
             group = max(group, cp)
-        if pp > 1 and sharding == "fsdp" and self.generation.software == "pytorch-compiled":
+        if pp > 1 and sharding == "fsdp" and self.habits.software == "pytorch-compiled":
             self.assume("reshard_after_forward", "never: torchtitan's default in a pipeline")
             sharding = "fsdp-keep"
         if pp > 1 and sharding == "fsdp-keep":
@@ -286,8 +296,8 @@ class _RowReader:
         stated = fold.sharding(self.record.text("zero_stage"))
         if stated is not None:
             return stated
-        self.assume("zero_stage", f"{self.generation.sharding}: usual in {self.generation.name}")
-        return self.generation.sharding, 0
+        self.assume("zero_stage", f"{self.habits.sharding}: usual in {self.habits.name}")
+        return self.habits.sharding, 0
 
     def degree(self, name: str, *, sharded: bool) -> int:
         """A model-parallel degree; a blank is 1 where weights are sharded over data ranks, and for cp."""
@@ -309,10 +319,10 @@ class _RowReader:
         stated = self.record.whole("vpp")
         _, vpp = fold.row_schedule(self.record.text("schedule"), pp=pp, vpp=stated)
         silent = stated is None and not self.record.text("schedule") and "stage layer split" not in self.notes
-        if pp > 1 and silent and self.generation.interleaves and model.num_layers % pp == 0:
+        if pp > 1 and silent and self.habits.interleaves and model.num_layers % pp == 0:
             layers = model.num_layers // pp
             usual = max(chunks for chunks in range(1, MOST_CHUNKS + 1) if layers % chunks == 0)
-            self.assume("vpp", f"{usual}: usual in {self.generation.name}")
+            self.assume("vpp", f"{usual}: usual in {self.habits.name}")
             return usual
         if vpp is not None:
             return vpp
@@ -324,8 +334,8 @@ class _RowReader:
         """What is recomputed, or the modes in the order in which users turn to them."""
         stated = fold.recompute(self.record.text("recompute"), self.record.text("recompute_detail"))
         if stated is None:
-            if self.generation.recompute == "full":
-                self.assume("recompute", f"full: usual in {self.generation.name}")
+            if self.habits.recompute == "full":
+                self.assume("recompute", f"full: usual in {self.habits.name}")
                 return [fold.Again(mode="full")]
             modules = _EXPERT_MODULES if model.is_moe else ("core_attn",)
             self.assume("recompute", f"the first of none, {', '.join(modules)} and everything that fits")
@@ -357,12 +367,12 @@ class _RowReader:
             return True, "bulk"
         stated = self.record.flag("sp")
         if stated is None:
-            stated = self.generation.sequence_parallel
-            self.assume("sp", f"{stated}: usual in {self.generation.name}")
+            stated = self.habits.sequence_parallel
+            self.assume("sp", f"{stated}: usual in {self.habits.name}")
         if model.is_moe and not stated:
             stated = True
             self.assume("sp", "True: experts need each token once")
-        overlap = self.generation.tp_overlap
+        overlap = self.habits.tp_overlap
         asked = any(word in self.notes for word in ("tp-comm-overlap", "async tp", "tp_overlap"))
         # Chunked overlap needs sequence parallelism, and NVIDIA's recipes leave it off for models with experts.
         if asked and stated:
@@ -370,7 +380,7 @@ class _RowReader:
         if overlap == "ring" and (model.is_moe or not stated):
             overlap = "bulk"
         if overlap != "bulk":
-            self.assume("tp overlap", f"{overlap}: usual in {self.generation.name}")
+            self.assume("tp overlap", f"{overlap}: usual in {self.habits.name}")
         return stated, overlap
 
     def expert_tensor(self, stage_devices: int, tp: int, ep: int, model: ModelSpec) -> int:
@@ -388,7 +398,7 @@ class _RowReader:
 
     def data_overlap(self) -> bool:
         """Whether gradients are summed beside the last backward."""
-        return self.generation.dp_overlap or "overlap-grad-reduce" in self.notes or "overlap-param-gather" in self.notes
+        return self.habits.dp_overlap or "overlap-grad-reduce" in self.notes or "overlap-param-gather" in self.notes
 
     def deduplicates(self) -> bool:
         """As the notes say, or as the framework does; kernels that carry a token once drop none."""
@@ -397,9 +407,9 @@ class _RowReader:
             return True
         if re.search(r"dispatcher(=none|=alltoall| a2a)", notes) or "token drop" in notes:
             return False
-        if self.generation.deduplicates:
-            self.assume("dispatcher", f"deduplicated: usual in {self.generation.name}")
-        return self.generation.deduplicates
+        if self.habits.deduplicates:
+            self.assume("dispatcher", f"deduplicated: usual in {self.habits.name}")
+        return self.habits.deduplicates
 
     def pairs(self) -> bool:
         """As the notes say: `a2a_overlap=True`, `+1f1b a2a overlap`."""

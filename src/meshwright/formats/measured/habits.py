@@ -1,0 +1,103 @@
+"""What a framework of a time does where a source is silent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """Defaults of a framework at the time of a publication."""
+
+    name: str
+    software: str
+    """Name of the framework in the library."""
+    sharding: str
+    recompute: str
+    """`none` as long as the prediction fits, or `full`."""
+    flash: bool
+    sequence_parallel: bool
+    tp_overlap: str
+    dp_overlap: bool
+    interleaves: bool = False
+    """Whether pipelines are interleaved where nothing is said."""
+    deduplicates: bool = False
+    """Whether tokens enter a node once on their way to experts."""
+    short_gradients: bool = False
+    """Whether gradients are kept and summed in 16 bits."""
+
+
+def habits(framework: str, year: int) -> Habits:
+    """The habits of a framework.
+
+    Args:
+        framework: in the source's words.
+        year: of the publication.
+
+    Returns:
+        Defaults by family: Megatron-Core shards the optimizer, runs fused attention and overlaps gradients; the code of
+        Megatron-LM before it, and Megatron-DeepSpeed, write the scores to memory unless asked and sum gradients after
+        the last backward. Before 2022 everything is recomputed and there is no sequence parallelism.
+
+    Source: default arguments of NVIDIA/Megatron-LM, NVIDIA/NeMo, NVIDIA-NeMo/Megatron-Bridge,
+    bigscience-workshop/Megatron-DeepSpeed, pytorch/torchtitan, mosaicml/llm-foundry and AI-Hypercomputer/maxtext.
+    """
+    text = framework.lower()
+    core = Habits(
+        name="Megatron-Core",
+        software="megatron-core",
+        sharding="z1",
+        recompute="none",
+        flash=True,
+        sequence_parallel=True,
+        tp_overlap="bulk",
+        dp_overlap=True,
+    )
+    if "nemo" in text or "bridge" in text:
+        return replace(
+            core,
+            name="NVIDIA's performance recipes",
+            tp_overlap="ring",
+            short_gradients=True,
+            deduplicates="bridge" in text,
+        )
+    if "megatron-core" in text or "mcore" in text:
+        return replace(core, interleaves=True, deduplicates=year >= 2026)
+    if "deepspeed" in text:
+        old = replace(
+            core,
+            name="Megatron-DeepSpeed",
+            software="megatron-deepspeed",
+            sharding="z0",
+            flash=False,
+            sequence_parallel=False,
+        )
+        return replace(old, tp_overlap="none", dp_overlap=False)
+    if "megatron" in text and year < 2022:
+        first = replace(
+            core, name="Megatron-LM before 2022", software="megatron-lm", sharding="z0", recompute="full", flash=False
+        )
+        return replace(first, sequence_parallel=False, tp_overlap="none", dp_overlap=False)
+    if "megatron" in text:
+        return replace(core, name="Megatron-LM", software="megatron-lm", sharding="z0", flash=False, dp_overlap=False)
+    if any(word in text for word in ("maxtext", "jax", "xla")):
+        return replace(core, name="JAX", software="xla", sharding="fsdp", tp_overlap="ring")
+    if "nanotron" in text:
+        return replace(core, name="nanotron", software="pytorch-eager", tp_overlap="ring")
+    if any(word in text for word in ("fsdp", "torch", "composer", "hugging", "deepspeed", "accelerate")):
+        compiled = "titan" in text or "compile" in text or (year >= 2024 and "torch" in text)
+        compiled = compiled and "eager" not in text
+        software = "pytorch-compiled" if compiled else "pytorch-eager"
+        return replace(core, name="PyTorch", software=software, sharding="fsdp")
+    modern = year >= 2022
+    return replace(
+        core,
+        name=f"a framework of {year}",
+        software="megatron-core" if modern else "megatron-lm",
+        sharding="z1" if modern else "z0",
+        recompute="none" if modern else "full",
+        flash=modern,
+        sequence_parallel=modern,
+        tp_overlap="bulk" if modern else "none",
+        dp_overlap=modern,
+    )
