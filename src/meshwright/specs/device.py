@@ -137,8 +137,10 @@ class KernelEfficiency:
             dtype: of the inputs.
         """
         known = PRODUCT_CURVE.get(dtype, dtype)
-        plain = ProductCurve(dtype=dtype, k_half=self.k_half, joint=math.inf)
-        return next((curve for curve in self.products if curve.dtype == known), plain)
+        for curve in self.products:
+            if curve.dtype == known:
+                return curve
+        return ProductCurve(dtype=dtype, k_half=self.k_half, joint=math.inf)
 
     def flash_dim_cost(self, qk_dim: float, v_dim: float) -> float:
         """Seconds of a multiply-add of fused attention over those of endless heads: 1 + dim_half / d by the law.
