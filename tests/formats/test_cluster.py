@@ -230,7 +230,7 @@ def test_a_file_says_what_differs_from_the_usual_node(tmp_path: Path) -> None:
     new, old = cluster.groups
     assert (cluster.name, cluster.devices, new.zone, new.price_per_hour) == ("cluster", 96, "a", 2.5)
     assert [domain.bandwidth_bytes_per_s for domain in new.domains] == [450e9, 40e9]
-    assert [domain.latency_s for domain in new.domains] == pytest.approx([3.4e-6, 9e-6])
+    assert [domain.latency_s for domain in new.domains] == pytest.approx([0.48e-6, 9e-6])
     assert old.devices_per_node == 8
     assert old.device.memory_bytes == 60 * GIB
     assert old.domains[0].bandwidth_bytes_per_s == 200e9

@@ -259,3 +259,27 @@ def test_a_group_inside_one_domain_does_not_see_the_fabric() -> None:
     inner = c.all_reduce_s(GB, inside=[4], rates=[NVLINK])
     assert c.all_reduce_s(GB, inside=[4, 4], rates=H100_NODES) == pytest.approx(inner)
     assert c.all_to_all_s(GB, inside=[4, 4], rates=H100_NODES) == c.all_to_all_s(GB, inside=[4], rates=[NVLINK])
+
+
+def test_short_messages_take_the_protocols_that_start_sooner() -> None:
+    level = c.LevelRates(
+        bandwidth_bytes_per_s=450e9, efficiency=0.8, latency_s=0.5e-6, base_latency_s=18e-6, quick=(5e-6, 0.8e-6, 0.4)
+    )
+    short_s = c.all_gather_s(1024, inside=(8.0,), rates=(level,))
+    assert short_s == pytest.approx(5e-6 + 7 * 0.8e-6 + 7 / 8 * 1024 / (0.4 * 360e9))
+    long_s = c.all_gather_s(2**30, inside=(8.0,), rates=(level,))
+    assert long_s == pytest.approx(18e-6 + 7 * 0.5e-6 + 7 / 8 * 2**30 / 360e9)
+    # Between nodes nobody timed them.
+    outside = replace(level, quick=None, base_latency_s=7e-6)
+    assert c.all_gather_s(1024, inside=(8.0, 16.0), rates=(level, outside)) > 18e-6
+    assert c.all_gather_s(1024, inside=(1.0,), rates=(level,)) == 0
+
+
+def test_few_ranks_fill_fewer_channels() -> None:
+    level = c.LevelRates(
+        bandwidth_bytes_per_s=450e9, efficiency=0.8, latency_s=0.0, base_latency_s=0.0, few_ranks=(0.48, 8)
+    )
+    assert level.collective_bytes_per_s(7) == pytest.approx(360e9)
+    assert level.collective_bytes_per_s(71) == pytest.approx(360e9)
+    assert level.collective_bytes_per_s(1) == pytest.approx(360e9 * (1 - 0.24) / (1 - 0.06))
+    assert level.reached_bytes_per_s(1) == 360e9

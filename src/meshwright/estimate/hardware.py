@@ -105,15 +105,18 @@ class Hardware:
 
 def level_rates(domain: DomainSpec, link_share: float = 1.0) -> LevelRates:
     """The links of a domain as kernels take them, at a share of what a benchmark of collectives reaches."""
+    timed = domain.protocols
     return LevelRates(
         bandwidth_bytes_per_s=domain.bandwidth_bytes_per_s,
         efficiency=domain.efficiency * link_share,
         latency_s=domain.latency_s,
-        base_latency_s=BASE_LATENCY_S,
+        base_latency_s=BASE_LATENCY_S if timed is None else timed.base_s,
         mesh_peers=domain.size - 1 if domain.topology == "mesh" else 0,
         in_switch=domain.in_switch_efficiency > 0,
         in_switch_efficiency=domain.in_switch_efficiency * link_share,
-        in_switch_latency_s=IN_SWITCH_LATENCY_S,
+        in_switch_latency_s=IN_SWITCH_LATENCY_S if timed is None else timed.in_switch_s,
+        quick=None if timed is None else (timed.quick_base_s, timed.quick_step_s, timed.quick_share),
+        few_ranks=None if timed is None else (timed.few_ranks, timed.RANKS),
     )
 
 
@@ -124,6 +127,7 @@ def _level_at_pace(level: LevelRates, pace: float) -> LevelRates:
         latency_s=level.latency_s / pace,
         base_latency_s=level.base_latency_s / pace,
         in_switch_latency_s=level.in_switch_latency_s / pace,
+        quick=level.quick and (level.quick[0] / pace, level.quick[1] / pace, level.quick[2]),
     )
 
 

@@ -315,6 +315,7 @@ def group_domains(node: NodeDefaults, nodes: int, devices_per_node: int, links: 
                 in_switch_efficiency=node.scaleup_in_switch_efficiency,
                 topology=node.scaleup_topology,
                 basis=_basis(node, "scaleup_bytes_per_s", intra, links),
+                protocols=node.scaleup_protocols,
             )
         )
     if span < devices_per_node:

@@ -23,7 +23,7 @@ from typing import Any
 
 from meshwright.errors import InputError, Problem
 from meshwright.formats.files import read_table, read_text
-from meshwright.specs.device import DeviceSpec, KernelEfficiency, NodeDefaults, ProductCurve, Provenance
+from meshwright.specs.device import DeviceSpec, KernelEfficiency, LinkProtocols, NodeDefaults, ProductCurve, Provenance
 from meshwright.units import GIB, GIGA, MICRO, TERA
 
 EfficiencyLookup = Callable[[str], KernelEfficiency]
@@ -72,6 +72,14 @@ EFFICIENCY_NUMBERS = (
     ("context_gib", "context_bytes", GIB),
     ("power_exponent", "power_exponent", 1.0),
     ("power_w_per_tflop", "power_w_per_tflop", 1.0),
+)
+PROTOCOL_NUMBERS = (
+    ("scaleup_base_us", "base_s", MICRO),
+    ("scaleup_quick_base_us", "quick_base_s", MICRO),
+    ("scaleup_quick_step_us", "quick_step_s", MICRO),
+    ("scaleup_quick_share", "quick_share", 1.0),
+    ("scaleup_few_ranks", "few_ranks", 1.0),
+    ("scaleup_in_switch_us", "in_switch_s", MICRO),
 )
 _DEFAULT_UNITS = 100
 _DEFAULT_NODE_DEVICES = 8
@@ -220,6 +228,7 @@ def _node(node: Mapping[str, Any]) -> NodeDefaults:
         scaleup_topology=node.get("scaleup_topology", "switch"),
         host_name=node.get("host_name", "PCIe4 x16"),
         fabric_name=node.get("fabric_name", "fabric"),
+        scaleup_protocols=_protocols(node),
         provenance=_provenance(
             node,
             node.get("source", {}),
@@ -232,6 +241,22 @@ def _node(node: Mapping[str, Any]) -> NodeDefaults:
         ),
         **numbers,
     )
+
+
+def _protocols(node: Mapping[str, Any]) -> LinkProtocols | None:
+    stated = {field: node[key] * scale for key, field, scale in PROTOCOL_NUMBERS if key in node}
+    missing = [key for key, *_ in PROTOCOL_NUMBERS if key not in node]
+    if stated and missing:
+        raise InputError(
+            Problem(
+                what=f"some numbers of the link's protocols are missing: {', '.join(missing)}",
+                why="they are fitted together to timed collectives, and none of them has a default",
+                fix="give all of them, or none",
+                field=missing[0],
+            ),
+            code="MW212",
+        )
+    return LinkProtocols(**stated) if stated else None
 
 
 def _provenance(

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from meshwright.formats.device_file import DEVICE_NUMBERS, EFFICIENCY_NUMBERS, NODE_NUMBERS
+from meshwright.formats.device_file import DEVICE_NUMBERS, EFFICIENCY_NUMBERS, NODE_NUMBERS, PROTOCOL_NUMBERS
 from meshwright.specs.device import DeviceSpec, KernelEfficiency, NodeDefaults, Provenance
 from meshwright.units import TERA
 
@@ -65,6 +65,8 @@ def _node(node: NodeDefaults) -> Iterator[str]:
     yield from _entries({"scaleup_in_switch_efficiency": node.scaleup_in_switch_efficiency})
     yield from _entries({"host_name": node.host_name, "fabric_name": node.fabric_name})
     yield from _entries(_numbers(node, NODE_NUMBERS))
+    if node.scaleup_protocols is not None:
+        yield from _entries(_numbers(node.scaleup_protocols, PROTOCOL_NUMBERS))
 
 
 def _numbers(owner: object, table: Iterable[tuple[Any, ...]]) -> dict[str, float]:

@@ -56,6 +56,11 @@ class LevelRates:
     """Achieved fraction of the nominal bandwidth of an in-switch reduction, 0-1."""
     in_switch_latency_s: float = 0.0
     """One in-switch reduction, on top of the base latency."""
+    quick: tuple[float, float, float] | None = None
+    """Protocols of short messages (LL, LL128) inside one domain: base latency, latency of a step, and their share of
+    the bandwidth; None where every size takes the same line."""
+    few_ranks: tuple[float, int] | None = None
+    """c and N of n ranks reaching (1 - c / n) / (1 - c / N) of the bandwidth of N or more; None for as much."""
 
     def __post_init__(self) -> None:
         """Refuse an in-switch level that does not say how fast it is."""
@@ -69,6 +74,14 @@ class LevelRates:
         """
         achieved = self.bandwidth_bytes_per_s * self.efficiency
         return achieved * np.clip(peers, 1, self.mesh_peers) / self.mesh_peers if self.mesh_peers else achieved
+
+    def collective_bytes_per_s(self, peers: Column) -> Seconds:
+        """The same in a collective, of which few ranks fill fewer of the link's channels."""
+        reached = self.reached_bytes_per_s(peers)
+        if self.few_ranks is None:
+            return reached
+        lost, many = self.few_ranks
+        return reached * ((1 - lost / np.clip(np.asarray(peers) + 1.0, 2, many)) / (1 - lost / many))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -148,7 +161,8 @@ def all_gather_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) -
     ring = steps_s, gather_bus_factor(inside[-1]) * slowest_s_per_byte
     levels = _by_level(ring_gather_s, inside, rates)
     log_steps = _by_level(log_step_gather_s, inside, rates, fraction=LOG_STEP_FRACTION)
-    return _lines(base_s, {"ring": ring, "hierarchical": levels, "log_steps": log_steps})
+    algorithms = {"ring": ring, "hierarchical": levels, "log_steps": log_steps}
+    return _lines(base_s, algorithms | _quick(ring_gather_s, base_s, inside, rates))
 
 
 def reduce_scatter_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) -> Lines:
@@ -178,7 +192,7 @@ def all_reduce_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) -
         algorithms["hierarchical"] = _by_level(ring_all_reduce_s, inside, rates)
     if any(level.in_switch for level in rates):
         algorithms["in_switch"] = _by_level(ring_all_reduce_s, inside, rates, switches=True)
-    return _lines(base_s, algorithms)
+    return _lines(base_s, algorithms | _quick(ring_all_reduce_s, base_s, inside, rates))
 
 
 def all_to_all_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) -> Lines:
@@ -193,10 +207,11 @@ def all_to_all_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) -
     for below, here, level in zip((1, *inside), inside, rates, strict=False):
         latency_s = latency_s + (here - below) * level.latency_s
         share = (here - below) / inside[-1]
-        slowest_s_per_byte = np.maximum(slowest_s_per_byte, share / level.reached_bytes_per_s(here - below))
+        slowest_s_per_byte = np.maximum(slowest_s_per_byte, share / level.collective_bytes_per_s(here - below))
     levels = _by_level(direct_all_to_all_s, inside, rates, parted=False)
     *_, base_s = _flat_ring(inside, rates)
-    return _lines(base_s, {"direct": (latency_s, slowest_s_per_byte), "hierarchical": levels})
+    algorithms = {"direct": (latency_s, slowest_s_per_byte), "hierarchical": levels}
+    return _lines(base_s, algorithms | _quick(direct_all_to_all_s, base_s, inside, rates))
 
 
 def point_to_point_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) -> Lines:
@@ -266,7 +281,7 @@ def _flat_ring(inside: Sequence[Column], rates: Sequence[LevelRates]) -> tuple[S
     for below, here, level in zip((1, *inside), inside, rates, strict=False):
         crossed = np.greater(here, below)
         steps_s = steps_s + (inside[-1] / below - inside[-1] / here) * level.latency_s
-        s_per_byte = np.maximum(s_per_byte, crossed / (below * level.reached_bytes_per_s(here - below)))
+        s_per_byte = np.maximum(s_per_byte, crossed / (below * level.collective_bytes_per_s(here - below)))
         base_s = np.maximum(base_s, crossed * level.base_latency_s)
     return steps_s, s_per_byte, base_s
 
@@ -286,13 +301,34 @@ def _by_level(
     for below, here, level in zip((1, *inside), inside, rates, strict=False):
         members, part = here / below, 1 / below if parted else 1
         level_form, step_s = form, level.latency_s
-        bandwidth = level.reached_bytes_per_s(here - below) * fraction
+        bandwidth = level.collective_bytes_per_s(here - below) * fraction
         if switches and level.in_switch:
             level_form, step_s = in_switch_all_reduce_s, level.in_switch_latency_s
             bandwidth = level.bandwidth_bytes_per_s * level.in_switch_efficiency
         latency_s = latency_s + level_form(0, members, latency_s=step_s, bandwidth_bytes_per_s=bandwidth)
         s_per_byte = s_per_byte + level_form(part, members, latency_s=0, bandwidth_bytes_per_s=bandwidth)
     return latency_s, s_per_byte
+
+
+def _quick(
+    form: Callable[..., Seconds], base_s: Seconds, inside: Sequence[Column], rates: Sequence[LevelRates]
+) -> dict[str, Line]:
+    """The textbook form under protocols of short messages, for groups inside one innermost domain that has them.
+
+    They start without waiting for the other side and pay with bandwidth: a flag for every word or line of data.
+
+    Source: NCCL src/graph/tuning.cc (protocols LL, LL128 and Simple).
+    """
+    if rates[0].quick is None:
+        return {}
+    quick_base_s, step_s, share = rates[0].quick
+    ranks = np.asarray(inside[-1], dtype=float)
+    bandwidth = rates[0].collective_bytes_per_s(ranks - 1) * share
+    several = np.minimum(ranks - 1, 1)
+    latency_s = several * (quick_base_s - base_s) + form(0, ranks, latency_s=step_s, bandwidth_bytes_per_s=bandwidth)
+    within = np.equal(inside[0], inside[-1])
+    slope = form(1, ranks, latency_s=0, bandwidth_bytes_per_s=bandwidth)
+    return {"quick": (np.where(within, latency_s, np.inf), np.where(within, slope, 0.0))}
 
 
 def _lines(base_s: Seconds, algorithms: Mapping[str, Line]) -> Lines:

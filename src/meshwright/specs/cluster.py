@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from meshwright.specs.check import Check
-from meshwright.specs.device import Basis, DeviceSpec
+from meshwright.specs.device import Basis, DeviceSpec, LinkProtocols
 
 MAX_DEVICES = 1_048_576
 
@@ -32,6 +32,8 @@ class DomainSpec:
     they do not add."""
     topology: Literal["switch", "mesh", "torus"] = "switch"
     basis: Basis = "datasheet"
+    protocols: LinkProtocols | None = None
+    """Of collectives inside the domain, where they were timed."""
 
     def __post_init__(self) -> None:
         check = Check(f"domain {self.name}")

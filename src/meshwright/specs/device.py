@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -212,6 +212,34 @@ class DeviceSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinkProtocols:
+    """What collectives over a scale-up link take beside its bandwidth, where they were timed over sizes and ranks."""
+
+    base_s: float
+    """One collective in the protocol of long messages, whatever its steps."""
+    quick_base_s: float
+    """The same in the protocols of short messages, which send flags with the data."""
+    quick_step_s: float
+    """One step of them."""
+    quick_share: float
+    """Bandwidth they reach, over that of long messages."""
+    few_ranks: float
+    """c of n ranks reaching 1 - c / n of the bandwidth of many, up to the `RANKS` that were timed."""
+    in_switch_s: float
+    """One reduction in the switch, on top of the base."""
+
+    RANKS: ClassVar[int] = 8
+
+    def __post_init__(self) -> None:
+        check = Check("link protocols")
+        for name in ("base_s", "quick_base_s", "quick_step_s", "few_ranks", "in_switch_s"):
+            check.positive(name, getattr(self, name), zero=True)
+        check.positive("quick_share", self.quick_share)
+        check.that(self.few_ranks <= 1, "few_ranks", self.few_ranks, "leaves two ranks less than half of the bandwidth")
+        check.done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDefaults:
     """The node a device usually comes in, used where the cluster does not say."""
 
@@ -236,4 +264,6 @@ class NodeDefaults:
     """Nominal, per device and direction."""
     fabric_efficiency: float
     fabric_latency_s: float
+    scaleup_protocols: LinkProtocols | None = None
+    """None where nobody timed them: one line of latency and bandwidth then stands for every size."""
     provenance: tuple[tuple[str, Provenance], ...] = field(default=())
