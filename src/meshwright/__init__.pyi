@@ -212,6 +212,8 @@ def check(
     calibration: Calibration | str | os.PathLike[str] | None = ...,
     source: str | os.PathLike[str] | None = ...,
     source_format: str | None = ...,
+    arguments: str | Iterable[str] = ...,
+    environment: str | Iterable[str] = ...,
     oom_log: str | os.PathLike[str] | None = ...,
     search: bool = ...,
 ) -> CheckReport: ...

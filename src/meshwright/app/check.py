@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright.app.answer import Answer
@@ -13,10 +13,11 @@ from meshwright.estimate.legality import plan_problems
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.fields.field import values_of
+from meshwright.formats.launch_file import LaunchFile
 from meshwright.planning.axes import target_rule
 from meshwright.planning.compose.sources.profiles.price import price_job
 from meshwright.planning.job_inputs import JobInputs
-from meshwright.planning.launch_script import script_question
+from meshwright.planning.launch_script import Outside, script_question
 from meshwright.planning.one_kind import find_plans, restricted
 from meshwright.planning.plan_shape import title
 from meshwright.planning.plan_source import PlanQuestion, measured_plan, plan_question
@@ -62,6 +63,8 @@ class CheckReport(Answer):
     """The smallest changes first, quickest first among equals."""
     warnings: tuple[str, ...]
     inputs: JobInputs | MeasuredJob
+    launch: LaunchFile | None = None
+    """What was read, where a launch script is checked."""
     post_mortem: PostMortem | None = None
     """Of a run of this plan that ran out of memory."""
 
@@ -77,8 +80,8 @@ class CheckReport(Answer):
 
     @property
     def exit_code(self) -> int:
-        """0, or 5 where there are violations."""
-        return 5 if self.violations else 0
+        """0, 5 where there are violations, 2 where the user has to say something first."""
+        return 2 if any(v.code == "ASK" for v in self.violations) else 5 if self.violations else 0
 
     def raise_violations(self) -> None:
         """For callers that want an exception.
@@ -95,6 +98,7 @@ class CheckReport(Answer):
         return {
             "schema": "meshwright.check/1",
             **{name: getattr(self, name) for name in ("name", "title", "text", "ok", "exit_code", "legal")},
+            "read": words.as_read(self.launch),
             "fits": self.estimate.fits if self.estimate else None,
             "dominated_by": plain(self.better),
             "violations": plain(self.violations),
@@ -118,8 +122,13 @@ def check(request: CheckRequest) -> CheckReport:
     """
     if request.source is not None:
         framework = request.source_format or "megatron"
-        question, violations = script_question(request.source, framework, request.job)
-        return _report(question, violations, search=request.search, target=framework, oom_log=request.oom_log)
+        outside = Outside(arguments=request.arguments or None, environment=request.outside)
+        question, violations, launch = script_question(request.source, framework, request.job, outside)
+        search = request.search and not launch.questions
+        report = _report(question, violations, search=search, target=framework, oom_log=request.oom_log)
+        if not launch.questions:
+            return replace(report, launch=launch)
+        return replace(report, launch=launch, title="the launch script", text=words.asks(len(launch.questions)))
     measured = measured_plan(request.plan, {**values_of(request.job), "oom_log": request.oom_log})
     if measured is not None:
         return _measured_report(*measured)

@@ -10,6 +10,17 @@ from meshwright.specs.row import PlanRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """One value of a plan as it was read."""
+
+    option: str
+    """The option or key that says it."""
+    value: str
+    place: str
+    """`train.sh:12`, or empty where the text has no lines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchFile:
     """What a launch configuration says."""
 
@@ -25,3 +36,11 @@ class LaunchFile:
     """Variables whose value the file does not say."""
     problems: tuple[Problem, ...] = ()
     """Unknown options, wrong values, and settings that a row cannot hold."""
+    questions: tuple[Problem, ...] = ()
+    """What only the user can say; then nothing that depends on it was read."""
+    said: tuple[Said, ...] = ()
+    """The values that were read, with where they are written."""
+    unpriced: tuple[str, ...] = ()
+    """Options that were read and change no price."""
+    notes: tuple[str, ...] = ()
+    """What was taken for granted."""

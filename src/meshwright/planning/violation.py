@@ -19,7 +19,7 @@ class Violation(Record):
     """One thing that must not stay so."""
 
     code: str
-    """`LEGAL`, `MEM_STAGE`, `MODEL` or `OPTIONS`."""
+    """`ASK`, `LEGAL`, `MEM_STAGE`, `MODEL` or `OPTIONS`."""
     what: str
     why: str = ""
     fix: str = ""

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from meshwright.report.bars import memory_legend
-from meshwright.report.parts import bullet, heading, warning
+from meshwright.report.parts import Hanging, bullet, columns, heading, plain_row, warning
 from meshwright.report.plan_tables import StageBars, breakdown, fullest
 from meshwright.units import seconds
 
@@ -22,7 +22,7 @@ def render_check(document: Mapping[str, Any]) -> RenderableType:
     """
     good = document["ok"]
     mark = Text("ok: " if good else "violations: ", style="bold green" if good else "bold red")
-    parts: list[RenderableType] = [Text.assemble(mark, document["text"])]
+    parts: list[RenderableType] = [*_as_read(document["read"]), Text.assemble(mark, document["text"])]
     for violation in document["violations"]:
         parts.append(Text.assemble((f"{violation['code']} ", "red"), violation["what"]))
         parts += [
@@ -46,3 +46,17 @@ def render_check(document: Mapping[str, Any]) -> RenderableType:
         parts.append(bullet(memory_legend(fullest(estimate["stages"])["memory_bytes"])))
         parts += [heading(f"Time of a step, {seconds(estimate['step_time_s'])}"), breakdown(estimate)]
     return Group(*parts)
+
+
+def _as_read(read: Mapping[str, Any] | None) -> list[RenderableType]:
+    """The plan as it was read, each value with the line it is written on."""
+    if read is None:
+        return []
+    table = columns("as read", "value", "at", left=("as read", "at"), fold=("value",))
+    for said in read["values"]:
+        plain_row(table, said["option"], said["value"] or "given", said["place"] or "")
+    parts: list[RenderableType] = [table]
+    if read["not_priced"]:
+        names = ", ".join(read["not_priced"])
+        parts.append(Hanging(f"read, without effect on the price: {names}", lead=""))
+    return [*parts, Text()]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from meshwright.errors import Problem
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.shell import Script
 from meshwright.specs.job import Job
 
 Files = Mapping[str, str]
@@ -45,6 +46,8 @@ class Target:
     """What the target cannot run of a plan."""
     read: Callable[[Files, int | None], LaunchFile] | None = None
     """Files of the target as a plan, and the number of devices where that is known; None where they say no plan."""
+    script: Callable[[Script, int | None], LaunchFile] | None = None
+    """A bash script, read as bash means it, as a plan; None where scripts are not this target's."""
     beside: tuple[str, ...] = ()
     """Names of files that say more of a plan, where they lie in one folder with the file that is read."""
     recognised: Callable[[str, str], bool] = lambda name, text: False

@@ -54,11 +54,11 @@ def test_a_hand_written_script_is_read() -> None:
 
 def test_what_only_the_shell_knows_is_reported() -> None:
     read = read_flags("torchrun --nproc_per_node 8 a.py --micro-batch-size $MBS --tensor-model-parallel-size `nvidia`")
-    assert read.unresolved == ("MBS", "`nvidia`")
-    assert read.row is None
-    text = " ".join(problem.what for problem in read.problems)
-    assert "--micro-batch-size has no value" in text
-    assert "does not say MBS" in text
+    assert read.unresolved == ("MBS",)
+    assert (read.row, read.problems) == (None, ())
+    asked = {problem.field: f"{problem.why}; {problem.fix}" for problem in read.questions}
+    assert asked["--micro-batch-size"] == "$MBS is not set in the script (script:1); give --env MBS=VALUE"
+    assert "`nvidia` is not run" in asked["--tensor-model-parallel-size"]
 
 
 def test_all_problems_of_a_configuration_come_together() -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from meshwright.app.requests.estimate import PLAN_KIND
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import PLAN_HELP, JobFields
-from meshwright.fields.kinds import Flag, Kind
+from meshwright.fields.kinds import Flag, Kind, Texts
 from meshwright.fields.request import Reading, Request
 
 
@@ -37,6 +37,14 @@ class CheckRequest(Request):
         argument=True,
     )
     source_format: str | None = ask("Check FILE instead of --plan.", Kind(metavar="megatron"), option="--from")
+    arguments: tuple[str, ...] = ask(
+        "With a script: what it is started with, its $1 and on. Repeatable.", Texts(metavar="VALUE"), option="--arg"
+    )
+    environment: tuple[str, ...] = ask(
+        "With a script: a variable of its environment. Repeatable.",
+        Texts(metavar="NAME=VALUE", annotation="str | Iterable[str]"),
+        option="--env",
+    )
     oom_log: Any = ask(
         "Of a run that ran out of memory: why it did.", Kind(metavar="LOG", annotation="str | os.PathLike[str]")
     )
@@ -62,4 +70,23 @@ class CheckRequest(Request):
         elif reading.typed and file and not framework:
             fix = "leave it out" if planned else "write --from megatron before it"
             reading.problem(f"{str(self.source)[:80]!r} is one argument too many", "FILE goes with --from", fix)
+        self._outside(reading, scripted=bool(scripted))
         reading.also(lambda: job_inputs(self.job))
+
+    def _outside(self, reading: Reading, *, scripted: bool) -> None:
+        """Arguments and variables go with a script; a variable has a name and a value."""
+        for name in ("arguments", "environment"):
+            if name in self.given and not scripted:
+                reading.problem(f"{reading.called(name)} is given", "it goes with a launch script", "leave it out")
+        for text in self.environment:
+            name, equals, _ = str(text).partition("=")
+            if not equals or not name.isidentifier():
+                shown = name[:40] if equals else "a text without ="
+                reading.problem(
+                    f"{reading.called('environment')} has {shown!r}", "it takes NAME=VALUE", "for example NNODES=4"
+                )
+
+    @property
+    def outside(self) -> dict[str, str]:
+        """The environment by name."""
+        return dict(str(text).partition("=")[::2] for text in self.environment)

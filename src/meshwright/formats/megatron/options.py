@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 
 from meshwright.errors import Problem, nearest
+from meshwright.formats.megatron.earlier import EARLIER
+from meshwright.formats.shell import Place, Unknown, Word, word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +51,33 @@ class Values:
 
     given: dict[str, tuple[str, ...]]
     problems: tuple[Problem, ...]
-    """Unknown options with their nearest, missing values, wrong types and choices."""
+    """Missing values, wrong types and choices, words that belong to no option."""
+    places: dict[str, Place] = field(default_factory=dict)
+    """Where the value of each was written, or the option itself."""
+    hidden: dict[str, Unknown] = field(default_factory=dict)
+    """Options whose value, or presence, nobody can know."""
+    strays: tuple[tuple[Place, Unknown], ...] = ()
+    """Words that could be any option."""
+    unknown: tuple[Problem, ...] = ()
+    """Options that Megatron-LM does not have."""
+    notes: tuple[str, ...] = ()
+    """Earlier names and what they were taken for."""
+    asked: set[str] = field(default_factory=set)
+    """Options that were looked up."""
 
     def has(self, flag: str) -> bool:
         """Whether the option was given."""
+        self.asked.add(flag)
         return flag in self.given
+
+    def all(self, flag: str, default: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """All its values, or the default."""
+        self.asked.add(flag)
+        return self.given.get(flag, default)
 
     def text(self, flag: str, default: str = "") -> str:
         """The first value, or the default."""
-        values = self.given.get(flag)
+        values = self.all(flag)
         return values[0] if values else default
 
     def whole(self, flag: str, default: int = 0) -> int:
@@ -74,36 +94,138 @@ class Values:
         except ValueError:
             return default
 
+    @property
+    def open(self) -> dict[str, Unknown]:
+        """Options that were looked up and that nobody can know."""
+        return {flag: unknown for flag, unknown in self.hidden.items() if flag in self.asked}
 
-def read_options(words: Sequence[str]) -> Values:
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Options that were given and nobody looked up."""
+        return tuple(flag for flag in self.given if flag not in self.asked)
+
+
+def read_options(words: Sequence[str | Word]) -> Values:
     """Sort words into options and values; what does not fit is a problem, never an exception."""
-    options = known_options()
-    given: dict[str, tuple[str, ...]] = {}
-    problems: list[Problem] = []
-    at = 0
-    while at < len(words):
-        word = words[at]
-        at += 1
-        if not word.startswith("--") or len(word) == 2:
-            problems.append(
-                Problem(what=f"{word!r} belongs to no option", why="options start with --", field=word[:80])
-            )
-            continue
-        flag, equals, attached = word.partition("=")
-        option = options.get(flag)
-        values = [attached] if equals else []
-        if option is None:
-            while at < len(words) and not words[at].startswith("--"):
-                at += 1
-            problems.append(_unknown(flag))
-            continue
-        wanted = 0 if option.takes == "0" else int(option.takes) if option.takes.isdigit() else len(words)
-        while len(values) < wanted and at < len(words) and not words[at].startswith("--") and not equals:
-            values.append(words[at])
-            at += 1
-        problems += _value_problems(flag, option, values)
-        given[option.flags[0]] = tuple(values)
-    return Values(given=given, problems=tuple(problems))
+    reader = _Reader([word(one) if isinstance(one, str) else one for one in words])
+    reader.run()
+    return Values(
+        given=reader.given,
+        problems=tuple(reader.problems),
+        places=reader.places,
+        hidden=reader.hidden,
+        strays=tuple(reader.strays),
+        unknown=tuple(reader.unknown),
+        notes=tuple(dict.fromkeys(reader.notes)),
+    )
+
+
+class _Reader:
+    """One pass over the words."""
+
+    def __init__(self, words: list[Word]) -> None:
+        self.words, self.at = words, 0
+        self.given: dict[str, tuple[str, ...]] = {}
+        self.places: dict[str, Place] = {}
+        self.hidden: dict[str, Unknown] = {}
+        self.strays: list[tuple[Place, Unknown]] = []
+        self.problems: list[Problem] = []
+        self.unknown: list[Problem] = []
+        self.notes: list[str] = []
+
+    def run(self) -> None:
+        options = known_options()
+        while self.at < len(self.words):
+            here = self.words[self.at]
+            self.at += 1
+            if here.unknown is not None and not here.text.startswith("--"):
+                self.stray(here, here.unknown)
+                continue
+            flag, equals, attached = here.text.partition("=")
+            if not flag.startswith("--") or len(flag) == 2:
+                self.problems.append(
+                    Problem(
+                        what=f"{here.text[:80]!r} belongs to no option", why="options start with --", field=flag[:80]
+                    )
+                )
+                continue
+            if here.unknown is not None and not equals:
+                self.stray(here, here.unknown)
+                continue
+            if flag in EARLIER and flag not in options:
+                self.earlier(flag, attached if equals else None, here)
+                continue
+            option = options.get(flag)
+            if option is None:
+                self.values(len(self.words))
+                self.unknown.append(_unknown(flag))
+                continue
+            found = [attached] if equals else []
+            held = here if equals else None
+            if not equals:
+                for value in self.values(_count_of(option, len(self.words))):
+                    found.append(value.text)
+                    held = value
+                    if value.unknown is not None:
+                        self.hidden[option.flags[0]] = value.unknown
+            elif here.unknown is not None:
+                self.hidden[option.flags[0]] = here.unknown
+            name = option.flags[0]
+            where = (held or here).place
+            if where is not None:
+                self.places[name] = where
+            if name in self.hidden and any(value.unknown for value in (held, here) if value is not None):
+                self.given.pop(name, None)
+                continue
+            self.hidden.pop(name, None)
+            self.problems += _value_problems(flag, option, found)
+            self.given[name] = tuple(found)
+
+    def values(self, most: int) -> list[Word]:
+        """The words up to the next option, at most so many."""
+        found: list[Word] = []
+        while len(found) < most and self.at < len(self.words) and not self.words[self.at].text.startswith("--"):
+            found.append(self.words[self.at])
+            self.at += 1
+        return found
+
+    def stray(self, here: Word, unknown: Unknown) -> None:
+        """A word nobody knows where an option may stand."""
+        place = here.place or unknown.place
+        if unknown.unset:
+            return
+        if unknown.flags is None:
+            self.strays.append((place, unknown))
+            return
+        options = known_options()
+        for flag in unknown.flags:
+            name = options[flag].flags[0] if flag in options else flag
+            self.hidden[name] = unknown
+            self.given.pop(name, None)
+
+    def earlier(self, flag: str, attached: str | None, here: Word) -> None:
+        """An option that the newest release calls otherwise, or no longer has."""
+        old = EARLIER[flag]
+        values = [attached] if attached is not None else []
+        hidden = None
+        if attached is None:
+            for value in self.values(1 if old.takes else 0):
+                values.append(value.text)
+                hidden = value.unknown
+        self.notes.append(f"{flag} is {old.meaning}")
+        for name, fixed in old.gives:
+            if name in self.given:
+                continue
+            self.given[name] = tuple(values) if fixed is None else (fixed,) if fixed else ()
+            if here.place is not None:
+                self.places[name] = here.place
+            if hidden is not None and fixed is None:
+                self.hidden[name] = hidden
+                self.given.pop(name)
+
+
+def _count_of(option: Option, most: int) -> int:
+    return 0 if option.takes == "0" else int(option.takes) if option.takes.isdigit() else most
 
 
 def _unknown(flag: str) -> Problem:

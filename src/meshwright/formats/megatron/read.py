@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from difflib import SequenceMatcher
 from typing import Any
 
-from meshwright.errors import InputError, Problem
-from meshwright.formats.launch_file import LaunchFile
+from meshwright.errors import InputError, Problem, nearest
+from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.formats.megatron.layout import read_layout
 from meshwright.formats.megatron.model import read_facts
 from meshwright.formats.megatron.optimizers import read_optimizer
-from meshwright.formats.megatron.options import Values, read_options
+from meshwright.formats.megatron.options import Values, known_options, read_options
 from meshwright.formats.megatron.precision import read_precision
-from meshwright.formats.megatron.shell import Script, read_script
+from meshwright.formats.megatron.script import Chosen, chosen
+from meshwright.formats.shell import Place, Script, Unknown, Word, processes, read_script, word
 from meshwright.specs.row import PlanRow, default_schedule
 from meshwright.specs.strategy import RECOMPUTE_MODULES, Dispatcher, ExpertOverlap
 
@@ -29,97 +31,169 @@ _WITHOUT_A_ROW = (
 )
 
 
+MEGATRON_PROGRAMS = ("pretrain_gpt.py", "pretrain_mamba.py", "pretrain_bert.py", "pretrain_t5.py", "pretrain_vlm.py")
+"""Entry points of Megatron-LM itself: they add no options that its parser does not have."""
 MegatronFlags = LaunchFile
 """What the options of Megatron-LM say."""
 
 
-def read_flags(source: str | Sequence[str], *, devices: int | None = None) -> MegatronFlags:
+def read_flags(source: str | Sequence[str] | Script, *, devices: int | None = None) -> MegatronFlags:
     """Read a launch configuration.
 
     Args:
-        source: text of a bash script, text of options alone, or a list of words.
+        source: a script that was read, the text of one, text of options alone, or a list of words.
         devices: processes of the job; read off the launcher's options by default.
 
     Returns:
         The plan and everything else that was said, with problems instead of exceptions.
     """
     if isinstance(source, str):
-        script = read_script(source)
-        launcher, words = _megatron_command(script)
+        source = read_script(source)
+    if isinstance(source, Script):
+        found, notes, problems = chosen(source), _assumed(source), list(_unread(source))
     else:
-        script = Script()
-        launcher, words = _split_command(list(source))
-    values = read_options(words)
-    problems = list(values.problems)
-    if script.broken:
-        problems.append(Problem(what="the script cannot be read to its end", why=script.broken))
-    if script.unresolved and problems:
-        names = ", ".join(script.unresolved[:8])
-        why = "options without a value may have theirs from there"
-        problems.append(Problem(what=f"the script does not say {names}", why=why, fix="set them in the script"))
-    elif not words:
-        # Without options there is nothing to check, and every other complaint would follow from this one.
-        why = "a launch script names them after a .py file"
-        fix = "name the script that starts pretrain_gpt.py"
+        found, notes, problems = _of_words(list(source)), [], []
+    problems += found.problems
+    values = read_options(found.words)
+    if found.questions or (not found.words and not problems):
         return MegatronFlags(
-            row=None, layout=None, problems=(Problem(what="there are no options", why=why, fix=fix, field="options"),)
+            row=None,
+            layout=None,
+            problems=tuple(problems) or _NO_OPTIONS,
+            questions=found.questions,
+            notes=tuple(notes),
         )
+    if not found.words:
+        return MegatronFlags(row=None, layout=None, problems=tuple(problems), notes=tuple(notes))
+    problems += values.problems
+    own, foreign = _of_the_program(found.program, values)
+    problems += own
+    notes += [*values.notes, *foreign]
+    questions = list(_strays(values))
     if devices is None:
-        devices = _devices(launcher, problems)
+        devices = _devices(found.launcher, problems, questions)
     facts, fact_problems = read_facts(values)
-    problems += fact_problems
-    workload = _workload(values, problems)
-    row = _row(values, devices, problems)
-    layout = _layout(values, row, facts, problems) if row else None
+    derived = list(fact_problems)
+    workload = _workload(values, derived)
+    row = _row(values, devices, derived)
+    layout = _layout(values, row, facts, derived) if row else None
     if row is not None and layout is not None and len(layout) != row.pp * row.vpp:
         vpp = len(layout) // row.pp
         row = replace(row, vpp=vpp, schedule=default_schedule(vpp))
+    questions += _questions(values)
+    unresolved = tuple(dict.fromkeys(name for unknown in values.hidden.values() for name in unknown.names))
+    if questions:
+        # What follows from a value nobody knows would be wrong: nothing of it is said.
+        row, layout, derived, facts, workload = None, None, [], {}, {}
     return MegatronFlags(
         row=row,
         layout=layout,
         model=facts,
         workload=workload,
-        unresolved=tuple(script.unresolved),
-        problems=tuple(problems),
+        unresolved=unresolved,
+        problems=(*problems, *derived),
+        questions=tuple(questions),
+        said=tuple(_said(values)),
+        unpriced=values.unread,
+        notes=tuple(notes),
     )
 
 
-def _megatron_command(script: Script) -> tuple[list[str], list[str]]:
-    """Launcher words and option words of the command that starts a Python file; all options where there is none."""
-    with_program = [command for command in script.commands if any(word.endswith(".py") for word in command)]
-    if with_program:
-        return _split_command(max(with_program, key=len))
-    words = [word for command in script.commands for word in command]
-    return _split_command(words)
+_NO_OPTIONS = (
+    Problem(
+        what="there are no options",
+        why="a launch script names them after a .py file",
+        fix="name the script that starts pretrain_gpt.py",
+        field="options",
+    ),
+)
 
 
-def _split_command(words: list[str]) -> tuple[list[str], list[str]]:
-    for at, word in enumerate(words):
-        if word.endswith(".py"):
-            return words[:at], words[at + 1 :]
-    first = next((at for at, word in enumerate(words) if word.startswith("--")), len(words))
-    return [], words[first:]
+def _of_words(words: list[str]) -> Chosen:
+    at = next((at for at, one in enumerate(words) if one.endswith(".py")), None)
+    if at is not None:
+        return Chosen(launcher=tuple(map(word, words[:at])), words=tuple(map(word, words[at + 1 :])), program=words[at])
+    first = next((at for at, one in enumerate(words) if one.startswith("--")), len(words))
+    return Chosen(words=tuple(map(word, words[first:])))
 
 
-def _devices(launcher: list[str], problems: list[Problem]) -> int | None:
-    """Processes of torchrun's options: on each node times nodes."""
-    found = {"nproc_per_node": 0, "nnodes": 1}
-    for at, word in enumerate(launcher):
-        name, equals, value = word.lstrip("-").replace("-", "_").partition("=")
-        if name in found and word.startswith("--"):
-            value = value if equals else launcher[at + 1] if at + 1 < len(launcher) else ""
-            low = value.split(":")[0]
-            if not low.isascii() or not low.isdigit() or len(low) > 7 or int(low) < 1:
-                why = "must be a whole number of at least 1"
-                problems.append(Problem(what=f"--{name} is {value!r}", why=why, field=f"--{name}"))
-                return None
-            found[name] = int(low)
-    if not found["nproc_per_node"]:
+def _unread(script: Script) -> Iterator[Problem]:
+    """What of a script was not read: then an option may have been missed."""
+    for why, place in script.broken[:4]:
+        yield Problem(what=f"{place} cannot be read", why=why, fix="correct the script there", field="source")
+    for path, place in script.missing[:4]:
+        why = "what it sets is not known"
+        fix = "put the file beside the script"
+        yield Problem(what=f"{path[-80:]}, used at {place}, is not here", why=why, fix=fix, field="source")
+
+
+def _assumed(script: Script) -> list[str]:
+    """Names that were taken as not set."""
+    notes = []
+    names = [name for name in script.assumed if not name.isdigit() and name != "@"]
+    if names:
+        shown = ", ".join(f"{name} ({script.assumed[name]})" for name in names[:12])
+        more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+        notes.append(f"taken as not set in the environment: {shown}{more}; --env NAME=VALUE sets one")
+    if any(name.isdigit() or name == "@" for name in script.assumed):
+        notes.append("taken as started without arguments; --arg VALUE gives one")
+    return notes
+
+
+def _of_the_program(program: str, values: Values) -> tuple[list[Problem], list[str]]:
+    """Options Megatron-LM does not have: wrong, or those of a program that adds its own."""
+    name = program.rpartition("/")[2]
+    if not name or name in MEGATRON_PROGRAMS:
+        return list(values.unknown), []
+    wrong = [problem for problem in values.unknown if problem.fix and _slip(problem)]
+    own = [problem.field for problem in values.unknown if problem not in wrong]
+    return wrong, [f"options of {name} itself, not read: {', '.join(own)}"] if own else []
+
+
+def _slip(problem: Problem) -> bool:
+    close = nearest(problem.field, known_options(), count=1)
+    return bool(close) and SequenceMatcher(None, problem.field, close[0]).ratio() > 0.9
+
+
+def _asked(what: str, unknown: Unknown, place: Place | None, field: str) -> Problem:
+    """The question for what would settle an unknown."""
+    ways = [f"--arg (argument {name})" if name.isdigit() else f"--env {name}=VALUE" for name in unknown.names[:3]]
+    ways = ["--arg VALUE ..." if name == "--env @=VALUE" else name for name in ways]
+    where = f" ({place})" if place is not None and place.line else ""
+    fix = f"give {' or '.join(ways)}" if ways else "write the value into the script"
+    return Problem(what=f"{what} is not known{where}", why=f"{unknown.why} ({unknown.place})", fix=fix, field=field)
+
+
+def _strays(values: Values) -> Iterator[Problem]:
+    for place, unknown in values.strays[:8]:
+        yield _asked("which options stand here", unknown, place, "options")
+
+
+def _questions(values: Values) -> Iterator[Problem]:
+    """Options that the plan needs and that nobody can know."""
+    for flag, unknown in values.open.items():
+        yield _asked(flag, unknown, values.places.get(flag), flag)
+
+
+def _said(values: Values) -> Iterator[Said]:
+    """Values the plan was read from, in the order of the script."""
+    for flag, found in values.given.items():
+        if flag in values.asked:
+            place = values.places.get(flag)
+            shown = str(place) if place is not None and place.line else ""
+            yield Said(option=flag, value=" ".join(found), place=shown)
+
+
+def _devices(launcher: Sequence[Word], problems: list[Problem], questions: list[Problem]) -> int | None:
+    """Processes that the launcher starts."""
+    found, unknown = processes(launcher)
+    if found is None and unknown is not None:
+        questions.append(_asked("the number of devices", unknown, None, "devices"))
+    elif found is None:
         why = "the data-parallel degree is what is left of the devices"
         fix = "give the number of devices, or a script with torchrun --nproc_per_node and --nnodes"
         problems.append(Problem(what="the number of devices is not said", why=why, fix=fix, field="devices"))
-        return None
-    return found["nproc_per_node"] * found["nnodes"]
+    return found
 
 
 def _workload(values: Values, problems: list[Problem]) -> dict[str, Any]:
@@ -232,13 +306,13 @@ def _vpp(values: Values, pp: int) -> int:
 def _context(values: Values, cp: int, problems: list[Problem]) -> tuple[tuple[str, int], ...]:
     if cp == 1:
         return ()
-    kinds = dict.fromkeys(values.given.get("--cp-comm-type", ("p2p",)))
+    kinds = dict.fromkeys(values.all("--cp-comm-type", ("p2p",)))
     kind = next(iter(kinds), "p2p")
     if len(kinds) > 1:
         problems.append(Problem(what=f"--cp-comm-type is {' '.join(kinds)}", why="all layers must have one kind"))
     if kind == "a2a+p2p":
         flag = "--hierarchical-context-parallel-sizes"
-        sizes = [int(size) for size in values.given.get(flag, ()) if size.isdecimal() and len(size) < 8]
+        sizes = [int(size) for size in values.all(flag) if size.isdecimal() and len(size) < 8]
         if len(sizes) != 2 or math.prod(sizes) != cp:
             why = f"must be two degrees, all-to-all and ring, whose product is cp {cp}"
             problems.append(Problem(what=f"{flag} is {sizes or 'not given'}", why=why, field=flag))
@@ -288,7 +362,7 @@ def _recompute(values: Values, problems: list[Problem]) -> tuple[str, int]:
     if not granularity:
         return "none", 0
     if granularity == "selective":
-        modules = values.given.get("--recompute-modules", ("core_attn",))
+        modules = values.all("--recompute-modules", ("core_attn",))
         unknown = [module for module in modules if module not in RECOMPUTE_MODULES]
         if unknown:
             why = f"{', '.join(unknown)} cannot be planned"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.estimate.result import StepEstimate, StepPrice
+from meshwright.formats.launch_file import LaunchFile
 from meshwright.planning.plan_source import PlanQuestion
 from meshwright.planning.repair.of_plan import Repair
 from meshwright.report.words.verdict import peak_text, sentence
@@ -28,6 +29,23 @@ def check_sentence(
         return f"{title} is not legal for {question.inputs.model.name} on {question.inputs.cluster.name}: {count}."
     faster = f" {better[0]} is {percent(better[1])} faster." if better is not None and better[1] > 0 else ""
     return sentence(question.job, estimate) + faster
+
+
+def asks(count: int) -> str:
+    """The verdict on a script that leaves something open."""
+    things = "one thing that only you can" if count == 1 else f"{count} things that only you can"
+    return f"The launch script depends on {things} say; nothing was guessed."
+
+
+def as_read(launch: LaunchFile | None) -> dict[str, object] | None:
+    """What was read of a launch script, as data."""
+    if launch is None:
+        return None
+    return {
+        "values": [{"option": said.option, "value": said.value, "place": said.place or None} for said in launch.said],
+        "not_priced": list(launch.unpriced),
+        "devices": launch.row.devices if launch.row is not None else None,
+    }
 
 
 def tight(estimate: StepPrice) -> Iterator[str]:

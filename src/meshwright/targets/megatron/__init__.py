@@ -88,5 +88,6 @@ TARGET = Target(
     files=_megatron,
     refused=lambda job: megatron.translate(job).refused,
     read=_read,
+    script=lambda script, devices: megatron.read_flags(script, devices=devices),
     recognised=_recognised,
 )

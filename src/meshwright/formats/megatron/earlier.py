@@ -1,0 +1,53 @@
+"""Options that Megatron-LM had before, and those of Megatron-DeepSpeed, with what says the same today."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earlier:
+    """An option under its earlier name."""
+
+    meaning: str
+    """What it was taken for, behind "is"."""
+    gives: tuple[tuple[str, str | None], ...] = ()
+    """Today's options, each with its value; None for the value that was given, empty for a switch."""
+    takes: bool = False
+    """Whether it has a value."""
+
+
+_FULL = (
+    ("--recompute-granularity", "full"),
+    ("--recompute-method", "uniform"),
+    ("--recompute-num-layers", "1"),
+)
+
+
+def _renamed(name: str, *, takes: bool = True) -> Earlier:
+    return Earlier(meaning=f"today's {name}", gives=((name, None if takes else ""),), takes=takes)
+
+
+def _gone(why: str, *, takes: bool = False) -> Earlier:
+    return Earlier(meaning=why, takes=takes)
+
+
+EARLIER = {
+    "--checkpoint-activations": Earlier(meaning="full recompute, today's --recompute-granularity full", gives=_FULL),
+    "--checkpoint-num-layers": _renamed("--recompute-num-layers"),
+    "--activations-checkpoint-method": _renamed("--recompute-method"),
+    "--activations-checkpoint-num-layers": _renamed("--recompute-num-layers"),
+    "--distribute-checkpointed-activations": _renamed("--distribute-saved-activations", takes=False),
+    "--model-parallel-size": _renamed("--tensor-model-parallel-size"),
+    "--batch-size": _renamed("--micro-batch-size"),
+    "--use-rotary-emb": Earlier(
+        meaning="today's --position-embedding-type rope", gives=(("--position-embedding-type", "rope"),)
+    ),
+    "--DDP-impl": _gone("gone: there is one implementation", takes=True),
+    "--use-flash-attn-v2": _renamed("--use-flash-attn", takes=False),
+    "--use-flash-attn-triton": _renamed("--use-flash-attn", takes=False),
+    "--no-scaled-masked-softmax-fusion": _gone("gone"),
+    "--scaled-upper-triang-masked-softmax-fusion": _gone("gone"),
+    "--no-async-tensor-model-parallel-allreduce": _gone("without effect on a plan here"),
+    "--no-query-key-layer-scaling": _gone("today's default"),
+}

@@ -1,0 +1,152 @@
+"""Which of the programs a script starts trains a model with Megatron-LM's options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from meshwright.errors import Problem
+from meshwright.formats.megatron.earlier import EARLIER
+from meshwright.formats.megatron.options import known_options
+from meshwright.formats.shell import Launch, Place, Script, Unknown, Word, launches
+
+_OTHER_MODELS = {
+    "bert": "an encoder that fills in masked words",
+    "t5": "an encoder and a decoder",
+    "ict": "a retriever",
+    "retro": "a decoder with a retriever",
+    "realm": "a retriever",
+    "vision": "an image model",
+    "vit": "an image model",
+    "vlm": "a decoder with an image tower",
+    "multimodal": "a decoder with an image tower",
+    "mimo": "several encoders and a decoder",
+    "rl": "a policy with rollouts",
+    "grpo": "a policy with rollouts",
+    "rlhf": "a policy with rollouts",
+}
+"""What entry points other than a decoder's train, by a part of their name."""
+_NO_TRAINING = (
+    "preprocess",
+    "convert",
+    "inference",
+    "generation",
+    "generate",
+    "serve",
+    "server",
+    "eval",
+    "export",
+    "merge",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The words that say a plan."""
+
+    launcher: tuple[Word, ...] = ()
+    words: tuple[Word, ...] = ()
+    program: str = ""
+    place: Place | None = None
+    problems: tuple[Problem, ...] = ()
+    """Why there is none, or what it is instead."""
+    questions: tuple[Problem, ...] = ()
+    """What only the user can say."""
+
+
+def chosen(script: Script) -> Chosen:
+    """The launch that trains; its options where a text has nothing but options."""
+    found = [launch for launch in launches(script.commands) if _score(launch.words)]
+    most = max((_score(launch.words) for launch in found), default=0)
+    found = [launch for launch in found if _score(launch.words) * 3 >= most]
+    training = [launch for launch in found if not any(part in _stem(launch.program) for part in _NO_TRAINING)]
+    found = training or found
+    if not found:
+        return _options_alone(script)
+    last = found[-1]
+    if len({_same(launch) for launch in found}) > 1:
+        return Chosen(program=last.program, questions=(_several(found),))
+    problems = list(_other_model(last))
+    return Chosen(
+        launcher=last.launcher,
+        words=last.words,
+        program=last.program,
+        place=last.place,
+        problems=tuple(problems),
+    )
+
+
+def _score(words: Sequence[Word]) -> int:
+    """How many options of Megatron-LM there are."""
+    options = known_options()
+    return sum(
+        word.text.partition("=")[0] in options or word.text in EARLIER for word in words if word.text[:2] == "--"
+    )
+
+
+def _stem(program: str) -> str:
+    return program.rpartition("/")[2].removesuffix(".py").rpartition(".")[2].lower()
+
+
+def _same(launch: Launch) -> object:
+    """What must agree of two launches to be one job: everything but which node it is and where things are kept."""
+    skipped = ("--node_rank", "--node-rank", "--save", "--load", "--tensorboard-dir", "--seed")
+    words = launch.words
+    return tuple(
+        (word.text, word.unknown)
+        for before, word in zip(("", *(word.text for word in words)), words, strict=False)
+        if before not in skipped
+    )
+
+
+def _several(found: list[Launch]) -> Problem:
+    causes = _names(unknown for launch in found for unknown in launch.unsure)
+    where = ", ".join(dict.fromkeys(str(launch.place) for launch in found[:6]))
+    why = f"they start with different options, at {where}"
+    if causes:
+        why += f"; which of them runs depends on {', '.join(causes)}"
+    return Problem(
+        what=f"the script starts {len({_same(launch) for launch in found})} different jobs",
+        why=why,
+        fix="say what selects one, with --env or --arg, or leave one in the script",
+        field="source",
+    )
+
+
+def _names(unknowns: Iterator[Unknown]) -> list[str]:
+    return list(dict.fromkeys(name for unknown in unknowns for name in unknown.names))
+
+
+def _other_model(launch: Launch) -> Iterator[Problem]:
+    """An entry point that trains something else than a decoder."""
+    stem = _stem(launch.program)
+    folder = launch.program.lower()
+    for part, what in _OTHER_MODELS.items():
+        if part in stem.replace("-", "_").split("_") or f"/{part}/" in folder:
+            yield Problem(
+                what=f"{launch.program.rpartition('/')[2]} trains {what}",
+                why="options are read as those of a decoder: another model's plan would be read wrong",
+                fix="check a script that starts pretrain_gpt.py or pretrain_mamba.py",
+                field="source",
+            )
+            return
+
+
+def _options_alone(script: Script) -> Chosen:
+    """A text of options; else why nothing was found."""
+    words = [word for command in script.commands for word in command.words]
+    first = next((at for at, word in enumerate(words) if word.text.startswith("--")), None)
+    started = launches(script.commands)
+    if first is not None and not started and not script.missing:
+        return Chosen(words=tuple(words[first:]))
+    why = "a launch script names them after a .py file"
+    fix = "name the script that starts pretrain_gpt.py"
+    if started:
+        names = dict.fromkeys(launch.program.rpartition("/")[2] for launch in started)
+        why = f"it starts {', '.join(list(names)[:3])} without options of Megatron-LM"
+    if script.missing:
+        path, place = script.missing[0]
+        why = f"it calls {path[-80:]} at {place}, which is not here"
+        fix = "put that file beside the script"
+    problem = Problem(what="there are no options", why=why, fix=fix, field="options")
+    return Chosen(problems=(problem,))

@@ -1,0 +1,83 @@
+"""Bash scripts as the programs they start: evaluated as bash would, without running anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from meshwright.formats.shell.calls import slurm_variables
+from meshwright.formats.shell.evaluate import Evaluator
+from meshwright.formats.shell.launches import Launch, launches, processes
+from meshwright.formats.shell.leaving import Left
+from meshwright.formats.shell.source import Source
+from meshwright.formats.shell.state import Command, Record, Shell, TooMuch
+from meshwright.formats.shell.values import Place, Unknown, Value, Word, literal, word
+
+MAX_TEXT = 2_000_000
+"""Letters of a script; launch scripts have thousands."""
+
+__all__ = ["Command", "Launch", "Place", "Script", "Unknown", "Word", "launches", "processes", "read_script", "word"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """What a script starts."""
+
+    commands: tuple[Command, ...]
+    assumed: Mapping[str, Place]
+    """Names taken as not set, with where they are first used; `@` stands for the script's arguments."""
+    missing: tuple[tuple[str, Place], ...]
+    """Scripts it sources or calls that are not here."""
+    broken: tuple[tuple[str, Place], ...]
+    """What could not be read, and where."""
+    files: Mapping[str, Value]
+    """What it writes to files, by the last part of their path."""
+
+
+def read_script(
+    text: str,
+    *,
+    name: str = "script",
+    arguments: Sequence[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    read: Callable[[str], str | None] = lambda path: None,
+) -> Script:
+    """The programs that a script starts.
+
+    Args:
+        text: of the script; text that is none gives no commands, never an exception.
+        name: shown in places, and `$0`.
+        arguments: `$1` and on; None where nobody said them.
+        environment: what is known of the environment; every other name is not set.
+        read: the text of a file that the script sources or calls, by its path; None where it is not here.
+    """
+    record = Record()
+    shown = name.replace("\\", "/").rpartition("/")[2] or "script"
+    start = Place(shown, 1)
+    if len(text) > MAX_TEXT:
+        record.break_off(f"it has {len(text):,} letters; at most {MAX_TEXT:,} are read", start)
+    else:
+        shell = Shell(
+            record=record,
+            given=dict(environment or {}),
+            positional=tuple(literal(word, Place("--arg", 1)) for word in arguments or ()),
+            open_ended=arguments is None,
+            name=literal(name, start),
+        )
+        source = Source.of_file(text.replace("\r\n", "\n"), shown)
+        slurm_variables(source, shell)
+        try:
+            Evaluator(record, read).script(source, shell)
+        except Left:
+            pass
+        except TooMuch as error:
+            record.break_off(str(error), start)
+        except RecursionError:
+            record.break_off("it is nested too deeply", start)
+    return Script(
+        commands=tuple(record.commands),
+        assumed=dict(record.assumed),
+        missing=tuple(dict.fromkeys(record.missing)),
+        broken=tuple(record.broken),
+        files=dict(record.files),
+    )

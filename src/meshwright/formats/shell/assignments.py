@@ -1,0 +1,172 @@
+"""`NAME=value` in all its forms, and `export`, `local`, `declare`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from meshwright.formats.shell.source import Source
+from meshwright.formats.shell.state import Shell
+from meshwright.formats.shell.values import Piece, Value, Variable, text_of, unknown_of
+from meshwright.formats.shell.words import Expander, closing, closing_brace, closing_quote
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+def spans(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    """Words of a stretch, divided at blanks outside quotes and expansions."""
+    found = []
+    at = start
+    while at < end:
+        if text[at] in " \t\n" or text.startswith("\\\n", at):
+            at += 1
+            continue
+        first = at
+        while at < end and text[at] not in " \t\n":
+            if text[at] == "'":
+                at = max(text.find("'", at + 1, end), at) + 1
+            elif text[at] == '"':
+                at = closing_quote(text, at + 1, end) + 1
+            elif text[at] == "\\":
+                at += 2
+            elif text.startswith("${", at):
+                at = closing_brace(text, at + 2, end) + 1
+            elif text.startswith("$(", at):
+                at = closing(text, at + 2, end) + 1
+            elif text[at] == "`":
+                at = max(text.find("`", at + 1, end), at) + 1
+            else:
+                at += 1
+        found.append((first, min(at, end)))
+    return found
+
+
+def assign(expander: Expander, node: Node, shell: Shell, *, flags: str = "") -> None:
+    """`NAME=value`, `NAME+=value`, `NAME[key]=value` and `NAME=(...)`."""
+    source = expander.source
+    target, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+    if target is None:
+        return
+    append = any(child.type == "+=" for child in node.children)
+    name = source.text[target.start_byte : target.end_byte]
+    if value is not None and value.type == "array":
+        _assign_array(expander, name, value.start_byte + 1, value.end_byte - 1, append=append, keyed="A" in flags)
+        return
+    found = () if value is None else expander.string(value.start_byte, value.end_byte)
+    key: str | None = None
+    if "[" in name:
+        name, _, index = name.rstrip("]").partition("[")
+        inner = expander.of(Source(index, [0], [source.place(target.start_byte)]))
+        held = shell.variable(name)
+        keyed = held is not None and held.keyed
+        key = text_of(inner.string(0, len(index)) if keyed else inner.arithmetic(0, len(index), source.place(0)))
+        if not keyed and not key.lstrip("-").isdigit():
+            return
+    if "i" in flags and unknown_of(found) is None:
+        inner = expander.of(Source.of_value(found, source.place(node.start_byte)))
+        found = inner.arithmetic(0, len(inner.source.text), source.place(node.start_byte))
+    shell.assign(name, _asked_by(name, found), key=key, append=append)
+
+
+def _asked_by(name: str, value: Value) -> Value:
+    """A value that only a run would tell is asked for by the name it is given to."""
+    return tuple(
+        replace(piece, unknown=replace(piece.unknown, names=(name,)))
+        if piece.unknown is not None and not piece.unknown.names
+        else piece
+        for piece in value
+    )
+
+
+def _assign_array(expander: Expander, name: str, start: int, end: int, *, append: bool, keyed: bool) -> None:
+    text, shell = expander.source.text, expander.shell
+    held = shell.variables.get(name)
+    if keyed and (held is None or not held.keyed):
+        shell.variables[name] = Variable(array=True, keyed=True)
+    entries: list[tuple[str | None, Value]] = []
+    at = start
+    while at < end:
+        if text[at] == "#" and (at == start or text[at - 1] in " \t\n("):
+            line = text.find("\n", at, end)
+            at = end if line < 0 else line
+        elif text[at] in " \t\n" or text.startswith("\\\n", at):
+            at += 2 if text[at] == "\\" else 1
+        else:
+            first, last = spans(text, at, end)[0] if text[at] not in "'\"" else (at, _word_end(text, at, end))
+            match = re.match(r"\[([^\]]+)\]=", text[first:last])
+            if match:
+                inner = expander.source.part(match[1], first)
+                key = text_of(expander.of(inner).string(0, len(match[1])))
+                is_keyed = shell.variables.get(name, Variable()).keyed
+                if is_keyed or key.isdigit():
+                    entries.append((key, expander.string(first + match.end(), last)))
+            else:
+                entries += [(None, word) for word in expander.fields(first, last)]
+            at = last
+    shell.assign_array(name, entries, append=append)
+
+
+def _word_end(text: str, at: int, end: int) -> int:
+    return spans(text, at, end)[0][1]
+
+
+def declare(expander: Expander, node: Node, shell: Shell) -> None:
+    """`export`, `local`, `declare`, `typeset` and `readonly`."""
+    source = expander.source
+    kind = node.children[0].type
+    flags = ""
+    shell.status = True
+    for child in node.children[1:]:
+        text = source.text[child.start_byte : child.end_byte]
+        if child.type == "variable_assignment":
+            target = child.child_by_field_name("name")
+            name = source.text[target.start_byte : target.end_byte].partition("[")[0] if target is not None else ""
+            _localise(name, kind, flags, shell)
+            assign(expander, child, shell, flags=flags)
+            _export(name, kind, flags, shell)
+        elif text.startswith("-") and child.is_named:
+            flags += text[1:]
+        elif child.type == "variable_name":
+            _localise(text, kind, flags, shell)
+            if "A" in flags or "a" in flags:
+                shell.variables.setdefault(text, Variable(array=True, keyed="A" in flags))
+            elif kind != "export" and kind != "readonly":
+                shell.variables.setdefault(text, Variable())
+            _export(text, kind, flags, shell)
+        elif child.is_named:
+            for word in expander.fields(child.start_byte, child.end_byte):
+                name, equals, _ = text_of(word).partition("=")
+                if unknown_of(word) is not None and not equals:
+                    return  # `export $(...)`: names nobody knows
+                if equals and NAME.fullmatch(name):
+                    shell.assign(name, _behind_equals(word))
+                _export(name, kind, flags, shell)
+
+
+def _behind_equals(word: Value) -> Value:
+    found: list[Piece] = []
+    seen = False
+    for piece in word:
+        if seen:
+            found.append(piece)
+        elif "=" in piece.text:
+            found.append(replace(piece, text=piece.text.partition("=")[2]))
+            seen = True
+    return tuple(found)
+
+
+def _localise(name: str, kind: str, flags: str, shell: Shell) -> None:
+    if shell.local is not None and kind in ("local", "declare", "typeset") and "g" not in flags:
+        shell.local.setdefault(name, shell.variables.get(name))
+        if kind == "local":
+            shell.variables.pop(name, None)
+
+
+def _export(name: str, kind: str, flags: str, shell: Shell) -> None:
+    found = shell.variables.get(name)
+    if found is not None and (kind == "export" or "x" in flags) and "n" not in flags:
+        shell.variables[name] = replace(found, exported=True)

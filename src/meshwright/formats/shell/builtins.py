@@ -1,0 +1,394 @@
+"""What a shell does itself, and the programs whose output follows from their words: echo, seq, basename, tr, ..."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from meshwright.formats.shell import conditions, filters
+from meshwright.formats.shell.assignments import NAME
+from meshwright.formats.shell.interpreter import Interpreter
+from meshwright.formats.shell.leaving import Left
+from meshwright.formats.shell.source import Source
+from meshwright.formats.shell.state import Shell
+from meshwright.formats.shell.values import (
+    Piece,
+    Place,
+    Unknown,
+    Value,
+    Variable,
+    literal,
+    text_of,
+    unknown_of,
+)
+
+_PROBES = frozenset(
+    [
+        "grep",
+        "egrep",
+        "command",
+        "which",
+        "type",
+        "nvidia-smi",
+        "ls",
+        "diff",
+        "cmp",
+        "pgrep",
+        "ping",
+        "hash",
+        "rocm-smi",
+        "lspci",
+        "curl",
+        "wget",
+    ]
+)
+"""Programs that people start to learn something: whether they succeed is not known."""
+_HARMLESS = re.compile(
+    r"(activate|\.bashrc|\.bash_profile|\.profile|/etc/.*|conda\.sh|modules?\.sh|setvars\.sh|init\.sh|set_env\.sh|"
+    r"lmod.*|/init/bash|hpcx-init.*|.*modulefiles.*|\.venv/.*)$"
+)
+
+
+def outcome(words: list[Value], place: Place) -> bool | Unknown:
+    """The status a program leaves: jobs go on, so success, except where a program is asked a question."""
+    name = text_of(words[0]).rpartition("/")[2]
+    if name in _PROBES:
+        return Unknown(why=f"whether {name} succeeds", place=place)
+    return True
+
+
+def run(evaluator: Interpreter, name: str, words: list[Value], place: Place, shell: Shell) -> bool:
+    """Run a command that the shell does itself; whether it is one."""
+    found = _BUILTINS.get(name)
+    if found is None:
+        return False
+    shell.status = True
+    found(evaluator, words, place, shell)
+    return True
+
+
+def _say(shell: Shell, value: Value) -> None:
+    if shell.output is not None:
+        shell.output.append(value)
+
+
+def _echo(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+    rest = words[1:]
+    newline, escapes = True, False
+    while rest and re.fullmatch(r"-[neE]+", text_of(rest[0])):
+        newline = newline and "n" not in text_of(rest[0])
+        escapes = escapes or "e" in text_of(rest[0])
+        rest = rest[1:]
+    pieces: list[Piece] = []
+    for number, word in enumerate(rest):
+        if number:
+            pieces.append(Piece(" ", place))
+        pieces += word
+    if escapes:
+        pieces = [replace(piece, text=piece.text.replace("\\n", "\n").replace("\\t", "\t")) for piece in pieces]
+    _say(shell, (*pieces, *((Piece("\n", place),) if newline else ())))
+
+
+def _printf(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+    rest, target = words[1:], ""
+    if rest and text_of(rest[0]) == "-v" and len(rest) > 1:
+        target, rest = text_of(rest[1]), rest[2:]
+    unknown = next((unknown_of(word) for word in rest if unknown_of(word) is not None), None)
+    value: Value
+    if unknown is not None:
+        value = (Piece("", place, unknown),)
+    else:
+        value = literal(filters.printf(text_of(rest[0]) if rest else "", [text_of(word) for word in rest[1:]]), place)
+    if target:
+        shell.assign(target, value)
+    else:
+        _say(shell, value)
+
+
+def _pure(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+    """Programs whose output is a function of their words and what they read."""
+    unknown = next((unknown_of(word) for word in words if unknown_of(word) is not None), None)
+    name = text_of(words[0])
+    given = shell.stdin
+    if name == "cat" and len(words) > 1 and text_of(words[1]) != "-":
+        given = evaluator.record.files.get(text_of(words[1]).rpartition("/")[2])
+    if name == "cat" and given is not None:
+        _say(shell, given)
+        return
+    if unknown is None and given is not None and name in filters.READ:
+        unknown = unknown_of(given)
+    text = (
+        None
+        if unknown is not None
+        else filters.output(name, [text_of(word) for word in words[1:]], None if given is None else text_of(given))
+    )
+    if text is None:
+        why = f"what {name} prints" if unknown is None else unknown.why
+        names = () if unknown is None else unknown.names
+        _say(shell, (Piece("", place, Unknown(why=why, place=place, names=names)),))
+        if shell.output is None:
+            shell.status = True
+        return
+    _say(shell, literal(text, place))
+
+
+def _cd(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+    target = words[1] if len(words) > 1 else None
+    if target is None or unknown_of(target) is not None:
+        shell.directory = None
+    elif text_of(target).startswith("/") or shell.directory is None:
+        shell.directory = literal(text_of(target), place) if text_of(target)[:1] in ("/",) else _beside(target, shell)
+    else:
+        shell.directory = literal(filters.join(text_of(shell.directory), text_of(target)), place)
+
+
+def _beside(target: Value, shell: Shell) -> Value | None:
+    """A folder named from the script's own, which is known by its name alone."""
+    return target if text_of(target) == (text_of(shell.name).rpartition("/")[0] or ".") else None
+
+
+def _pwd(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+    if shell.directory is not None:
+        _say(shell, (*shell.directory, Piece("\n", place)))
+    else:
+        _say(shell, (Piece("", place, shell.unset("PWD", place)),))
+
+
+def _shift(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+    count = text_of(words[1]) if len(words) > 1 else "1"
+    number = int(count) if count.isdigit() and len(count) < 6 else 1
+    if number > len(shell.positional):
+        shell.status = False
+        return
+    shell.positional = shell.positional[number:]
+
+
+def _set(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+    for at, word in enumerate(words[1:], 1):
+        text = text_of(word)
+        if text == "--":
+            shell.positional, shell.open_ended = tuple(words[at + 1 :]), False
+            return
+        if re.fullmatch(r"[-+][a-zA-Z]+", text):
+            if "a" in text[1:]:
+                shell.export_all = text[0] == "-"
+        elif text and not text.startswith("-") and text_of(words[at - 1])[-1:] != "o":
+            shell.positional, shell.open_ended = tuple(words[at:]), False
+            return
+
+
+def _leave(kind: str) -> Callable[[Any, list[Value], Place, Shell], None]:
+    def leave(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+
+        count = text_of(words[1]) if len(words) > 1 else ""
+        if kind in ("return", "exit"):
+            shell.status = count in ("", "0") if len(words) < 2 or unknown_of(words[1]) is None else True
+            raise Left(kind)
+        raise Left(kind, int(count) if count.isdigit() and 0 < int(count) < 100 else 1)
+
+    return leave
+
+
+def _test(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+    inner = words[1:]
+    if text_of(words[0]) == "[" and inner and text_of(inner[-1]) == "]":
+        inner = inner[:-1]
+    shell.status = conditions.single(inner, shell, place)
+
+
+def _let(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+    for word in words[1:]:
+        source = Source.of_value(word, place)
+        expander = evaluator.expander(source, shell)
+        shell.status = expander.condition(0, len(source.text))
+
+
+def _eval(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+    pieces: list[Piece] = []
+    for number, word in enumerate(words[1:]):
+        if number:
+            pieces.append(Piece(" ", place))
+        pieces += word
+    evaluator.script(Source.of_value(tuple(pieces), place), shell)
+
+
+def _source(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+
+    if len(words) < 2:
+        return
+    path = text_of(words[1])
+    source = evaluator.file(words[1], place, shell)
+    if source is None:
+        if not _HARMLESS.search(path):
+            evaluator.record.missing.append((path, place))
+        return
+    held = shell.positional, shell.open_ended
+    if len(words) > 2:
+        shell.positional, shell.open_ended = tuple(words[2:]), False
+    try:
+        evaluator.script(source, shell)
+    except Left as leaving:
+        if leaving.kind != "return":
+            raise
+    if len(words) > 2:
+        shell.positional, shell.open_ended = held
+
+
+def _read(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+    """`read`, from a here-string at most: else what comes in is unknown."""
+    names, array, at = [], False, 1
+    while at < len(words):
+        text = text_of(words[at])
+        if text.startswith("-"):
+            array = array or "a" in text
+            at += 2 if text[-1] in "dnNptu" else 1
+            continue
+        names.append(text)
+        at += 1
+    names = [name for name in names if NAME.fullmatch(name)] or ["REPLY"]
+    given = shell.stdin
+    if given is None or unknown_of(given) is not None:
+        unknown = unknown_of(given) if given is not None else None
+        why = unknown.why if unknown is not None else "what is read"
+        for name in names:
+            cause = Unknown(why=why, place=place, names=unknown.names if unknown is not None else ())
+            shell.variables[name] = Variable(entries={"0": (Piece("", place, cause),)})
+        shell.status = Unknown(why=why, place=place)
+        return
+    line = text_of(given).partition("\n")[0]
+    marks = text_of(shell.value("IFS", place)) or " \t"
+    parts = [part for part in re.split(f"[{re.escape(marks)}]", line) if part or marks.strip()]
+    if array:
+        shell.assign_array(names[0], [(None, literal(part, place)) for part in parts], append=False)
+        return
+    if len(parts) > len(names):
+        kept = parts[: len(names) - 1]
+        rest = line
+        for part in kept:
+            rest = rest.partition(part)[2].lstrip(marks)
+        parts = [*kept, rest]
+    for number, name in enumerate(names):
+        shell.assign(name, literal(parts[number] if number < len(parts) else "", place))
+
+
+def _mapfile(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+    name = text_of(words[-1])
+    name = name if NAME.fullmatch(name) and len(words) > 1 else "MAPFILE"
+    given = shell.stdin
+    if given is None or unknown_of(given) is not None:
+        hidden = Unknown(why="what is read", place=place, names=(name,))
+        shell.variables[name] = Variable(array=True, hidden=hidden)
+        return
+    lines = text_of(given).splitlines()
+    shell.assign_array(name, [(None, literal(line, place)) for line in lines], append=False)
+
+
+def _prefix(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+    """`exec`, `command`, `time`, `builtin`: what follows is run."""
+    rest = words[1:]
+    if text_of(words[0]) == "command" and rest and text_of(rest[0]) in ("-v", "-V"):
+        shell.status = Unknown(
+            why=f"whether {text_of(rest[1])[:40] if len(rest) > 1 else ''} is installed", place=place
+        )
+        why = f"where {text_of(rest[1])[:40] if len(rest) > 1 else 'it'} is installed"
+        _say(shell, (Piece("", place, Unknown(why=why, place=place)),))
+        return
+    while rest and text_of(rest[0]).startswith("-"):
+        rest = rest[1:]
+    if rest:
+        evaluator.call(rest, [], place, Source("", [0], [place]), shell)
+    if text_of(words[0]) == "exec" and rest:
+        raise Left("exit")
+
+
+def _getopts(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+    """Short options of the positional parameters, one a call."""
+    letters, name = text_of(words[1]).lstrip(":"), text_of(words[2])
+    held = text_of(shell.value("OPTIND", place)) or "1"
+    at = int(held) if held.isdigit() else 1
+    word = text_of(shell.positional[at - 1]) if at <= len(shell.positional) else ""
+    if not re.fullmatch(r"-[A-Za-z].*", word) or word == "--":
+        if shell.open_ended and not shell.positional:
+            shell.record.assumed.setdefault("@", place)
+        shell.status = False
+        return
+    letter, argument = word[1], word[2:]
+    known = letter in letters
+    shell.assign(name, literal(letter if known else "?", place))
+    at += 1
+    if known and letters[letters.index(letter) + 1 : letters.index(letter) + 2] == ":":
+        if not argument and at <= len(shell.positional):
+            shell.assign("OPTARG", shell.positional[at - 1])
+            at += 1
+        else:
+            shell.assign("OPTARG", literal(argument, place))
+    shell.assign("OPTIND", literal(str(at), place))
+
+
+def _true(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+    shell.status = True
+
+
+def _false(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+    shell.status = False
+
+
+_BUILTINS: dict[str, Callable[[Any, list[Value], Place, Shell], None]] = {
+    "echo": _echo,
+    "printf": _printf,
+    "cd": _cd,
+    "pushd": _cd,
+    "pwd": _pwd,
+    "shift": _shift,
+    "set": _set,
+    "break": _leave("break"),
+    "continue": _leave("continue"),
+    "return": _leave("return"),
+    "exit": _leave("exit"),
+    "test": _test,
+    "[": _test,
+    "let": _let,
+    "eval": _eval,
+    "source": _source,
+    ".": _source,
+    "read": _read,
+    "mapfile": _mapfile,
+    "readarray": _mapfile,
+    "exec": _prefix,
+    "command": _prefix,
+    "builtin": _prefix,
+    "time": _prefix,
+    "getopts": _getopts,
+    "false": _false,
+    **dict.fromkeys(filters.PURE, _pure),
+    **dict.fromkeys(
+        (
+            ":",
+            "true",
+            "trap",
+            "ulimit",
+            "umask",
+            "wait",
+            "sleep",
+            "module",
+            "ml",
+            "alias",
+            "shopt",
+            "popd",
+            "mkdir",
+            "hash",
+            "sync",
+            "disown",
+            "jobs",
+            "rm",
+            "touch",
+            "chmod",
+            "cp",
+            "mv",
+            "ln",
+        ),
+        _true,
+    ),
+}

@@ -1,0 +1,186 @@
+"""Commands that run scripts: `bash -c`, `bash FILE`, `sbatch FILE`, `ssh HOST ...`; and `#SBATCH` lines."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+
+from meshwright.formats.shell.interpreter import Interpreter
+from meshwright.formats.shell.leaving import Left
+from meshwright.formats.shell.source import Source
+from meshwright.formats.shell.state import Shell
+from meshwright.formats.shell.values import Piece, Place, Unknown, Value, Variable, literal, text_of
+
+SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
+_SBATCH = re.compile(r"^#SBATCH[ \t]+(--?[A-Za-z-]+)[ =]?[ \t]*([^\s#]*)", re.MULTILINE)
+_LONG = {"-N": "--nodes", "-n": "--ntasks", "-G": "--gpus"}
+_SLURM = {
+    "--nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    "--ntasks-per-node": ("SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"),
+    "--ntasks": ("SLURM_NTASKS", "SLURM_NPROCS"),
+    "--gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
+    "--gres": ("SLURM_GPUS_ON_NODE",),
+    "--gpus": ("SLURM_GPUS",),
+    "--cpus-per-task": ("SLURM_CPUS_PER_TASK",),
+}
+
+
+def slurm_variables(source: Source, shell: Shell) -> None:
+    """Variables that Slurm sets for a script with `#SBATCH` lines; what the user says of them stays."""
+    found = False
+    for match in _SBATCH.finditer(source.text):
+        found = True
+        option = _LONG.get(match[1], match[1])
+        digits = re.search(r"(\d{1,6})$", match[2])
+        for name in _SLURM.get(option, ()):
+            if digits and name not in shell.given:
+                value = literal(digits[1], source.place(match.start()))
+                shell.variables[name] = Variable(entries={"0": value}, exported=True)
+    if found:
+        place = source.place(0)
+        cause = Unknown(why="Slurm sets it", place=place, names=("SLURM_JOB_ID",), single=True)
+        if "SLURM_JOB_ID" not in shell.given:
+            shell.variables["SLURM_JOB_ID"] = Variable(entries={"0": (Piece("", place, cause),)}, exported=True)
+        held = {name: text_of(v.scalar) for name, v in shell.variables.items() if name.startswith("SLURM_")}
+        nodes, per_node = held.get("SLURM_NNODES", "1"), held.get("SLURM_NTASKS_PER_NODE", "")
+        if "SLURM_NTASKS" not in held and per_node.isdigit() and nodes.isdigit():
+            total = literal(str(int(nodes) * int(per_node)), place)
+            shell.variables["SLURM_NTASKS"] = Variable(entries={"0": total}, exported=True)
+
+
+def inner_scripts(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> bool:
+    """Read the script that a program's words run, if there is one; whether there was."""
+    texts = [text_of(word) for word in words]
+    name = texts[0].rpartition("/")[2]
+    if name in ("ssh", "pdsh") and len(words) > 2:
+        return _remote(evaluator, words, texts, place, shell)
+    for at, text in enumerate(texts):
+        if text.endswith(".py") or text in ("python", "python3", "torchrun", "-m"):
+            return False
+        if text.startswith("--wrap") and name == "sbatch":
+            value = _behind(words[at]) if "=" in text else words[at + 1] if at + 1 < len(words) else ()
+            _text(evaluator, value, (), place, shell)
+            return True
+        if text.rpartition("/")[2] in SHELLS:
+            return _shell(evaluator, words[at:], texts[at:], place, shell)
+        if text.endswith((".sh", ".slurm", ".sbatch", ".bash")) and (at == 0 or name in _STARTERS):
+            _file(evaluator, words[at], words[at + 1 :], place, shell)
+            return True
+    if name == "sbatch" and shell.stdin is not None:
+        _text(evaluator, shell.stdin, (), place, shell)
+        return True
+    return False
+
+
+_STARTERS = frozenset(
+    [
+        "srun",
+        "sbatch",
+        "mpirun",
+        "mpiexec",
+        "nohup",
+        "env",
+        "docker",
+        "singularity",
+        "apptainer",
+        "enroot",
+        "sudo",
+        "timeout",
+        "numactl",
+        "stdbuf",
+        "xargs",
+        "salloc",
+        "bsub",
+        "qsub",
+        "flux",
+        "kubectl",
+        "torchx",
+        "deepspeed",
+        "ray",
+    ]
+)
+
+
+def _shell(evaluator: Interpreter, words: list[Value], texts: list[str], place: Place, shell: Shell) -> bool:
+    at = 1
+    while at < len(texts) and texts[at].startswith(("-", "+")) and texts[at] not in ("-", "--"):
+        if re.fullmatch(r"-[a-zA-Z]*c[a-zA-Z]*", texts[at]):
+            rest = at + 1
+            while rest < len(texts) and texts[rest].startswith("-"):
+                rest += 1
+            if rest < len(words):
+                _text(evaluator, words[rest], tuple(words[rest + 1 :]), place, shell)
+                return True
+            return False
+        if texts[at] == "-s":
+            break
+        at += 2 if texts[at] == "-o" else 1
+    if at >= len(texts) or texts[at] == "-s":
+        if shell.stdin is None:
+            return False
+        _text(evaluator, shell.stdin, tuple(words[at:]), place, shell)
+        return True
+    _file(evaluator, words[at], words[at + 1 :], place, shell)
+    return True
+
+
+def _behind(word: Value) -> Value:
+    found: list[Piece] = []
+    seen = False
+    for piece in word:
+        if seen:
+            found.append(piece)
+        elif "=" in piece.text:
+            found.append(Piece(piece.text.partition("=")[2], piece.place, piece.unknown))
+            seen = True
+    return tuple(found)
+
+
+def _remote(evaluator: Interpreter, words: list[Value], texts: list[str], place: Place, shell: Shell) -> bool:
+    at = 1
+    while at < len(texts) and texts[at].startswith("-"):
+        at += 2 if len(texts[at]) == 2 and texts[at][1] in "wpiloFxJ" else 1
+    at += texts[0].rpartition("/")[2] == "ssh"
+    if at >= len(words):
+        return False
+    pieces: list[Piece] = []
+    for number, word in enumerate(words[at:]):
+        if number:
+            pieces.append(Piece(" ", place))
+        pieces += word
+    twin = _child(shell)
+    twin.variables = {}
+    _run(evaluator, Source.of_value(tuple(pieces), place), twin)
+    return True
+
+
+def _child(shell: Shell) -> Shell:
+    """A shell that a program starts: it knows what is exported."""
+    exported = {name: variable for name, variable in shell.variables.items() if variable.exported}
+    return shell.fork(variables=exported, functions={}, local=None, stdin=None, open_ended=False, positional=())
+
+
+def _text(evaluator: Interpreter, value: Value, arguments: tuple[Value, ...], place: Place, shell: Shell) -> None:
+    """A script that is a string: words behind it are its `$0`, `$1` and on."""
+    twin = _child(shell)
+    twin.positional = arguments[1:]
+    source = Source.of_value(value, place)
+    slurm_variables(source, twin)
+    _run(evaluator, source, twin)
+
+
+def _file(evaluator: Interpreter, path: Value, arguments: list[Value], place: Place, shell: Shell) -> None:
+    twin = _child(shell)
+    twin.positional, twin.name = tuple(arguments), path
+    source = evaluator.file(path, place, shell)
+    if source is None:
+        evaluator.record.missing.append((text_of(path), place))
+        return
+    slurm_variables(source, twin)
+    _run(evaluator, source, twin)
+
+
+def _run(evaluator: Interpreter, source: Source, twin: Shell) -> None:
+
+    with suppress(Left):
+        evaluator.script(source, twin)

@@ -1,0 +1,194 @@
+"""Text programs whose output follows from their words and input: seq, basename, tr, cut, wc, expr, bc, ..."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable
+
+from meshwright.formats.shell.arithmetic import NotArithmetic, evaluate
+
+MAX_LINES = 20_000
+
+
+def printf(form: str, words: list[str]) -> str:
+    """What printf prints: %s, %d, %i, %f, %x, widths and %%, repeated as long as there are words."""
+    form = form.replace("\\n", "\n").replace("\\t", "\t").replace("\\\\", "\\")
+    pattern = re.compile(r"%(-?0?\d*(?:\.\d+)?)([sdifxbq%])")
+    takes = sum(match[2] != "%" for match in pattern.finditer(form))
+    rest = list(words)
+
+    def one(match: re.Match[str]) -> str:
+        width, kind = match[1], match[2]
+        if kind == "%":
+            return "%"
+        word = rest.pop(0) if rest else ""
+        if len(width) > 4:
+            return word
+        if kind in "di":
+            return f"%{width}d" % int(word or 0)
+        if kind == "f":
+            return f"%{width}f" % float(word or 0)
+        if kind == "x":
+            return f"%{width}x" % int(word or 0)
+        return f"%{width}s" % word
+
+    out = []
+    for _ in range(MAX_LINES):
+        out.append(pattern.sub(one, form))
+        if not rest or not takes:
+            break
+    return "".join(out)
+
+
+def join(folder: str, path: str) -> str:
+    """A path from a folder."""
+    return posixpath.normpath(posixpath.join(folder, path))
+
+
+def _seq(words: list[str], _: str | None) -> str | None:
+    mark = "\n"
+    if len(words) > 2 and words[0] == "-s":
+        mark, words = words[1], words[2:]
+    if not 1 <= len(words) <= 3 or not all(re.fullmatch(r"-?\d{1,9}", word) for word in words):
+        return None
+    numbers = [int(word) for word in words]
+    first, step, last = (1, 1, numbers[0]) if len(numbers) == 1 else (numbers[0], 1, numbers[1])
+    if len(numbers) == 3:
+        first, step, last = numbers
+    if step == 0 or abs(last - first) // abs(step) > MAX_LINES:
+        return None
+    found = [str(n) for n in range(first, last + (1 if step > 0 else -1), step)]
+    return mark.join(found) + "\n" if found else ""
+
+
+def _basename(words: list[str], _: str | None) -> str | None:
+    if not words or words[0].startswith("-"):
+        return None
+    found = words[0].rstrip("/").rpartition("/")[2]
+    if len(words) > 1 and found != words[1]:
+        found = found.removesuffix(words[1])
+    return found + "\n"
+
+
+def _dirname(words: list[str], _: str | None) -> str | None:
+    words = [word for word in words if word != "--"]
+    if len(words) != 1 or words[0].startswith("-"):
+        return None
+    return (posixpath.dirname(words[0].rstrip("/")) or ".") + "\n"
+
+
+def _realpath(words: list[str], _: str | None) -> str | None:
+    words = [word for word in words if not word.startswith("-")]
+    return posixpath.normpath(words[0]) + "\n" if len(words) == 1 and words[0] else None
+
+
+def _expr(words: list[str], _: str | None) -> str | None:
+    text = " ".join(words)
+    if not re.fullmatch(r"[-+*/%() 0-9]+", text):
+        return None
+    return f"{evaluate(text, lambda _: 0)}\n"
+
+
+def _bc(words: list[str], given: str | None) -> str | None:
+    if words or given is None or not re.fullmatch(r"[-+*/%() 0-9\n]+", given):
+        return None
+    return f"{evaluate(given.strip(), lambda _: 0)}\n"
+
+
+def _letters(text: str) -> str:
+    text = text.replace("\\n", "\n").replace("\\t", "\t").replace("[:upper:]", "A-Z").replace("[:lower:]", "a-z")
+    text = text.replace("[:space:]", " \t\n").replace("[:digit:]", "0-9")
+    return re.sub(r"(\w)-(\w)", lambda m: "".join(map(chr, range(ord(m[1]), ord(m[2]) + 1))), text)
+
+
+def _tr(words: list[str], given: str | None) -> str | None:
+    if given is None or not words:
+        return None
+    flags = [word[1:] for word in words if re.fullmatch(r"-[dsc]+", word)]
+    sets = [_letters(word) for word in words if not re.fullmatch(r"-[dsc]+", word)]
+    if flags == ["d"] and len(sets) == 1:
+        return given.translate({ord(letter): None for letter in sets[0]})
+    if not flags and len(sets) == 2 and sets[1]:
+        second = sets[1].ljust(len(sets[0]), sets[1][-1])
+        return given.translate({ord(a): b for a, b in zip(sets[0], second, strict=False)})
+    return None
+
+
+def _wc(words: list[str], given: str | None) -> str | None:
+    counts: dict[str, Callable[[str], int]] = {
+        "-l": lambda text: text.count("\n"),
+        "-w": lambda text: len(text.split()),
+        "-c": lambda text: len(text.encode()),
+        "-m": len,
+    }
+    return None if given is None or len(words) != 1 or words[0] not in counts else f"{counts[words[0]](given)}\n"
+
+
+def _cut(words: list[str], given: str | None) -> str | None:
+    mark, field = "\t", ""
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word[:2] in ("-d", "-f") and (word[2:] or rest):
+            value = word[2:] or rest.pop(0)
+            mark, field = (value, field) if word[1] == "d" else (mark, value)
+        else:
+            return None
+    if given is None or not re.fullmatch(r"[1-9]\d{0,3}", field) or len(mark) != 1:
+        return None
+    lines = [line.split(mark) for line in given.splitlines()]
+    return "".join(
+        (parts[0] if len(parts) == 1 else parts[int(field) - 1] if int(field) <= len(parts) else "") + "\n"
+        for parts in lines
+    )
+
+
+def _head(words: list[str], given: str | None, *, last: bool = False) -> str | None:
+    match = re.fullmatch(r"(?:-n ?|-)?(\d{1,5})?", " ".join(words))
+    if given is None or match is None:
+        return None
+    count = int(match[1] or 10)
+    lines = given.splitlines(keepends=True)
+    return "".join(lines[max(0, len(lines) - count) :] if last else lines[:count])
+
+
+def _xargs(words: list[str], given: str | None) -> str | None:
+    return None if given is None or words not in ([], ["echo"]) else " ".join(given.split()) + "\n"
+
+
+_OUTPUTS: dict[str, Callable[[list[str], str | None], str | None]] = {
+    "seq": _seq,
+    "basename": _basename,
+    "dirname": _dirname,
+    "realpath": _realpath,
+    "readlink": _realpath,
+    "expr": _expr,
+    "bc": _bc,
+    "tr": _tr,
+    "wc": _wc,
+    "cut": _cut,
+    "head": _head,
+    "tail": lambda words, given: _head(words, given, last=True),
+    "xargs": _xargs,
+    "cat": lambda words, given: given if not words or words == ["-"] else None,
+    "tee": lambda words, given: given,
+}
+PURE = tuple(name for name in _OUTPUTS if name not in ("xargs",))
+READ = frozenset(("bc", "tr", "wc", "cut", "head", "tail", "cat", "tee"))
+
+
+def output(name: str, words: list[str], given: str | None) -> str | None:
+    """What a program prints; None where that is not known.
+
+    Args:
+        name: of the program.
+        words: behind it.
+        given: what it reads; None where that is not known.
+    """
+    if name in ("sed", "awk"):
+        return None
+    try:
+        return _OUTPUTS[name](words, given)
+    except (NotArithmetic, ValueError):
+        return None

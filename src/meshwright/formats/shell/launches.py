@@ -1,0 +1,117 @@
+"""Python programs among the commands of a script: what starts them, how often, and with which words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from meshwright.formats.shell.state import Command
+from meshwright.formats.shell.values import Place, Unknown, Value, Word
+
+_LAUNCHERS = re.compile(r"(torchrun|deepspeed|accelerate|srun|mpirun|mpiexec|horovodrun|ds|torchx)$")
+_MODULES = (
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "accelerate.commands.launch",
+    "torch.distributed.elastic",
+)
+_PYTHON = re.compile(r"python[0-9.]*$")
+_PER_NODE = (
+    "nproc_per_node", "nproc-per-node", "ntasks-per-node", "num_gpus", "num-gpus", "npernode", "map-by",
+)  # fmt: skip
+_NODES = ("nnodes", "num_nodes", "num-nodes", "nodes", "num_machines")
+_TOTAL = ("num_processes", "np", "ntasks")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A Python program that a script starts."""
+
+    launcher: tuple[Word, ...]
+    """Words before the program."""
+    program: str
+    """The file, or the module behind `-m`."""
+    words: tuple[Word, ...]
+    """Behind the program."""
+    place: Place
+    environment: Mapping[str, Value]
+    unsure: tuple[Unknown, ...]
+    """Conditions nobody can know on which it depends."""
+
+    @property
+    def distributed(self) -> bool:
+        """Whether something that starts many processes starts it."""
+        texts = [word.text for word in self.launcher]
+        return any(_LAUNCHERS.search(text) or text in _MODULES for text in texts)
+
+
+def launches(commands: Sequence[Command]) -> list[Launch]:
+    """Python programs in the order they are started."""
+    return [found for command in commands for found in _of_command(command)]
+
+
+def _of_command(command: Command) -> Iterator[Launch]:
+    words = command.words
+    texts = [word.text for word in words]
+    at = _program(texts)
+    if at is None:
+        return
+    program = texts[at]
+    yield Launch(
+        launcher=words[:at],
+        program=program,
+        words=words[at + 1 :],
+        place=command.place,
+        environment=command.environment,
+        unsure=command.unsure,
+    )
+
+
+def _program(texts: list[str]) -> int | None:
+    """Position of the program among the words of a command."""
+    for at, text in enumerate(texts):
+        if text.endswith(".py") and not text.startswith("-"):
+            return at
+        module = text in ("-m", "--module") and at + 1 < len(texts) and texts[at + 1] not in _MODULES
+        if module and any(_PYTHON.search(word) or _LAUNCHERS.search(word) for word in texts[:at]):
+            return at + 1
+    return None
+
+
+def processes(launcher: Sequence[Word]) -> tuple[int | None, Unknown | None]:
+    """How many processes a launcher starts.
+
+    Args:
+        launcher: words before the program.
+
+    Returns:
+        The number, or None where the words do not say it, and what one would have to know.
+    """
+    found: dict[str, int] = {}
+    unknown = None
+    for at, word in enumerate(launcher):
+        match = re.fullmatch(r"--?([A-Za-z][A-Za-z_-]*)(?:=(.*))?", word.text, re.DOTALL)
+        short = {"-N": "nodes", "-n": "ntasks", "-np": "np"}.get(word.text)
+        if match is None and short is None:
+            continue
+        name = short or (match[1] if match else "")
+        kind = "node" if name in _PER_NODE else "nodes" if name in _NODES else "total" if name in _TOTAL else None
+        if kind is None:
+            continue
+        value = word if match and match[2] is not None else launcher[at + 1] if at + 1 < len(launcher) else None
+        if value is None:
+            continue
+        if value.unknown is not None:
+            unknown = unknown or value.unknown
+            continue
+        digits = re.match(r"(\d{1,7})", (match[2] if match and match[2] is not None else value.text))
+        if digits and int(digits[1]) >= 1:
+            found[kind] = int(digits[1])
+    if "node" in found:
+        if unknown is not None and "nodes" not in found:
+            return None, unknown
+        return found["node"] * found.get("nodes", 1), None
+    if "total" in found and unknown is None:
+        return found["total"], None
+    return None, unknown

@@ -1,0 +1,106 @@
+"""What commands read and where they print: heredocs, here-strings, files that the script writes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from meshwright.formats.shell.control import chain
+from meshwright.formats.shell.interpreter import Interpreter
+from meshwright.formats.shell.source import Source
+from meshwright.formats.shell.state import Shell
+from meshwright.formats.shell.syntax import file_name, redirects_of, text_at
+from meshwright.formats.shell.values import Piece, Unknown, Value, text_of, unknown_of
+from meshwright.formats.shell.words import Expander
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+
+def redirected(evaluator: Interpreter, node: Node, source: Source, shell: Shell) -> None:
+    body = node.child_by_field_name("body")
+    redirects = [child for child in node.children if child.type.endswith("_redirect")]
+    if body is None:
+        return
+    if body.type == "command":
+        evaluator.command(body, source, shell, redirects)
+        return
+    stdin, target, append, rest = streams(evaluator, redirects, source, shell)
+    twin_in = shell.stdin
+    shell.stdin = stdin if stdin is not None else shell.stdin
+    held, shell.output = shell.output, [] if target is not None else shell.output
+    try:
+        evaluator.run(body, source, shell)
+    finally:
+        printed, shell.output, shell.stdin = shell.output, held, twin_in
+    if target is not None:
+        write(evaluator, target, tuple(p for value in printed or () for p in value), append)
+    for mark, right in rest:
+        chain(evaluator, mark, right, source, shell)
+
+
+def streams(
+    evaluator: Interpreter, redirects: list[Node], source: Source, shell: Shell
+) -> tuple[Value | None, Value | None, bool, list[tuple[str, Node]]]:
+    """What a command reads, the file it prints to, whether it appends, and statements behind a heredoc's mark."""
+    expander = evaluator.expander(source, shell)
+    stdin: Value | None = None
+    target: Value | None = None
+    append = False
+    rest: list[tuple[str, Node]] = []
+    for node in redirects_of(redirects):
+        if node.type == "herestring_redirect":
+            word = node.children[-1]
+            stdin = (*expander.string(word.start_byte, word.end_byte), Piece("\n", source.place(node.start_byte)))
+        elif node.type == "heredoc_redirect":
+            stdin = heredoc(evaluator, node, source, expander)
+            marks = [child for child in node.children if child.type in ("&&", "||")]
+            right = node.child_by_field_name("right")
+            if marks and right is not None:
+                rest.append((marks[0].type, right))
+        elif node.type == "file_redirect":
+            mark = next((child.type for child in node.children if child.type[0] in "<>&"), "")
+            number = node.child_by_field_name("descriptor")
+            where = node.child_by_field_name("destination")
+            if where is None or mark in ("<&", ">&", ">&-", "<&-"):
+                continue
+            name = expander.string(where.start_byte, where.end_byte)
+            if mark == "<":
+                stdin = evaluator.record.files.get(file_name(text_of(name)))
+                if stdin is None:
+                    place = source.place(node.start_byte)
+                    stdin = (Piece("", place, Unknown(why=f"what {text_of(name)[-40:]} holds", place=place)),)
+            elif number is None or text_at(number, source) == "1":
+                target, append = name, mark == ">>"
+    return stdin, target, append, rest
+
+
+def heredoc(evaluator: Interpreter, node: Node, source: Source, expander: Expander) -> Value:
+    start = next((child for child in node.children if child.type == "heredoc_start"), None)
+    body = next((child for child in node.children if child.type == "heredoc_body"), None)
+    if start is None or body is None:
+        return ()
+    text = source.text
+    first, last = body.start_byte, body.end_byte
+    tabs = any(child.type == "<<-" for child in node.children)
+    if any(char in "'\"\\" for char in text_at(start, source)):
+        found = source.pieces(text[first:last], first)
+    else:
+        found = expander.heredoc(first, last)
+    if not tabs:
+        return found
+    stripped = []
+    fresh = True
+    for piece in found:
+        stripped.append(replace(piece, text=piece.text.lstrip("\t") if fresh else piece.text))
+        fresh = piece.text.endswith("\n") if piece.text else fresh and piece.unknown is None
+    return tuple(stripped)
+
+
+def write(evaluator: Interpreter, target: Value, printed: Value, append: bool) -> None:
+    """Keep what a command prints to a file."""
+    name = file_name(text_of(target))
+    if unknown_of(target) is not None and "/" not in text_of(target).strip("/") and not name:
+        return
+    held = evaluator.record.files.get(name, ()) if append else ()
+    evaluator.record.files[name] = (*held, *printed)

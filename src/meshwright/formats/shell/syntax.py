@@ -1,0 +1,99 @@
+"""Syntax trees of bash, and the stretches of text that their nodes stand for.
+
+The grammar is tree-sitter's, https://github.com/tree-sitter/tree-sitter-bash.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from meshwright.formats.shell.source import Source
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+MASKED = 8
+_EXPANSION = re.compile(r"\$\{[^{}\n\"'`\\()]*\}|\$\(\([^()\n\"'`\\{}]*\)\)")
+
+
+@cache
+def _parser() -> Any:
+    import tree_sitter_bash  # loaded with the first script that is read
+    from tree_sitter import Language, Parser
+
+    return Parser(Language(tree_sitter_bash.language()))
+
+
+def parse(text: str) -> Node:
+    """The syntax tree; positions in it count letters."""
+    plain = "".join(char if char < "\x80" else "x" for char in text)
+    for _ in range(MASKED):
+        # Expansions are read by `words`: to the grammar they are letters of a word.
+        plain, count = _EXPANSION.subn(lambda match: "x" * len(match[0]), plain)
+        if not count:
+            break
+    if plain.endswith("\\\n"):
+        plain = plain[:-2] + "\n\n"
+    return _parser().parse(plain.encode("ascii")).root_node
+
+
+def text_at(node: Node, source: Source) -> str:
+    """The text of a node."""
+    return source.text[node.start_byte : node.end_byte]
+
+
+def file_name(text: str) -> str:
+    """The last part of a path: what files of a script are known by."""
+    return text.strip().rstrip("/").rpartition("/")[2]
+
+
+def trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+    """A stretch without the blanks at its ends."""
+    while start < end and text[start] in " \t\n":
+        start += 1
+    while end > start and text[end - 1] in " \t\n" and text[end - 2 : end - 1] != "\\":
+        end -= 1
+    return start, end
+
+
+def between(node: Node, source: Source, opening: str, closing: str) -> tuple[int, int]:
+    """The stretch between a node's brackets."""
+    text = source.text[node.start_byte : node.end_byte]
+    start = node.start_byte + text.index(opening) + len(opening)
+    last = text.rfind(closing)
+    if opening == "((" and "do" not in node.type and node.type == "c_style_for_statement":
+        marks = [child for child in node.children if child.type == "))"]
+        return start, marks[0].start_byte if marks else start
+    return start, node.start_byte + last if last > 0 else node.end_byte
+
+
+def redirects_of(nodes: list[Node]) -> Iterator[Node]:
+    """Redirects, with those that stand behind a heredoc's mark."""
+    for node in nodes:
+        yield node
+        if node.type == "heredoc_redirect":
+            yield from (child for child in node.children if child.type in ("file_redirect", "herestring_redirect"))
+
+
+def assigned(node: Node, source: Source) -> set[str]:
+    """Names that statements below a node set."""
+    names: set[str] = set()
+    stack = [node]
+    while stack:
+        here = stack.pop()
+        if here.type == "variable_assignment":
+            target = here.child_by_field_name("name")
+            if target is not None:
+                names.add(text_at(target, source).partition("[")[0])
+        elif here.type == "for_statement":
+            variable = here.child_by_field_name("variable")
+            names |= {text_at(variable, source)} if variable is not None else set()
+        elif here.type == "postfix_expression":
+            names.add(text_at(here.children[0], source))
+        elif here.type == "command" and text_at(here, source).startswith(("read ", "mapfile ", "readarray ")):
+            names |= {word for word in text_at(here, source).split()[1:] if word.isidentifier()}
+        stack += here.children
+    return names

@@ -1,0 +1,178 @@
+"""What a shell knows while a script is read: strings with the places they come from, and what nobody can know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """A line of a file."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Something only the machine of the job, or its user, knows."""
+
+    why: str
+    """As a sentence goes on after "it is not known": `$(hostname) is not run`."""
+    place: Place
+    names: tuple[str, ...] = ()
+    """Variables and positions that would settle it: `NNODES`, `1`."""
+    unset: bool = False
+    """A variable that the script never sets and nobody gave: empty unless the environment has it."""
+    flags: frozenset[str] | None = None
+    """Options that can stand in its place; None where that may be any."""
+    single: bool = False
+    """It is one word, whichever it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Part of a string that was written in one place."""
+
+    text: str
+    place: Place
+    unknown: Unknown | None = None
+
+
+Value = tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A string, or an array by index or key."""
+
+    entries: dict[str, Value] = field(default_factory=dict)
+    array: bool = False
+    keyed: bool = False
+    """Declared with -A: keys are text."""
+    exported: bool = False
+    hidden: Unknown | None = None
+    """Entries nobody can know, behind those that are known."""
+
+    @property
+    def scalar(self) -> Value:
+        """What `$NAME` gives: of an array its entry 0."""
+        return self.entries.get("0", ())
+
+    def words(self) -> list[Value]:
+        """Entries in their order, and the unknown rest as one more."""
+        found = list(self.entries.values())
+        if self.array and not self.keyed:
+            found = [value for _, value in sorted(self.entries.items(), key=lambda entry: int(entry[0]))]
+        if self.hidden is not None:
+            found.append((Piece("", self.hidden.place, self.hidden),))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word of a command."""
+
+    pieces: Value
+
+    @property
+    def text(self) -> str:
+        """Its letters; what is unknown is left out."""
+        return text_of(self.pieces)
+
+    @property
+    def unknown(self) -> Unknown | None:
+        """Why its text is not all of it."""
+        return unknown_of(self.pieces)
+
+    @property
+    def place(self) -> Place | None:
+        """Where the last of its letters were written."""
+        places = (piece.place for piece in reversed(self.pieces) if piece.text or piece.unknown)
+        return next((place for place in places if place.line), None)
+
+
+def word(text: str, place: Place | None = None) -> Word:
+    """A word whose text is known."""
+    return Word(literal(text, place or Place("", 0)))
+
+
+def text_of(value: Value) -> str:
+    """Letters of a value; what is unknown is left out."""
+    return "".join(piece.text for piece in value)
+
+
+def unknown_of(value: Value) -> Unknown | None:
+    """The first part of a value that nobody can know; one that may be set from outside comes last."""
+    found = [piece.unknown for piece in value if piece.unknown is not None]
+    return next((unknown for unknown in found if not unknown.unset), found[0] if found else None)
+
+
+def only_unset(value: Value) -> bool:
+    """Whether all that is unknown of a value is what the environment may set."""
+    return all(piece.unknown is None or piece.unknown.unset for piece in value)
+
+
+def literal(text: str, place: Place) -> Value:
+    """Text written at one place."""
+    return (Piece(text, place),) if text else ()
+
+
+def merged(one: Variable | None, other: Variable | None, cause: Unknown) -> Variable | None:
+    """What a variable can be after two ways of which one was taken: what they share, and the rest unknown."""
+    if one == other:
+        return one
+    first, second = one or Variable(), other or Variable()
+    if _texts(first) == _texts(second) and (one is None) == (other is None):
+        return one
+    exported = first.exported and second.exported
+    if first.array or second.array:
+        left, right = first.words(), second.words()
+        shared = _shared(left, right)
+        hidden = _either(cause, left[shared:], right[shared:])
+        entries = {str(at): value for at, value in enumerate(left[:shared])}
+        return Variable(entries=entries, array=True, exported=exported, hidden=hidden)
+    left, right = list(first.scalar), list(second.scalar)  # type: ignore[arg-type]
+    shared = _shared([(piece,) for piece in first.scalar], [(piece,) for piece in second.scalar])
+    rest = _either(cause, [first.scalar[shared:]], [second.scalar[shared:]])
+    entries = {"0": (*first.scalar[:shared], Piece("", cause.place, rest))}
+    return Variable(entries=entries, exported=exported)
+
+
+def _texts(variable: Variable) -> object:
+    unknowns = [piece.unknown for value in variable.words() for piece in value if piece.unknown]
+    return variable.array, [text_of(value) for value in variable.words()], unknowns
+
+
+def _shared(left: list[Value], right: list[Value]) -> int:
+    """How many entries agree from the first."""
+    count = 0
+    for one, other in zip(left, right, strict=False):
+        if text_of(one) != text_of(other) or unknown_of(one) != unknown_of(other):
+            break
+        count += 1
+    return count
+
+
+def _either(cause: Unknown, *ways: list[Value]) -> Unknown:
+    """The unknown that stands for one of several lists of values, with the options that occur in them."""
+    flags: set[str] = set()
+    known = True
+    single = True
+    for way in ways:
+        texts = [word for value in way for word in text_of(value).split()]
+        single = single and len(texts) == 1
+        flags.update(word.partition("=")[0] for word in texts if word.startswith("--"))
+        inner = [piece.unknown for value in way for piece in value if piece.unknown]
+        known = known and all(unknown.unset or unknown.flags is not None or unknown.single for unknown in inner)
+        flags.update(flag for unknown in inner for flag in unknown.flags or ())
+    return Unknown(
+        why=cause.why,
+        place=cause.place,
+        names=cause.names,
+        flags=frozenset(flags) if known else None,
+        single=single and not flags,
+    )

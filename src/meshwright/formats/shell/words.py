@@ -1,0 +1,480 @@
+"""Words as bash expands them: quotes, variables, arithmetic, substitutions, braces."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from meshwright.formats.shell import patterns
+from meshwright.formats.shell.arithmetic import NotArithmetic, evaluate
+from meshwright.formats.shell.source import Source
+from meshwright.formats.shell.state import MAX_DEPTH, Shell, TooMuch
+from meshwright.formats.shell.values import Piece, Place, Unknown, Value, text_of, unknown_of
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_BLANKS = " \t\n"
+_SEQUENCE = re.compile(r"(-?\d{1,6})\.\.(-?\d{1,6})(?:\.\.(-?\d{1,6}))?|([A-Za-z])\.\.([A-Za-z])")
+MAX_FIELDS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of a word: one value, or the words of `"$@"`."""
+
+    value: Value
+    quoted: bool
+    split: bool = False
+    """It is divided at blanks."""
+    words: tuple[Value, ...] | None = None
+
+
+class _Undecided(Exception):
+    """A name in arithmetic whose value nobody knows."""
+
+    def __init__(self, unknown: Unknown) -> None:
+        super().__init__()
+        self.unknown = unknown
+
+
+class Expander:
+    """Expands stretches of one source with the variables of one shell.
+
+    Args:
+        shell: gives and takes variables.
+        source: the text that positions refer to.
+        substitute: what `$(...)` prints, given its text, where it starts, and how it is shown.
+        parameter: what `${...}` gives, from one position to another.
+    """
+
+    def __init__(
+        self,
+        shell: Shell,
+        source: Source,
+        substitute: Callable[[Source, Place, str], Value],
+        parameter: Callable[[Expander, int, int], tuple[list[Value], bool]],
+    ) -> None:
+        self.shell, self.source, self.substitute, self.parameter = shell, source, substitute, parameter
+
+    def of(self, source: Source) -> Expander:
+        """The same for another text."""
+        return Expander(self.shell, source, self.substitute, self.parameter)
+
+    @property
+    def marks(self) -> str | None:
+        """Letters of IFS, where the script sets it."""
+        found = self.shell.variables.get("IFS")
+        return None if found is None or unknown_of(found.scalar) is not None else text_of(found.scalar)
+
+    def fields(self, start: int, end: int) -> list[Value]:
+        """Words of an unquoted stretch, divided at blanks; braces are opened first."""
+        text = self.source.text[start:end]
+        if "{" in text and (ways := list(_braces(text))) != [text]:
+            found: list[Value] = []
+            for way in ways:
+                inner = self.of(self.source.part(way, start))
+                found += _divided(inner.parts(0, len(way)), self.marks)
+            return found
+        return _divided(self.parts(start, end), self.marks)
+
+    def string(self, start: int, end: int) -> Value:
+        """One string, as on the right of an assignment: nothing is divided."""
+        found: list[Piece] = []
+        for part in self.parts(start, end):
+            found += _joined(part.words) if part.words is not None else part.value
+        return tuple(found)
+
+    def heredoc(self, start: int, end: int) -> Value:
+        """Text between the marks of a heredoc: variables are filled in, quotes are letters."""
+        found: list[Piece] = []
+        for part in self.scan(start, end, "heredoc"):
+            found += _joined(part.words) if part.words is not None else part.value
+        return tuple(found)
+
+    def glob(self, start: int, end: int) -> tuple[str, Unknown | None]:
+        """A pattern, with quoted letters taken as they are."""
+        out: list[str] = []
+        unknown = None
+        for part in self.parts(start, end, pattern=True):
+            value = _joined(part.words) if part.words is not None else part.value
+            unknown = unknown or unknown_of(value)
+            out.append(patterns.quoted(text_of(value)) if part.quoted else text_of(value))
+        return "".join(out), unknown
+
+    def parts(self, start: int, end: int, *, pattern: bool = False) -> Iterator[Part]:
+        """Stretches of an unquoted text."""
+        return self.scan(start, end, "pattern" if pattern else "word")
+
+    def scan(self, start: int, end: int, mode: str) -> Iterator[Part]:
+        """Stretches of a text; `mode` is word, pattern, string (inside double quotes) or heredoc."""
+        text, at, from_ = self.source.text, start, start
+        quoting = mode in ("string", "heredoc")
+
+        def plain(until: int) -> Iterator[Part]:
+            if until > from_:
+                yield Part(self.source.pieces(text[from_:until], from_), quoting)
+
+        if mode == "word" and text.startswith("~", start) and (end == start + 1 or text[start + 1] in "/:"):
+            yield Part((Piece("", self.source.place(at), self.shell.unset("HOME", self.source.place(at))),), True)
+            at = from_ = start + 1
+        while at < end:
+            char = text[at]
+            if char == "\\":
+                yield from plain(at)
+                following = text[at + 1 : at + 2] if at + 1 < end else ""
+                if following == "\n":
+                    pass
+                elif quoting and following not in ('"\\$`' if mode == "string" else "\\$`"):
+                    yield Part(self.source.pieces(char + following, at), True)
+                else:
+                    yield Part(self.source.pieces(following or char, at), True)
+                at += 2
+                from_ = at
+            elif char == "'" and not quoting:
+                yield from plain(at)
+                close = text.find("'", at + 1, end)
+                close = end if close < 0 else close
+                yield Part(self.source.pieces(text[at + 1 : close], at + 1), True)
+                at = from_ = close + 1
+            elif char == '"' and mode != "heredoc" and mode != "string":
+                yield from plain(at)
+                close = closing_quote(text, at + 1, end)
+                inner = list(self.scan(at + 1, close, "string"))
+                yield from inner
+                if not inner:
+                    yield Part((), True)
+                at = from_ = close + 1
+            elif char == "$" and text[at + 1 : at + 2] in ("'", '"') and not quoting:
+                yield from plain(at)
+                at += 1
+                if text[at] == "'":
+                    close = _ansi_end(text, at + 1, end)
+                    yield Part(self.source.pieces(_ansi(text[at + 1 : close]), at + 1), True)
+                    at = close + 1
+                from_ = at
+            elif char in "$`":
+                found, behind = self.expansion(at, end)
+                if found is None:
+                    at += 1
+                    continue
+                yield from plain(at)
+                values, many = found
+                if many and (quoting or mode == "pattern"):
+                    yield Part((), quoting, words=tuple(values))
+                else:
+                    yield Part(_joined(values), quoting, split=not quoting and mode == "word")
+                at = from_ = behind
+            else:
+                at += 1
+        yield from plain(min(at, end))
+
+    def expansion(self, at: int, end: int) -> tuple[tuple[list[Value], bool] | None, int]:
+        """Values of the `$...` or backtick at a position, whether they are the words of an array, and what follows."""
+        text = self.source.text
+        if self.shell.depth > MAX_DEPTH:
+            raise TooMuch("it is nested too deeply")
+        self.shell.record.step()
+        place = self.source.place(at)
+        if text[at] == "`":
+            close = at + 1
+            while close < end and text[close] != "`":
+                close += 1 + (text[close] == "\\")
+            inner = re.sub(r"\\([`\\$])", r"\1", text[at + 1 : close])
+            return ([self.run(inner, place, at, text[at : close + 1])], False), close + 1
+        following = text[at + 1 : at + 2]
+        if text.startswith("((", at + 1):
+            close = closing(text, at + 3, end)
+            if text[close : close + 2] == "))":
+                return ([self.arithmetic(at + 3, close, place)], False), close + 2
+        if following == "(":
+            close = closing(text, at + 2, end)
+            return ([self.run(text[at + 2 : close], place, at + 2, text[at : close + 1])], False), close + 1
+        if following == "[":
+            close = text.find("]", at, end)
+            if close > 0:
+                return ([self.arithmetic(at + 2, close, place)], False), close + 1
+        if following == "{":
+            close = closing_brace(text, at + 2, end)
+            self.shell.depth += 1
+            try:
+                return self.parameter(self, at + 2, close), close + 1
+            finally:
+                self.shell.depth -= 1
+        if match := NAME.match(text, at + 1, end):
+            return ([self.shell.value(match[0], place)], False), match.end()
+        if following and following in "@*#?$!-0123456789":
+            return self.special(following, place), at + 2
+        return None, at + 1
+
+    def special(self, name: str, place: Place) -> tuple[list[Value], bool]:
+        """Positional and special parameters."""
+        shell = self.shell
+        if name in "@*":
+            if shell.open_ended and not shell.positional:
+                shell.record.assumed.setdefault("@", place)
+            if name == "*" and self.marks is not None:
+                return [_joined(shell.positional, self.marks[:1])], False
+            return list(shell.positional), name == "@"
+        if name == "#":
+            if shell.open_ended and not shell.positional:
+                shell.record.assumed.setdefault("@", place)
+            return [(Piece(str(len(shell.positional)), place),)], False
+        if name == "0":
+            return [shell.name], False
+        if name.isdigit():
+            return [self.positional(int(name), place)], False
+        if name == "?":
+            if isinstance(shell.status, bool):
+                return [(Piece("0" if shell.status else "1", place),)], False
+            return [(Piece("", place, shell.status),)], False
+        if name == "-":
+            return [(Piece("hB", place),)], False
+        return [(Piece("", place, Unknown(why=f"${name} is a process number", place=place, single=True)),)], False
+
+    def positional(self, number: int, place: Place) -> Value:
+        """`$1` and on; one that is not there is empty, or unknown where nobody said the arguments."""
+        if number == 0:
+            return self.shell.name
+        if number <= len(self.shell.positional):
+            return self.shell.positional[number - 1]
+        if self.shell.open_ended:
+            return (Piece("", place, self.shell.unset(str(number), place)),)
+        return ()
+
+    def run(self, inner: str, place: Place, at: int, shown: str) -> Value:
+        """What a substitution prints, where that is known without running anything but the shell itself."""
+        pieces = self.source.pieces(inner, at)
+        return self.substitute(Source.of_value(pieces, place), place, shown)
+
+    def arithmetic(self, start: int, end: int, place: Place) -> Value:
+        """The value of `$((...))`."""
+        try:
+            return (Piece(str(self.number(start, end)), place),)
+        except _Undecided as undecided:
+            found = undecided.unknown
+            return (Piece("", place, Unknown(why=found.why, place=found.place, names=found.names, single=True)),)
+        except (NotArithmetic, ValueError, patterns.BadPattern) as error:
+            why = f"`{self.source.text[start:end].strip()[:40]}` has no value: {error}"
+            return (Piece("", place, Unknown(why=why, place=place, single=True)),)
+
+    def number(self, start: int, end: int) -> int:
+        """The value of arithmetic.
+
+        Raises:
+            NotArithmetic: it has none.
+        """
+        filled = self.heredoc(start, end)
+        unknown = unknown_of(filled)
+        if unknown is not None:
+            raise _Undecided(unknown)
+        place = self.source.place(start)
+        depth = 0
+
+        def value_of(name: str) -> int:
+            nonlocal depth
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise NotArithmetic(f"{name} is defined by itself")
+            value = self.shell.value(name, place)
+            found = unknown_of(value)
+            if found is not None:
+                raise _Undecided(found)
+            number = evaluate(text_of(value), value_of)
+            depth -= 1
+            return number
+
+        def assign(name: str, value: int) -> None:
+            self.shell.assign(name, (Piece(str(value), place),))
+
+        return evaluate(text_of(filled).replace('"', ""), value_of, assign)
+
+    def condition(self, start: int, end: int) -> bool | Unknown:
+        """Whether `((...))` is not 0."""
+        try:
+            return self.number(start, end) != 0
+        except _Undecided as undecided:
+            return undecided.unknown
+        except NotArithmetic as error:
+            place = self.source.place(start)
+            return Unknown(why=f"`{self.source.text[start:end].strip()[:40]}` has no value: {error}", place=place)
+
+
+def _joined(values: tuple[Value, ...] | list[Value], mark: str = " ") -> Value:
+    """Words with a blank, or another mark, between them."""
+    if len(values) == 1:
+        return values[0]
+    found: list[Piece] = []
+    for number, value in enumerate(values):
+        if number:
+            found.append(Piece(mark, value[0].place if value else Place("", 0)))
+        found += value
+    return tuple(found)
+
+
+def _divided(parts: Iterator[Part], marks: str | None) -> list[Value]:
+    """Words of stretches: unquoted values are divided at blanks, words of an array stay whole.
+
+    Args:
+        parts: of the word.
+        marks: what divides in the place of blanks, where IFS is set.
+    """
+    letters = re.escape(marks) if marks else _BLANKS
+    chunks = re.compile(r"(?s).+" if marks == "" else f"[{letters}]+|[^{letters}]+")
+    done: list[Value] = []
+    current: list[Piece] | None = None
+    for part in parts:
+        if part.words is not None:
+            for number, word in enumerate(part.words):
+                if number:
+                    done.append(tuple(current or ()))
+                    current = []
+                current = [*(current or []), *word]
+        elif part.split:
+            for piece in part.value:
+                if piece.unknown is not None:
+                    current = [*(current or []), piece]
+                    continue
+                for chunk in chunks.findall(piece.text):
+                    if marks == "" or chunk[0] not in (marks or _BLANKS):
+                        current = [*(current or []), Piece(chunk, piece.place)]
+                    elif current is not None:
+                        done.append(tuple(current))
+                        current = None
+        elif part.value or part.quoted:
+            current = [*(current or []), *part.value]
+        if len(done) > MAX_FIELDS:
+            raise TooMuch("a command has too many words")
+    if current is not None:
+        done.append(tuple(current))
+    return done
+
+
+def closing_quote(text: str, at: int, end: int) -> int:
+    """Position of the `"` that closes a string which starts before `at`."""
+    while at < end:
+        char = text[at]
+        if char == '"':
+            return at
+        if char == "\\":
+            at += 2
+        elif text.startswith("$(", at):
+            at = closing(text, at + 2, end) + 1
+        elif text.startswith("${", at):
+            at = closing_brace(text, at + 2, end) + 1
+        elif char == "`":
+            at = max(text.find("`", at + 1, end), at) + 1
+        else:
+            at += 1
+    return end
+
+
+def closing(text: str, at: int, end: int) -> int:
+    """Position of the `)` that closes a bracket which opens before `at`."""
+    depth = 1
+    while at < end:
+        char = text[at]
+        if char == "\\":
+            at += 2
+            continue
+        if char == "'":
+            close = text.find("'", at + 1, end)
+            at = end if close < 0 else close + 1
+            continue
+        if char == '"':
+            at = closing_quote(text, at + 1, end) + 1
+            continue
+        if char == "#" and text[at - 1] in _BLANKS:
+            line = text.find("\n", at, end)
+            at = end if line < 0 else line
+            continue
+        depth += (char == "(") - (char == ")")
+        if depth == 0:
+            return at
+        at += 1
+    return end
+
+
+def closing_brace(text: str, at: int, end: int) -> int:
+    """Position of the `}` that closes a `${` which opens before `at`."""
+    while at < end:
+        char = text[at]
+        if char == "}":
+            return at
+        if char == "\\":
+            at += 2
+        elif char == "'":
+            close = text.find("'", at + 1, end)
+            at = at + 1 if close < 0 else close + 1
+        elif char == '"':
+            at = closing_quote(text, at + 1, end) + 1
+        elif text.startswith("${", at):
+            at = closing_brace(text, at + 2, end) + 1
+        elif text.startswith("$(", at):
+            at = closing(text, at + 2, end) + 1
+        else:
+            at += 1
+    return end
+
+
+def _braces(text: str) -> Iterator[str]:
+    """`a{1,2}` as `a1` and `a2`; quotes, and braces of `${...}`, are left alone."""
+    at = 0
+    while at < len(text):
+        char = text[at]
+        if char == "\\":
+            at += 2
+        elif char in "'\"":
+            at = (closing_quote(text, at + 1, len(text)) if char == '"' else max(text.find("'", at + 1), at)) + 1
+        elif text.startswith("${", at):
+            at = closing_brace(text, at + 2, len(text)) + 1
+        elif text.startswith("$(", at):
+            at = closing(text, at + 2, len(text)) + 1
+        elif char == "{" and (found := _brace_ways(text, at)) is not None:
+            ways, behind = found
+            for way in ways:
+                for rest in _braces(way + text[behind:]):
+                    yield text[:at] + rest
+            return
+        else:
+            at += 1
+    yield text
+
+
+def _brace_ways(text: str, at: int) -> tuple[list[str], int] | None:
+    depth, start, ways = 0, at + 1, []
+    for position in range(at, len(text)):
+        char = text[position]
+        if char in "'\"$\\" + _BLANKS:
+            return None
+        depth += (char == "{") - (char == "}")
+        if char == "," and depth == 1:
+            ways.append(text[start:position])
+            start = position + 1
+        if depth == 0:
+            inside = text[at + 1 : position]
+            if ways:
+                return [*ways, text[start:position]], position + 1
+            match = _SEQUENCE.fullmatch(inside)
+            return None if match is None else (_sequence(match), position + 1)
+    return None
+
+
+def _sequence(match: re.Match[str]) -> list[str]:
+    if match[4]:
+        first, last = ord(match[4]), ord(match[5])
+        return [chr(code) for code in range(first, last + (1 if last >= first else -1), 1 if last >= first else -1)]
+    first, last, step = int(match[1]), int(match[2]), abs(int(match[3] or 1)) or 1
+    if abs(last - first) // step > MAX_FIELDS:
+        raise TooMuch("a sequence is too long")
+    return [str(n) for n in range(first, last + (1 if last >= first else -1), step if last >= first else -step)]
+
+
+def _ansi_end(text: str, at: int, end: int) -> int:
+    while at < end and text[at] != "'":
+        at += 1 + (text[at] == "\\")
+    return min(at, end)
+
+
+def _ansi(text: str) -> str:
+    known = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "e": "\x1b", "a": "\a", "0": "\0"}
+    return re.sub(r"\\(.)", lambda match: known.get(match[1], match[0]), text)
