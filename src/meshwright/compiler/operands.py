@@ -13,8 +13,8 @@ from meshwright.compiler.inline import free_variables, piece
 from meshwright.compiler.instructions import Feed
 from meshwright.compiler.lists import ListBuilder
 from meshwright.compiler.shardings import MeshSharding, Role
-from meshwright.compiler.trace import TracedStep
-from meshwright.errors import InputError, Problem
+from meshwright.compiler.trace import NotStaged, TracedStep
+from meshwright.errors import Problem
 
 _UPDATE_READS_BATCH = Problem(
     what="the update reads the batch itself",
@@ -95,7 +95,7 @@ class Operands:
             split = place in self.step.batch
             if split and unit is None:
                 if self.step.micro_batches > 1:
-                    raise InputError(_UPDATE_READS_BATCH)
+                    raise NotStaged(_UPDATE_READS_BATCH)
                 unit = 0
             key = ("input", place, unit if split else None)
             if (mesh, key) not in self.out.ids:

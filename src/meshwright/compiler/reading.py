@@ -11,8 +11,9 @@ import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.found_gradients import gradients_found
-from meshwright.compiler.inline import flat_jaxpr
+from meshwright.compiler.inline import opened
 from meshwright.compiler.source_line import frame_of, line_of, start_of
+from meshwright.compiler.unplaced import unplaced
 from meshwright.errors import InputError, Problem
 
 
@@ -36,7 +37,8 @@ def traced_loss(
     """
     with tracing_errors(fun), gradients_found() if gradients else nullcontext():
         # A function of its own for each, or JAX would remember the first.
-        once, again = (flat_jaxpr(lambda *given: flat(*given), shapes) for _ in range(2))
+        once, again = (jax.make_jaxpr(lambda *given: flat(*given))(*shapes) for _ in range(2))
+        once, again = (opened(unplaced(program, differentiated=gradients)) for program in (once, again))
     for program in (once, again):
         _check_stale(fun, program)
     changed = _difference(once.jaxpr, again.jaxpr) or _other_constants(once, again)
@@ -109,10 +111,14 @@ def programs_of(eqn: core.JaxprEqn) -> list[core.Jaxpr]:
     return [inner for value in eqn.params.values() for inner in _programs(value)]
 
 
+UNITS = ("shard_map", "pallas_call")
+"""Equations with programs of another kind in them."""
+
+
 def _first_effect(program: core.Jaxpr) -> core.JaxprEqn | None:
     for eqn in program.eqns:
-        if eqn.primitive.name == "shard_map" and not eqn.effects:
-            # Inside, ranks ask for their number, which JAX counts as an effect on their axis.
+        if eqn.primitive.name in UNITS and not eqn.effects:
+            # Inside, ranks ask for their number, kernels read and write blocks: effects that stay there.
             continue
         for inner in programs_of(eqn):
             if (found := _first_effect(inner)) is not None:

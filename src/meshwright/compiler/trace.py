@@ -18,6 +18,7 @@ from meshwright.compiler.loss_reduction import is_mean
 from meshwright.compiler.marking import gradient_p, read_loss
 from meshwright.compiler.reading import programs_of, traced_loss, tracing_errors
 from meshwright.compiler.source_line import start_of
+from meshwright.compiler.unplaced import NotStaged
 from meshwright.errors import InputError, Problem
 
 
@@ -265,7 +266,7 @@ def check_batch(shapes: Sequence[jax.ShapeDtypeStruct], micro_batches: int) -> N
             field="batch",
         ))  # fmt: skip
     if not shapes and micro_batches > 1:
-        problems.append(Problem(
+        raise NotStaged(Problem(
             what=f"no samples to split into {micro_batches} micro-batches",
             why="the arrays of batch arguments hold one sample per entry of their first axis",
             fix="name the batch arguments (batch_argnums)", field="batch_argnums",
@@ -322,10 +323,6 @@ def _check_weights(jaxpr: core.Jaxpr, mark: core.JaxprEqn, batch: Sequence[int],
             why="gradients of micro-batches are added, which is right for weights that all of them share",
             fix="take the gradient with respect to weights", field=getattr(fun, "__name__", "the step"),
         ))  # fmt: skip
-
-
-class NotStaged(InputError):
-    """A step that is not one gradient and an update behind it, so that it is not cut there."""
 
 
 def _mark_of(closed: core.ClosedJaxpr, fun: Callable[..., Any]) -> core.JaxprEqn:
