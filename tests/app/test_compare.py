@@ -95,3 +95,11 @@ def test_adapters_beside_full_training_are_a_setting_and_memory_goes_one_way() -
     assert ("training", "LoRA of rank 16 on all-linear", "all weights") in found.settings
     memory = next(note for note in found.notes if note.startswith("memory: "))
     assert ("more" in memory) == ("+" in memory)
+
+
+def test_formats_of_roles_that_differ_are_named() -> None:
+    a = estimate(MODEL, "tp2.z1", gpus=GPUS)[0]
+    b = estimate(MODEL, "tp2.z1", gpus=GPUS, grad_dtype="bf16", moment_dtype="bf16")[0]
+    settings = {name: values for name, *values in compare(a, b).settings}
+    assert settings["grad_dtype"] == ["fp32", "bf16"]
+    assert settings["moment_dtype"] == ["fp32", "bf16"]

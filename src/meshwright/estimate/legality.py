@@ -234,7 +234,7 @@ def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int) -> 
     degrees = row_degrees(row)
     for rule in model_rules(model, seq_len, row.tensor):
         if not bool(rule.holds(degrees)[0]):
-            value = degrees[rule.field][0] if rule.field in degrees else ""
+            value = degrees[rule.field][0] if rule.field in degrees else row.tensor
             problems.append(Problem(what=_what(rule, value), why=rule.why, fix=rule.fix, field=rule.field))
     batch = batch_problem(row.gbs, row.dp, row.mbs)
     if batch:
@@ -296,7 +296,7 @@ def plan_problems(plan: ExecutionPlan, model: ModelSpec, seq_len: int) -> tuple[
                 degrees = _strategy_degrees(strategy, pipeline.micro_batch)
                 for rule in model_rules(model, seq_len, strategy.tensor.name):
                     if not bool(rule.holds(degrees)[0]):
-                        value = degrees[rule.field][0] if rule.field in degrees else ""
+                        value = degrees[rule.field][0] if rule.field in degrees else strategy.tensor.name
                         what = here + _what(rule, value)
                         problems.append(Problem(what=what, why=rule.why, fix=rule.fix, field=rule.field))
                 if strategy.expert.overlap != "none":
@@ -360,6 +360,7 @@ _SUBJECTS = {
     "folding": "the devices of a stage",
     "token split": "experts",
     "experts": "the experts",
+    "2d experts": "experts",
 }
 
 

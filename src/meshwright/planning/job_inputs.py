@@ -70,6 +70,8 @@ _BOTH_PRICES = Problem(
     fix="leave one of them out",
     field="price",
 )
+MAX_SEQ_LEN = 2**27
+"""Tokens of a sequence: LTM-2 of Magic has 100 million (magic.dev, August 2024)."""
 _FILE_ENDINGS = (".toml", ".json", ".yaml", ".yml", ".csv", ".txt")
 
 
@@ -83,6 +85,8 @@ class JobInputs:
     assumptions: tuple[Assumption, ...]
     batch_given: bool
     """Whether the batch is the user's own, so that it must not be changed."""
+    by_tokens: bool = False
+    """Whether it was given in tokens, which stay the same with other lengths."""
 
 
 def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs:
@@ -170,7 +174,14 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
         asked = fitted is not None or job.software is not None
         workload = with_rest(workload, replace(like, software=workload.software) if asked else like)
     notes += [*sampled, *_defaults(workload, spec, where, price)]
-    return JobInputs(model=spec, cluster=where, workload=workload, assumptions=tuple(notes), batch_given=batch_given)
+    return JobInputs(
+        model=spec,
+        cluster=where,
+        workload=workload,
+        assumptions=tuple(notes),
+        batch_given=batch_given,
+        by_tokens=job.tokens_per_step is not None,
+    )
 
 
 def with_rest(workload: Workload, like: Workload) -> Workload:
@@ -336,6 +347,14 @@ def _workload(policy: Precision | None, calibration: Calibration | None, job: Jo
 def _sequence_length(seq: int | None, model: ModelSpec, lengths: Lengths, notes: list[Assumption]) -> int:
     if model.pooled and seq in (None, 1):
         return 1
+    if seq is not None and seq > MAX_SEQ_LEN:
+        problem = Problem(
+            what=f"a sequence of {seq:,} tokens",
+            why=f"at most {MAX_SEQ_LEN:,} are planned: the longest that any model was trained on have 100 million",
+            fix="give the tokens of one sequence; those of a step are --tokens-per-step, those of the run --tokens",
+            field="seq_len",
+        )
+        raise InputError(problem, code="MW204")
     if seq is None and lengths:
         whole = -(-lengths[-1][0] // ROW_STEP) * ROW_STEP
         seq = min(whole, model.learned_positions or whole)

@@ -69,7 +69,7 @@ def one_kind_plans(
     if not found.result.plans:
         from meshwright.planning.repair.no_plan import no_plan
 
-        raise no_plan(spec, cluster, workload, space_for, found)
+        raise no_plan(spec, cluster, workload, space_for, found, by_tokens=inputs.by_tokens)
     if calibration_of(workload.calibration).run is not None and aim.by.exact:
         found = _measured_again(found)
     if not pareto:

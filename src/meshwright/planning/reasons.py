@@ -64,6 +64,7 @@ def host_reasons(cluster: ClusterSpec, estimate: StepPrice) -> Iterator[Reason]:
         devices=group.devices_per_node,
         host_bytes=full.host_bytes * group.devices_per_node,
         memory_bytes=group.host.memory_bytes,
+        shared=group.device.unified_memory,
         disk_bytes=full.disk_bytes * group.devices_per_node,
         disk_size_bytes=group.host.disk_bytes,
         fits=all(stage.fits_host for stage in away),

@@ -103,6 +103,7 @@ def _grouped(fields: Fields, hidden: int) -> Attention:
         gate=fields.flag("output_gate", default=False),
         head_gate=fields.flag("head_gate", default=False),
         sinks=fields.flag("sinks", default=False),
+        softcap=fields.raw("attn_logit_softcapping") not in (None, 0),
     )
 
 

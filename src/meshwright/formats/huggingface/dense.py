@@ -65,7 +65,7 @@ qwen3 = Family(
 gemma = Family(title="Gemma 1", defaults=_GEMMA)
 gemma2 = Family(
     title="Gemma 2",
-    defaults={**_GEMMA, "sliding_window": 4096},
+    defaults={**_GEMMA, "sliding_window": 4096, "attn_logit_softcapping": 50.0},
     fixed={**_POST_NORMS, "slides": "even"},
 )
 # Published configs of Gemma 3 leave out what equals the defaults of `Gemma3TextConfig`.

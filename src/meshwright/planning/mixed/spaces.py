@@ -24,7 +24,7 @@ def space_anywhere(cluster: ClusterSpec, space_for: Callable[[ClusterSpec], Spac
     refused: list[InputError] = []
     for part in (
         cluster,
-        *(ClusterSpec(name=alone_name(cluster, n), groups=(g,)) for n, g in enumerate(cluster.groups)),
+        *(cluster.part(alone_name(cluster, n), (g,)) for n, g in enumerate(cluster.groups)),
     ):
         try:
             space = space_for(part)
@@ -51,7 +51,7 @@ def space_anywhere(cluster: ClusterSpec, space_for: Callable[[ClusterSpec], Spac
             Problem(
                 what="offload in a plan that is composed of stages",
                 why="stages of unlike devices, and of parallelizers, keep their states on the devices",
-                fix="drop it, or plan one group by the exact search",
+                fix=f"leave --offload out, or plan one kind of device: --gpus {_largest(cluster)} --offload optimizer",
                 field="offload",
             ),
             code="MW406",
@@ -63,3 +63,9 @@ def alone_name(cluster: ClusterSpec, number: int) -> str:
     """What to call the cluster of one of its groups: `64xH100`."""
     group = cluster.groups[number]
     return f"{group.devices}x{group.device.name}"
+
+
+def _largest(cluster: ClusterSpec) -> str:
+    """The group that computes most, as `--gpus` takes it."""
+    peaks = [group.devices * max(peak for _, peak in group.device.peak_flop_per_s) for group in cluster.groups]
+    return alone_name(cluster, peaks.index(max(peaks)))

@@ -14,6 +14,23 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
 from meshwright.units import GIGA, gib, of_capacity, significant
 
+DEGREES = (
+    "tp",
+    "cp",
+    "pp",
+    "ep",
+    "etp",
+    "dp",
+    "vpp",
+    "sharding",
+    "schedule",
+    "tensor",
+    "cp_kind",
+    "sp",
+    "tpov",
+    "nodpov",
+)
+"""Axes of which one device leaves a single value."""
 _NEXT = "\n       or "
 """Between repairs, each on a line of its own in the terminal."""
 
@@ -40,7 +57,13 @@ class NoPlanError(InfeasibleError):
 
 
 def no_plan(
-    model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor, found: Found
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    workload: Workload,
+    space_for: SpaceFor,
+    found: Found,
+    *,
+    by_tokens: bool = False,
 ) -> NoPlanError:
     """The error that says which constraint binds and what would make it fit.
 
@@ -50,6 +73,7 @@ def no_plan(
         workload: the step.
         space_for: the search space for a number of devices.
         found: the search that found nothing.
+        by_tokens: the batch was given in tokens, beside which no repair may state sequences.
 
     Returns:
         The error, to be raised.
@@ -60,9 +84,11 @@ def no_plan(
         return NoPlanError((_nothing_legal(model, cluster, workload, space),), (), code="MW301")
     tried = leanest(model, cluster, workload, space)
     lean = tried[0] if tried else None
-    repairs = tuple(repairs_of_job(model, cluster, workload, space_for, tried))
-    # What stays on the device has an option of its own; nobody pinned an axis of the plan by it.
-    pinned = any(axis != "offload" for axis, _ in space.pins)
+    repairs = tuple(one.beside(by_tokens) for one in repairs_of_job(model, cluster, workload, space_for, tried))
+    # What stays on the device has an option of its own; nobody pinned an axis of the plan by it. And one device leaves
+    # no degree to choose.
+    free = {"offload", *(DEGREES if cluster.devices == 1 else ())}
+    pinned = any(axis not in free for axis, _ in space.pins)
     problem = Problem(
         what=_what(model, cluster, certificate.space, lean, pinned=pinned),
         why=_why(lean) if lean else "",

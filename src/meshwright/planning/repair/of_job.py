@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from meshwright.errors import MeshwrightError
 from meshwright.estimate.away import HOST_SHARE
@@ -27,8 +30,9 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.optimizers import optimizer_named
 from meshwright.specs.row import default_schedule, offload_of
 from meshwright.specs.workload import Workload
-from meshwright.units import GIB, GIGA, gib, of_capacity, seconds, significant
+from meshwright.units import GIB, GIGA, gib, of_capacity, percent, seconds, significant
 
+_SEQUENCES = re.compile(r" --gbs \d+")
 MOST_DEVICES = 65_536
 LARGER_DEVICES = 5
 SHORTEST_SEQ = 512
@@ -38,6 +42,9 @@ USUAL_BATCH = 0.05
 """How far a batch that nobody gave may be from the usual tokens of a step, as it is rounded."""
 HARDLY_SLOWER = 1.1
 """Step over the quickest for which less memory of the host is worth it."""
+AS_QUICK = 0.9
+"""Share of the peak above which another device is as quick."""
+MUCH_SLOWER = 0.5
 MOST_HOST_BYTES = 4.4e12
 """Memory of one host beyond which nobody is told to use it: 32 modules of 128 GiB, all that two sockets take."""
 
@@ -57,6 +64,10 @@ class JobRepair(Record):
     changes_training: bool = False
     """Whether the optimizer sees other steps than were asked for."""
 
+    def beside(self, tokens_given: bool) -> JobRepair:
+        """The same for who gave the batch in tokens: it follows devices and lengths by itself."""
+        return replace(self, option=_SEQUENCES.sub("", self.option)) if tokens_given else self
+
     def line(self) -> str:
         """One line for people."""
         changed = "; changes the training" if self.changes_training else ""
@@ -72,6 +83,7 @@ def repairs_of_job(
 ) -> Repairs:
     """Changes that make it fit: same devices first, then more or larger ones, then other training."""
     lean = tried[0] if tried else None
+    yield from _larger_host(model, cluster, workload, space_for)
     yield from offload_repairs(model, cluster, workload, space_for)
     tiled = in_tiles(tried, model, cluster, workload)
     if tiled is not None:
@@ -102,13 +114,7 @@ def offload_repairs(model: ModelSpec, cluster: ClusterSpec, workload: Workload, 
                 continue
             if any(host_problems(away, group)) or any(update_problems(away, workload)):
                 continue
-
-            def with_offload(part: ClusterSpec, token: str = token) -> Space:
-                own = space_for(part)
-                others = (pin for pin in own.pins if pin[0] != "offload")
-                return replace(own, pins=(*others, ("offload", (token,))))
-
-            found = _searched(model, cluster, workload, with_offload)
+            found = _searched(model, cluster, workload, partial(_with_offload, space_for, token))
             if found and _host_bytes(found[1], group) <= MOST_HOST_BYTES:
                 tried.append((token, *found))
                 if cluster.devices > MOST_TRIED_DEVICES:
@@ -117,6 +123,32 @@ def offload_repairs(model: ModelSpec, cluster: ClusterSpec, workload: Workload, 
             token, plan, estimate = _least_away(tried, group)
             text = f"{offload_text(token)}{_on_host(estimate, group)}"
             yield _repair(spelled(token), text, plan, estimate, cluster)
+
+
+def _larger_host(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:
+    """The host memory that is enough for what is asked to be away, where the host states less."""
+    group = cluster.groups[0]
+    asked = [str(value) for value in space_for(cluster).pinned("offload") or () if value != "none"]
+    if group.host.memory_bytes is None or not asked:
+        return
+    roomy = replace(cluster, groups=(replace(group, host=replace(group.host, memory_bytes=None)),))
+    tried = []
+    for token in asked:
+        if any(host_problems(offload_of(token), group)) or any(update_problems(offload_of(token), workload)):
+            continue
+        found = _searched(model, roomy, workload, partial(_with_offload, space_for, token))
+        if found and group.host.memory_bytes < _host_bytes(found[1], group) <= MOST_HOST_BYTES:
+            tried.append((token, *found))
+    if tried:
+        token, plan, estimate = _least_away(tried, group)
+        size = math.ceil(_host_bytes(estimate, group) / GIGA)
+        yield _repair(f"--host-ram {size}GB", f"{offload_text(token)}, which takes so much", plan, estimate, cluster)
+
+
+def _with_offload(space_for: SpaceFor, token: str, part: ClusterSpec) -> Space:
+    """The space of a part with one value of what is away."""
+    own = space_for(part)
+    return replace(own, pins=(*(pin for pin in own.pins if pin[0] != "offload"), ("offload", (token,))))
 
 
 def _least_away(tried: list[tuple[str, str, StepEstimate]], group: NodeGroup) -> tuple[str, str, StepEstimate]:
@@ -198,7 +230,7 @@ def same_batch(workload: Workload, before: int, after: int) -> str:
 def _larger_memory(
     model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor, lean: Leanest | None
 ) -> Repairs:
-    """The same number of devices of the kind with the least memory that is enough."""
+    """The same number of devices of the kind with the least memory that is enough; much slower kinds come last."""
     group = cluster.groups[0]
     needed = max(1.05 * group.device.memory_bytes, 0.97 * lean.estimate.fullest.peak_memory_bytes if lean else 0.0)
     larger = [
@@ -208,9 +240,10 @@ def _larger_memory(
     ]
     tried = 0
 
-    def order(device: DeviceSpec) -> tuple[int, bool, str]:
+    def order(device: DeviceSpec) -> tuple[bool, int, bool, str]:
         unlike = device.node is None or device.node.devices_per_node != group.devices_per_node
-        return round(device.memory_bytes / GIB), unlike, device.name
+        slow = _peak(device) < MUCH_SLOWER * _peak(group.device)
+        return slow, round(device.memory_bytes / GIB), unlike, device.name
 
     for device in sorted(larger, key=order):
         usual = device.node.devices_per_node if device.node else 1
@@ -223,8 +256,21 @@ def _larger_memory(
         tried += 1
         found = _searched(model, where, workload, space_for)
         if found:
-            yield _repair(f"--gpus {where.name}", f"{gib(device.memory_bytes)} each", *found, where)
+            yield _repair(
+                f"--gpus {where.name}", f"{gib(device.memory_bytes)} each{_slower(device, group)}", *found, where
+            )
             return
+
+
+def _slower(device: DeviceSpec, group: NodeGroup) -> str:
+    """How much slower another device computes, where it does: `, each at 12% of the peak of H100`."""
+    share = _peak(device) / _peak(group.device)
+    return "" if share >= AS_QUICK else f", each at {percent(share)} of the peak of {group.device.name}"
+
+
+def _peak(device: DeviceSpec) -> float:
+    """In 16 bits, or the highest that it has."""
+    return device.peak("bf16") or device.peak("fp16") or max(peak for _, peak in device.peak_flop_per_s)
 
 
 def _other_optimizer(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from meshwright.estimate.result import StepPrice
@@ -19,6 +20,7 @@ from meshwright.specs.job import Job
 from meshwright.specs.lengths import Lengths, mean_length
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.plan import Pipeline
+from meshwright.specs.precision import ROLES
 from meshwright.specs.row import PlanRow
 from meshwright.units import gib, seconds, significant, slower
 
@@ -120,6 +122,11 @@ def _strategies(job: PlannedJob) -> str:
     return _each_pipeline(job, show)
 
 
+def _format(role: str, job: Any) -> str:
+    """The format that a recipe has for one role."""
+    return str(getattr(job.workload.precision, ROLES[role].attribute))
+
+
 _STAGES: dict[str, Callable[[PlannedJob], str]] = {
     "pipelines": lambda job: str(len(job.plan.pipelines)),
     "layers": _layers,
@@ -137,6 +144,7 @@ _MODELLED: dict[str, Callable[[Any], str]] = {
     "lengths": lambda job: _lengths(job.workload.sequence_lengths),
     "packing": lambda job: job.workload.packing if job.workload.sequence_lengths else "none",
     "dtype": lambda job: job.workload.precision.name,
+    **{role: partial(_format, role) for role in ROLES},
     "optimizer": lambda job: job.workload.optimizer,
 }
 _MEASURED: dict[str, Callable[[Any], str]] = {

@@ -67,7 +67,12 @@ def _host(facts: Mapping[str, Any]) -> str:
     parts = []
     if needs:
         size, unstated = significant(needs / GIGA), "how much it has is not stated (--host-ram)"
-        parts.append(f"{size} GB of memory, {unstated}" if has is None else f"{size} of {significant(has / GIGA)} GB")
+        if facts.get("shared"):
+            parts.append(f"{size} GB of the memory that it shares with its device")
+        else:
+            parts.append(
+                f"{size} GB of memory, {unstated}" if has is None else f"{size} of {significant(has / GIGA)} GB"
+            )
     if facts["disk_bytes"]:
         size = facts["disk_size_bytes"]
         room = "" if size is None else f" of {significant(size / GIGA)} GB"

@@ -1,0 +1,62 @@
+"""Nothing fits: what is proposed can be typed beside what was, works, and says what it costs."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from meshwright import plan
+from meshwright.errors import InputError, UnsupportedError
+from meshwright.library.clusters import resolve_gpus
+from meshwright.library.devices import device
+from meshwright.planning.repair.no_plan import NoPlanError
+from meshwright.planning.repair.of_job import _slower
+
+CARD = {"gpus": "1xRTX-4090", "global_batch": 16, "seq_len": 2048}
+
+
+def repairs(model: str = "llama-3.1-8b", **asked: object) -> NoPlanError:
+    with pytest.raises(NoPlanError) as refused:
+        plan(model, **asked)
+    return refused.value
+
+
+def test_a_host_that_is_too_small_is_told_how_large_it_must_be() -> None:
+    found = repairs(offload="optimizer", host_ram="16GB", **CARD).repairs
+    size = next(match[1] for one in found if (match := re.fullmatch(r"--host-ram (\d+GB)", one.option)))
+    assert plan("llama-3.1-8b", offload="optimizer", host_ram=size, top=1, **CARD).plans
+    repairs(offload="optimizer", host_ram=f"{int(size[:-2]) - 8}GB", **CARD)
+
+
+def test_pins_that_leave_one_device_all_it_has_are_not_freed() -> None:
+    assert "free a pin" not in str(repairs(pin=("tp=1",), **CARD))
+    assert "free a pin" in str(repairs(pin=("recompute=none",), **CARD))
+
+
+def test_repairs_state_no_sequences_beside_tokens() -> None:
+    asked = {"gpus": "2xRTX-4090", "seq_len": 4096}
+    assert any("--gbs" in one.option for one in repairs(global_batch=32, **asked).repairs)
+    assert all("--gbs" not in one.option for one in repairs(tokens_per_step=131_072, **asked).repairs)
+
+
+def test_slower_devices_say_so() -> None:
+    """GB10 has the least memory that is enough, and an eighth of the peak: it stands behind quicker ones."""
+    found = repairs("llama-3.1-70b", gpus="8xH100", global_batch=16, offload="none").repairs
+    larger = [match[1] for one in found if (match := re.fullmatch(r"--gpus 8x(\D.*)", one.option))]
+    assert larger
+    peak = device("H100").peak("bf16") or 0.0
+    for name in larger:
+        assert (device(name).peak("bf16") or 0.0) >= peak / 2
+    assert _slower(device("GB10"), resolve_gpus("8xH100").groups[0]).endswith("of the peak of H100")
+    assert _slower(device("B200"), resolve_gpus("8xH100").groups[0]) == ""
+
+
+def test_offload_on_several_kinds_of_device_is_refused_with_a_command() -> None:
+    with pytest.raises(UnsupportedError, match="--gpus 1xRTX-4090 --offload optimizer"):
+        plan("llama-3.1-8b", gpus="1xRTX-4090+1xRTX-3090", offload="auto")
+
+
+def test_a_sequence_is_bounded() -> None:
+    with pytest.raises(InputError, match="at most 134,217,728"):
+        plan("llama-3.1-8b", gpus="8xH100", seq_len=99_999_999_999)
