@@ -104,3 +104,12 @@ def test_devices_that_a_small_batch_does_not_divide_over_are_left_idle(
         for gpus in (before, after)
     )
     assert many.plans[0].estimate.step_time_s <= few.plans[0].estimate.step_time_s * (1 + 1e-9)
+
+
+def test_an_odd_node_more_is_never_slower() -> None:
+    """51 nodes are cut into stages of 1, 3, 17 or 51 nodes; 48 or 50 of them fit the batch better."""
+    few, many = (
+        plan("llama-3.1-8b", gpus=gpus, global_batch=1024, top=1)
+        for gpus in ("50x8xB200,55x8xH800", "51x8xB200,55x8xH800")
+    )
+    assert many.best.estimate.step_time_s <= few.best.estimate.step_time_s * (1 + 1e-9)

@@ -120,15 +120,20 @@ class NativeSource:
         return sorted(found, key=lambda one: one.step_time_s)
 
     def _leaving_out(self, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
-        """Pipeline sets without some devices of a group: fewer may divide layers and batch better."""
+        """Pipeline sets without some devices of a group: fewer may divide layers and batch better.
+
+        One group after the other, each beside the others whole and beside the best numbers of those before it.
+        """
         if len(parts) < 2:
             return []
-        found: list[PricedPlan] = []
-        for part in parts:
-            rest = [other for other in parts if other != part]
+        found: list[tuple[float, tuple[IslandPart, ...], PricedPlan]] = []
+        for number, part in enumerate(parts):
+            best = min(found, key=lambda one: one[0], default=(0.0, tuple(parts), None))[1]
             for devices in self._fewer(part):
-                found += self.composed([IslandPart(part.group, devices), *rest], most)
-        return found
+                for beside in {tuple(parts), best}:
+                    fewer = (*beside[:number], IslandPart(part.group, devices), *beside[number + 1 :])
+                    found += [(one.step_time_s, fewer, one) for one in self.composed(fewer, most)]
+        return [plan for _, _, plan in found]
 
     def _fewer(self, part: IslandPart) -> list[int]:
         """Devices of a part to plan with, some left idle: any number of a small cluster, else round numbers of nodes.
