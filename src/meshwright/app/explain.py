@@ -179,6 +179,8 @@ def _rungs(row: PlanRow, devices: int) -> Iterator[tuple[str, PlanRow]]:
         ("mbs",),
         ("tensor",),
         ("tp_overlap",),
+        ("dispatcher",),
+        ("ep_overlap",),
         ("offload",),
         ("dp_overlap",),
     )

@@ -6,11 +6,13 @@ their catalogues, read when they are asked for.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from meshwright.schedules import PLAN_SCHEDULES
-from meshwright.specs.row import SHARDINGS, offload_tokens
+from meshwright.specs.row import EXPERT_TOKENS, SHARDINGS, offload_tokens
+from meshwright.specs.strategy import EXPERT_OVERLAPS, Dispatcher, ExpertOverlap
 from meshwright.strategies import CONTEXTS, TENSORS
 
 
@@ -39,6 +41,18 @@ class Axis:
         return tuple(self.words()) if self.words else ()
 
 
+DISPATCHED: tuple[Dispatcher, ...] = ("alltoall", "allgather", "deduplicated")
+"""Dispatchers that are priced."""
+WAYS: tuple[tuple[Dispatcher, ExpertOverlap], ...] = tuple(itertools.product(DISPATCHED, EXPERT_OVERLAPS))
+"""How tokens reach their experts and what runs beside; the first is what a plan without experts has."""
+SEARCHED_WAYS: tuple[tuple[Dispatcher, ...], tuple[ExpertOverlap, ...]] = (
+    ("alltoall", "deduplicated"),
+    ("none", "paired-wgrad"),
+)
+"""Those that a search goes through unless others are named."""
+_EXPERT_TOKENS = {stated: token for token, stated in EXPERT_TOKENS.items()}
+
+
 def _context_kinds() -> tuple[str, ...]:
     """Each kind alone, and exchanges of heads inside a ring of what they leave."""
     alone = sorted(CONTEXTS, key=lambda name: name != "p2p")
@@ -54,6 +68,20 @@ AXES: dict[str, Axis] = {
         Axis(name="vpp", default="1, and every number of chunks that the schedule allows", other_names=("vp",)),
         Axis(name="ep", default="every divisor of the experts; ep x etp folds over tp x cp x dp"),
         Axis(name="etp", default="every divisor of the expert width"),
+        Axis(
+            name="dispatcher",
+            default="alltoall, deduplicated; others where they are named",
+            words=lambda: DISPATCHED,
+            neutral="alltoall",
+            token=lambda word: _EXPERT_TOKENS.get(("dispatcher", word), ""),
+        ),
+        Axis(
+            name="ep_overlap",
+            default="none, and paired-wgrad where chunks or micro-batches of one worker alternate; others where named",
+            words=lambda: EXPERT_OVERLAPS,
+            neutral="none",
+            token=lambda word: _EXPERT_TOKENS.get(("ep_overlap", word), ""),
+        ),
         Axis(name="dp", default="what is left of the devices"),
         Axis(
             name="mbs",

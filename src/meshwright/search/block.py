@@ -15,6 +15,7 @@ from meshwright.estimate.memory import TIGHT_SHARE, WorkerLoad, fullest_bytes, w
 from meshwright.estimate.pipeline import BoundaryColumns, Placed, boundary_columns, data_groups, sync_layers
 from meshwright.estimate.states import EXTRA_BYTES, EXTRA_SECONDS, has_extras, shared_update_s
 from meshwright.estimate.sync import DataGroups, DataNetwork, StepCompute, step_sync
+from meshwright.search.axes import WAYS
 from meshwright.search.geometry import Shape, ShapeFactory
 from meshwright.search.grid import Grid
 from meshwright.search.shape_tables import ShapeTables
@@ -129,6 +130,9 @@ class Block:
         self.hardware, self.workload, self.limit_bytes = rows.hardware, rows.workload, rows.limit_bytes
         self.tables = tables or ShapeTables.of(shapes)
         self._bare = self._terms(self.costs, self.costs.forward_s, self.costs.backward_s, self.boundary.transfer_s)
+        self.paired = self.columns.overlaps("paired", "paired-wgrad")
+        if self.paired is not None:
+            self._bare.pipeline_s[np.ix_(self.paired, ~_pairs(shapes))] = np.inf
         self._first_dense = self.costs.dense_parameters @ self.tables.first.T
         self._first_experts = self.costs.expert_parameters @ self.tables.first.T
         self.uneven = rows.uneven
@@ -147,6 +151,8 @@ class Block:
             vpp=shape.v,
             ep=int(grid.ep[row]),
             etp=int(grid.etp[row]),
+            dispatcher=WAYS[int(grid.way[row])][0],
+            ep_overlap=WAYS[int(grid.way[row])][1],
             dp=int(grid.dp[row]),
             sharding=choice.name,
             shard_group=choice.shard * int(grid.cp[row]) if choice.name == "hsdp" else 0,
@@ -160,7 +166,10 @@ class Block:
 
     def plans(self) -> int:
         """Plans in the block: rows x shapes x the shardings of each row."""
-        return len(self.shapes) * self.rows.plans_per_shape
+        every = len(self.shapes) * self.rows.plans_per_shape
+        if self.paired is None:
+            return every
+        return every - int(self.rows.table.legal[:, self.paired].sum()) * int(np.sum(~_pairs(self.shapes)))
 
     def sharding_columns(self, choice: Int[np.ndarray, "picked"], rows: Int[np.ndarray, "picked"]) -> ShardingColumns:
         """Data-parallel choices, by number, of these rows; columns of shape picked x 1."""
@@ -284,6 +293,11 @@ class Block:
             "largest_dense": largest(costs.dense_parameters * self.whole),
             "largest_expert": largest(costs.expert_parameters * self.whole),
         }
+        if self.paired is not None:
+            # A forward more than in the plain order is under way.
+            chunks = np.array([shape.v if shape.p > 1 else np.inf for shape in self.shapes])
+            more = (costs.kept_bytes @ tables.first.T / chunks) * self.paired[:, None]
+            found["activations"] = found["activations"] + more[rows, shapes][:, None]
         if self.rows.away.activations:
             found["away"] = products(costs.away_bytes, alive)
         if self.rows.freezes:
@@ -348,6 +362,16 @@ def _distinct(codes: Int[np.ndarray, "many"], most: int) -> tuple[Int[np.ndarray
     found = np.flatnonzero(place)
     place[found] = np.arange(len(found))
     return found, place[codes]
+
+
+def _pairs(shapes: list[Shape]) -> Bool[np.ndarray, "shapes"]:
+    """Shapes that run a forward together with a backward of another micro-batch, and make no whole layer again."""
+    return np.array(
+        [
+            shape.schedule.unpaired(shape.p, shape.m, shape.v) is not None and shape.recompute in ("none", "sel")
+            for shape in shapes
+        ]
+    )
 
 
 def _candidates(found: list[tuple[np.ndarray, ...]]) -> Candidates:

@@ -21,6 +21,7 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import LayerWork
 from meshwright.specs.row import offload_of
 from meshwright.specs.workload import Workload
+from meshwright.strategies.base import BEST_OVERLAP
 
 PerRow = Float[np.ndarray, "rows"]
 EXPERT_MODULES = ("moe", "moe_act")
@@ -87,7 +88,9 @@ class Factored:
     def __init__(self, grid: Grid, hardware: Hardware, workload: Workload) -> None:
         self.grid, self.hardware, self.workload = grid, hardware, workload
         self.dense_rows, self.dense_of = _distinct(grid.tp, *grid.context.T, grid.mbs, grid.overlap)
-        self.expert_rows, self.expert_of = _distinct(grid.mbs * (1 << 20) // (grid.cp * grid.tp), grid.ep, grid.etp)
+        self.expert_rows, self.expert_of = _distinct(
+            grid.mbs * (1 << 20) // (grid.cp * grid.tp), grid.ep, grid.etp, grid.way
+        )
 
     def part(self, work: LayerWork, *, quantised: bool = True) -> PartCosts:
         """One layer kind or edge."""
@@ -111,6 +114,9 @@ class Factored:
     ) -> PartCosts:
         # Rows of other data degrees share these: no rank is fuller than the mean.
         columns = replace(self.grid.take(rows).strategies(self.workload), data_ranks=None)
+        if columns.ep_overlap is not None:
+            # What runs beside an exchange stands in the other factor: as much as can hide it.
+            columns = replace(columns, ep_overlap=np.where(columns.ep_overlap > 0, BEST_OVERLAP, 0))
         seconds = price_work(work, columns, self.hardware, self.workload, quantised=quantised)
         forward, backward = (
             side.compute_s + side.tp_s + side.cp_s + side.ep_s for side in (seconds.forward, seconds.backward)

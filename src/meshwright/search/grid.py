@@ -11,11 +11,12 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from meshwright.estimate.legality import model_rules
-from meshwright.search.axes import AXES
+from meshwright.search.axes import AXES, SEARCHED_WAYS, WAYS
 from meshwright.search.space import Space
 from meshwright.shapes import Bool, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import offload_of
+from meshwright.specs.strategy import DISPATCHERS, EXPERT_OVERLAPS
 from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS, TENSORS
 from meshwright.strategies.base import OVERLAPS, Degrees, Rule, StrategyColumns, ranks_of
@@ -40,6 +41,8 @@ class Grid:
     mbs: Ints
     m: Ints
     """Micro-batches per step."""
+    way: Ints
+    """Index into `axes.WAYS`: how tokens reach their experts, and what runs beside."""
     tensor: str = "1d"
     """Tensor strategy of all rows."""
     offload: str = ""
@@ -72,6 +75,7 @@ class Grid:
             sections: equal parts of a micro-batch, one of which each strategy computes.
         """
         away = offload_of(self.offload)
+        several = bool(self.way.any())
         # Where weights are away, those of more ranks than one are sharded over them (`offload_suits`).
         shards = self.dp * self.cp * np.minimum(1.0, self.tp / (self.ep * self.etp))
         fetched = away.weights / np.maximum(np.floor(shards), 1.0)
@@ -91,9 +95,13 @@ class Grid:
             weights_on_disk=np.full(self.rows, away.tier == "nvme") if away.weights else None,
             seq_len=workload.seq_len,
             imbalance=workload.expert_imbalance,
+            dispatcher=_CODES[self.way, 0] if several else None,
+            ep_overlap=_CODES[self.way, 1] if several else None,
             data_ranks=self.dp if workload.sequence_lengths else None,
         )
 
+
+_CODES = np.array([(DISPATCHERS.index(how), EXPERT_OVERLAPS.index(beside)) for how, beside in WAYS])
 
 COLUMNS = tuple(f.name for f in fields(Grid) if f.name not in ("tensor", "offload"))
 """Fields with one entry per row."""
@@ -205,6 +213,24 @@ def context_levels(cp: int, space: Space, *, hierarchical: bool = True) -> list[
     return found
 
 
+def _ways(space: Space) -> Ints:
+    """Codes of the ways to reach experts on other ranks."""
+    wanted = [
+        space.pinned(axis) or searched
+        for axis, searched in zip(("dispatcher", "ep_overlap"), SEARCHED_WAYS, strict=True)
+    ]
+    found = [number for number, (how, beside) in enumerate(WAYS) if how in wanted[0] and beside in wanted[1]]
+    return np.array(found, dtype=np.int64)
+
+
+def only_way(space: Space) -> int:
+    """The first way that a space is held to, plain exchanges with nothing beside them where it is free."""
+    wanted = tuple(
+        (space.pinned(axis) or (WAYS[0][place],))[0] for place, axis in enumerate(("dispatcher", "ep_overlap"))
+    )
+    return next(number for number, way in enumerate(WAYS) if way == wanted)
+
+
 def _expert_degrees(model: ModelSpec, space: Space) -> tuple[Folds, Folds]:
     """Pairs (ep, etp) that divide experts and expert widths of every layer kind."""
     moes = [layer.mlp for layer in model.kinds() if layer.mlp.routed_experts]
@@ -234,6 +260,11 @@ def _mesh(
     stage = tp * cp * dp
     fold = stage % (experts[0] * experts[1]) == 0
     ep, etp = experts[0][fold], experts[1][fold]
+    # Experts on one rank are reached in one way; plain exchanges stand for it.
+    ways = _ways(space)
+    each = np.where(ep > 1, len(ways), 1)
+    way = np.concatenate([ways if spread else ways[:1] * 0 for spread in (ep > 1).tolist()] or [ways[:0]])
+    ep, etp = np.repeat(ep, each), np.repeat(etp, each)
     level, batch, overlap, fold_index = (
         axis.ravel()
         for axis in np.meshgrid(
@@ -255,4 +286,5 @@ def _mesh(
         "dp": full(dp),
         "mbs": batch,
         "m": local_batch // batch,
+        "way": way[fold_index],
     }

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
+from meshwright.search.axes import SEARCHED_WAYS
 from meshwright.search.grid import divisors
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow, default_schedule
@@ -70,6 +71,8 @@ def with_data_degree(row: PlanRow, devices: int) -> PlanRow:
         changed = replace(changed, vpp=1)
     if changed.tp == 1:
         changed = replace(changed, tp_overlap="bulk", sp=True)
+    if changed.ep == 1:
+        changed = replace(changed, dispatcher="alltoall", ep_overlap="none")
     default = changed.schedule in (default_schedule(1), default_schedule(2))
     return replace(changed, schedule=default_schedule(changed.vpp)) if default else changed
 
@@ -83,7 +86,7 @@ def describe(before: PlanRow, after: PlanRow) -> str:
             numbers = new.removeprefix(name).isdigit()
             old, new = (old.removeprefix(name), new.removeprefix(name)) if numbers else (old, new)
             parts.append(f"{name} {old} -> {new}" if numbers else f"{old} -> {new}")
-    for name in ("tp_overlap", "sp", "schedule", "dp_overlap"):
+    for name in ("tp_overlap", "sp", "dispatcher", "ep_overlap", "schedule", "dp_overlap"):
         if getattr(before, name) != getattr(after, name):
             follows = all(row.schedule == default_schedule(row.vpp) for row in (before, after))
             if name != "schedule" or not follows:
@@ -100,6 +103,10 @@ def _switch(name: str, row: PlanRow) -> str:
         return "with sequence parallelism" if row.sp else "nosp"
     if name == "schedule":
         return f"schedule {row.schedule}"
+    if name == "dispatcher":
+        return f"{row.dispatcher} dispatcher"
+    if name == "ep_overlap":
+        return "exchanges exposed" if row.ep_overlap == "none" else f"exchanges hidden: {row.ep_overlap}"
     return "overlap data-parallel traffic" if row.dp_overlap else "nodpov"
 
 
@@ -123,6 +130,11 @@ def _variants(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[tuple[st
         yield "mbs", replace(row, mbs=mbs)
     yield from _chunk_variants(row, model)
     yield from _memory_variants(row, model)
+    if row.ep > 1:
+        for dispatcher in SEARCHED_WAYS[0]:
+            yield "dispatcher", replace(row, dispatcher=dispatcher)
+        for overlap in SEARCHED_WAYS[1]:
+            yield "ep_overlap", replace(row, ep_overlap=overlap)
     if row.tp > 1:
         yield "tp_overlap", replace(row, tp_overlap="bulk" if row.tp_overlap == "ring" else "ring")
     if row.schedule != default_schedule(row.vpp):

@@ -15,6 +15,7 @@ from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
 from meshwright.schedules import Schedule
 from meshwright.search.away import offload_spaces
+from meshwright.search.axes import WAYS
 from meshwright.search.bound import row_bounds
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid, build_grid
@@ -81,6 +82,8 @@ def leanest(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: S
             pp=int(grid.pp[index]),
             ep=int(grid.ep[index]),
             etp=int(grid.etp[index]),
+            dispatcher=WAYS[int(grid.way[index])][0],
+            ep_overlap=WAYS[int(grid.way[index])][1],
             dp=int(grid.dp[index]),
             mbs=int(grid.mbs[index]),
             gbs=workload.global_batch,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,9 +14,10 @@ from meshwright.estimate.hardware import Hardware, hardware_of
 from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.price import estimate_plan
+from meshwright.search.axes import WAYS
 from meshwright.search.bound import row_bounds
 from meshwright.search.geometry import ShapeFactory
-from meshwright.search.grid import Grid, build_grid
+from meshwright.search.grid import Grid, build_grid, only_way
 from meshwright.search.search import search
 from meshwright.search.shardings import Sharding, shardings_for
 from meshwright.search.space import Space
@@ -53,6 +54,15 @@ class PlanSpace(TableSpace):
     cluster: ClusterSpec
     workload: Workload
     space: Space = field(default_factory=Space)
+
+    def __post_init__(self) -> None:
+        overlaps, dispatchers = (self.space.pinned(axis) or () for axis in ("ep_overlap", "dispatcher"))
+        if overlaps and "none" not in overlaps:
+            what, why = f"ep_overlap={overlaps[0]} in a study", "tuners try plans whose exchanges are exposed"
+            problem = Problem(what=what, why=why, fix="drop it, or use plan", field="ep_overlap")
+            raise UnsupportedError(problem, code="MW406")
+        fixed = {"dispatcher": dispatchers[:1] or WAYS[0][:1], "ep_overlap": ("none",)}
+        object.__setattr__(self, "space", replace(self.space, pins=tuple((dict(self.space.pins) | fixed).items())))
 
     @property
     def name(self) -> str:
@@ -156,6 +166,7 @@ class PlanSpace(TableSpace):
             vpp=vpp,
             ep=number["ep"],
             etp=number["etp"],
+            dispatcher=WAYS[only_way(self.space)][0] if number["ep"] > 1 else WAYS[0][0],
             dp=self.cluster.devices // (tp * cp * pp),
             sharding=sharding,
             shard_group=number["hsdp_ranks"] * cp if sharding == "hsdp" else 0,
@@ -195,6 +206,7 @@ class PlanSpace(TableSpace):
             "overlap": OVERLAPS.index(row.tp_overlap),
             "m": row.micro_batches,
         }
+        values["way"] = WAYS.index((row.dispatcher, row.ep_overlap))
         grid = Grid(
             **{name: np.array([value], dtype=np.int64) for name, value in values.items()},
             context=np.array([[level.get(kind, 1) for kind in CONTEXTS]], dtype=np.int64),

@@ -21,7 +21,8 @@ from meshwright.estimate.memory import WorkerLoad, worker_bytes
 from meshwright.estimate.pipeline import Placed, boundary_columns, data_groups, sync_layers
 from meshwright.estimate.states import EXTRA_BYTES, shared_update_s
 from meshwright.estimate.sync import DataNetwork, StepCompute, step_sync
-from meshwright.search.grid import COLUMNS, Grid, context_levels, divisors, grid_degrees
+from meshwright.search.axes import WAYS
+from meshwright.search.grid import COLUMNS, Grid, context_levels, divisors, grid_degrees, only_way
 from meshwright.search.shardings import PLAIN_SHARDINGS, Sharding, ShardingTable
 from meshwright.search.space import Space
 from meshwright.shapes import Bool, Float, Int
@@ -104,6 +105,8 @@ class StageOptions:
             cp=grid.levels(row),
             ep=int(grid.ep[row]),
             etp=int(grid.etp[row]),
+            dispatcher=WAYS[int(grid.way[row])][0],
+            ep_overlap=WAYS[int(grid.way[row])][1],
             dp=int(grid.dp[row]),
             sharding=choice.name,
             shard_group=choice.shard * int(grid.cp[row]) if choice.name == "hsdp" else 0,
@@ -224,6 +227,7 @@ def _grid(
         dp=dp,
         mbs=wave // dp,
         m=np.maximum(workload.global_batch // wave, 1),
+        way=np.where(ep > 1, only_way(space), 0),
     )
     legal = np.ones(grid.rows, dtype=bool)
     degrees = grid_degrees(grid)

@@ -86,7 +86,7 @@ def _profile(part: ModelSlice, island: Island, workload: Workload) -> dict[str, 
     grid = Grid(
         tp=one, overlap=zero, context=np.ones((1, len(CONTEXTS)), dtype=np.int64),
         ep=one, etp=one, pp=one, dp=one, mbs=one,
-        m=one * workload.global_batch,
+        m=one * workload.global_batch, way=zero,
     )  # fmt: skip
     single = replace(workload, global_batch=1)
     layer, _ = part.layers[0]
