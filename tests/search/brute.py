@@ -14,6 +14,9 @@ from meshwright.search.geometry import most_chunks
 from meshwright.specs import ModelSpec, PlanRow, Workload
 from tests.search.spaces import SmallSpace
 
+WAYS = (("alltoall", "none"), ("deduplicated", "none"), ("deduplicated", "paired-wgrad"))
+"""How tokens reach experts on other ranks, and what runs beside."""
+
 
 def divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
@@ -56,10 +59,10 @@ def all_rows(model: ModelSpec, workload: Workload, devices: int, schedules: tupl
         dp, rest = divmod(devices, tp * cp * pp)
         if rest or dp == 0 or pp > model.num_layers or workload.global_batch % dp:
             continue
-        for mbs, levels, ep, etp, overlap in itertools.product(
+        for mbs, levels, (spread, way), etp, overlap in itertools.product(
             divisors(workload.global_batch // dp),
             context_levels(cp),
-            eps,
+            [(ep, way) for ep in eps for way in (WAYS if ep > 1 else WAYS[:1])],
             etps,
             ("bulk", "ring") if tp > 1 else ("bulk",),
         ):
@@ -75,8 +78,10 @@ def all_rows(model: ModelSpec, workload: Workload, devices: int, schedules: tupl
                     "cp": levels,
                     "pp": pp,
                     "vpp": vpp,
-                    "ep": ep,
+                    "ep": spread,
                     "etp": etp,
+                    "dispatcher": way[0],
+                    "ep_overlap": way[1],
                     "dp": dp,
                     "mbs": mbs,
                     "gbs": workload.global_batch,
@@ -84,7 +89,8 @@ def all_rows(model: ModelSpec, workload: Workload, devices: int, schedules: tupl
                     "tp_overlap": overlap,
                 }
                 # Some schedules demand that everything is recomputed; asked again below, of each row.
-                if row_problems(PlanRow(**degrees, recompute="full"), model, workload.seq_len, devices):
+                asked = PlanRow(**degrees | {"ep_overlap": "none"}, recompute="full")
+                if row_problems(asked, model, workload.seq_len, devices):
                     continue
                 for (sharding, group), (recompute, layers) in itertools.product(
                     shardings(dp, cp), recomputes(layout, pp, vpp)

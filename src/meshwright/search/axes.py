@@ -49,7 +49,8 @@ SEARCHED_WAYS: tuple[tuple[Dispatcher, ...], tuple[ExpertOverlap, ...]] = (
     ("alltoall", "deduplicated"),
     ("none", "paired-wgrad"),
 )
-"""Those that a search goes through unless others are named."""
+"""Those that a search goes through unless others are named, but for pairs with a plain exchange: of two dispatchers
+the one that sends less hides more."""
 _EXPERT_TOKENS = {stated: token for token, stated in EXPERT_TOKENS.items()}
 
 
@@ -77,7 +78,7 @@ AXES: dict[str, Axis] = {
         ),
         Axis(
             name="ep_overlap",
-            default="none, and paired-wgrad where chunks or micro-batches of one worker alternate; others where named",
+            default="none; paired-wgrad with deduplicated where chunks or micro-batches of a worker alternate",
             words=lambda: EXPERT_OVERLAPS,
             neutral="none",
             token=lambda word: _EXPERT_TOKENS.get(("ep_overlap", word), ""),

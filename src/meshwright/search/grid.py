@@ -219,7 +219,12 @@ def _ways(space: Space) -> Ints:
         space.pinned(axis) or searched
         for axis, searched in zip(("dispatcher", "ep_overlap"), SEARCHED_WAYS, strict=True)
     ]
-    found = [number for number, (how, beside) in enumerate(WAYS) if how in wanted[0] and beside in wanted[1]]
+    free = space.pinned("dispatcher") is None and space.pinned("ep_overlap") is None
+    found = [
+        number
+        for number, (how, beside) in enumerate(WAYS)
+        if how in wanted[0] and beside in wanted[1] and not (free and beside != "none" and how == "alltoall")
+    ]
     return np.array(found, dtype=np.int64)
 
 
