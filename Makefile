@@ -51,7 +51,7 @@ format: $(LINT)  ## put the code in its format and mend what can be mended
 bench: $(CORE)  ## the speed table, written to docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
-accuracy: $(CORE)  ## predictions against public measurements, written to docs
+accuracy: $(TEST)  ## predictions against public measurements, written to docs
 	$(BIN)/python -m benchmarks.accuracy
 
 schedules: $(CORE)  ## the page of pipeline schedules, written to docs

@@ -21,6 +21,7 @@ from benchmarks.accuracy_goals import goals_text
 from benchmarks.accuracy_reasons import FINE_EXPERT, number, why_off
 from benchmarks.accuracy_scale import Row, coverage_text, scale_text
 from benchmarks.accuracy_tuning import ADAPTERS, tuning_rows
+from benchmarks.kernels import kernels_section
 from benchmarks.scatter_svg import Dot, scatter_svg
 from meshwright.app.validate import Prediction, compare, predict
 from meshwright.formats.measured import REQUIRED, campaign, read_rows
@@ -280,8 +281,8 @@ def _verdicts(memory: Part | None) -> tuple[Counter[str], Counter[str]]:
     return ran, died
 
 
-def page(parts: list[Part]) -> str:
-    """The page of the documentation."""
+def page(parts: list[Part], kernels: str = "") -> str:
+    """The page of the documentation, with a section on kernels."""
     metrics = {name: FILES[name][0] for name in (part.name for part in parts)}
     summary = markdown_table(
         ("file", "metric", *HEADINGS[1:]),
@@ -314,6 +315,7 @@ the year, some of which were added after looking at outliers.
 
 {bodies}
 
+{kernels}
 ## What is assumed where a source is silent
 
 * Micro-batch: 1 in a pipeline or with experts; else the largest of 4, 2 and 1 that divides the batch and fits.
@@ -359,7 +361,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"no measured runs found: give --measured DIR or set {VARIABLE} to a folder with {', '.join(FILES)}")
         return 2
     parts = read_parts(folder)
-    text = page(parts)
+    text = page(parts, kernels_section(folder))
     print(text)
     broken = [found for part in parts for found in part.predictions if found.why_not.startswith("internal: ")]
     for found in broken:
