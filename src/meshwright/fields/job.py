@@ -30,7 +30,7 @@ TOKENS_PER_DEVICE = 65_536
 NAME = Kind(metavar="NAME")
 POSITIVE = Number(metavar="USD")
 
-MODEL_HELP = "A name of `models list`, a config.json or a folder with one, - for stdin."
+MODEL_HELP = "A name of `models list`, a config.json, a folder with one, a .gguf file, - for stdin."
 PLAN_HELP = "One line such as tp8.pp4.mbs1.z1.rc-sel, or a plan file."
 PLAN_FILE_HELP = "A plan file; plans.json#2 is the second plan of a plan set."
 MONEY_AND_POWER = ("prices", "power", "pue", "carbon_intensity")

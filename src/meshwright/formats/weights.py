@@ -13,7 +13,8 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+
+from meshwright.formats.gguf import gguf_header
 
 __all__ = ["Counted", "count_beside", "count_gguf", "count_safetensors"]
 
@@ -24,8 +25,6 @@ PACKED = frozenset({"U8", "I8", "I32", "U32", "F4", "F8_E8M0"})
 """Formats of safetensors that hold several weights in an element, or scales."""
 NOT_WEIGHTS = re.compile(r"rope_(freqs|factors_(long|short))\.weight|.*(_scale|_scale_inv|\.inv_freq|correction_bias)")
 _SHARD = re.compile(r"(?P<stem>.+)-\d{5}-of-\d{5}\.gguf")
-_FIXED = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-"""Bytes of GGUF values by type; 8 is text, 9 a list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,18 +97,8 @@ def count_gguf(paths: Iterable[Path]) -> Counted:
     total, files = 0, list(paths)
     for path in files:
         with path.open("rb") as file:
-            magic, version, tensors, values = struct.unpack("<4sIQQ", file.read(24))
-            if magic != b"GGUF" or version not in (2, 3):
-                raise ValueError(f"{path} is not GGUF 2 or 3")
-            for _ in range(values):
-                _text(file)
-                _skip(file, *struct.unpack("<I", file.read(4)))
-            for _ in range(tensors):
-                name = _text(file)
-                (rank,) = struct.unpack("<I", file.read(4))
-                shape = struct.unpack(f"<{rank}Q", file.read(8 * rank))
-                file.read(12)  # its type and where it lies
-                total += 0 if NOT_WEIGHTS.fullmatch(name) else _product(shape)
+            _, tensors = gguf_header(file)
+        total += sum(_product(shape) for name, shape in tensors.items() if not NOT_WEIGHTS.fullmatch(name))
     return Counted(parameters=total, where=files[0].name)
 
 
@@ -118,28 +107,6 @@ def _product(shape: Iterable[int]) -> int:
     for size in shape:
         total *= int(size)
     return total
-
-
-def _text(file: IO[bytes]) -> str:
-    (length,) = struct.unpack("<Q", file.read(8))
-    if length > MAX_HEADER:
-        raise ValueError("a text is too long")
-    return file.read(length).decode("utf-8", "replace")
-
-
-def _skip(file: IO[bytes], kind: int) -> None:
-    """Pass over one value."""
-    if kind == 8:
-        _text(file)
-    elif kind == 9:
-        inner, length = struct.unpack("<IQ", file.read(12))
-        if inner in _FIXED:
-            file.seek(_FIXED[inner] * length, os.SEEK_CUR)
-        else:
-            for _ in range(length):
-                _skip(file, inner)
-    else:
-        file.seek(_FIXED[kind], os.SEEK_CUR)
 
 
 def _shards_of(index: Path) -> int:

@@ -25,6 +25,8 @@ __all__ = ["LIBRARY_VARIABLE", "add_model_file", "library_models", "model_aliase
 LIBRARY_VARIABLE = "MESHWRIGHT_LIBRARY"
 """Environment variable naming the folder of the user's own devices and models."""
 
+WEIGHTS = (".gguf", ".safetensors")
+"""Files of weights, whose model a config beside them or their header tells."""
 MAX_BYTES = 64 * 2**20
 COUNT_TOLERANCE = 1e-3
 """How far the parameters of weights may be from those of their config."""
@@ -229,7 +231,7 @@ def _looks_like_path(text: str) -> bool:
     return (
         text.startswith(("/", "./", "../", "~", ".\\", "..\\"))
         or text in {".", ".."}
-        or text.lower().endswith(".json")
+        or text.lower().endswith((".json", *WEIGHTS))
         or text.count("/") > 1
         or (os.sep != "/" and (os.sep in text or ":" in text))
     )
@@ -238,7 +240,9 @@ def _looks_like_path(text: str) -> bool:
 def _stem(path: str) -> str:
     """What to call the model of this file or folder."""
     whole = Path(os.path.abspath(path))
-    named = whole.parent.name if whole.name == "config.json" else whole.name.removesuffix(".json")
+    named = whole.parent.name if whole.name == "config.json" else whole.name
+    for ending in (".json", *WEIGHTS):
+        named = named.removesuffix(ending)
     return named or "model"
 
 
@@ -250,7 +254,8 @@ def _from_path(path: str, *, name: str | None = None) -> ModelSpec:
 def _checked(model: ModelSpec, content: object, path: str) -> ModelSpec:
     """The model, with a note where weights beside its config.json hold another number of parameters."""
     inside = os.path.isdir(path)
-    if not isinstance(content, dict) or not (inside or os.path.basename(path) == "config.json"):
+    whole = os.path.basename(path) == "config.json" or path.lower().endswith(WEIGHTS)
+    if not isinstance(content, dict) or not (inside or whole):
         return model
     from meshwright.formats.weights import count_beside
 
@@ -295,6 +300,8 @@ def _from_file(path: str) -> object:
             "pass that folder, or the file itself",
         )
     path = inside if os.path.isdir(path) else path
+    if path.lower().endswith(WEIGHTS) and os.path.isfile(path):
+        return _from_weights(path)
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1) if os.fstat(file.fileno()).st_size <= MAX_BYTES else None
@@ -309,6 +316,22 @@ def _from_file(path: str) -> object:
     if data is None:
         raise _too_large(path)
     return _parse(data, path)
+
+
+def _from_weights(path: str) -> object:
+    """The config beside weights, else what the header of GGUF says; that of safetensors says no heads."""
+    beside = os.path.join(os.path.dirname(path), "config.json")
+    if os.path.isfile(beside):
+        return _from_file(beside)
+    if path.lower().endswith(".gguf"):
+        from meshwright.formats.gguf import config_of_gguf
+
+        return config_of_gguf(path)
+    raise _input(
+        f"no config.json lies beside {path}",
+        "the header of safetensors names tensors and their shapes, not how many heads share them",
+        "put the model's config.json beside it, or pass it",
+    )
 
 
 def _from_stream(stream: IO[bytes] | IO[str] | None) -> object:
