@@ -130,20 +130,13 @@ def noisy_step(state: Any, batch: Any, gradients_of: Any = None) -> tuple[Any, j
     return (optax.apply_updates(layers, changes), optimizer, key, count + 1), value
 
 
-def added_gradients(layers: Any, batch: Any, key: jax.Array) -> Any:
-    """Of four micro-batches, added one after the other."""
-    parts = [jax.tree.map(lambda array: jnp.split(array, 4)[number], batch) for number in range(4)]  # noqa: B023
-    found = [jax.value_and_grad(dropout_loss)(layers, part, key) for part in parts]
-    return jax.tree.map(lambda *arrays: sum(arrays[1:], arrays[0]), *found)
-
-
 def test_random_keys_sums_and_derived_weights() -> None:
     drawn = np.random.RandomState(0)
     layers = [{"w": jnp.asarray(drawn.randn(8, 8) * 0.3, jnp.float32), "b": jnp.zeros(8)} for _ in range(4)]
     state = (layers, MOMENTUM.init(layers), jax.random.key(3), jnp.zeros((), jnp.int32))
     batch = tuple(jnp.asarray(drawn.randn(8, 8), jnp.float32) for _ in range(2))
     run = parallelize(noisy_step, method=PipeshardParallel(num_stages=2, num_micro_batches=4))
-    alone = jax.jit(partial(noisy_step, gradients_of=added_gradients))
+    alone = jax.jit(partial(noisy_step, gradients_of=jax.value_and_grad(dropout_loss)))
     there = here = state
     for _ in range(2):
         (there, value), (here, expected) = run(there, batch), alone(here, batch)

@@ -14,7 +14,8 @@ from jax.extend import core
 from meshwright.compiler.inline import flat_jaxpr
 from meshwright.compiler.loss_reduction import is_mean
 from meshwright.compiler.marking import gradient_p, marked_forward
-from meshwright.compiler.trace import TracedStep, flat_loss, flattened
+from meshwright.compiler.trace import flat_loss, flattened
+from meshwright.compiler.traced_step import TracedStep
 from meshwright.errors import InputError, Problem
 
 

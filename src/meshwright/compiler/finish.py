@@ -10,7 +10,7 @@ import numpy as np
 from meshwright.compiler.lists import ListBuilder
 from meshwright.compiler.ranks.layout import Layout
 from meshwright.compiler.stage_programs import StageJaxprs
-from meshwright.compiler.trace import TracedStep
+from meshwright.compiler.traced_step import TracedStep
 from meshwright.shapes import Int
 
 
@@ -76,21 +76,26 @@ class Finish:
     def _sum_gradients(self, owner: int, numbers: Sequence[int], homes: Mapping[int, list[tuple[int, int]]]) -> None:
         """One executable for all gradients of a mesh."""
         layout = self.layouts[owner]
+        added: list[int] = []
         counts, reads, writes = [], [], []
         for number in numbers:
             operand, var = self.step.wrt[number], self.step.gradients[number]
             keys = [("sum", k, operand) if mesh == owner else ("far", mesh, k, operand) for mesh, k in homes[operand]]
+            if self.parts == 1 and len(keys) == 1 and layout.sum_is_gradient:
+                self.out.ids[owner, ("value", var)] = self.out.at(owner, keys[0])
+                continue
+            added.append(number)
             reads += [self.out.at(owner, key) for key in keys]
             counts.append(len(keys))
             writes.append(self.out.new(owner, ("value", var), var.aval, layout.gradient(operand).spec))
+        if not added:
+            return
         name = f"gradients{owner}"
-        self.out.executables[name] = layout.totals(numbers, counts, self.parts)
+        self.out.executables[name] = layout.totals(added, counts, self.parts)
         self.out.run(owner, name, name, reads, writes)
 
     def results(self, copies: Int[np.ndarray, "chains stages"], chain_of: Sequence[int]) -> None:
         """Put together what the loss returned for each micro-batch.
-
-        Numbers are averaged (summed with a sum loss), counts summed, arrays of samples joined.
 
         Args:
             copies: mesh of each stage, chain after chain.
@@ -109,7 +114,7 @@ class Finish:
                         self.out.send(mesh, home, name, given)
                         held = self.layouts[home].result(place)
                         self.out.receive(home, mesh, name, [(key, held.aval, held.spec) for key in given])
-                program = self.layouts[home].together(place, len(keys), self.parts)
+                program = self.layouts[home].together(place, len(keys))
                 self.out.executables[name] = program
                 reads = [self.out.at(home, key) for key in keys]
                 self.out.run(home, name, name, reads, [self.out.new(home, ("value", var), program.out_avals[0])])

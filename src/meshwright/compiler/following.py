@@ -16,7 +16,8 @@ from meshwright.compiler.cut import Body, CutStage, body_of, cut
 from meshwright.compiler.instructions import Op, StepProgram
 from meshwright.compiler.layers import crossing_bytes
 from meshwright.compiler.shardings import Role
-from meshwright.compiler.trace import TracedStep, batch_places
+from meshwright.compiler.trace import batch_places
+from meshwright.compiler.traced_step import TracedStep
 from meshwright.errors import InputError, Problem
 
 

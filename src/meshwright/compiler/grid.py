@@ -24,7 +24,7 @@ from jax.extend import core
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from meshwright.compiler.shardings import DataSharding, Role
-from meshwright.compiler.trace import TracedStep
+from meshwright.compiler.traced_step import TracedStep
 from meshwright.errors import InputError, Problem
 
 Axes = tuple[str, ...]

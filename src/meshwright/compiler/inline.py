@@ -8,6 +8,8 @@ from typing import Any
 import jax
 from jax.extend import core
 
+from meshwright.compiler.source_line import line_of
+
 CALLS = ("jit", "pjit", "closed_call", "core_call")
 """Primitives that only group equations. Derivative rules, checkpoints and loops are kept whole: they mean something."""
 
@@ -41,7 +43,9 @@ def opened(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
     )  # fmt: skip
 
 
-def _opened_body(jaxpr: core.Jaxpr, names: dict[core.Var, Any], constants: dict[core.Var, Any]) -> list[core.JaxprEqn]:
+def _opened_body(
+    jaxpr: core.Jaxpr, names: dict[core.Var, Any], constants: dict[core.Var, Any], caller: core.JaxprEqn | None = None
+) -> list[core.JaxprEqn]:
     """Equations of a body with the bodies of its calls in their place.
 
     Args:
@@ -49,13 +53,17 @@ def _opened_body(jaxpr: core.Jaxpr, names: dict[core.Var, Any], constants: dict[
         names: what its variables are called outside; grows. Every result gets a name of its own, as one body may be
             called many times.
         constants: of opened calls; grows.
+        caller: the call that the body is of; None for the whole program.
     """
     eqns: list[core.JaxprEqn] = []
     for eqn in jaxpr.eqns:
         invars = [_named(atom, names) for atom in eqn.invars]
         if eqn.primitive.name not in CALLS:
             names.update((var, core.Var(var.aval)) for var in eqn.outvars if not is_dropped(var))
-            eqns.append(eqn.replace(invars=invars, outvars=[names.get(var, var) for var in eqn.outvars]))
+            # What JAX's own functions call stands for the line that calls them.
+            source = eqn.source_info if caller is None or line_of(eqn) else caller.source_info
+            outvars = [names.get(var, var) for var in eqn.outvars]
+            eqns.append(eqn.replace(invars=invars, outvars=outvars, source_info=source))
             continue
         held = eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
         inner, consts = (held.jaxpr, held.consts) if isinstance(held, core.ClosedJaxpr) else (held, ())
@@ -63,7 +71,8 @@ def _opened_body(jaxpr: core.Jaxpr, names: dict[core.Var, Any], constants: dict[
         for var, value in zip(inner.constvars, consts, strict=True):
             inside[var] = core.Var(var.aval)
             constants[inside[var]] = value
-        eqns += _opened_body(inner, inside, constants)
+        call = eqn if caller is None or line_of(eqn) else caller
+        eqns += _opened_body(inner, inside, constants, call)
         names.update((var, _named(atom, inside)) for var, atom in zip(eqn.outvars, inner.outvars, strict=True))
     return eqns
 

@@ -14,7 +14,7 @@ from meshwright.compiler.ranks.layout import Layout
 from meshwright.compiler.shardings import MeshSharding
 from meshwright.compiler.stage_programs import StageJaxprs
 from meshwright.compiler.stage_tasks import StageTasks, in_rounds
-from meshwright.compiler.trace import TracedStep
+from meshwright.compiler.traced_step import TracedStep
 from meshwright.compiler.updating import Updating
 from meshwright.compiler.versions import VersionedUpdates
 from meshwright.errors import InputError, Problem
@@ -31,6 +31,14 @@ class TaskOrder:
     table: ScheduleTable
     inexact: str = ""
     """How it differs from one update with the gradient of the batch; empty if it does not."""
+
+    @property
+    def updates(self) -> int:
+        """Updates of the weights in one step."""
+        table = self.table
+        if table.version is None:
+            return 1
+        return max(1, int((table.kind == Kind.OPT).sum()) // table.placement.stages)
 
 
 def task_order(name: str, workers: int, micro_batches: int, chunks: int, updates: int | None = None) -> TaskOrder:
@@ -136,10 +144,10 @@ def _with_versions(
     table: ScheduleTable, tasks: StageTasks, finish: Finish, shardings: Sequence[MeshSharding], devices: Sequence[int]
 ) -> list[StepResult]:
     """Tasks in which micro-batches run on weights of several versions, and updates where the table has them."""
-    updates = max(1, int((table.kind == Kind.OPT).sum()) // table.placement.stages)
+    step = tasks.step
     versioned = VersionedUpdates(
-        tasks.step, tasks.programs, tasks.copies[0].tolist(), tasks.out, tasks.operands, shardings, devices,
-        tasks.step.micro_batches // updates,
+        step, tasks.programs, tasks.copies[0].tolist(), tasks.out, tasks.operands, shardings, devices,
+        step.micro_batches // step.updates,
     )  # fmt: skip
     for task in in_rounds(table):
         if table.kind[task] == Kind.OPT:

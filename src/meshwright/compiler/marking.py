@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from functools import partial, wraps
 from typing import Any
 
@@ -42,34 +41,6 @@ boundary_p.def_abstract_eval(lambda value: value)
 mlir.register_lowering(boundary_p, mlir.lower_fun(lambda value: value, multiple_results=False))
 batching.defvectorized(boundary_p)
 ad.deflinear2(boundary_p, lambda cotangent, _: [cotangent])
-
-
-_READING_LOSS: ContextVar[bool] = ContextVar("reading_loss", default=False)
-
-
-class _LossReadError(Exception):
-    """Ends a trace at the mark, with the loss and the positions of its differentiated operands."""
-
-
-def read_loss(fun: Callable[..., Any], shapes: Sequence[Any]) -> tuple[core.ClosedJaxpr, tuple[int, ...]] | None:
-    """The first loss that a step marks, and its differentiated operands; the step is traced no further.
-
-    Args:
-        fun: of flat arguments.
-        shapes: of the arguments.
-
-    Returns:
-        The loss as a program of its constants and arguments; None where nothing is marked.
-    """
-    token = _READING_LOSS.set(True)
-    try:
-        jax.make_jaxpr(fun)(*shapes)
-    except _LossReadError as read:
-        jaxpr, wrt = read.args
-        return core.ClosedJaxpr(jaxpr, ()), wrt
-    finally:
-        _READING_LOSS.reset(token)
-    return None
 
 
 def value_and_grad(
@@ -137,8 +108,6 @@ def bind_gradient(loss: core.ClosedJaxpr, flat: Sequence[Any], wrt: Sequence[int
               if at and isinstance(atom, core.Var) and atom in jaxpr.invars}  # fmt: skip
     kept = [at for at in range(len(jaxpr.outvars)) if at not in handed]
     jaxpr = jaxpr.replace(outvars=[jaxpr.outvars[at] for at in kept], debug_info=jaxpr.debug_info.with_unknown_names())
-    if _READING_LOSS.get():
-        raise _LossReadError(jaxpr, places)
     made = gradient_p.bind(*given, loss=jaxpr, consts=len(loss.consts), wrt=places)
     results = handed | dict(zip(kept, made[: len(kept)], strict=True))
     return [results[at] for at in range(len(results))], list(made[len(kept) :])

@@ -14,7 +14,7 @@ from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.islands import Islands
 from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.compiler.stages.search import StageSpace
-from meshwright.compiler.trace import TracedStep
+from meshwright.compiler.traced_step import TracedStep
 from meshwright.errors import InputError, Problem
 
 

@@ -11,9 +11,11 @@ from jax.extend import core
 
 from meshwright.compiler.inline import free_variables, piece
 from meshwright.compiler.instructions import Feed
+from meshwright.compiler.joins import Join, total_p
 from meshwright.compiler.lists import ListBuilder
 from meshwright.compiler.shardings import MeshSharding, Role
-from meshwright.compiler.trace import NotStaged, TracedStep
+from meshwright.compiler.traced_step import TracedStep
+from meshwright.compiler.unplaced import NotStaged
 from meshwright.errors import Problem
 
 _UPDATE_READS_BATCH = Problem(
@@ -41,7 +43,9 @@ class Operands:
         self.step, self.out, self.shardings, self.devices = step, lists, shardings, devices
         self.feeds: list[Feed] = []
         self.place_of = {var: place for place, var in enumerate(step.jaxpr.invars)}
-        self.made_before = {var: eqn for eqn in step.before for var in eqn.outvars}
+        self.totals = {eqn.outvars[0]: eqn for eqn in step.before if eqn.primitive is total_p}
+        """Values of the whole batch that are known before any loss is."""
+        self.made_before = {var: eqn for eqn in step.before for var in eqn.outvars if eqn.primitive is not total_p}
         self.version = 0
         """Updates that the state has seen which is read next."""
         self.renewed: set[tuple[int, int]] = set()
@@ -86,8 +90,12 @@ class Operands:
         Raises:
             InputError: the update reads the batch.
         """
+        if atom is self.step.number and unit is not None:
+            return self._number(mesh, unit)
         if isinstance(atom, core.Literal) or atom in self.step.jaxpr.constvars:
             return self._constant(mesh, atom)
+        if atom in self.totals:
+            return self._total(mesh, self.totals[atom], unit, role)
         if atom in self.place_of:
             place = self.place_of[atom]
             if self.version and (mesh, place) in self.renewed:
@@ -106,6 +114,30 @@ class Operands:
             return self.out.at(mesh, key)
         return self._prepared(mesh, atom, unit, role)
 
+    def _number(self, mesh: int, unit: int) -> int:
+        """The number of a micro-batch among those of an update."""
+        number = unit % (self.step.micro_batches // self.step.updates)
+        key = ("number", number)
+        if (mesh, key) not in self.out.ids:
+            name = f"number{number}"
+            self.out.executables[name] = jax.make_jaxpr(lambda: [jnp.asarray(number, jnp.int32)])()
+            self.out.run(mesh, name, name, [], [self.out.new(mesh, key, jax.ShapeDtypeStruct((), jnp.int32))])
+        return self.out.at(mesh, key)
+
+    def _total(self, mesh: int, eqn: core.JaxprEqn, unit: int | None, role: Role) -> int:
+        """A value of the whole batch, or of the part of it that an update is made with."""
+        each = self.step.micro_batches // self.step.updates
+        first = 0 if unit is None else unit - unit % each
+        key = ("total", eqn.outvars[0], first)
+        if (mesh, key) not in self.out.ids:
+            reads = [self.value(mesh, eqn.invars[0], one, role) for one in range(first, first + each)]
+            name = f"total{list(self.totals).index(eqn.outvars[0])}"
+            join = Join(eqn.params["how"])
+            shape = jax.ShapeDtypeStruct(eqn.outvars[0].aval.shape, eqn.outvars[0].aval.dtype)
+            self.out.executables.setdefault(name, jax.make_jaxpr(lambda *given: [join(given)])(*[shape] * each))
+            self.out.run(mesh, name, name, reads, [self.out.new(mesh, key, shape)])
+        return self.out.at(mesh, key)
+
     def _constant(self, mesh: int, atom: Any) -> int:
         key = ("constant", id(atom) if isinstance(atom, core.Literal) else atom)
         if (mesh, key) not in self.out.ids:
@@ -122,7 +154,8 @@ class Operands:
         """A value that equations before the mark make, once or for each micro-batch."""
         eqns = ancestors(var, self.made_before, self.step.before)
         inputs = free_variables(eqns)
-        of_batch = any(self.place_of.get(one) in self.step.batch for one in inputs)
+        of_batch = any(self.place_of.get(one) in self.step.batch or one is self.step.number or one in self.totals
+                       for one in inputs)  # fmt: skip
         newer = any((mesh, self.place_of.get(one)) in self.renewed for one in inputs)
         key = ("before", var, unit if of_batch else None, self.version if newer else 0)
         if (mesh, key) not in self.out.ids:

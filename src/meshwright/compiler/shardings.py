@@ -11,7 +11,7 @@ import jax
 from jax.extend import core
 from jax.sharding import PartitionSpec
 
-from meshwright.compiler.trace import TracedStep
+from meshwright.compiler.traced_step import TracedStep
 
 
 class Role(Enum):

@@ -27,7 +27,7 @@ from meshwright.compiler.leading_axis import (
     tie_of,
     tree_in_parts,
 )
-from meshwright.compiler.trace import TracedStep, around_mark
+from meshwright.compiler.traced_step import TracedStep, around_mark
 
 Loops = Mapping[int, Bounds]
 """Partition of the rounds of a loop over layers, by the place of its equation in the loss."""

@@ -14,7 +14,7 @@ from meshwright.compiler.operands import Operands
 from meshwright.compiler.ranks.layout import Layout, PlacedValue
 from meshwright.compiler.shardings import Role
 from meshwright.compiler.stage_programs import SplitBackward, StageJaxprs, split_backward
-from meshwright.compiler.trace import TracedStep
+from meshwright.compiler.traced_step import TracedStep
 from meshwright.schedules.table import Kind, ScheduleTable
 from meshwright.shapes import Int
 

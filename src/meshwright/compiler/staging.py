@@ -11,7 +11,7 @@ from jax.extend import core
 from meshwright.compiler.cut import Body, CutStage, body_of, cut
 from meshwright.compiler.leading_axis import Bounds, Origin
 from meshwright.compiler.stacks import PartedLoss, by_layer, layer_loops, parted_loss, parted_step
-from meshwright.compiler.trace import TracedStep
+from meshwright.compiler.traced_step import TracedStep
 from meshwright.shapes import Int
 
 

@@ -3,57 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.cost import aval_bytes
-from meshwright.compiler.found_gradients import gradients_found
-from meshwright.compiler.inline import flat_jaxpr, opened
-from meshwright.compiler.leading_axis import Stacking
-from meshwright.compiler.loss_reduction import is_mean
-from meshwright.compiler.marking import gradient_p, read_loss
-from meshwright.compiler.reading import programs_of, traced_loss, tracing_errors
+from meshwright.compiler.inline import flat_jaxpr
+from meshwright.compiler.joins import How, Join
+from meshwright.compiler.marking import gradient_p
+from meshwright.compiler.micro_batches.said import as_said
+from meshwright.compiler.micro_batches.share import shared_out
+from meshwright.compiler.micro_batches.walk import NotSharedAtError
+from meshwright.compiler.reading import programs_of, traced_loss
+from meshwright.compiler.samples.placements import NotShared
 from meshwright.compiler.source_line import start_of
+from meshwright.compiler.traced_step import TracedStep, around_mark
 from meshwright.compiler.unplaced import NotStaged
 from meshwright.errors import InputError, Problem
-
-
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class TracedStep:
-    """One step on one micro-batch: flat inputs and outputs, the mark, and the equations around it."""
-
-    jaxpr: core.Jaxpr
-    consts: tuple[Any, ...]
-    """Values of `jaxpr.constvars`."""
-    loss: core.Jaxpr
-    """What is differentiated, its calls opened; its operands are `mark.invars`."""
-    wrt: tuple[int, ...]
-    """Operands of the loss that are differentiated."""
-    mark: core.JaxprEqn
-    before: tuple[core.JaxprEqn, ...]
-    """Equations that the operands of the loss need."""
-    after: tuple[core.JaxprEqn, ...]
-    """Equations that need results of the loss, and those for which nobody before the mark waits."""
-    batch: tuple[int, ...]
-    """Inputs that are split into micro-batches, on their first axis."""
-    micro_batches: int
-    in_tree: Any
-    out_tree: Any
-    mean: bool
-    """Whether the loss is a mean over the batch (else a sum)."""
-    stacking: Stacking | None = None
-    """Leaves of the user that are split here, as tuples in `in_tree` and `out_tree`."""
-    whole: TracedStep | None = None
-    """The step before anything was parted, where something is."""
-
-    @property
-    def gradients(self) -> list[core.Var]:
-        """Results of the mark that are gradients, one for each entry of `wrt`."""
-        return self.mark.outvars[len(self.loss.outvars) :]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -108,6 +78,7 @@ def trace_step(
     batch_argnums: Sequence[int] = (1,),
     micro_batches: int = 1,
     mean: bool | None = None,
+    updates: int = 1,
 ) -> TracedStep:
     """Read a training step.
 
@@ -116,39 +87,59 @@ def trace_step(
         arguments: arrays, or shapes of arrays (`jax.ShapeDtypeStruct`).
         batch_argnums: arguments whose arrays hold one sample per entry of their first axis.
         micro_batches: parts into which a batch is split.
-        mean: whether the loss is a mean over the batch; without it, found out from how it depends on the batch size.
+        mean: whether the loss is that of micro-batches averaged (else added), where it cannot be shared out so that
+            micro-batches compute what the whole batch does.
+        updates: of the state in one call, each with its part of the batch.
 
     Raises:
         NotStaged: it takes no gradient, several, or some in loops.
-        InputError: the batch cannot be divided, or the loss is neither a mean nor a
-            sum over the batch.
+        InputError: the batch cannot be divided, or micro-batches would compute something else than the whole batch.
     """
     given = flattened(fun, arguments, batch_argnums, micro_batches)
+    step = _traced(fun, given, updates)
+    if micro_batches == 1:
+        return replace(step, joins=(Join(How.SAME),) * len(step.loss.outvars))
+    try:
+        return _of_updates(shared_out(step, micro_batches // updates), micro_batches, updates)
+    except NotShared as why:
+        if mean is None:
+            raise InputError(_not_shared_problem(why)) from None
+    said = as_said(step, _traced(fun, given, micro_batches), mean)
+    return replace(said, micro_batches=micro_batches, updates=updates)
 
-    def traced_with(parts: int) -> core.ClosedJaxpr:
-        return _with_gradients_used(traced_loss(fun, given.flat, given.cut(parts)))
 
-    closed = traced_with(micro_batches)
+def _of_updates(step: TracedStep, micro_batches: int, updates: int) -> TracedStep:
+    """A step that is done several times in one call; the numbers it returns are averaged, counts are added."""
+    numbers = [jnp.issubdtype(atom.aval.dtype, jnp.inexact) for atom in step.loss.outvars]
+    joins = tuple(
+        replace(join, updates=updates) if join.how is How.ADDED and number else join
+        for join, number in zip(step.joins, numbers, strict=True)
+    )
+    return replace(step, micro_batches=micro_batches, updates=updates, joins=joins)
+
+
+def _traced(fun: Callable[..., Any], given: Flattened, parts: int) -> TracedStep:
+    """The step on one of so many parts of its batch."""
+    closed = _with_gradients_used(traced_loss(fun, given.flat, given.cut(parts)))
     mark = _mark_of(closed, fun)
     _check_weights(closed.jaxpr, mark, given.batch, fun)
-    loss = flat_loss(mark)
-    if mean is None:
-        mean = micro_batches == 1 or is_mean(loss, flat_loss(_mark_of(traced_with(1), fun)), micro_batches)
     before, after = around_mark(closed.jaxpr, mark)
     return TracedStep(
-        jaxpr=closed.jaxpr,
-        consts=tuple(closed.consts),
-        loss=loss.jaxpr,
-        wrt=tuple(mark.params["wrt"]),
-        mark=mark,
-        before=before,
-        after=after,
-        batch=given.batch,
-        micro_batches=micro_batches,
-        in_tree=given.in_tree,
+        jaxpr=closed.jaxpr, consts=tuple(closed.consts), loss=flat_loss(mark).jaxpr, wrt=tuple(mark.params["wrt"]),
+        mark=mark, before=before, after=after, batch=given.batch, micro_batches=1, in_tree=given.in_tree,
         out_tree=given.out_tree[0],
-        mean=mean,
-    )
+    )  # fmt: skip
+
+
+def _not_shared_problem(why: NotShared) -> Problem:
+    at = f": {why.line}" if isinstance(why, NotSharedAtError) else ""
+    return Problem(
+        what=f"micro-batches would not compute what the whole batch does: {why}{at}",
+        why="gradients of micro-batches are added, and what they add up to has to be the gradient of the batch",
+        fix='num_micro_batches=1; or, where the loss of each micro-batch by itself is meant, say what is done with'
+        ' them: loss="mean" or loss="sum"',
+        field="num_micro_batches",
+    )  # fmt: skip
 
 
 class LossReader:
@@ -162,12 +153,10 @@ class LossReader:
             arguments: arrays, or shapes of arrays.
             batch_argnums: arguments that are split on their first axis.
         """
-        leaves, self._in_tree = jax.tree.flatten(tuple(arguments))
-        self._shapes = [jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.result_type(leaf)) for leaf in leaves]
-        self._places = batch_places(arguments, batch_argnums)
+        self._given = flattened(fun, arguments, batch_argnums, 1)
         self._fun = fun
-        check_batch([self._shapes[place] for place in self._places], 1)
-        self.batch = min(self._shapes[place].shape[0] for place in self._places)
+        self._whole: TracedStep | None = None
+        self.batch = min((self._given.shapes[place].shape[0] for place in self._given.batch), default=1)
         """Samples."""
         self.parameter_copies = 2.0
         """Bytes kept for each byte of a parameter: itself, its gradient, and state; known once a loss was read."""
@@ -181,23 +170,21 @@ class LossReader:
         Raises:
             InputError: the batch cannot be divided, or no loss is marked.
         """
-        check_batch([self._shapes[place] for place in self._places], micro_batches)
-        cut = [batch_part(shape, micro_batches) if place in self._places else shape
-               for place, shape in enumerate(self._shapes)]  # fmt: skip
-        with tracing_errors(self._fun), gradients_found():
-            read = read_loss(lambda *given: self._fun(*jax.tree.unflatten(self._in_tree, given)), cut)
-        if read is None:
-            raise _marks_problem(self._fun, 0)
-        closed, wrt = opened(read[0]), read[1]
-        # Constants of the calls inside become operands, behind those that are there.
-        jaxpr = closed.jaxpr
-        jaxpr = jaxpr.replace(
-            constvars=[], invars=[*jaxpr.invars, *jaxpr.constvars], debug_info=jaxpr.debug_info.with_unknown_names()
-        )
-        parameters = sum(aval_bytes(jaxpr.invars[place].aval) for place in wrt)
-        held = sum(aval_bytes(shape) for place, shape in enumerate(self._shapes) if place not in self._places)
+        shapes, batch = self._given.shapes, self._given.batch
+        check_batch([shapes[place] for place in batch], micro_batches)
+        if self._whole is None:
+            self._whole = _traced(self._fun, self._given, 1)
+        step = self._whole
+        if micro_batches > 1:
+            try:
+                step = shared_out(step, micro_batches)
+            except NotShared:
+                # Whether the user has said what is done with losses of micro-batches is asked when the step is traced.
+                step = _traced(self._fun, self._given, micro_batches)
+        parameters = sum(aval_bytes(step.loss.invars[place].aval) for place in step.wrt)
+        held = sum(aval_bytes(shape) for place, shape in enumerate(shapes) if place not in batch)
         self.parameter_copies = (max(held, parameters) + parameters) / max(parameters, 1)
-        return jaxpr, wrt
+        return step.loss, step.wrt
 
 
 def batch_places(arguments: Sequence[Any], batch_argnums: Sequence[int]) -> tuple[int, ...]:
@@ -367,29 +354,3 @@ def flat_loss(mark: core.JaxprEqn) -> core.ClosedJaxpr:
         constants = flat.consts
         flat = flat_jaxpr(lambda *given: core.jaxpr_as_fun(core.ClosedJaxpr(flat.jaxpr, constants))(*given), shapes)
     return flat
-
-
-def around_mark(jaxpr: core.Jaxpr, mark: core.JaxprEqn) -> tuple[tuple[core.JaxprEqn, ...], tuple[core.JaxprEqn, ...]]:
-    """Equations that the mark waits for, and all others that some output needs.
-
-    Args:
-        jaxpr: of a step.
-        mark: its mark.
-    """
-    wanted = {atom for atom in mark.invars if isinstance(atom, core.Var)}
-    before, rest = [], []
-    for eqn in reversed(jaxpr.eqns):
-        if eqn is mark:
-            continue
-        if wanted & set(eqn.outvars):
-            wanted.update(atom for atom in eqn.invars if isinstance(atom, core.Var))
-            before.append(eqn)
-        else:
-            rest.append(eqn)
-    needed = {atom for atom in jaxpr.outvars if isinstance(atom, core.Var)}
-    after = []
-    for eqn in rest:
-        if needed & set(eqn.outvars):
-            needed.update(atom for atom in eqn.invars if isinstance(atom, core.Var))
-            after.append(eqn)
-    return tuple(reversed(before)), tuple(reversed(after))

@@ -18,7 +18,7 @@ from meshwright.compiler.ranks.layout import Layout, PlacedValue
 from meshwright.compiler.reductions import phases_of
 from meshwright.compiler.shardings import MeshSharding, Role
 from meshwright.compiler.stage_programs import StageJaxprs
-from meshwright.compiler.trace import TracedStep
+from meshwright.compiler.traced_step import TracedStep
 from meshwright.compiler.update import Update, spread_update
 from meshwright.shapes import Int
 

@@ -22,7 +22,7 @@ from meshwright.compiler.lists import ListBuilder
 from meshwright.compiler.operands import Operands, ancestors
 from meshwright.compiler.shardings import MeshSharding, Role, shape_of
 from meshwright.compiler.stage_programs import StageJaxprs
-from meshwright.compiler.trace import TracedStep
+from meshwright.compiler.traced_step import TracedStep
 from meshwright.compiler.updating import is_parameter, state_spec
 from meshwright.errors import InputError, Problem
 

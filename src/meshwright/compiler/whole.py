@@ -23,7 +23,8 @@ from meshwright.compiler.operands import Operands
 from meshwright.compiler.ranks.layout import PartitionedLayout
 from meshwright.compiler.reading import traced_loss
 from meshwright.compiler.shardings import MeshSharding
-from meshwright.compiler.trace import TracedStep, flattened
+from meshwright.compiler.trace import flattened
+from meshwright.compiler.traced_step import TracedStep
 from meshwright.compiler.updating import Updating
 from meshwright.shapes import Int
 

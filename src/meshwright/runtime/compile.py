@@ -31,7 +31,9 @@ from meshwright.compiler.stages.apply import planned_stages
 from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.compiler.stages.search import StageSpace, plan_step
 from meshwright.compiler.staging import staged
-from meshwright.compiler.trace import NotStaged, TracedStep, trace_step
+from meshwright.compiler.trace import trace_step
+from meshwright.compiler.traced_step import TracedStep
+from meshwright.compiler.unplaced import NotStaged
 from meshwright.compiler.verify import verify_lists
 from meshwright.compiler.whole import lower_whole, trace_whole
 from meshwright.errors import InputError, Problem
@@ -103,14 +105,15 @@ def _staged_step(
     workers = workers if found is None else len(found.stages)
     updates = method.updates if isinstance(method, PipeshardParallel) else None
     micro_batches = method.num_micro_batches if plan is None else plan.micro_batches
+    order = task_order(name, workers, micro_batches, chunks, updates)
     step = trace_step(
         fun,
         arguments,
         batch_argnums=batch_argnums,
         micro_batches=micro_batches,
         mean=None if loss is None else loss == "mean",
+        updates=order.updates,
     )
-    order = task_order(name, workers, micro_batches, chunks, updates)
     table = order.table
     stages: Sequence[CutStage]
     meshes: Sequence[Mesh]

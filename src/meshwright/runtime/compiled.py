@@ -17,7 +17,7 @@ from meshwright.compiler.sharding.apply import SolvedSharding
 from meshwright.compiler.sharding.hlo_collectives import Collectives
 from meshwright.compiler.shardings import MeshSharding
 from meshwright.compiler.stages.plan import StagesPlan
-from meshwright.compiler.trace import TracedStep
+from meshwright.compiler.traced_step import TracedStep
 from meshwright.compiler.verify import VerifiedLists
 from meshwright.errors import InputError, Problem
 from meshwright.runtime.local import LocalRuntime

@@ -15,7 +15,7 @@ from meshwright.compiler.instructions import StepProgram
 from meshwright.compiler.leading_axis import Stacking
 from meshwright.compiler.methods import FollowParallel
 from meshwright.compiler.stacks import parted_along
-from meshwright.compiler.trace import TracedStep
+from meshwright.compiler.traced_step import TracedStep
 from meshwright.compiler.verify import VerifiedLists, verify_lists
 from meshwright.errors import InputError, Problem
 from meshwright.runtime.compiled import CompiledStep

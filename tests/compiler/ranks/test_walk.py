@@ -14,8 +14,8 @@ from jax.sharding import Mesh, PartitionSpec
 
 from meshwright.compiler.cut import body_of, cut
 from meshwright.compiler.marking import value_and_grad
-from meshwright.compiler.ranks.samples import OWN, NotShared
 from meshwright.compiler.ranks.stages import RankStages, rank_stages
+from meshwright.compiler.samples.placements import OWN, NotShared
 from meshwright.compiler.trace import trace_step
 
 RANKS, SAMPLES, WIDTH = 4, 8, 6

@@ -12,10 +12,10 @@ from meshwright.compiler.cut import CutStage
 from meshwright.compiler.grid import GridSharding
 from meshwright.compiler.ranks.layout import Layout, PartitionedLayout
 from meshwright.compiler.ranks.rank_layout import RankLayout
-from meshwright.compiler.ranks.samples import NotShared
 from meshwright.compiler.ranks.stages import rank_stages
+from meshwright.compiler.samples.placements import NotShared
 from meshwright.compiler.shardings import DataSharding, MeshSharding
-from meshwright.compiler.trace import TracedStep
+from meshwright.compiler.traced_step import TracedStep
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from jax.extend import core
 from jax.sharding import PartitionSpec
 
-from meshwright.compiler.ranks.samples import WHOLE, Placement
+from meshwright.compiler.samples.placements import WHOLE, Placement
 from meshwright.compiler.shardings import MeshSharding, Role, counts_samples
-from meshwright.compiler.trace import TracedStep
+from meshwright.compiler.traced_step import TracedStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +75,16 @@ class Layout(Protocol):
         """A program of a stage for the mesh; it adds its last results to as many more operands where `sums` says so."""
         ...
 
+    @property
+    def sum_is_gradient(self) -> bool:
+        """Whether gradients added up over micro-batches are what the update reads."""
+        ...
+
     def totals(self, numbers: Sequence[int], counts: Sequence[int], parts: int) -> core.ClosedJaxpr:
         """Gradients from so many sums of each differentiated operand, divided by the micro-batches of a mean."""
         ...
 
-    def together(self, place: int, count: int, parts: int) -> core.ClosedJaxpr:
+    def together(self, place: int, count: int) -> core.ClosedJaxpr:
         """A result of the loss from those of so many micro-batches."""
         ...
 
@@ -138,18 +143,22 @@ class PartitionedLayout:
         """The program as it is."""
         return closed if not sums else _adding(closed, reads, sums)
 
+    @property
+    def sum_is_gradient(self) -> bool:
+        """The partitioner has reduced them."""
+        return True
+
     def totals(self, numbers: Sequence[int], counts: Sequence[int], parts: int) -> core.ClosedJaxpr:
         """Sums of sums."""
         shapes = [shape_only(self.step.gradients[number].aval) for number in numbers]
         given = [shape for shape, count in zip(shapes, counts, strict=True) for _ in range(count)]
         return jax.make_jaxpr(lambda *sums: means(sums, shapes, counts, parts))(*given)
 
-    def together(self, place: int, count: int, parts: int) -> core.ClosedJaxpr:
-        """Numbers averaged (summed with a sum loss), counts summed, arrays of samples joined."""
-        var = self.step.mark.outvars[place]
-        joins = counts_samples(self.step, var)
-        shapes = [shape_only(var.aval)] * count
-        return jax.make_jaxpr(lambda *given: put_together(given, joins=joins, parts=parts))(*shapes)
+    def together(self, place: int, count: int) -> core.ClosedJaxpr:
+        """As the step says."""
+        join = self.step.joins[place]
+        shapes = [shape_only(self.step.loss.outvars[place].aval)] * count
+        return jax.make_jaxpr(lambda *given: [join(given)])(*shapes)
 
     def updated_part(self, operand: int) -> PlacedValue | None:
         """The partitioner gathers them inside the update."""
@@ -192,20 +201,6 @@ def means(sums: Sequence[Any], shapes: Sequence[Any], counts: Sequence[int], par
         found.append(whole / parts if parts > 1 else whole)
         del left[:count]
     return found
-
-
-def put_together(given: Sequence[Any], *, joins: bool, parts: int) -> list[Any]:
-    """What micro-batches returned, as one: numbers averaged (summed with a sum loss), counts summed, samples joined.
-
-    Args:
-        given: of each micro-batch.
-        joins: whether they hold samples.
-        parts: micro-batches of a mean; 1 divides nothing.
-    """
-    if joins:
-        return [jnp.concatenate(given)]
-    mean = parts > 1 and jnp.issubdtype(given[0].dtype, jnp.inexact)
-    return [sum(given[1:], given[0]) / parts if mean else sum(given[1:], given[0])]
 
 
 def shape_only(aval: Any) -> jax.ShapeDtypeStruct:

@@ -14,10 +14,10 @@ from jax.extend import core
 from jax.sharding import AbstractMesh, PartitionSpec
 
 from meshwright.compiler.ranks.collectives import bucket_row, gathered, scattered, summed
-from meshwright.compiler.ranks.layout import PlacedValue, means, put_together, shape_only
-from meshwright.compiler.ranks.samples import OWN, SUM, WHOLE, Placement
+from meshwright.compiler.ranks.layout import PlacedValue, means, shape_only
 from meshwright.compiler.ranks.stages import RankStages
-from meshwright.compiler.shardings import MeshSharding, Role, counts_samples
+from meshwright.compiler.samples.placements import OWN, SUM, WHOLE, Placement
+from meshwright.compiler.shardings import MeshSharding, Role
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class RankLayout:
 
     def result(self, place: int) -> PlacedValue:
         """As the loss of a rank makes it."""
-        return self._placed(self.ranks.step.mark.outvars[place].aval, self.ranks.results[place])
+        return self._placed(self.ranks.step.loss.outvars[place].aval, self.ranks.results[place])
 
     def kept(self, aval: Any) -> PlacedValue:
         """Each rank's own, side by side along an axis more; what other axes of the mesh do is left to the compiler."""
@@ -138,6 +138,11 @@ class RankLayout:
 
         return self._on_mesh(run, [*reads, *added], writes)
 
+    @property
+    def sum_is_gradient(self) -> bool:
+        """Each rank has its own."""
+        return False
+
     def totals(self, numbers: Sequence[int], counts: Sequence[int], parts: int) -> core.ClosedJaxpr:
         """Sums of sums of each rank, then one reduction of all of them."""
         step = self.ranks.step
@@ -188,17 +193,16 @@ class RankLayout:
         found.update(zip((*parts, *odd), [*moved[: len(parts)], *whole], strict=True))
         return [found[at] for at in range(len(values))]
 
-    def together(self, place: int, count: int, parts: int) -> core.ClosedJaxpr:
+    def together(self, place: int, count: int) -> core.ClosedJaxpr:
         """Sums of each rank are summed over the ranks; anything else is put together as the mesh holds it."""
-        held, var = self.result(place), self.ranks.step.mark.outvars[place]
-        joins = counts_samples(self.ranks.step, var)
+        held, aval = self.result(place), self.ranks.step.loss.outvars[place].aval
+        join = self.ranks.step.joins[place]
         if held.placement != OWN:
-            return jax.make_jaxpr(lambda *given: put_together(given, joins=joins, parts=parts))(*[held.aval] * count)
-        total = self._placed(var.aval, WHOLE)
+            return jax.make_jaxpr(lambda *given: [join(given)])(*[held.aval] * count)
+        total = self._placed(aval, WHOLE)
         return self._on_mesh(
-            lambda *given: summed(put_together([one[0] for one in given], joins=False, parts=parts), self.axes),
-            [held] * count, [total],
-        )  # fmt: skip
+            lambda *given: summed([join([one[0] for one in given])], self.axes), [held] * count, [total]
+        )
 
     def updated_part(self, operand: int) -> PlacedValue | None:
         """The part whose gradient and state a rank has."""

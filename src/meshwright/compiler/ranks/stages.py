@@ -14,9 +14,9 @@ from jax.extend import core
 
 from meshwright.compiler.cut import CutStage
 from meshwright.compiler.inline import free_variables
-from meshwright.compiler.ranks.samples import WHOLE, NotShared, Placement, sample_placements
-from meshwright.compiler.ranks.walk import RankValue, Walk, part_shape
-from meshwright.compiler.trace import TracedStep
+from meshwright.compiler.samples.placements import WHOLE, NotShared, Placement, sample_placements
+from meshwright.compiler.samples.walk import RankValue, Walk, part_shape
+from meshwright.compiler.traced_step import TracedStep
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

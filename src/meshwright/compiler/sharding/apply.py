@@ -23,7 +23,7 @@ from meshwright.compiler.sharding.solve import solve_choices
 from meshwright.compiler.sharding.strategies import spread_axes
 from meshwright.compiler.shardings import Role
 from meshwright.compiler.stacks import run_again
-from meshwright.compiler.trace import TracedStep
+from meshwright.compiler.traced_step import TracedStep
 from meshwright.errors import InputError, Problem
 
 AXES = ("x", "y", "z")

@@ -49,7 +49,7 @@ def rule_of(eqn: core.JaxprEqn) -> SplitRule:
     name = eqn.primitive.name
     if name in _RULES:
         return _RULES[name](eqn)
-    if name.startswith("reduce_") or name in ("argmax", "argmin"):
+    if (name.startswith("reduce_") and name != "reduce_precision") or name in ("argmax", "argmin"):
         return _reduction(eqn)
     arrays = [atom.aval.shape for atom in [*eqn.invars, *eqn.outvars] if atom.aval.shape]
     if len(set(arrays)) <= 1 or (name in POINTWISE and len({len(shape) for shape in arrays}) == 1):
@@ -212,6 +212,14 @@ def _gather(eqn: core.JaxprEqn) -> SplitRule:
     return factors.rule([table_dims, index_dims], [result])
 
 
+def _pad(eqn: core.JaxprEqn) -> SplitRule:
+    """Dimensions that nothing is added to or taken from; others may be shifted, though their size stays."""
+    factors = _Factors()
+    sizes = zip(eqn.invars[0].aval.shape, eqn.params["padding_config"], strict=True)
+    dims = [NO_FACTOR if any(config) else factors.new(size) for size, config in sizes]
+    return factors.rule([dims, ()], [dims])
+
+
 def _partly(eqn: core.JaxprEqn) -> SplitRule:
     """Slices, pads, joins, parts: dimensions whose size stays are split, those that change stay whole."""
     arrays = [atom.aval.shape for atom in [*eqn.invars, *eqn.outvars] if atom.aval.shape]
@@ -279,7 +287,7 @@ _RULES: dict[str, Callable[[Any], SplitRule]] = {
     "slice": _partly,
     "dynamic_slice": _partly,
     "dynamic_update_slice": _partly,
-    "pad": _partly,
+    "pad": _pad,
     "concatenate": _partly,
     "split": _partly,
     "stack": _stack,

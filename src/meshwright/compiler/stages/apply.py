@@ -14,7 +14,7 @@ from meshwright.compiler.sharding.apply import AXES, Setting, SolvedSharding, sh
 from meshwright.compiler.stages.plan import StagePlan, StagesPlan
 from meshwright.compiler.stages.search import Layers
 from meshwright.compiler.staging import staged
-from meshwright.compiler.trace import TracedStep
+from meshwright.compiler.traced_step import TracedStep
 from meshwright.errors import InfeasibleError, InputError, Problem
 
 

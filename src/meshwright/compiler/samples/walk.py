@@ -10,7 +10,8 @@ batch).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -18,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from meshwright.compiler.inline import CALLS, flat_jaxpr, is_dropped, piece
-from meshwright.compiler.ranks.samples import (
+from meshwright.compiler.inline import CALLS, flat_jaxpr, is_dropped, opened, piece
+from meshwright.compiler.samples.placements import (
     SUM,
     WHOLE,
     NotShared,
@@ -29,6 +30,7 @@ from meshwright.compiler.ranks.samples import (
     keeps_sums,
     sample_placements,
 )
+from meshwright.compiler.samples.positions import own_rows
 
 CHECKPOINTS = ("checkpoint", "remat2")
 
@@ -41,6 +43,10 @@ class RankValue:
     placement: Placement
     uniform: bool = False
     """Whether all of its entries are the same number."""
+    moves: bool = False
+    """Whether it depends on what is differentiated."""
+    late: bool = False
+    """Whether it depends on a sum of such values over all samples."""
 
 
 class _Again(Exception):
@@ -64,6 +70,7 @@ class Walk:
 
     def __init__(self, axes: tuple[str, ...], ranks: int, rank: Any = None) -> None:
         self.axes, self.ranks, self.rank = axes, ranks, rank
+        self._made_by: tuple[core.Jaxpr | None, dict[Any, core.JaxprEqn]] = (None, {})
 
     def read(self, program: core.Jaxpr, operands: Sequence[RankValue], consts: Sequence[Any] = ()) -> list[RankValue]:
         """Results of a program.
@@ -89,7 +96,7 @@ class Walk:
         name = eqn.primitive.name
         if all(placement == WHOLE for placement in placements):
             uniform = name == "broadcast_in_dim" and not eqn.invars[0].aval.shape
-            return [RankValue(value, WHOLE, uniform) for value in _evaluated(program, eqn, given)]
+            return [RankValue(value, WHOLE, uniform=uniform) for value in _evaluated(program, eqn, given)]
         if name in CALLS:
             return self._inside(eqn, given)
         if name in CHECKPOINTS:
@@ -98,6 +105,8 @@ class Walk:
             return self._scan(eqn, given)
         if name == "custom_jvp_call":
             return self._with_own_derivative(program, eqn, given)
+        if name == "cond":
+            return self._branches(eqn, given)
         if all(placement < 0 for placement in placements):
             if keeps_sums(eqn, placements):
                 joined = joins_sums(eqn)
@@ -105,16 +114,53 @@ class Walk:
                 return [RankValue(value, SUM) for value in _evaluated(program, eqn, given)]
             return [RankValue(value, WHOLE) for value in _evaluated(program, eqn, [self.total(one) for one in given])]
         given = [self.total(value) for value in given]
+        if name == "gather" and (found := self._rows_of_own(program, eqn, given)) is not None:
+            return [found]
         wanted, made = sample_placements(eqn, [value.placement for value in given], self.ranks)
         given = [self.own(value, want) for value, want in zip(given, wanted, strict=True)]
-        try:
-            results = _evaluated(program, for_rank(eqn, wanted, made, self.ranks), given)
-        except (TypeError, ValueError) as error:
-            raise NotShared(f"{name} cannot be written for the samples of one rank") from error
+        results = self.evaluated(program, for_rank(eqn, wanted, made, self.ranks), given)
         for var, value, placement in zip(eqn.outvars, results, made, strict=True):
             if value is not None and part_shape(var.aval.shape, placement, self.ranks) != np.shape(value):
                 raise NotShared(f"{name} has no part for the samples of one rank")
         return [RankValue(value, placement) for value, placement in zip(results, made, strict=True)]
+
+    def evaluated(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[Any]:
+        """Results of an equation that reads as it does for one rank.
+
+        Args:
+            program: it stands in.
+            eqn: the equation.
+            given: what the rank holds of its operands.
+        """
+        try:
+            return _evaluated(program, eqn, given)
+        except (TypeError, ValueError) as error:
+            raise NotShared(f"{eqn.primitive.name} cannot be written for the samples of one rank") from error
+
+    def _rows_of_own(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> RankValue | None:
+        """`table[arange(samples), picked]`: every sample picks from its own row."""
+        table, indices = given
+        if self._made_by[0] is not program:
+            self._made_by = program, {var: one for one in program.eqns for var in one.outvars}
+        found = own_rows(eqn, table.placement, self._made_by[1])
+        if found is None:
+            return None
+        column, walked = found
+        local = self.own(indices, walked).value
+        first = self._number() * (eqn.invars[0].aval.shape[table.placement] // self.ranks)
+        shift = jnp.zeros(np.shape(local)[-1], local.dtype).at[column].set(jnp.asarray(first, local.dtype))
+        (result,) = self.evaluated(program, eqn, [table, RankValue(local - shift, walked)])
+        numbers = eqn.params["dimension_numbers"]
+        walks = [at for at in range(eqn.outvars[0].aval.ndim) if at not in numbers.offset_dims]
+        return RankValue(result, walks[walked])
+
+    def nested(self) -> AbstractContextManager[None]:
+        """While equations inside of an equation are read."""
+        return nullcontext()
+
+    def without_number(self) -> Walk:
+        """The same where the number of the rank is not at hand."""
+        return Walk(self.axes, self.ranks)
 
     # ---- from one placement to another
 
@@ -143,7 +189,7 @@ class Walk:
         else:
             size = sizes[dimension]
             part = jax.lax.dynamic_slice_in_dim(value.value, self._number() * size, size, dimension)
-        return RankValue(part, dimension, value.uniform)
+        return RankValue(part, dimension, uniform=value.uniform)
 
     def _number(self) -> Any:
         if self.rank is None:
@@ -157,16 +203,48 @@ class Walk:
 
     def _inside(self, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue]:
         held = eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
-        program, consts = (held.jaxpr, held.consts) if isinstance(held, core.ClosedJaxpr) else (held, ())
-        return self.read(program, given, consts)
+        closed = opened(held if isinstance(held, core.ClosedJaxpr) else core.ClosedJaxpr(held, ()))
+        return self.read(closed.jaxpr, given, closed.consts)
+
+    def _branches(self, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue]:
+        """One of several programs, chosen by what all ranks know."""
+        which, *operands = [self.total(value) for value in given]
+        if which.placement != WHOLE:
+            raise NotShared("samples choose what is computed")
+        made: list[list[RankValue]] = []
+
+        def branch(program: core.ClosedJaxpr, wanted: Sequence[Placement] | None) -> Any:
+            def run(*values: Any) -> list[Any]:
+                with self.nested():
+                    held = [replace(one, value=value) for one, value in zip(operands, values, strict=True)]
+                    found = self.read(program.jaxpr, held, program.consts)
+                made.append(found)
+                if wanted is None:
+                    return [one.value for one in found]
+                return [self._as(one, want).value for one, want in zip(found, wanted, strict=True)]
+
+            return run
+
+        programs, values = [opened(one) for one in eqn.params["branches"]], [one.value for one in operands]
+        for program in programs:
+            jax.eval_shape(branch(program, None), *values)
+        wanted = []
+        for ways in zip(*made, strict=True):
+            kinds = {one.placement for one in ways} - {WHOLE}
+            if len(kinds) > 1:
+                raise NotShared("branches count samples along several dimensions")
+            wanted.append(kinds.pop() if kinds else WHOLE)
+        results = jax.lax.switch(which.value, [branch(program, wanted) for program in programs], *values)
+        return [RankValue(value, placement) for value, placement in zip(results, wanted, strict=True)]
 
     def _checkpoint(self, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue]:
         placements: list[Placement] = []
 
         def run(*values: Any) -> list[Any]:
-            made = self._inside(
-                eqn, [RankValue(value, one.placement) for one, value in zip(given, values, strict=True)]
-            )
+            with self.nested():
+                made = self._inside(
+                    eqn, [RankValue(value, one.placement) for one, value in zip(given, values, strict=True)]
+                )
             placements[:] = [value.placement for value in made]
             return [value.value for value in made]
 
@@ -206,7 +284,8 @@ class Walk:
                     for one, value in zip(rows, row, strict=True)
                 ),
             ]
-            made = self._inside(eqn, operands)
+            with self.nested():
+                made = self._inside(eqn, operands)
             ends, stacked = made[: len(placements)], made[len(placements) :]
             other = [
                 end.placement if end.placement != WHOLE else placement
@@ -240,7 +319,7 @@ class Walk:
         moving = [place for place, atom in enumerate(eqn.invars) if jnp.issubdtype(atom.aval.dtype, jnp.inexact)]
         derived = _derived(program, eqn, moving)
         # The rule is read again whenever it is asked for, when the number of the rank is no longer at hand.
-        walk = Walk(self.axes, self.ranks)
+        walk = self.without_number()
         found: list[Placement] = []
 
         @jax.custom_jvp  # type: ignore[untyped-decorator]

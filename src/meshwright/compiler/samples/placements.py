@@ -77,11 +77,12 @@ def keeps_sums(eqn: core.JaxprEqn, placements: Sequence[Placement]) -> bool:
         return placements[0] == SUM
     if name == "convert_element_type":
         old, new = eqn.invars[0].aval.dtype, eqn.outvars[0].aval.dtype
-        return bool(jnp.issubdtype(new, jnp.inexact) or jnp.issubdtype(old, jnp.integer))
+        whole = jnp.issubdtype(old, jnp.integer) and jnp.issubdtype(new, jnp.integer)
+        return bool(jnp.issubdtype(new, jnp.inexact) or whole)
     if name == "select_n":
         return placements[0] == WHOLE
     if name == "div":
-        return placements == [SUM, WHOLE]
+        return list(placements) == [SUM, WHOLE] and bool(jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.inexact))
     if name in ("mul", "dot_general"):
         return list(placements).count(SUM) == 1
     return name in JOINING

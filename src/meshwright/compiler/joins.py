@@ -1,0 +1,82 @@
+"""What results of micro-batches become together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import reduce
+from typing import Any
+
+import jax.numpy as jnp
+from jax.extend import core
+
+
+class How(Enum):
+    """Ways to make one value of one per micro-batch."""
+
+    SAME = "same"
+    """It is the same in all of them."""
+    JOINED = "joined"
+    """Arrays of samples, one behind the other."""
+    ADDED = "added"
+    AVERAGED = "averaged"
+    """What the user has called a mean."""
+    LARGEST = "largest"
+    SMALLEST = "smallest"
+    ALL = "all"
+    ANY = "any"
+    MULTIPLIED = "multiplied"
+
+
+_TWO: dict[How, Callable[[Any, Any], Any]] = {
+    How.ADDED: jnp.add, How.AVERAGED: jnp.add, How.LARGEST: jnp.maximum, How.SMALLEST: jnp.minimum,
+    How.ALL: jnp.bitwise_and, How.ANY: jnp.bitwise_or, How.MULTIPLIED: jnp.multiply,
+}  # fmt: skip
+COMBINES = {
+    "reduce_max": How.LARGEST, "reduce_min": How.SMALLEST, "reduce_and": How.ALL, "reduce_or": How.ANY,
+    "reduce_prod": How.MULTIPLIED,
+}  # fmt: skip
+"""Equations other than sums whose results of parts are combined to that of the whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """How results of micro-batches become one."""
+
+    how: How
+    dimension: int = 0
+    """That counts samples, of what is joined."""
+    updates: int = 1
+    """In one call, whose values are averaged."""
+
+    def __call__(self, given: Sequence[Any]) -> Any:
+        """The one value.
+
+        Args:
+            given: of each micro-batch, in order.
+        """
+        if self.how is How.SAME:
+            return given[0]
+        if self.how is How.JOINED:
+            return jnp.concatenate(given, axis=self.dimension) if len(given) > 1 else given[0]
+        whole = reduce(_TWO[self.how], given)
+        count = len(given) if self.how is How.AVERAGED else self.updates
+        return whole / count if count > 1 else whole
+
+    def shape(self, aval: Any, count: int) -> tuple[int, ...]:
+        """Shape of the one value.
+
+        Args:
+            aval: of the result of one micro-batch.
+            count: micro-batches.
+        """
+        if self.how is not How.JOINED:
+            return tuple(aval.shape)
+        return tuple(size * count if at == self.dimension else size for at, size in enumerate(aval.shape))
+
+
+total_p = core.Primitive("batch_total")
+"""The value of the whole batch, of what the micro-batches have of it: parameter `how`. Stands in programs only until
+they are cut there."""
+total_p.def_abstract_eval(lambda value, **_: value)

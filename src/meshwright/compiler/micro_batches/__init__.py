@@ -1,0 +1,5 @@
+"""A step on micro-batches, written from the step on the whole batch so that both compute the same.
+
+`walk` evaluates a program for the samples of one micro-batch, `share` writes the step with it, and `said` takes the
+word of the user for what is done with the losses of micro-batches.
+"""

@@ -1,0 +1,125 @@
+"""Equations evaluated with the samples of one micro-batch: what they make adds up to what the whole batch makes.
+
+As with data ranks, sums over samples are left open while they are only scaled and added. Where more is done with one,
+it becomes a total, `total_p`, behind which the value of the whole batch stands: what comes behind can be computed once
+all micro-batches are through, or, where a total comes from the batch alone, before the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+
+from meshwright.compiler.inline import piece
+from meshwright.compiler.joins import COMBINES, How, total_p
+from meshwright.compiler.samples.placements import SUM, WHOLE, NotShared
+from meshwright.compiler.samples.walk import RankValue, Walk
+from meshwright.compiler.source_line import line_of
+
+
+class NotSharedAtError(NotShared):
+    """Why a program cannot be written for micro-batches, and the line of the user's code where."""
+
+    def __init__(self, why: str, line: str) -> None:
+        super().__init__(why)
+        self.line = line
+
+
+class MicroBatchWalk(Walk):
+    """Equations of a program for all samples, evaluated for those of one micro-batch."""
+
+    def __init__(self, parts: int, number: Any) -> None:
+        """Nothing is evaluated yet.
+
+        Args:
+            parts: micro-batches.
+            number: of this one.
+        """
+        super().__init__((), parts, number)
+        self._depth = 0
+        """Equations around the one that is evaluated."""
+        self._program: core.Jaxpr | None = None
+        self._eqn: core.JaxprEqn | None = None
+        """That is evaluated."""
+
+    def total(self, value: RankValue) -> RankValue:
+        """The sum over all micro-batches."""
+        return self._total(value, How.ADDED) if value.placement == SUM else value
+
+    def _total(self, value: RankValue, how: How) -> RankValue:
+        if self._depth:
+            raise NotShared("a value of the whole batch is needed in the midst of a loop or of what is recomputed")
+        # As an equation of the program, so that it stands for a line of the user's code.
+        if self._eqn is None or self._program is None:
+            return RankValue(total_p.bind(value.value, how=how), WHOLE, moves=value.moves, late=value.moves)
+        shape = jax.typeof(value.value)
+        eqn = self._eqn.replace(primitive=total_p, invars=[core.Var(shape)], outvars=[core.Var(shape)],
+                                params={"how": how}, effects=core.no_effects)  # fmt: skip
+        (made,) = core.jaxpr_as_fun(piece(self._program, [eqn]))(value.value)
+        return RankValue(made, WHOLE, moves=value.moves, late=value.moves)
+
+    def summand(self, value: RankValue) -> RankValue:
+        """A value that all micro-batches have as a sum of what they have of it."""
+        if value.placement != WHOLE:
+            return value
+        if not jnp.issubdtype(jnp.result_type(value.value), jnp.inexact):
+            return super().summand(value)
+        return replace(value, value=value.value / self.ranks, placement=SUM)
+
+    def _equation(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue]) -> list[RankValue]:
+        if not self._depth:
+            self._program, self._eqn = program, eqn
+        try:
+            return self._followed(program, eqn, given)
+        except NotSharedAtError:
+            raise
+        except NotShared as why:
+            line = line_of(eqn)
+            raise NotSharedAtError(str(why), line) if line else why from None
+
+    def _followed(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue]) -> list[RankValue]:
+        """Results, and which of them depend on what is differentiated, or on sums of such values over the batch."""
+        moves = any(value.moves for value in given)
+        late = any(value.late for value in given)
+        if late:
+            given = [self.total(value) for value in given]
+        elif any(value.placement == SUM for value in given) and any(value.placement >= 0 for value in given):
+            given = [self.total(value) for value in given]
+            late = any(value.late for value in given)
+        if late and any(value.placement >= 0 for value in given):
+            raise NotShared("statistics of the batch are used with its samples")
+        made = self._combined(program, eqn, given)
+        if made is None:
+            made = super()._equation(program, eqn, given)
+            summed = any(one.placement == SUM and one.moves for one in given)
+            late = late or (summed and all(one.placement == WHOLE for one in made))
+        return [replace(value, moves=moves or value.moves, late=late or value.late) for value in made]
+
+    def _combined(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue] | None:
+        """The largest of all samples, or whether all are so; None for what is no such equation over samples."""
+        how = COMBINES.get(eqn.primitive.name)
+        if how is None or given[0].placement < 0 or given[0].placement not in eqn.params["axes"]:
+            return None
+        own = self.evaluated(program, eqn, given)
+        return [self._total(RankValue(value, SUM, moves=given[0].moves), how) for value in own]
+
+    @contextmanager
+    def nested(self) -> Iterator[None]:
+        """While equations inside of an equation are read."""
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+
+    def without_number(self) -> MicroBatchWalk:
+        """The same where the number of the micro-batch is not at hand."""
+        walk = MicroBatchWalk(self.ranks, None)
+        walk._depth = 1
+        return walk

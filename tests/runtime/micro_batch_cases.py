@@ -1,0 +1,168 @@
+"""Losses as people write them, and what one device makes of a whole batch of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import meshwright as mw
+
+WORDS, WIDTH, LENGTH, SAMPLES, RATE = 11, 8, 6, 16, 0.1
+Loss = Callable[[Any, Any], tuple[jax.Array, Any]]
+
+
+def weights() -> Any:
+    """Of a tiny decoder."""
+    drawn = np.random.RandomState(1)
+    return {"embedding": jnp.asarray(drawn.randn(WORDS, WIDTH)), "mix": jnp.asarray(drawn.randn(WIDTH, WIDTH) / 2),
+            "head": jnp.asarray(drawn.randn(WIDTH, WORDS))}  # fmt: skip
+
+
+def batch() -> Any:
+    """Sequences of which the first have hardly any tokens and the last no padding."""
+    drawn = np.random.RandomState(0)
+    kept = drawn.rand(SAMPLES, LENGTH) < np.linspace(0.2, 1.0, SAMPLES)[:, None]
+    return {"ids": jnp.asarray(drawn.randint(1, WORDS, (SAMPLES, LENGTH)) * kept),
+            "next": jnp.asarray(drawn.randint(0, WORDS, (SAMPLES, LENGTH)))}  # fmt: skip
+
+
+def logits(own: Any, given: Any) -> jax.Array:
+    """Of the next token."""
+    return jnp.tanh(own["embedding"][given["ids"]] @ own["mix"]) @ own["head"]
+
+
+def entropy(own: Any, given: Any) -> jax.Array:
+    """Cross entropy of each token."""
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits(own, given)), given["next"][..., None], -1)[..., 0]
+
+
+def masked(own: Any, given: Any) -> tuple[jax.Array, Any]:
+    """The loss of language models: a mean over the tokens that count."""
+    counts = jnp.where(given["ids"] > 0, 1.0, 0.0)
+    return (entropy(own, given) * counts).sum() / counts.sum(), {"tokens": counts.sum()}
+
+
+def measured(own: Any, given: Any) -> tuple[jax.Array, Any]:
+    """Whatever stands beside a loss."""
+    counts, each = given["ids"] > 0, entropy(own, given)
+    loss = (each * counts).sum() / jnp.maximum(counts.sum(), 1)
+    guessed = logits(own, given).argmax(-1)
+    return loss, {"count": counts.sum(), "share": counts.mean(), "all": counts.all(), "any": counts.any(),
+                  "largest": each.max(), "smallest": each.min(), "product": (1 + each / 100).prod(),
+                  "perplexity": jnp.exp(loss), "right": ((guessed == given["next"]) * counts).sum() / counts.sum(),
+                  "each": each.mean(1), "by place": each.T, "norm": jnp.sqrt((own["mix"] ** 2).sum()),
+                  "samples": jnp.asarray(given["ids"].shape[0]), "steps": jnp.asarray(3)}  # fmt: skip
+
+
+def root(own: Any, given: Any) -> tuple[jax.Array, Any]:
+    """The root of a mean of squares."""
+    return jnp.sqrt((entropy(own, given) ** 2).mean()), ()
+
+
+def logarithm(own: Any, given: Any) -> tuple[jax.Array, Any]:
+    """A soft maximum over the batch."""
+    return jnp.log(jnp.exp(entropy(own, given)).mean()), ()
+
+
+def penalised(own: Any, given: Any) -> tuple[jax.Array, Any]:
+    """A sum over samples beside one over weights."""
+    return entropy(own, given).sum() + 0.1 * (own["mix"] ** 2).sum(), ()
+
+
+def dropped(own: Any, given: Any) -> tuple[jax.Array, Any]:
+    """Dropout, drawn with one key for the batch."""
+    x = jnp.tanh(own["embedding"][given["ids"]] @ own["mix"])
+    x = jnp.where(jax.random.bernoulli(jax.random.key(3), 0.5, x.shape), 2 * x, 0.0)
+    return (x @ own["head"]).var(-1).mean(), ()
+
+
+def picked(own: Any, given: Any) -> tuple[jax.Array, Any]:
+    """Classes picked with the number of the sample."""
+    scores = jax.nn.log_softmax(logits(own, given).mean(1))
+    return -scores[jnp.arange(SAMPLES), given["next"][:, 0]].mean(), scores.argmax(-1)
+
+
+def standardised(own: Any, given: Any) -> tuple[jax.Array, Any]:
+    """Inputs less their mean over the batch, by their deviation, as advantages are."""
+    x = given["ids"].astype(own["mix"].dtype)
+    x = (x - x.mean()) / (x.std() + 1e-6)
+    return ((x @ own["embedding"][:LENGTH]) ** 2).mean(), x.max()
+
+
+def routed(own: Any, given: Any) -> tuple[jax.Array, Any]:
+    """Work chosen by a number of the weights, in a loop and in a checkpoint."""
+
+    def layer(x: jax.Array, row: jax.Array) -> tuple[jax.Array, None]:
+        return jax.lax.cond(row.sum() > 0, jnp.tanh, jnp.sin, x + row), None
+
+    x, _ = jax.lax.scan(jax.checkpoint(layer), own["embedding"][given["ids"]], own["mix"])
+    return ((x @ own["head"]) ** 2).mean(), ()
+
+
+EXACT: tuple[Loss, ...] = (
+    masked, measured, root, logarithm, penalised, dropped, picked, standardised, routed,
+)  # fmt: skip
+
+
+def largest(own: Any, given: Any) -> tuple[jax.Array, Any]:
+    """The worst token."""
+    return entropy(own, given).max(), ()
+
+
+def hardest(own: Any, given: Any) -> tuple[jax.Array, Any]:
+    """The worst samples."""
+    return jnp.sort(entropy(own, given).mean(1))[-3:].mean(), ()
+
+
+def shifted(own: Any, given: Any) -> tuple[jax.Array, Any]:
+    """Samples beside their neighbours."""
+    each = entropy(own, given)
+    return (each * jax.lax.pad(each, 0.0, ((1, -1, 0), (0, 0, 0)))).mean(), ()
+
+
+def normalised(own: Any, given: Any) -> tuple[jax.Array, Any]:
+    """Batch norm."""
+    x = own["embedding"][given["ids"]] @ own["mix"]
+    x = (x - x.mean((0, 1))) / (x.std((0, 1)) + 1e-3)
+    return ((x @ own["head"]) ** 2).mean(), ()
+
+
+REFUSED: tuple[Loss, ...] = (largest, hardest, shifted, normalised)
+
+
+def step_of(loss: Loss, value_and_grad: Callable[..., Any] = mw.value_and_grad) -> Callable[[Any, Any], Any]:
+    """Gradient descent.
+
+    Args:
+        loss: with what stands beside it.
+        value_and_grad: of meshwright or of JAX.
+    """
+
+    def step(own: Any, given: Any) -> tuple[Any, jax.Array, Any]:
+        (value, beside), gradients = value_and_grad(loss, has_aux=True)(own, given)
+        return jax.tree.map(lambda one, gradient: one - RATE * gradient, own, gradients), value, beside
+
+    return step
+
+
+def difference(loss: Loss, method: Any, own: Any, given: Any) -> float:
+    """Largest difference from one device and the whole batch, of the newer weights and all results.
+
+    Args:
+        loss: of the step.
+        method: how it runs.
+        own: weights.
+        given: batch.
+    """
+    expected = jax.jit(step_of(loss, jax.value_and_grad))(own, given)
+    found = mw.parallelize(step_of(loss), method=method)(own, given)
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert np.shape(one) == np.shape(other)
+        assert one.dtype == other.dtype
+    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+    return max(float(np.abs(np.asarray(one, float) - np.asarray(other, float)).max()) for one, other in pairs)

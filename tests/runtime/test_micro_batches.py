@@ -1,0 +1,45 @@
+"""Micro-batches compute what the whole batch does, or the step is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import pytest
+
+import meshwright as mw
+from meshwright.errors import InputError
+from meshwright.runtime.devices import jax_precision
+from tests.runtime.micro_batch_cases import EXACT, REFUSED, Loss, batch, difference, masked, measured, weights
+
+METHODS: dict[str, Callable[[int], Any]] = {
+    "data": lambda parts: mw.DataParallel(num_micro_batches=parts, devices=jax.devices()[:4]),
+    "ZeRO-3": lambda parts: mw.Zero3Parallel(num_micro_batches=parts, devices=jax.devices()[:2]),
+    "pipeline": lambda parts: mw.PipeshardParallel(num_micro_batches=parts, devices=jax.devices()[:4], zero=2),
+    "interleaved": lambda parts: mw.LocalPipeline(num_micro_batches=parts, num_stages=2, schedule="interleaved"),
+    "shard": lambda parts: mw.ShardParallel(num_micro_batches=parts, devices=jax.devices()[:4]),
+    "auto": lambda parts: mw.Auto(num_micro_batches=parts, devices=jax.devices()[:4]),
+}
+
+
+@pytest.mark.parametrize("loss", EXACT, ids=lambda loss: loss.__name__)
+def test_the_step_is_that_of_the_whole_batch(loss: Loss) -> None:
+    with jax_precision("fp64"):
+        one = mw.LocalPipeline(num_stages=1, num_micro_batches=4)
+        assert difference(loss, one, weights(), batch()) < 1e-9
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("loss", [masked, measured], ids=lambda loss: loss.__name__)
+def test_so_it_is_under_every_method(loss: Loss, method: str) -> None:
+    with jax_precision("fp64"):
+        assert difference(loss, METHODS[method](4), weights(), batch()) < 1e-9
+
+
+@pytest.mark.parametrize("loss", REFUSED, ids=lambda loss: loss.__name__)
+def test_what_they_would_not_compute_is_refused_with_its_line(loss: Loss) -> None:
+    with jax_precision("fp64"):
+        with pytest.raises(InputError, match=r"would not compute what the whole batch does.*micro_batch_cases.py:\d+"):
+            difference(loss, METHODS["data"](4), weights(), batch())
+        assert difference(loss, METHODS["data"](1), weights(), batch()) < 1e-9
