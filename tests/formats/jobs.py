@@ -40,6 +40,7 @@ def model(layers: int, kind: LayerSpec = DENSE_LAYER) -> ModelSpec:
         max_seq_len=8192,
         runs=(LayerRun(layers=(kind,), repeats=layers),),
         tied_embeddings=False,
+        settings=ModelSettings(rope_base=500000.0, norm_epsilon=1e-5, activation="silu"),
     )
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from meshwright.formats.megatron import megatron_script, model_facts, read_flags, translate
-from meshwright.formats.megatron.model import read_pattern
+from meshwright.formats.megatron.model import model_flags, read_pattern
+from meshwright.library.models import resolve
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs import LayerRun, ModelSpec, PlanRow
 from meshwright.specs.layers import Attention, DenseMlp, MoeMlp
@@ -60,7 +61,8 @@ def test_shapes_of_models_survive_their_flags(spec: ModelSpec) -> None:
     made = with_model(plan_of(PlanRow(gbs=1), [spec.num_layers]), spec, seq_len=1024)
     read = read_flags(megatron_script(made).text)
     assert read.problems == ()
-    assert read.model == model_facts(spec)
+    facts = model_facts(spec)
+    assert {name: read.model[name] for name in facts} == facts
 
 
 def test_the_window_of_megatron_leaves_out_the_querys_own_key() -> None:
@@ -92,3 +94,31 @@ def test_patterns_of_layers() -> None:
     assert read_pattern("2", 4) == [True, False, True, False]
     assert read_pattern("[1]*3", 4) is None
     assert read_pattern("__import__('os')", 4) is None
+
+
+def flags_of(name: str) -> dict[str, str]:
+    flags, _, problems = model_flags(resolve(name))
+    assert not problems
+    return dict(flags)
+
+
+def test_constants_of_a_model_are_said() -> None:
+    """A Llama-3.1 without them trains with a rope base of 10,000, a DeepSeek-V3 with a softmax router."""
+    llama, deepseek = flags_of("llama-3.1-8b"), flags_of("deepseek-v3")
+    assert llama["--rotary-base"] == "500000"
+    assert "--use-rope-scaling" in llama
+    assert "--use-rope-scaling" not in flags_of("llama-3-8b")
+    assert deepseek["--moe-router-score-function"] == "sigmoid"
+    assert deepseek["--moe-router-topk-scaling-factor"] == "2.5"
+    assert {"--moe-router-enable-expert-bias", "--swiglu"} <= set(deepseek)
+    assert (deepseek["--rope-type"], deepseek["--rotary-scaling-factor"]) == ("yarn", "40.0")
+
+
+def test_what_no_option_says_of_a_model_is_refused() -> None:
+    _, _, problems = model_flags(resolve("gemma-2-27b"))
+    assert {"model.settings.score_softcap", "model.settings.activation"} <= {problem.field for problem in problems}
+
+
+def test_a_constant_that_nobody_stated_is_asked_for_when_the_script_starts() -> None:
+    assert flags_of("nemotron-4-340b")["--rotary-base"].startswith("${ROTARY_BASE:?")
+    assert "--squared-relu" in flags_of("nemotron-4-340b")

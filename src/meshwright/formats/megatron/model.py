@@ -8,6 +8,7 @@ from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.formats.megatron.options import Values
+from meshwright.formats.megatron.settings import read_settings, settings_facts, settings_flags
 from meshwright.specs.layers import Attention, DenseMlp, LatentAttention, MoeMlp
 from meshwright.specs.model import LayerSpec, ModelSpec
 
@@ -39,6 +40,10 @@ def model_flags(model: ModelSpec) -> tuple[Flags, list[str], list[Problem]]:
         ("--normalization", "RMSNorm" if layer.norm == "rmsnorm" else "LayerNorm"),
         *_bias_flags(layer),
     ]
+    gated = any(_mlp(kind).gated for kind in model.kinds())
+    constants, more = settings_flags(model, gated=gated)
+    problems += more
+    flags += constants
     if not model.tied_embeddings:
         flags.append(("--untie-embeddings-and-output-weights", ""))
     if not any(kind.dropout for kind in model.kinds()):
@@ -47,11 +52,7 @@ def model_flags(model: ModelSpec) -> tuple[Flags, list[str], list[Problem]]:
     flags += _wide_flags(model)
     if model.mtp_layers:
         flags.append(("--mtp-num-layers", str(model.mtp_layers)))
-    gated = any(_mlp(kind).gated for kind in model.kinds())
-    notes = [
-        f"the shape does not say the {'gate' if gated else 'activation'} function, norm epsilon or rotary base: "
-        "the options' defaults stand"
-    ]
+    notes: list[str] = []
     return flags, notes, problems
 
 
@@ -155,8 +156,6 @@ def _mlp_flags(model: ModelSpec) -> Flags:
     moe = next((kind.mlp for kind in kinds if isinstance(kind.mlp, MoeMlp)), None)
     width = dense.ffn_hidden if dense else moe.ffn_hidden if moe else 0
     flags: Flags = [("--ffn-hidden-size", str(width))]
-    if _mlp(kinds[0]).gated:
-        flags.append(("--swiglu", ""))
     if moe is None:
         return flags
     pattern = [isinstance(layer.mlp, MoeMlp) for layer in model.layers()]
@@ -175,7 +174,7 @@ def _mlp_flags(model: ModelSpec) -> Flags:
     if moe.shared_gate:
         flags.append(("--moe-shared-expert-gate", ""))
     if moe.router_bias and not moe.bias:
-        flags += [("--moe-router-enable-expert-bias", ""), ("--moe-router-score-function", "sigmoid")]
+        flags.append(("--moe-router-enable-expert-bias", ""))
     return flags
 
 
@@ -262,6 +261,7 @@ def model_facts(model: ModelSpec) -> dict[str, Any]:
         "dropout": any(kind.dropout for kind in model.kinds()),
         "learned_positions": bool(model.learned_positions),
         "vocab": model.vocab,
+        **settings_facts(model),
     }
     if _unknown_kinds(model):
         return facts
@@ -314,6 +314,7 @@ def read_facts(values: Values) -> tuple[dict[str, Any], list[Problem]]:
         "dropout": values.number("--hidden-dropout", 0.1) > 0 or values.number("--attention-dropout", 0.1) > 0,
         "learned_positions": values.text("--position-embedding-type", "learned_absolute") == "learned_absolute"
         and not values.has("--use-rotary-position-embeddings"),
+        **read_settings(values),
     }
     if values.has("--vocab-size"):
         facts["vocab"] = values.whole("--vocab-size")

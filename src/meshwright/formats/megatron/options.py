@@ -11,6 +11,9 @@ from meshwright.errors import Problem, nearest
 from meshwright.formats.megatron.earlier import EARLIER
 from meshwright.formats.shell import Place, Unknown, Word, word
 
+ASKED_FOR = ("--norm-epsilon", "--rotary-base")
+"""Options that written scripts leave to a variable where a model's config does not state the constant."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
@@ -246,6 +249,8 @@ def _value_problems(flag: str, option: Option, values: list[str]) -> list[Proble
         return [Problem(what=f"{flag} is given the value {values[0]!r}", why="it is a switch", field=flag)]
     problems = []
     for value in values:
+        if not value and flag in ASKED_FOR:
+            continue  # a variable that the script asks for when it starts
         if option.kind in ("int", "float") and not _reads(value, option.kind):
             noun = "a whole number" if option.kind == "int" else "a number"
             problems.append(Problem(what=f"{flag} is {value!r}", why=f"must be {noun}", field=flag))

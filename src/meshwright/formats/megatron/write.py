@@ -12,6 +12,7 @@ from meshwright.formats.megatron.model import model_flags
 from meshwright.formats.megatron.optimizers import OPTIMIZERS, optimizer_flags
 from meshwright.formats.megatron.options import known_options
 from meshwright.formats.megatron.precision import precision_flags
+from meshwright.formats.megatron.settings import ASKED
 from meshwright.formats.megatron.strategy import strategy_flags, strategy_refusal
 from meshwright.formats.plan_json import content_hash
 from meshwright.specs.job import Job
@@ -224,7 +225,7 @@ def _arrays(groups: dict[str, Flags], job: Job) -> list[str]:
         for flag, value in flags:
             several = options[flag].takes not in ("0", "1")
             words = value.split() if several else [value] if value else []
-            lines.append("  " + " ".join([flag, *map(shlex.quote, words)]))
+            lines.append("  " + " ".join([flag, *map(_quoted, words)]))
         lines.append(")")
     steps = "--train-iters 20"
     if job.workload.tokens is not None:
@@ -234,6 +235,11 @@ def _arrays(groups: dict[str, Flags], job: Job) -> list[str]:
         f"DATA=(${{DATA_ARGS:---mock-data --tokenizer-type NullTokenizer --vocab-size {job.model.vocab}}})",
     ]
     return lines
+
+
+def _quoted(word: str) -> str:
+    """A word of the script; what is asked for when it starts stays a variable."""
+    return f'"{word}"' if word.startswith(ASKED) else shlex.quote(word)
 
 
 def _command(groups: dict[str, Flags]) -> list[str]:
