@@ -20,6 +20,7 @@ from meshwright.specs import (
     Workload,
 )
 from meshwright.specs.job import Job
+from meshwright.specs.settings import ModelSettings
 
 DENSE_LAYER = LayerSpec(
     attention=Attention(heads=32, kv_heads=8, head_dim=128), mlp=DenseMlp(ffn_hidden=14336, gated=True)

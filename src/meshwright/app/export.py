@@ -65,7 +65,8 @@ def export(
     if directory is not None:
         check_directory(directory, force=force)
     job, warnings = job_of(plan)
-    estimate = estimate_plan(job.plan, job.model, job.cluster, job.workload)
+    run = framework.as_run(job)
+    estimate = estimate_plan(run.plan, run.model, run.cluster, run.workload)
     written = framework.files(job, estimate)
     if estimate.fits == "no":
         place = estimate.place(estimate.fullest)

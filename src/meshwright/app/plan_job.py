@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from meshwright.app.plan_set import PlanSet, RankedPlan, identities, runner_up
 from meshwright.app.requests.plan import PlanRequest
+from meshwright.fields.job import JobFields
 from meshwright.formats.cluster import Assumption
 from meshwright.planning.axes import inexact
 from meshwright.planning.job_inputs import JobInputs, job_inputs
@@ -32,7 +33,7 @@ def plan_job(request: PlanRequest) -> PlanSet:
         UnsupportedError: an unknown model, device, dtype, optimizer or target.
         InfeasibleError: no plan fits, or none keeps to the limits; says which constraint binds and what would help.
     """
-    inputs, aim = job_inputs(request.job), aim_of(request.aim)
+    inputs, aim = job_inputs(_fields(request)), aim_of(request.aim)
     aim, left_out = aim.of_run(inputs.workload, inputs.cluster.devices), tuple[str, ...]()
     if not inputs.cluster.homogeneous:
         from meshwright.planning.usable_islands import usable_islands
@@ -48,6 +49,15 @@ def plan_job(request: PlanRequest) -> PlanSet:
         found = one_kind_plans(inputs, request.space, aim, top=top, target=target, pareto=pareto)
         answer = plan_set(inputs, found, top=request.top, aim=aim, target=target)
     return replace(answer, warnings=(*left_out, *answer.warnings))
+
+
+def _fields(request: PlanRequest) -> JobFields:
+    """Of the job, with the framework of the target."""
+    if request.target is None:
+        return request.job
+    from meshwright.planning.for_target import priced_as
+
+    return priced_as(request.job, request.target)
 
 
 def plan_set(
@@ -98,6 +108,8 @@ def _notes(one_kind: OneKindPlans, aim: Aim, target: str | None) -> Iterator[Ass
         yield Assumption(name="objective", value=f"{aim.objective}: {aim.by.rule}", basis="assumed")
     if target:
         yield target_note(target)
+    if one_kind.chosen is not None:
+        yield one_kind.chosen
 
 
 def _reasons(one_kind: OneKindPlans, job: Job, aim: Aim) -> Iterator[Reason]:

@@ -157,9 +157,9 @@ def target_rule(target: str | None) -> Callable[[Job], tuple[Problem, ...]] | No
     """
     if target is None:
         return None
-    from meshwright.targets import target_named
+    from meshwright.planning.for_target import refusals_in_search
 
-    return target_named(target).refused
+    return refusals_in_search(target)
 
 
 def _blank(verb: str, said: str | Iterable[str], problems: list[Problem]) -> None:

@@ -30,6 +30,8 @@ class OneKindPlans:
     found: Found
     space: Space | None = None
     """What was searched on the whole cluster; None where it narrows nothing that the answer has to name."""
+    chosen: Assumption | None = None
+    """Why the plan of a target is not the quickest, where a simpler one ties with it."""
     front: tuple[FrontPlan, ...] = ()
     """Plans that no other beats in time, memory, devices and cost; empty unless requested."""
 
@@ -72,8 +74,13 @@ def one_kind_plans(
         raise no_plan(spec, cluster, workload, space_for, found, by_tokens=inputs.by_tokens)
     if calibration_of(workload.calibration).run is not None and aim.by.exact:
         found = _measured_again(found)
+    chosen = None
+    if target is not None and aim == QUICKEST:
+        from meshwright.planning.for_target import simplest_first
+
+        found, chosen = simplest_first(found)
     if not pareto:
-        return OneKindPlans(found=found, space=space)
+        return OneKindPlans(found=found, space=space, chosen=chosen)
     from meshwright.search.front import device_front
 
     front = device_front(spec, found.cluster, workload, space_for, found.result)

@@ -17,7 +17,7 @@ from meshwright.specs.layer_spec import LayerRun as LayerRun
 from meshwright.specs.layer_spec import LayerSpec as LayerSpec
 from meshwright.specs.layer_spec import TunedLayer as TunedLayer
 from meshwright.specs.operators import StreamTokens
-from meshwright.specs.settings import ModelSettings
+from meshwright.specs.settings import UNSTATED, ModelSettings
 from meshwright.specs.streams import Stream
 from meshwright.specs.tuning import PARTS, Tuning
 
@@ -54,7 +54,7 @@ class ModelSpec:
     """Where the shape comes from."""
     notes: tuple[str, ...] = ()
     """What of the model is left out or planned differently; printed with the answer."""
-    settings: ModelSettings = ModelSettings()
+    settings: ModelSettings = UNSTATED
     """Constants that change neither sizes nor work, for the files of frameworks."""
     tuning: Tuning | None = None
     """What of it is trained; None for everything. Its layers say so each."""

@@ -37,3 +37,7 @@ class ModelSettings:
     def rope_number(self) -> dict[str, float]:
         """Numbers of the scaling by name."""
         return dict(self.rope_numbers)
+
+
+UNSTATED = ModelSettings()
+"""Of a model whose config states none."""

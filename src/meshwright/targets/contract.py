@@ -52,6 +52,8 @@ class Target:
     """Names of files that say more of a plan, where they lie in one folder with the file that is read."""
     recognised: Callable[[str, str], bool] = lambda name, text: False
     """Whether a file, by its name and text, is one of the target's."""
+    as_run: Callable[[Job], Job] = lambda job: job
+    """The plan as the target's memory holds it, where that is not what the plan says; the same job elsewhere."""
     software: str | None = None
     """Whose kernels and memory price its plans, by name in the library; None for the default."""
 

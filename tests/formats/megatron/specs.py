@@ -9,6 +9,7 @@ from meshwright.specs import ExecutionPlan, LayerRun, ModelSpec, Workload
 from meshwright.specs.job import Job
 from meshwright.specs.layers import DenseMlp, LatentAttention, MoeMlp
 from meshwright.specs.model import LayerSpec
+from meshwright.specs.settings import ModelSettings
 from tests.formats.jobs import cluster
 
 
@@ -24,6 +25,7 @@ def with_model(plan: ExecutionPlan, spec: ModelSpec, **workload: Any) -> Job:
 DEEPSEEK = ModelSpec(
     name="mla",
     family="deepseek",
+    settings=ModelSettings(rope_base=10000.0, norm_epsilon=1e-6, activation="silu"),
     hidden=7168,
     vocab=129280,
     max_seq_len=163840,

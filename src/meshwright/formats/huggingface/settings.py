@@ -13,7 +13,7 @@ _ROPE_BASE = ("rope_theta", "rotary_emb_base", "rope_base", "rope_pct_theta")
 _EPSILON = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon", "norm_eps", "norm_epsilon")
 _ACTIVATION = ("hidden_activation", "hidden_act", "activation_function", "mlp_hidden_act", "activation")
 _SHARE = ("partial_rotary_factor", "rotary_pct")
-_FACTORS = [
+_FACTORS = (
     "query_pre_attn_scalar",
     "embedding_multiplier",
     "residual_multiplier",
@@ -24,7 +24,7 @@ _FACTORS = [
     "scale_depth",
     "dim_model_base",
     "clip_qkv",
-]
+)
 _WHOLE_FILE = ("architectures", "transformers_version", "torch_dtype", "dtype", "auto_map")
 """Keys of files as people publish them; where they are, what else is missing is what its class takes."""
 

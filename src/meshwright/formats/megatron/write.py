@@ -199,7 +199,9 @@ def _head(job: Job, row: PlanRow | None, predicted: str, notes: list[str]) -> li
 def _environment(found: Homogeneous, fsdp: bool) -> list[str]:
     lines = []
     strategy = found.strategy
-    if (strategy.tp > 1 or strategy.cp > 1) and not fsdp:
+    if fsdp:
+        lines.append("unset CUDA_DEVICE_MAX_CONNECTIONS  # Megatron-FSDP does not start where it is 1")
+    elif strategy.tp > 1 or strategy.cp > 1:
         lines.append("export CUDA_DEVICE_MAX_CONNECTIONS=1  # collectives start in the order they are issued")
     if strategy.offload.activations:
         lines.append("export NVTE_CPU_OFFLOAD_V1=1  # activations are offloaded, weights stay")

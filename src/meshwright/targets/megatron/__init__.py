@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import PurePath
 
@@ -15,6 +16,7 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.plan_json import write_job
 from meshwright.specs.job import Job
 from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, text_of
+from meshwright.targets.megatron.rules import rule_problems
 from meshwright.targets.sayable import unequal_pipelines
 from meshwright.units import of_capacity, percent, seconds
 
@@ -22,6 +24,8 @@ SCRIPT = "train.sh"
 
 
 def _megatron(job: Job, estimate: StepEstimate) -> TargetFiles:
+    if broken := rule_problems(job):
+        raise UnsupportedError(broken, code="MW420")
     try:
         script = megatron.megatron_script(job, predicted=_predicted(estimate))
     except UnsupportedError as error:
@@ -81,13 +85,32 @@ def _recognised(name: str, text: str) -> bool:
     )
 
 
+def _refused(job: Job) -> tuple[Problem, ...]:
+    return megatron.translate(job).refused or rule_problems(job)
+
+
+def _as_run(job: Job) -> Job:
+    """Megatron-FSDP keeps 16-bit shards of the weights beside the fp32 ones, 2 bytes per parameter, as ZeRO-3 does.
+
+    Source: megatron/core/distributed/fsdp/src/megatron_fsdp of Megatron-LM, commit d98e8a64, 2026-08.
+    """
+    strategies = tuple(
+        replace(one, data=replace(one.data, family="zero")) if one.data.family == "fsdp" and one.data.reshard else one
+        for one in job.plan.strategies
+    )
+    if strategies == job.plan.strategies:
+        return job
+    return replace(job, plan=replace(job.plan, strategies=strategies))
+
+
 TARGET = Target(
     name="megatron",
     title="Megatron-LM",
     version=f"commit {megatron.COMMIT} (2026-08-22)",
     files=_megatron,
-    refused=lambda job: megatron.translate(job).refused,
+    refused=_refused,
     read=_read,
     script=lambda script, devices: megatron.read_flags(script, devices=devices),
     recognised=_recognised,
+    as_run=_as_run,
 )

@@ -1,0 +1,99 @@
+"""Plans for one target: what a search may propose, and with whose kernels and memory it is priced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from meshwright.errors import Problem
+from meshwright.estimate.price import estimate_plan
+from meshwright.fields.job import JobFields
+from meshwright.formats.cluster import Assumption
+from meshwright.planning.one_kind import Found
+from meshwright.schedules.plan_rows import row_of
+from meshwright.specs.job import Job
+from meshwright.specs.row import PlanRow
+from meshwright.targets import Target, target_named
+from meshwright.units import of_capacity, percent
+
+TIE = 0.02
+"""Largest difference of two predicted steps that a simpler launch is worth."""
+
+
+def refusals_in_search(target: str) -> Callable[[Job], tuple[Problem, ...]]:
+    """What a search for a target may not propose.
+
+    Args:
+        target: its name.
+
+    Returns:
+        What the target refuses of a job. A plan that the target's memory holds as another plan is refused as well: for
+        the other one, which is priced as it runs, or, where no row says that one, for not fitting.
+
+    Raises:
+        UnsupportedError: for a target nobody taught us.
+    """
+    found = target_named(target)
+    return lambda job: found.refused(job) or _held_otherwise(found, job)
+
+
+def _held_otherwise(target: Target, job: Job) -> tuple[Problem, ...]:
+    run = target.as_run(job)
+    if run.plan == job.plan:
+        return ()
+    row = row_of(run.plan, job.model)
+    if row is not None:
+        why = f"{target.title} holds it in memory as {row.format()}"
+        return (Problem(what="plan: it is held otherwise", why=why, fix=f"use {row.format()}", field="data.family"),)
+    estimate = estimate_plan(run.plan, run.model, run.cluster, run.workload)
+    if estimate.fits != "no":
+        return ()
+    peak = of_capacity(estimate.fullest.peak_memory_bytes, estimate.fullest.capacity_bytes)
+    what = f"plan: under {target.title} it needs {peak}"
+    return (Problem(what=what, why="it does not fit", fix="shard over more devices", field="memory"),)
+
+
+def simplest_first(found: Found) -> tuple[Found, Assumption | None]:
+    """The plan that needs fewest options first, among those that tie with the quickest; and why, where it moved.
+
+    Args:
+        found: plans in order of their time.
+    """
+    plans = found.result.plans
+    if len(plans) < 2 or plans[0].row is None:
+        return found, None
+    best = plans[0]
+    limit = min(TIE, best.estimate.tie)
+    tied = [one for one in plans if one.estimate.step_time_s <= best.estimate.step_time_s * (1 + limit)]
+    chosen = min(tied, key=lambda one: (_options(one.row), one.estimate.step_time_s))
+    if chosen is best or chosen.row is None:
+        return found, None
+    ordered = (chosen, *(one for one in plans if one is not chosen))
+    lost = chosen.estimate.step_time_s / best.estimate.step_time_s - 1
+    quicker = f"{plans[0].row.format()} is predicted {percent(lost)} quicker"
+    said = f"simplest to launch of those within {percent(limit)}; {quicker}"
+    result = replace(found.result, plans=ordered)
+    return replace(found, result=result), Assumption(name="chosen", value=said, basis="assumed")
+
+
+def _options(row: PlanRow | None) -> int:
+    """Words of a plan's line beside its degrees and batch, and degrees that cut a model in more than one way."""
+    if row is None:
+        return 99
+    cuts = sum(degree > 1 for degree in (row.tp, row.pp, row.cp_degree, row.ep))
+    plain = PlanRow(dp=row.dp, mbs=row.mbs, gbs=row.gbs).format().count(".")
+    return 2 * cuts + row.format().count(".") - plain
+
+
+def priced_as(job: JobFields, target: str | None) -> JobFields:
+    """The question priced with the kernels and memory of a target, unless it names a framework itself.
+
+    Args:
+        job: of the question.
+        target: name of a target; None for none.
+
+    Raises:
+        UnsupportedError: for a target nobody taught us.
+    """
+    software = None if target is None else target_named(target).software
+    return replace(job, software=software) if software is not None and job.software is None else job

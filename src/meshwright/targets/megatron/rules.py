@@ -1,0 +1,60 @@
+"""What starts under Megatron-LM and what does not, beyond what its options say: rules as data, each with its source."""
+
+from __future__ import annotations
+
+from meshwright.errors import Problem
+from meshwright.specs.job import Job
+from meshwright.specs.layers import DenseMlp
+from meshwright.specs.row_of import homogeneous
+from meshwright.targets.sayable import Plan, Rule, settings_of
+
+_EIGHT_BIT = {"fp8": 16, "fp8-block": 128, "mxfp8": 32}
+"""By what sizes of 8-bit products must divide."""
+
+
+def _sizes_divide(plan: Plan) -> bool:
+    """Whether every tensor rank's share of an 8-bit product has a size that its kernel takes."""
+    precision = plan.strategy.precision or plan.workload.precision
+    by = _EIGHT_BIT.get(precision.compute, 1)
+    widths = {plan.model.hidden}
+    widths |= {kind.mlp.ffn_hidden // plan.strategy.tp for kind in plan.model.kinds() if isinstance(kind.mlp, DenseMlp)}
+    tokens = plan.found.pipeline.micro_batch * plan.workload.seq_len // plan.strategy.cp
+    return not any(width % by for width in widths) and not tokens % 8
+
+
+RULES = (
+    Rule(
+        field="tensor.overlap",
+        holds=lambda plan: plan.settings["tensor.overlap"] != "ring" or plan.strategy.tp <= plan.link_domain,
+        why="overlap of tensor collectives with products runs over NVLink, inside one domain of it",
+        fix="leave out tpov, or use a tp within the domain",
+        source="transformer_engine/common/comm_gemm_overlap of Transformer Engine 2.x, 2026",
+    ),
+    Rule(
+        field="vpp",
+        holds=lambda plan: plan.found.vpp == 1 or plan.found.pp > 1,
+        why="interleaving needs at least two pipeline ranks",
+        fix="use vpp1",
+        source="megatron/training/arguments.py of Megatron-LM, commit d98e8a64, 2026-08",
+    ),
+    Rule(
+        field="precision",
+        holds=_sizes_divide,
+        why="8-bit products take widths that 16 divides (mxfp8: 32, blockwise: 128) and tokens that 8 divides",
+        fix="use a smaller tp, or bf16",
+        source="transformer_engine/pytorch/utils.py of Transformer Engine 2.x, 2026",
+    ),
+)
+
+
+def rule_problems(job: Job) -> tuple[Problem, ...]:
+    """The rules that a plan breaks; none where its stages differ, which is refused anyway."""
+    found, _ = homogeneous(job.plan)
+    if found is None:
+        return ()
+    plan = Plan(job=job, found=found, settings=settings_of(job, found))
+    return tuple(
+        Problem(what=f"plan: {rule.field} is {plan.settings[rule.field]}", why=rule.why, fix=rule.fix, field=rule.field)
+        for rule in RULES
+        if not rule.holds(plan)
+    )
