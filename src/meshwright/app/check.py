@@ -18,11 +18,12 @@ from meshwright.planning.axes import target_rule
 from meshwright.planning.compose.sources.profiles.price import price_job
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.launch_script import Outside, script_question
-from meshwright.planning.one_kind import find_plans, restricted
+from meshwright.planning.one_kind import find_plans
 from meshwright.planning.plan_shape import title
 from meshwright.planning.plan_source import PlanQuestion, measured_plan, plan_question
 from meshwright.planning.repair.of_plan import Repair, repairs_of_plan
 from meshwright.planning.repair.post_mortem import PostMortem, post_mortem
+from meshwright.planning.target_space import restricted
 from meshwright.planning.ties import tied
 from meshwright.planning.tuned import model_entry
 from meshwright.planning.violation import Violation, too_large

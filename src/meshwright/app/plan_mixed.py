@@ -25,11 +25,11 @@ from meshwright.planning.mixed.slices import Composition, planned_slices
 from meshwright.planning.mixed.source import PricedPlan, StageSource
 from meshwright.planning.mixed.spaces import space_anywhere
 from meshwright.planning.objectives import QUICKEST, Aim, aim_of
-from meshwright.planning.one_kind import find_plans, restricted
 from meshwright.planning.one_kind_plans import pinned_notes, target_note
 from meshwright.planning.plan_shape import title
 from meshwright.planning.reason import Reason
 from meshwright.planning.reasons import plan_reasons, price_reasons
+from meshwright.planning.target_space import restricted
 from meshwright.planning.whole_run import whole_run
 from meshwright.report.words.mixed import composition_lines, idle_lines, mixing_lines, search_lines, worth
 from meshwright.report.words.reasons import reason_text

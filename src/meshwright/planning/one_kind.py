@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from meshwright.errors import InputError, Problem, UnsupportedError
-from meshwright.estimate.layout import expand
 from meshwright.planning.costing import SECONDS_PER_HOUR, Offer
 from meshwright.planning.objectives import Aim, admitted, require_prices
 from meshwright.planning.reason import Reason, idle_reason
-from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
 from meshwright.search.grid import divisors
 from meshwright.search.result import FoundPlan, SearchResult
 from meshwright.search.search import FRONT_SLACK, search
@@ -20,7 +18,6 @@ from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import PlanRow
 from meshwright.specs.workload import Workload
 
 ROUND_PRIMES = (2, 3, 5, 7)
@@ -220,10 +217,19 @@ def _accepted(
         result = search(model, cluster, workload, space, top=asked, pareto=pareto, refine=refuses is None)
         if refuses is None or not result.plans:
             return result
+        from meshwright.planning.target_space import plain_instead
+
         where = Found(result=result, cluster=cluster)
         refusals = [refuses(where.job(plan, model, workload)) for plan in result.plans]
         good = tuple(plan for plan, problems in zip(result.plans, refusals, strict=True) if not problems)
         front = tuple(plan for plan in result.pareto if not refuses(where.job(plan, model, workload)))
+        plain = plain_instead(space, refusals)
+        if plain is not None:
+            again = _accepted(model, cluster, workload, plain, top, refuses, pareto=pareto)
+            both = {plan.row: plan for plan in (*again.plans, *good)}
+            ordered = sorted(both.values(), key=lambda plan: plan.estimate.step_time_s)
+            certificate = replace(again.certificate, optimal=False)
+            return replace(again, plans=tuple(ordered[:top]), certificate=certificate)
         if len(good) >= top or len(result.plans) < asked or asked >= MOST_ASKED:
             if not good:
                 raise UnsupportedError(
@@ -234,66 +240,6 @@ def _accepted(
             certificate = replace(result.certificate, optimal=optimal)
             return replace(result, plans=good[:top], pareto=front, certificate=certificate)
         asked = min(2 * asked, MOST_ASKED)
-
-
-def restricted(space: Space, model: ModelSpec, cluster: ClusterSpec, workload: Workload, refuses: Refusals) -> Space:
-    """A space without the settings a target refuses whatever the degrees are.
-
-    Args:
-        space: the space.
-        model: the model.
-        cluster: its first devices hold the plans that are tried.
-        workload: the step.
-        refuses: what the target refuses of a job.
-
-    Raises:
-        UnsupportedError: the target refuses the plainest plan, so that it cannot run this model at all, or everything
-            that an axis is pinned to.
-    """
-    pp = 2 if cluster.devices >= 4 and model.most_stages >= 2 else 1
-    dp = 2 if cluster.devices >= 2 * pp else 1
-    per_node = cluster.groups[0].devices_per_node
-    if pp * dp > per_node and pp * dp % per_node:
-        dp = per_node  # whole nodes, as every target wants them
-    plain = PlanRow(pp=pp, dp=dp, gbs=4 * dp * pp)
-
-    def refused_of(row: PlanRow) -> set[Problem]:
-        plan = expand(row, model, workload.seq_len)
-        job = Job(model=model, cluster=cluster, workload=workload.with_batch(row.gbs), plan=plan)
-        return set(refuses(job))
-
-    base = refused_of(plain)
-    if base:
-        raise UnsupportedError(sorted(base, key=lambda p: p.what), code="MW420")
-    pins = dict(space.pins)
-    choices: tuple[tuple[str, Sequence[object]], ...] = (
-        ("sharding", ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep")),
-        ("schedule", [name for name in pins.get("schedule") or _EVERY["schedule"] if not _chunked(str(name), plain)]),
-        ("recompute", ("none", "sel", "full")),
-    )
-    for axis, values in choices:
-        reasons = {value: refused_of(replace(plain, **{axis: value})) for value in values}  # type: ignore[arg-type]
-        refused = {value for value, problems in reasons.items() if problems}
-        if refused:
-            every = pins.get(axis) or _EVERY[axis]
-            pins[axis] = tuple(value for value in every if value not in refused)
-            if not pins[axis]:
-                problems = set().union(*(reasons[value] for value in refused))
-                raise UnsupportedError(sorted(problems, key=lambda p: p.what), code="MW420")
-    return replace(space, pins=tuple(pins.items()))
-
-
-def _chunked(name: str, row: PlanRow) -> bool:
-    """Whether it is a usual schedule that needs more chunks than a row has, so that a target cannot be asked so."""
-    schedule = schedule_named(name)
-    return schedule.searched_by_default and schedule.fewest_chunks(row.pp, row.micro_batches) > row.vpp
-
-
-_EVERY: dict[str, Sequence[object]] = {
-    "sharding": ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep", "hsdp"),
-    "schedule": DEFAULT_SCHEDULES,
-    "recompute": ("none", "sel", "block", "full"),
-}
 
 
 def find_best(

@@ -12,7 +12,7 @@ from meshwright.library.calibration import calibration as calibration_of
 from meshwright.planning.axes import space_of, target_rule
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.objectives import QUICKEST, Aim
-from meshwright.planning.one_kind import Found, find_best, restricted
+from meshwright.planning.one_kind import Found, find_best
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 
@@ -58,7 +58,11 @@ def one_kind_plans(
 
     def space_for(part: ClusterSpec) -> Space:
         space = space_of(spec, workload, part.devices, **limits.keywords())
-        return restricted(space, spec, part, workload, refuses) if refuses else space
+        if refuses is None:
+            return space
+        from meshwright.planning.target_space import restricted
+
+        return restricted(space, spec, part, workload, refuses)
 
     space = space_for(cluster)
     found = find_best(spec, cluster, workload, space_for, aim, top=top, refuses=refuses, pareto=pareto)

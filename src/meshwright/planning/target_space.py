@@ -1,0 +1,141 @@
+"""The part of a search space that a target can run, found by asking it about plain plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.estimate.layout import expand
+from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
+from meshwright.search.space import Space
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.job import Job
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.row import PlanRow
+from meshwright.specs.workload import Workload
+
+_PLAIN_INSTEAD = {"tensor.overlap": ("tp_overlap", "bulk")}
+"""Settings refused for some degrees only: the axis of the field refused, and its value that is never refused."""
+
+
+def plain_instead(space: Space, refusals: Sequence[tuple[Problem, ...]]) -> Space | None:
+    """The space without the setting that a target refuses of plans found; None where that is nothing of a setting.
+
+    Args:
+        space: that was searched.
+        refusals: of each plan found.
+    """
+    fields = {problem.field for problems in refusals for problem in problems}
+    pins = dict(space.pins)
+    for field, (axis, value) in _PLAIN_INSTEAD.items():
+        if field in fields and value in pins.get(axis, (value,)) and pins.get(axis) != (value,):
+            return replace(space, pins=tuple((pins | {axis: (value,)}).items()))
+    return None
+
+
+def restricted(
+    space: Space,
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    workload: Workload,
+    refuses: Callable[[Job], tuple[Problem, ...]],
+) -> Space:
+    """A space without the settings a target refuses whatever the degrees are.
+
+    Args:
+        space: the space.
+        model: the model.
+        cluster: its first devices hold the plans that are tried.
+        workload: the step.
+        refuses: what the target refuses of a job.
+
+    Raises:
+        UnsupportedError: the target refuses the plainest plan, so that it cannot run this model at all, or everything
+            that an axis is pinned to.
+    """
+    per_node = cluster.groups[0].devices_per_node
+
+    def refused_of(row: PlanRow) -> set[Problem]:
+        plan = expand(row, model, workload.seq_len)
+        job = Job(model=model, cluster=cluster, workload=workload.with_batch(row.gbs), plan=plan)
+        return set(refuses(job))
+
+    plain, base = PlanRow(), set[Problem]()
+    for row in _plainest(cluster, model):
+        problems = refused_of(row)
+        if not problems:
+            plain, base = row, problems
+            break
+        base = base or problems
+    if base:
+        raise UnsupportedError(sorted(base, key=lambda p: p.what), code="MW420")
+    pins = dict(space.pins)
+    if plain.pp == 1 and cluster.devices >= 4 and model.most_stages >= 2:
+        _keep(pins, "pp", (1,), base or refused_of(next(_plainest(cluster, model))))
+    room = cluster.devices // plain.devices >= 2 and plain.devices * 2 <= max(per_node, plain.devices)
+    for axis, value in (("tp", 2), ("ep", 2), ("etp", 2)) if room else ():
+        if (axis == "tp" or model.is_moe) and (problems := _asked(refused_of, replace(plain, **{axis: value}))):  # type: ignore[arg-type]
+            _keep(pins, axis, (1,), problems)
+    choices: list[tuple[str, Sequence[object]]] = [
+        ("sharding", ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep")),
+        ("schedule", [name for name in pins.get("schedule") or _EVERY["schedule"] if not _chunked(str(name), plain)]),
+        ("recompute", ("none", "sel", "full")),
+    ]
+    if room:
+        kinds = {kind: _asked(refused_of, replace(plain, cp=((kind, 2),))) for kind in ("p2p", "a2a", "ag")}
+        if all(kinds.values()):
+            _keep(pins, "cp", (1,), kinds["p2p"])
+        elif any(kinds.values()):
+            _keep(pins, "cp_kind", [kind for kind, problems in kinds.items() if not problems], kinds["p2p"])
+    for axis, values in choices:
+        reasons = {value: refused_of(replace(plain, **{axis: value})) for value in values}  # type: ignore[arg-type]
+        refused = {value for value, problems in reasons.items() if problems}
+        if refused:
+            left = [value for value in pins.get(axis) or _EVERY[axis] if value not in refused]
+            _keep(pins, axis, left, set().union(*(reasons[value] for value in refused)))
+    return replace(space, pins=tuple(pins.items()))
+
+
+def _plainest(cluster: ClusterSpec, model: ModelSpec) -> Iterator[PlanRow]:
+    """The plans a target is asked about first: with a pipeline and without, copies of the weights and shards."""
+    per_node = cluster.groups[0].devices_per_node
+    for pp in (2, 1) if cluster.devices >= 4 and model.most_stages >= 2 else (1,):
+        dp = 2 if cluster.devices >= 2 * pp else 1
+        if pp * dp > per_node and pp * dp % per_node:
+            dp = per_node  # whole nodes, as every target wants them
+        for sharding in ("z0", "z1", "fsdp"):
+            yield PlanRow(pp=pp, dp=dp, gbs=4 * dp * pp, sharding=sharding)
+
+
+def _asked(refused_of: Callable[[PlanRow], set[Problem]], row: PlanRow) -> set[Problem]:
+    """What a target refuses of a plan; nothing where the model cannot be cut so."""
+    try:
+        return refused_of(row)
+    except InputError:
+        return set()
+
+
+def _keep(pins: dict[str, tuple[object, ...]], axis: str, values: Sequence[object], reasons: set[Problem]) -> None:
+    """Narrow an axis to values that a target runs.
+
+    Raises:
+        UnsupportedError: everything that it is pinned to is refused.
+    """
+    left = tuple(value for value in values if axis not in pins or value in pins[axis])
+    if not left:
+        raise UnsupportedError(sorted(reasons, key=lambda p: p.what), code="MW420")
+    pins[axis] = left
+
+
+def _chunked(name: str, row: PlanRow) -> bool:
+    """Whether it is a usual schedule that needs more chunks than a row has, so that a target cannot be asked so."""
+    schedule = schedule_named(name)
+    return schedule.searched_by_default and schedule.fewest_chunks(row.pp, row.micro_batches) > row.vpp
+
+
+_EVERY: dict[str, Sequence[object]] = {
+    "sharding": ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep", "hsdp"),
+    "schedule": DEFAULT_SCHEDULES,
+    "recompute": ("none", "sel", "block", "full"),
+}
