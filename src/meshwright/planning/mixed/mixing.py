@@ -8,6 +8,7 @@ from itertools import accumulate, groupby
 
 from meshwright.estimate.result import StageEstimate, StepPrice
 from meshwright.formats.plan_json import PlannedJob
+from meshwright.planning.mixed.joinable import strangers
 from meshwright.planning.mixed.search import MixedPlans
 from meshwright.planning.mixed.source import PricedPlan, SearchRecord
 from meshwright.records import Record
@@ -80,6 +81,8 @@ class IdleDevices:
     """Of the whole group."""
     rented: bool
     """Whether they are left out for their price."""
+    strangers: tuple[str, str] | None = None
+    """Their collective library and that of the devices in use, where the two share no communicator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,10 +179,17 @@ def idle_devices(cluster: ClusterSpec, estimate: StepPrice, *, rented: bool) -> 
         estimate: of the plan.
         rented: whether fewer devices were looked for because they cost less.
     """
+    in_use = tuple(dict.fromkeys(stage.group for stage in estimate.stages))
     for group in cluster.groups:
         used = sum(stage.devices for stage in estimate.stages if stage.group == group.name)
         if used < group.devices:
-            yield IdleDevices(group=group.name, idle=group.devices - used, devices=group.devices, rented=rented)
+            yield IdleDevices(
+                group=group.name,
+                idle=group.devices - used,
+                devices=group.devices,
+                rented=rented,
+                strangers=None if used else strangers(cluster, group.name, in_use),
+            )
 
 
 def _runs(estimate: StepPrice) -> Iterator[tuple[StageEstimate, ...]]:

@@ -20,6 +20,7 @@ from meshwright.planning.compose.sources.native.split import SplitPipeline
 from meshwright.planning.costing import SECONDS_PER_HOUR
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.doubts import doubts_of_model
+from meshwright.planning.mixed.joinable import joinable
 from meshwright.planning.mixed.repairs import mixed_repairs
 from meshwright.planning.mixed.source import PricedPlan, SearchRecord
 from meshwright.planning.mixed.spaces import alone_name, space_anywhere
@@ -92,8 +93,14 @@ class NativeSource:
 
     def bound_s(self) -> float:
         """Lower bound of any plan's step on this cluster, seconds."""
-        devices = [(self.composer.islands.hardware(part.group), part.devices) for part in self.whole]
-        return least_step_s(self.model, self.workload, devices)
+        return min(
+            least_step_s(
+                self.model,
+                self.workload,
+                [(self.composer.islands.hardware(part.group), part.devices) for part in joined],
+            )
+            for joined in joinable(self.cluster, self.whole)
+        )
 
     def together(self, parts: Sequence[IslandPart], *, thorough: bool) -> list[PricedPlan]:
         """Pipeline sets over these parts, or some of them, the quickest first; arguments as `StageSource.together`."""

@@ -56,8 +56,9 @@ class ProfileSource:
         counts = {names[part.group]: part.devices for part in parts}
         key = tuple(counts.items())
         if key not in self._best:
-            composed = self.composer.best(None if thorough else counts)
-            self._whole = composed if thorough else self._whole
+            every = thorough and len(counts) == len(names)
+            composed = self.composer.best(None if every else counts)
+            self._whole = composed if every else self._whole
             self._best[key] = None if composed is None else self._candidate(composed)
         one = self._best[key]
         return [] if one is None else [one]

@@ -14,6 +14,7 @@ from math import inf, isfinite
 from meshwright.errors import Problem
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.costing import Counts, Offer, rented
+from meshwright.planning.mixed.joinable import joinable
 from meshwright.planning.mixed.source import PricedPlan, StageSource
 from meshwright.planning.objectives import QUICKEST, Aim, admitted, require_prices
 from meshwright.planning.one_kind import CLEARLY_FASTER
@@ -60,7 +61,7 @@ def mixed_plans(source: StageSource, aim: Aim = QUICKEST, refuses: Refusals | No
         require_prices(group.name for group in groups if group.price_per_hour is None)
     every = [IslandPart(number, group.devices) for number, group in enumerate(groups)]
     several = len(every) > 1
-    mixed = source.together(every, thorough=True) if refuses is None or not several else []
+    mixed = _together(source, every, thorough=True) if refuses is None or not several else []
     alone = {part.group: source.alone(part) for part in every} if several else {}
     if several:
         alone |= _searched_where_close(source, every, alone, mixed)
@@ -84,6 +85,14 @@ def mixed_plans(source: StageSource, aim: Aim = QUICKEST, refuses: Refusals | No
         alone={number: own[0] if own else None for number, own in alone.items()},
         without=without,
     )
+
+
+def _together(source: StageSource, parts: Sequence[IslandPart], *, thorough: bool) -> list[PricedPlan]:
+    """Plans over parts that can talk to each other, the quickest first."""
+    apart = joinable(source.cluster, parts)
+    sets = [one for one in apart if len(one) > 1 or len(apart) == 1]
+    found = [one for joined in sets for one in source.together(joined, thorough=thorough)]
+    return sorted(found, key=lambda one: one.step_time_s) if len(sets) > 1 else found
 
 
 def job_name(one: PricedPlan) -> str:
@@ -131,7 +140,7 @@ def _without(
 ) -> PricedPlan | None:
     """The best plan that leaves a group out."""
     rest = [part for part in every if part != left_out]
-    able = [*source.together(rest, thorough=False), *(one for part in rest for one in alone[part.group][:1])]
+    able = [*_together(source, rest, thorough=False), *(one for part in rest for one in alone[part.group][:1])]
     return min(able, key=lambda one: one.step_time_s, default=None)
 
 
@@ -153,7 +162,10 @@ def _rented(source: StageSource, aim: Aim, found: Sequence[PricedPlan]) -> list[
 
     def offers_on(counts: Counts) -> list[Offer[PricedPlan]]:
         parts = [IslandPart(n, counts[group.name]) for n, group in enumerate(groups) if counts[group.name]]
-        every = source.rented(parts, aim) if len(parts) > 1 else source.alone(parts[0])
+        if len(parts) > 1:
+            every = source.rented(parts, aim) if len(joinable(source.cluster, parts)) == 1 else []
+        else:
+            every = source.alone(parts[0])
         return [offer_of(one) for one in (*every, *(found if counts == most else ()))]
 
     return rented(most, {group.name: group.devices_per_node for group in groups}, offers_on, aim.rank)

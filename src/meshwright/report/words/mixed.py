@@ -28,6 +28,8 @@ def worth(mixing: Mixing) -> str:
         return "No kind of device can train the model by itself."
     if mixing.used == 1 and mixing.per_step is not None:
         return "Mixing costs more: one kind of device by itself is the cheapest found."
+    if mixing.used == 1 and mixing.idle and all(one.strangers for one in mixing.idle):
+        return f"The kinds cannot train together: {best.devices} by themselves are the best found."
     if mixing.used == 1:
         what = "Mixing does" if mixing.kinds > 1 else "Unequal nodes do"
         return f"{what} not pay: {best.devices} by themselves are the best found."
@@ -120,9 +122,10 @@ def idle_lines(idle: Iterable[IdleDevices]) -> tuple[str, ...]:
             idle_reason(
                 one.devices - one.idle,
                 one.devices,
-                "no better plan" if one.rented else "no faster plan",
+                "strangers" if one.strangers else "no better plan" if one.rented else "no faster plan",
                 of=one.group,
                 rented=one.rented,
+                **({"libraries": one.strangers} if one.strangers else {}),
             )
         )
         for one in idle
