@@ -94,3 +94,13 @@ def test_experts_take_about_as_long_as_measured(device: str) -> None:
     errors = [abs(math.log(experts_s(device, *shape) * 1e6 / taken)) for *shape, taken in EXPERTS[device]]
     assert statistics.median(errors) < 0.3
     assert max(errors) < 0.6
+
+
+def test_gradients_of_weights_of_experts_are_the_slowest_products() -> None:
+    alone, grouped = (
+        [float(mixing.layout_share(phase, groups)) for phase in ("forward", "input_gradient", "weight_gradient")]
+        for groups in (1, 8)
+    )
+    assert alone[:2] == [1.0, 1.0]
+    assert sorted(grouped, reverse=True) == grouped
+    assert all(many < one for many, one in zip(grouped, alone, strict=True))

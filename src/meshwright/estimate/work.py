@@ -125,6 +125,8 @@ class _Pricing:
         quantised, m, written = self.quantised and not op.adapter, local.m / tiles, self.activation_bytes
         forward = tiles * self._product(m, local.n, local.k, local.groups, written, quantised=quantised)
         input_gradient = tiles * self._product(m, local.k, local.n, local.groups, written, quantised=quantised)
+        forward = forward / mixing.layout_share("forward", local.groups)
+        input_gradient = input_gradient / mixing.layout_share("input_gradient", local.groups)
         if op.forward_weight_bytes:
             bandwidth = self.hardware.achieved_memory_bytes_per_s
             forward = forward + local.parameters * op.forward_weight_bytes / bandwidth
@@ -178,6 +180,7 @@ class _Pricing:
         accumulated = 2 * self.precision.bytes_of("gradients")
         m = local.m / tiles
         seconds = tiles * self._product(local.k, local.n, m, local.groups, accumulated, quantised=quantised)
+        seconds = seconds / mixing.layout_share("weight_gradient", local.groups)
         if self.hardware.software.adds_gradients:
             added = local.parameters * self.precision.adding_bytes
             seconds = seconds + added / self.hardware.achieved_memory_bytes_per_s
