@@ -25,6 +25,7 @@ from meshwright.planning.mixed.slices import Composition, planned_slices
 from meshwright.planning.mixed.source import PricedPlan, StageSource
 from meshwright.planning.mixed.spaces import space_anywhere
 from meshwright.planning.objectives import QUICKEST, Aim, aim_of
+from meshwright.planning.one_kind import find_plans
 from meshwright.planning.one_kind_plans import pinned_notes, target_note
 from meshwright.planning.plan_shape import title
 from meshwright.planning.reason import Reason
