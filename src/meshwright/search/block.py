@@ -16,7 +16,7 @@ from meshwright.estimate.pipeline import BoundaryColumns, Placed, boundary_colum
 from meshwright.estimate.states import EXTRA_BYTES, EXTRA_SECONDS, has_extras, shared_update_s
 from meshwright.estimate.sync import DataGroups, DataNetwork, StepCompute, step_sync
 from meshwright.search.axes import WAYS
-from meshwright.search.geometry import Shape, ShapeFactory
+from meshwright.search.geometry import Shape, ShapeFactory, pairs
 from meshwright.search.grid import Grid
 from meshwright.search.shape_tables import ShapeTables
 from meshwright.search.shardings import PLAIN_SHARDINGS, Sharding, ShardingTable, shardings_for
@@ -98,14 +98,14 @@ class PricedRows:
         return ShardingTable.of(self.grid, self.shardings)
 
     @cached_property
-    def plans_per_shape(self) -> int:
-        """The shardings of each row, summed over the rows."""
-        return int(self.table.legal.sum())
+    def plans_of_rows(self) -> Int[np.ndarray, "rows"]:
+        """The shardings of each row: plans of one shape."""
+        return np.asarray(self.table.legal.sum(axis=0))
 
     def take(self, index: Int[np.ndarray, "picked"]) -> PricedRows:
         """The rows of this index."""
         part = copy(self)
-        for name in ("plans_per_shape", "shardings", "table"):
+        for name in ("plans_of_rows", "shardings", "table"):
             part.__dict__.pop(name, None)
         part.grid, part.columns, part.costs = self.grid.take(index), self.columns.take(index), self.costs.take(index)
         part.boundary = self.boundary.take(index)
@@ -130,9 +130,10 @@ class Block:
         self.hardware, self.workload, self.limit_bytes = rows.hardware, rows.workload, rows.limit_bytes
         self.tables = tables or ShapeTables.of(shapes)
         self._bare = self._terms(self.costs, self.costs.forward_s, self.costs.backward_s, self.boundary.transfer_s)
-        self.paired = self.columns.overlaps("paired", "paired-wgrad")
-        if self.paired is not None:
-            self._bare.pipeline_s[np.ix_(self.paired, ~_pairs(shapes))] = np.inf
+        self.paired = self.grid.paired
+        pairing = np.array([pairs(shape.schedule, shape.p, shape.m, shape.v, shape.recompute) for shape in shapes])
+        self.allowed = ~self.paired[:, None] | pairing
+        """Whether a shape can run what a row has beside its exchanges."""
         self._first_dense = self.costs.dense_parameters @ self.tables.first.T
         self._first_experts = self.costs.expert_parameters @ self.tables.first.T
         self.uneven = rows.uneven
@@ -166,10 +167,7 @@ class Block:
 
     def plans(self) -> int:
         """Plans in the block: rows x shapes x the shardings of each row."""
-        every = len(self.shapes) * self.rows.plans_per_shape
-        if self.paired is None:
-            return every
-        return every - int(self.rows.table.legal[:, self.paired].sum()) * int(np.sum(~_pairs(self.shapes)))
+        return int((self.rows.plans_of_rows * self.allowed.sum(axis=1)).sum())
 
     def sharding_columns(self, choice: Int[np.ndarray, "picked"], rows: Int[np.ndarray, "picked"]) -> ShardingColumns:
         """Data-parallel choices, by number, of these rows; columns of shape picked x 1."""
@@ -293,7 +291,7 @@ class Block:
             "largest_dense": largest(costs.dense_parameters * self.whole),
             "largest_expert": largest(costs.expert_parameters * self.whole),
         }
-        if self.paired is not None:
+        if self.paired.any():
             # A forward more than in the plain order is under way.
             chunks = np.array([shape.v if shape.p > 1 else np.inf for shape in self.shapes])
             more = (costs.kept_bytes @ tables.first.T / chunks) * self.paired[:, None]
@@ -362,16 +360,6 @@ def _distinct(codes: Int[np.ndarray, "many"], most: int) -> tuple[Int[np.ndarray
     found = np.flatnonzero(place)
     place[found] = np.arange(len(found))
     return found, place[codes]
-
-
-def _pairs(shapes: list[Shape]) -> Bool[np.ndarray, "shapes"]:
-    """Shapes that run a forward together with a backward of another micro-batch, and make no whole layer again."""
-    return np.array(
-        [
-            shape.schedule.unpaired(shape.p, shape.m, shape.v) is not None and shape.recompute in ("none", "sel")
-            for shape in shapes
-        ]
-    )
 
 
 def _candidates(found: list[tuple[np.ndarray, ...]]) -> Candidates:

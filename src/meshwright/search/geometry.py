@@ -61,6 +61,19 @@ class Shape:
     """Whether the model's two ends are on different workers."""
 
 
+def pairs(schedule: Schedule, p: int, m: int, v: int, recompute: str) -> bool:
+    """Whether forwards run together with backwards of other micro-batches, and no layer is made again as a whole.
+
+    Args:
+        schedule: of the pipeline.
+        p: workers.
+        m: micro-batches.
+        v: chunks per worker.
+        recompute: none, sel, full or block.
+    """
+    return recompute in ("none", "sel") and schedule.unpaired(p, m, v) is not None
+
+
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Template:
     """Paths that hold for any order of tasks, as seconds of items: once, and per micro-batch."""
@@ -160,6 +173,14 @@ class ShapeFactory:
     def count(self, p: int, m: int) -> int:
         """How many shapes there are."""
         return sum(len(self.recomputes(p, v, schedule)) for schedule, v in self.pipelines(p, m))
+
+    def count_paired(self, p: int, m: int) -> int:
+        """How many of them run forwards together with backwards of other micro-batches."""
+        return sum(
+            pairs(schedule, p, m, v, recompute)
+            for schedule, v in self.pipelines(p, m)
+            for recompute, _ in self.recomputes(p, v, schedule)
+        )
 
     def build(self, schedule: Schedule, p: int, m: int, v: int, recomputes: list[tuple[str, int]]) -> list[Shape]:
         """The shapes of one pipeline under some ways to recompute.

@@ -58,6 +58,11 @@ class Grid:
         """Context degree over all levels."""
         return ranks_of(self.context)
 
+    @property
+    def paired(self) -> Bool[np.ndarray, "rows"]:
+        """Rows whose exchanges run beside another micro-batch."""
+        return _PAIRED[self.way]
+
     def levels(self, row: int) -> tuple[tuple[str, int], ...]:
         """Context levels of a row, as a plan states them."""
         degrees = zip(CONTEXTS, self.context[row].tolist(), strict=True)
@@ -102,6 +107,8 @@ class Grid:
 
 
 _CODES = np.array([(DISPATCHERS.index(how), EXPERT_OVERLAPS.index(beside)) for how, beside in WAYS])
+
+_PAIRED = np.array([beside.startswith("paired") for _, beside in WAYS])
 
 COLUMNS = tuple(f.name for f in fields(Grid) if f.name not in ("tensor", "offload"))
 """Fields with one entry per row."""

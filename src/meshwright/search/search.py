@@ -158,6 +158,8 @@ class _Search:
     def _plans_of_row(self, grid: Grid) -> Int[np.ndarray, "rows"]:
         """How many plans each row stands for: shapes of its (pp, m) times shardings of its (dp, cp)."""
         shapes = _per_pair(grid.pp, grid.m, self.factory.count)
+        if (paired := grid.paired).any():
+            shapes = np.where(paired, _per_pair(grid.pp, grid.m, self.factory.count_paired), shapes)
         shardings = _per_pair(grid.dp, grid.cp, lambda dp, cp: len(shardings_for(dp, cp, self.space)))
         return shapes * shardings
 
@@ -212,7 +214,7 @@ class _Search:
     def _price_block(self, block: Block, plans: int) -> None:
         """Price what a block's bounds leave of so many plans."""
         threshold_s = self.queue.threshold_s
-        wanted = block.bounds_s() <= threshold_s
+        wanted = (block.bounds_s() <= threshold_s) & block.allowed
         found, priced, feasible = block.price(wanted, threshold_s)
         self.counts.priced += priced
         self.counts.feasible += feasible
@@ -291,7 +293,7 @@ def price_all(
     for block in (run.block(rows) for rows in run.rows(grid)):
         if block is None:
             continue
-        _, priced, _ = block.price(np.ones((block.grid.rows, len(block.shapes)), dtype=bool), np.inf)
+        _, priced, _ = block.price(block.allowed, np.inf)
         run.counts.priced += priced
     return run.counts.priced, time.perf_counter() - started
 

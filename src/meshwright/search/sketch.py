@@ -13,8 +13,8 @@ import numpy as np
 
 from meshwright.schedules import Schedule
 from meshwright.search.block import PricedRows
-from meshwright.search.geometry import Shape, ShapeFactory, Template
-from meshwright.shapes import Float
+from meshwright.search.geometry import Shape, ShapeFactory, Template, pairs
+from meshwright.shapes import Bool, Float
 from meshwright.specs.workload import Workload
 
 
@@ -26,7 +26,10 @@ class Sketch:
     schedule: Schedule
     v: int
     recomputes: list[tuple[str, int]]
+    allowed: Bool[np.ndarray, "rows recomputes"]
+    """Whether the shapes can run what a row has beside its exchanges."""
     bound_s: Float[np.ndarray, "rows recomputes"]
+    """Infinite where they cannot."""
 
     @property
     def least_s(self) -> float:
@@ -36,7 +39,7 @@ class Sketch:
     @property
     def plans(self) -> int:
         """Rows x shapes x the shardings of each row."""
-        return len(self.recomputes) * self.rows.plans_per_shape
+        return int((self.rows.plans_of_rows * self.allowed.sum(axis=1)).sum())
 
     def build(self, factory: ShapeFactory) -> list[Shape]:
         """The shapes."""
@@ -63,7 +66,16 @@ def sketches(rows: PricedRows, factory: ShapeFactory, workload: Workload) -> Ite
             continue
         templates = [factory.template(schedule, p, v, *recompute) for recompute in recomputes]
         bound_s = np.stack([_bound_s(template, m, priced[sections]) for template in templates], axis=1)
-        yield Sketch(rows=priced[sections], schedule=schedule, v=v, recomputes=recomputes, bound_s=bound_s)
+        pairing = np.array([pairs(schedule, p, m, v, recompute) for recompute, _ in recomputes])
+        allowed = ~rows.grid.paired[:, None] | pairing
+        yield Sketch(
+            rows=priced[sections],
+            schedule=schedule,
+            v=v,
+            recomputes=recomputes,
+            allowed=allowed,
+            bound_s=np.where(allowed, bound_s, np.inf),
+        )
 
 
 def _bound_s(template: Template, m: int, rows: PricedRows) -> Float[np.ndarray, " rows"]:
