@@ -23,15 +23,24 @@ case "$1" in
   *) exec "$@" ;;
 esac
 """
+REMOTE = """#!/bin/bash
+shift
+exec bash -c "$*"
+"""
 RECORDED = ("python", "python3", "torchrun", "deepspeed", "accelerate")
-STARTERS = ("srun", "sbatch", "mpirun", "numactl", "docker", "singularity", "ssh")
+STARTERS = ("srun", "sbatch", "mpirun", "numactl", "docker", "singularity")
 SILENT = ("nvidia-smi", "scontrol", "module", "conda", "pip", "git", "hostname", "nvcc")
 
 
 def machine(folder: Path) -> Path:
     """A folder of programs for PATH."""
     folder.mkdir()
-    for names, text in ((RECORDED, RECORDER), (STARTERS, STARTER), (SILENT, "#!/bin/bash\nexit 0\n")):
+    for names, text in (
+        (RECORDED, RECORDER),
+        (STARTERS, STARTER),
+        (("ssh",), REMOTE),
+        (SILENT, "#!/bin/bash\nexit 0\n"),
+    ):
         for name in names:
             (folder / name).write_text(text)
             (folder / name).chmod(0o755)

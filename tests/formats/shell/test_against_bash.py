@@ -33,16 +33,17 @@ def read(name: str) -> Script:
         return file.read_text() if file.is_file() else None
 
     environment = dict(pair.partition("=")[::2] for pair in told(text, "env"))
-    return read_script(text, name=name, arguments=told(text, "args"), environment=environment, read=beside)
+    return read_script(text, name=name, arguments=told(text, "args") or None, environment=environment, read=beside)
 
 
 def differences(launch: Launch, words: list[str]) -> list[str]:
     """Words that are read as something else than bash passes; what is said to be unknown is no difference."""
-    if len(launch.words) != len(words):
-        return [f"{len(launch.words)} words are read, bash passes {len(words)}"]
+    found = [word for word in launch.words if word.text or word.unknown is None or not word.unknown.unset]
+    if len(found) != len(words):
+        return [f"{len(found)} words are read, bash passes {len(words)}"]
     return [
         f"{word.text!r} is read, bash passes {real!r}"
-        for word, real in zip(launch.words, words, strict=True)
+        for word, real in zip(found, words, strict=True)
         if word.unknown is None and word.text != real
     ]
 

@@ -43,6 +43,18 @@ EARLIER = {
     "--use-rotary-emb": Earlier(
         meaning="today's --position-embedding-type rope", gives=(("--position-embedding-type", "rope"),)
     ),
+    "--deepspeed-activation-checkpointing": _gone("how DeepSpeed recomputes, beside --checkpoint-activations"),
+    "--deepspeed": Earlier(meaning="Megatron-DeepSpeed's switch", gives=(("--deepspeed", ""),)),
+    "--deepspeed_config": Earlier(meaning="DeepSpeed's own file", gives=(("--deepspeed_config", None),), takes=True),
+    "--zero-stage": Earlier(meaning="DeepSpeed's ZeRO stage", gives=(("--zero-stage", None),), takes=True),
+    "--moe-expert-parallel-size": _renamed("--expert-model-parallel-size"),
+    "--ds-sequence-parallel-size": Earlier(
+        meaning="Ulysses, today's --context-parallel-size with --cp-comm-type a2a",
+        gives=(("--context-parallel-size", None), ("--cp-comm-type", "a2a")),
+        takes=True,
+    ),
+    "--data-impl": _gone("gone: there is one kind of data", takes=True),
+    "--log-batch-size-to-tensorboard": _gone("gone"),
     "--DDP-impl": _gone("gone: there is one implementation", takes=True),
     "--use-flash-attn-v2": _renamed("--use-flash-attn", takes=False),
     "--use-flash-attn-triton": _renamed("--use-flash-attn", takes=False),

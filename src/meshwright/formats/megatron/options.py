@@ -155,7 +155,7 @@ class _Reader:
             if here.unknown is not None and not equals:
                 self.stray(here, here.unknown)
                 continue
-            if flag in EARLIER and flag not in options:
+            if flag in EARLIER:
                 self.earlier(flag, attached if equals else None, here)
                 continue
             option = options.get(flag)
@@ -196,12 +196,14 @@ class _Reader:
         """A word nobody knows where an option may stand."""
         place = here.place or unknown.place
         if unknown.unset:
+            names = " ".join(f"${name}" for name in unknown.names)
+            self.notes.append(f"{names} ({place}) is taken as empty; --env NAME=VALUE sets it")
             return
         if unknown.flags is None:
             self.strays.append((place, unknown))
             return
         options = known_options()
-        for flag in unknown.flags:
+        for flag in sorted(unknown.flags):
             name = options[flag].flags[0] if flag in options else flag
             self.hidden[name] = unknown
             self.given.pop(name, None)

@@ -143,7 +143,7 @@ def _assumed(script: Script) -> list[str]:
 def _of_the_program(program: str, values: Values) -> tuple[list[Problem], list[str]]:
     """Options Megatron-LM does not have: wrong, or those of a program that adds its own."""
     name = program.rpartition("/")[2]
-    if not name or name in MEGATRON_PROGRAMS:
+    if not name or (name in MEGATRON_PROGRAMS and "--deepspeed" not in values.given):
         return list(values.unknown), []
     wrong = [problem for problem in values.unknown if problem.fix and _slip(problem)]
     own = [problem.field for problem in values.unknown if problem not in wrong]
@@ -336,6 +336,8 @@ def _sharding(values: Values, dp: int, cp: int, problems: list[Problem]) -> tupl
             sharding = "z3"
     else:
         sharding = "z1" if values.has("--use-distributed-optimizer") else "z0"
+        if values.has("--deepspeed"):
+            sharding = _deepspeed_sharding(values, problems)
     if instances <= 1:
         return sharding, 0
     if instances > 1 and (dp * cp) % instances:
@@ -353,6 +355,18 @@ def _modules(values: Values) -> tuple[str, ...]:
     """What selective recompute makes again, as far as it can be planned."""
     stated = values.given.get("--recompute-modules", ("core_attn",))
     return tuple(dict.fromkeys(module for module in stated if module in RECOMPUTE_MODULES)) or ("core_attn",)
+
+
+def _deepspeed_sharding(values: Values, problems: list[Problem]) -> str:
+    """ZeRO as the command line says it; DeepSpeed's own file may say more."""
+    values.has("--deepspeed_config")
+    stage = values.whole("--zero-stage", -1)
+    if stage in (0, 1, 2, 3):
+        return f"z{stage}"
+    why = "DeepSpeed's file says how states are sharded"
+    fix = "give --zero-stage in the script, or check the file with --from deepspeed"
+    problems.append(Problem(what="--zero-stage is not given", why=why, fix=fix, field="--zero-stage"))
+    return "z0"
 
 
 def _recompute(values: Values, problems: list[Problem]) -> tuple[str, int]:

@@ -164,6 +164,7 @@ def _text(evaluator: Interpreter, value: Value, arguments: tuple[Value, ...], pl
     """A script that is a string: words behind it are its `$0`, `$1` and on."""
     twin = _child(shell)
     twin.positional = arguments[1:]
+    twin.name = arguments[0] if arguments else literal("bash", place)
     source = Source.of_value(value, place)
     slurm_variables(source, twin)
     _run(evaluator, source, twin)

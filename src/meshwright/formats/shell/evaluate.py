@@ -17,7 +17,7 @@ from meshwright.formats.shell.leaving import Left
 from meshwright.formats.shell.parameters import parameter
 from meshwright.formats.shell.source import Source
 from meshwright.formats.shell.state import MAX_DEPTH, Command, Record, Shell, TooMuch
-from meshwright.formats.shell.syntax import assigned, file_name, parse, text_at
+from meshwright.formats.shell.syntax import assigned, file_name, parse, text_at, torn_at
 from meshwright.formats.shell.values import (
     Piece,
     Place,
@@ -205,6 +205,13 @@ class Evaluator:
         """A simple command: a function, something of the shell itself, or a program."""
         expander = self.expander(source, shell)
         place = source.place(node.start_byte)
+        torn = torn_at(node, source)
+        if torn is not None:
+            # The grammar joins lines that bash takes one by one.
+            start, end = node.start_byte, node.end_byte
+            for first, last in ((start, torn), (torn, end)):
+                self.script(Source.of_value(source.pieces(source.text[first:last], first), place), shell)
+            return
         words: list[Value] = []
         prefix: list[Node] = []
         inner = list(redirects or ())

@@ -57,7 +57,9 @@ def _parameter(expander: Expander, start: int, end: int, place: Place) -> Values
     operator = text[at:end]
     if indirect and index in ("@", "*"):
         found = shell.variable(name)
-        return [literal(key, place) for key in (found.entries if found else ())], index == "@"
+        keys = list(found.entries) if found is not None else []
+        keys = keys if found is None or found.keyed else sorted(keys, key=int)
+        return [literal(key, place) for key in keys], index == "@"
     if indirect:
         value = shell.value(name, place)
         if unknown_of(value) is not None:
@@ -136,7 +138,7 @@ def _operated(
     """Values with the operator behind the name carried out."""
     values, many, _ = read
     text = expander.source.text
-    match = re.match(r"(:?[-=?+])|(##?|%%?)|(//?|/#|/%)|(\^\^?|,,?)|(:)|@([A-Za-z])", text[at:end])
+    match = re.match(r"(:?[-=?+])|(##?|%%?)|(/#|/%|//?)|(\^\^?|,,?)|(:)|@([A-Za-z])", text[at:end])
     if match is None:
         raise ValueError("its operator is not known")
     mark, at = match[0], at + match.end()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from meshwright.formats.shell.source import Source
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 MASKED = 8
+_ESCAPED = re.compile(r"\\[<>()!&;|]")
 _EXPANSION = re.compile(r"\$\{[^{}\n\"'`\\()]*\}|\$\(\([^()\n\"'`\\{}]*\)\)")
 
 
@@ -35,6 +37,7 @@ def parse(text: str) -> Node:
         plain, count = _EXPANSION.subn(lambda match: "x" * len(match[0]), plain)
         if not count:
             break
+    plain = _ESCAPED.sub(lambda match: "==" if match[0][1] in "<>" else "xx", plain)
     if plain.endswith("\\\n"):
         plain = plain[:-2] + "\n\n"
     return _parser().parse(plain.encode("ascii")).root_node
@@ -97,3 +100,13 @@ def assigned(node: Node, source: Source) -> set[str]:
             names |= {word for word in text_at(here, source).split()[1:] if word.isidentifier()}
         stack += here.children
     return names
+
+
+def torn_at(node: Node, source: Source) -> int | None:
+    """Where a command that spans lines without a backslash goes on as another one; None where it is one."""
+    parts = [child for child in node.children if child.is_named]
+    for one, following in pairwise(parts):
+        between_them = source.text[one.end_byte : following.start_byte]
+        if "\n" in between_them.replace("\\\n", "") and one.type != "heredoc_redirect":
+            return following.start_byte
+    return None
