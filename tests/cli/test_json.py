@@ -15,7 +15,7 @@ from tests.cli.conftest import Run
 PLAN_SET = {"schema", "inputs", "verdict", "plans", "tie", "rank_map", "warnings"}
 ESTIMATE = {
     *("step_time_s", "step_time_low_s", "step_time_high_s", "tokens_per_s_per_device", "mfu", "hfu"),
-    *("breakdown_s", "stages", "fits", "basis", "price_per_step", "traffic"),
+    *("breakdown_s", "stages", "fits", "basis", "price_per_step", "energy_j", "traffic"),
 }
 BREAKDOWN = {
     *("compute", "recompute", "bubble", "tp", "cp", "ep", "pp", "dp"),

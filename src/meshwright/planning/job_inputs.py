@@ -414,7 +414,7 @@ def _of_run(failures: Failures | None, devices: int) -> Iterator[Assumption]:
     if not found.assumed:
         return
     value = (
-        f"{significant(found.failures_per_day / devices / 24.0, 2)} per device and hour, restarted in "
+        f"{found.failures_per_day / devices / 24.0:.2g} per device and hour, restarted in "
         f"{seconds(found.restart_s)}, a checkpoint every {seconds(found.interval_s)} (public runs; --failures)"
     )
     yield Assumption(name="failures", value=value, basis="literature")
