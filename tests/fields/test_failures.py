@@ -16,6 +16,8 @@ def read(text: object) -> Failures:
 def test_all_parts() -> None:
     found = read("rate=2e-5/h, restart=10min,every=30min,stall=5s")
     assert found == Failures(rate_per_device_hour=2e-5, restart_s=600, interval_s=1800, stall_s=5)
+    away = read("rate=2e-5/h,repair=24h,spares=2,short=replan")
+    assert (away.repair_s, away.spares, away.short) == (86_400.0, 2, "replan")
     assert read("none") is NEVER
     assert read(found) is found
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.planning.goodput import HOUR_S, USUAL, goodput, training_share
+from meshwright.errors import InputError
+from meshwright.planning.goodput import HOUR_S, USUAL, goodput, staffed_share, training_share
 from meshwright.specs.failures import NEVER, Failures
 
 
@@ -80,3 +81,42 @@ def test_a_range_holds_its_middle_and_widens_with_devices() -> None:
     shares = [goodput(devices, None, 0.1) for devices in (8, 512, 16_384, 100_000)]
     assert all(found.low <= found.share <= found.high <= 1 for found in shares)
     assert [found.share for found in shares] == sorted((found.share for found in shares), reverse=True)
+
+
+def drawn_share(mean: float, spares: int, draws: int = 20_000) -> float:
+    """Nodes in repair at random moments: failures of the last repair time."""
+    draw, enough = random.Random(3), 0
+    for _ in range(draws):
+        away, at = 0, draw.expovariate(mean)
+        while at < 1:
+            away, at = away + 1, at + draw.expovariate(mean)
+        enough += away <= spares
+    return enough / draws
+
+
+@pytest.mark.parametrize(("mean", "spares"), [(0.5, 0), (0.5, 1), (3.0, 4)])
+def test_spares_stand_in_for_nodes_in_repair(mean: float, spares: int) -> None:
+    stated = Failures(repair_s=mean * 1e6, spares=spares)
+    assert staffed_share(1e-6, stated, 0.01) == pytest.approx(drawn_share(mean, spares), abs=0.01)
+
+
+def test_planning_again_with_fewer_nodes_loses_their_speed_alone() -> None:
+    """Without spares one of 16 nodes in repair on average leaves 15/16 of the speed, and waiting far less."""
+    rate, day_s = 1 / (16 * 8 * 24.0), 86_400.0
+    found = {
+        short: goodput(128, Failures(rate_per_device_hour=rate / 16, repair_s=16 * day_s / 16, short=short), 0.0)  # type: ignore[arg-type]
+        for short in ("wait", "replan")
+    }
+    mean = rate / 16 * 128 * 24
+    assert found["replan"].staffed == pytest.approx(1 - mean / 16, rel=1e-6)
+    assert found["wait"].staffed == pytest.approx(math.exp(-mean), rel=1e-6)
+    assert goodput(128, Failures(rate_per_device_hour=rate / 16), 0.0).staffed == 1.0
+
+
+def test_more_spares_never_train_less() -> None:
+    stated = {"rate_per_device_hour": 2e-5, "repair_s": 3 * 86_400.0}
+    shares = [goodput(16_384, Failures(**stated, spares=spares), 0.0).share for spares in (0, 8, 32, 64)]
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(goodput(16_384, Failures(rate_per_device_hour=2e-5), 0.0).share, abs=0.001)
+    with pytest.raises(InputError, match="repair"):
+        Failures(spares=2)

@@ -1,4 +1,4 @@
-"""`--failures` as text: `rate=2e-5/h,restart=10min,every=30min,stall=5s`, or `none`.
+"""`--failures` as text: `rate=2e-5/h,restart=10min,every=30min,stall=5s,spares=2,repair=24h,short=replan`, or `none`.
 
 A rate names its time, so that a percentage and a fraction, a year and an hour, are told apart: `18%/year`, `0.18/year`
 and `2.05e-5/h` are the same device.
@@ -13,7 +13,7 @@ from typing import Any
 
 from meshwright.errors import InputError, unknown_name
 from meshwright.fields.gather import Gather
-from meshwright.fields.kinds import Duration, Kind
+from meshwright.fields.kinds import Choice, Duration, Kind, Whole
 from meshwright.specs.failures import NEVER, Failures
 
 HOURS = {"h": 1.0, "hour": 1.0, "day": 24.0, "week": 168.0, "month": 730.5, "year": 8766.0}
@@ -21,7 +21,19 @@ MOST_OF_A_YEAR = 5.0
 """Failures of one device a year, eight times the worst of public runs (OPT-175B, 0.64): above it, percent are meant."""
 _EXAMPLE = "for example rate=18%/year,restart=10min or rate=2e-5/h"
 _RATE = re.compile(r"(\d+(?:\.\d+)?(?:e-?\d{1,2})?)\s*(%?)\s*(?:/|per)\s*([a-z]+)", re.IGNORECASE)
-_FIELDS = {"rate": "rate_per_device_hour", "restart": "restart_s", "every": "interval_s", "stall": "stall_s"}
+_FIELDS = {
+    "rate": "rate_per_device_hour",
+    "restart": "restart_s",
+    "every": "interval_s",
+    "stall": "stall_s",
+    "repair": "repair_s",
+    "spares": "spares",
+    "short": "short",
+}
+_KINDS: dict[str, Kind] = {
+    "spares": Whole(low=0, high=100_000),
+    "short": Choice(names=("wait", "replan"), noun="way to go on without enough nodes"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +51,7 @@ class FailureSpec(Kind):
             raise self.wrong(name, value, "must be a text", _EXAMPLE)
         if value.strip().lower() == "none":
             return NEVER
-        found: dict[str, float] = {}
+        found: dict[str, Any] = {}
         gather = Gather()
         for part in value[:400].split(","):
             key, separator, text = (piece.strip() for piece in part.partition("="))
@@ -52,8 +64,8 @@ class FailureSpec(Kind):
             elif field in found:
                 gather.errors.append(self.wrong(name, part, f"{key} is there twice", "state it once"))
             else:
-                read = self._rate if key == "rate" else Duration().read
-                found[field] = gather.attempt(partial(read, f"{name} {key}", text)) or 0.0
+                read = self._rate if key == "rate" else _KINDS.get(key, Duration()).read
+                found[field] = gather.attempt(partial(read, f"{name} {key}", text))
         gather.done()
         return Failures(**found)
 

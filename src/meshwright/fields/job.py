@@ -160,7 +160,8 @@ class JobFields:
     )
     tokens: float | None = ask("Tokens of the whole run, for days and cost: 15e12.", Count())
     failures: Any = ask(
-        "What interrupts the run of --tokens: rate=18%/year,restart=10min,every=30min,stall=5s, or none.",
+        "What interrupts the run of --tokens: rate=18%/year,restart=10min,every=30min,stall=5s; "
+        "spares=2,repair=24h nodes; or none.",
         FailureSpec(),
         usual="as public runs report",
         rare=True,

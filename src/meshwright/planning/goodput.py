@@ -7,6 +7,7 @@ Numbers that nobody states are those of public runs, and their spread is the ran
                 (bigscience, tr11-176B-ml chronicles, 2022); 105 restarts in about two months on OPT-175B's 992 A100,
                 7.3e-5 (arXiv 2205.01068, section 2.5, 2022)
     restart     10 minutes: MegaScale notices and diagnoses a fault in less (arXiv 2402.15627, section 6.3, 2024)
+    repair      another node stands in at once, unless repair=, spares= and short= say otherwise
     interval    30 minutes: 5 minutes on Fire-Flyer (arXiv 2408.14158, 2024), 3 hours on BLOOM; the geometric mean
 """
 
@@ -19,6 +20,8 @@ from meshwright.records import Record
 from meshwright.specs.failures import Failures
 
 HOUR_S = 3600.0
+USUAL_NODE = 8
+"""Devices of a node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +55,13 @@ class Goodput(Record):
     stall_s: float
     assumed: tuple[str, ...]
     """Fields of `Failures` that nobody stated."""
+    staffed: float = 1.0
+    """Share of the time, or of the speed, that nodes in repair leave."""
+    spares: int = 0
+    """Nodes that stand by."""
 
 
-def goodput(devices: int, failures: Failures | None, snapshot_s: float) -> Goodput:
+def goodput(devices: int, failures: Failures | None, snapshot_s: float, per_node: int = USUAL_NODE) -> Goodput:
     """The share of a run that trains, with the range of what is not stated.
 
     Args:
@@ -62,6 +69,7 @@ def goodput(devices: int, failures: Failures | None, snapshot_s: float) -> Goodp
         failures: as stated, None for nothing.
         snapshot_s: that training stands still for a checkpoint where that is not stated: the copy of a device's state
             to its host, which writes it out while training goes on.
+        per_node: devices that leave with one that fails.
     """
     stated = failures or Failures()
     stall_s = snapshot_s if stated.stall_s is None else stated.stall_s
@@ -70,7 +78,8 @@ def goodput(devices: int, failures: Failures | None, snapshot_s: float) -> Goodp
 
     def share(**others: float) -> float:
         rate, restart_s, interval_s = ({**middle, **others}[name] for name in USUAL)
-        return training_share(rate * devices / HOUR_S, restart_s, interval_s, stall_s)
+        trains = training_share(rate * devices / HOUR_S, restart_s, interval_s, stall_s)
+        return trains * staffed_share(rate * devices / HOUR_S, stated, per_node / devices)
 
     found, rate = share(), middle["rate_per_device_hour"]
     # The rate, the restart and the interval are independent of one another, so their logarithms add as squares.
@@ -85,7 +94,33 @@ def goodput(devices: int, failures: Failures | None, snapshot_s: float) -> Goodp
         restart_s=middle["restart_s"],
         stall_s=stall_s,
         assumed=tuple(usual) if rate else (),
+        staffed=staffed_share(rate * devices / HOUR_S, stated, per_node / devices),
+        spares=stated.spares,
     )
+
+
+def staffed_share(rate_per_s: float, failures: Failures, node_share: float) -> float:
+    """What nodes in repair leave: P(N <= spares), or E[1 - node max(N - spares, 0)] where the run goes on with fewer.
+
+    N is the number of nodes in repair, Poisson with mean rate x repair: failures come at a constant rate, and every
+    node is away for the repair (M/G/infinity, whatever its distribution).
+
+    Args:
+        rate_per_s: of failures of the whole job.
+        failures: with repair, spares, and what the run does without enough nodes.
+        node_share: of one node in the speed of the job.
+
+    Source: Palm's theorem, in Feller, "An Introduction to Probability Theory", volume I, XVII.7, 1968.
+    """
+    if failures.repair_s is None or rate_per_s == 0:
+        return 1.0
+    mean = rate_per_s * failures.repair_s
+    most = int(mean + 12 * math.sqrt(mean)) + failures.spares + 20
+    chances = [math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) for k in range(most)]
+    if failures.short == "wait":
+        return min(sum(chances[: failures.spares + 1]), 1.0)
+    missing = (max(k - failures.spares, 0) for k in range(most))
+    return sum(chance * max(1 - node_share * gone, 0.0) for chance, gone in zip(chances, missing, strict=True))
 
 
 def training_share(rate_per_s: float, restart_s: float, interval_s: float, stall_s: float) -> float:

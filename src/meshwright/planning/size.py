@@ -156,7 +156,7 @@ class Sizing:
         time_s = float(bounds.time_s[possible].min())
         days = price = None
         if workload.tokens is not None:
-            share = goodput(devices, workload.failures, 0.0).share
+            share = goodput(devices, workload.failures, 0.0, self.group.devices_per_node).share
             days = workload.tokens / tokens_of_step(workload) * time_s / DAY_S / share
             rate = self.group.price_per_hour
             price = None if rate is None else days * 24.0 * devices * rate

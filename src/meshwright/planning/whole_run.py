@@ -26,6 +26,7 @@ class WholeRun(Record):
     days_high: float
     goodput: Goodput
     device_hours: float
+    """Of the devices in use and of spare nodes that stand by."""
     price: float | None
     price_per_device_hour: float | None
     energy_kwh: float | None = None
@@ -44,12 +45,13 @@ def whole_run(job: PlannedJob, estimate: StepPrice, tokens: float | None = None)
     if tokens is None:
         return None
     steps = tokens / tokens_of_step(job.workload)
-    working = goodput(job.plan.devices, job.workload.failures, _snapshot_s(job, estimate))
+    per_node = max(group.devices_per_node for group in job.cluster.groups)
+    working = goodput(job.plan.devices, job.workload.failures, _snapshot_s(job, estimate), per_node)
     days = steps * estimate.step_time_s / DAY_S / working.share
     low, high = _range(estimate, working)
     energy = None if estimate.energy_j is None else estimate.energy_j * steps / working.share / JOULES_PER_KWH
     carbon = job.cluster.carbon_kg_per_kwh
-    hours = days * 24.0 * job.plan.devices
+    hours = days * 24.0 * (job.plan.devices + working.spares * per_node)
     rate = _mean_price(job, estimate)
     return WholeRun(
         tokens=tokens,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from meshwright.specs.check import Check
 
@@ -19,6 +20,12 @@ class Failures:
     """Between two checkpoints."""
     stall_s: float | None = None
     """That training stands still while a checkpoint is taken."""
+    repair_s: float | None = None
+    """Until a node that failed is back; None where another one always stands in at once."""
+    spares: int = 0
+    """Nodes that stand in for those in repair."""
+    short: Literal["wait", "replan"] = "wait"
+    """What the run does without enough nodes: stand still, or go on with fewer as `--replan-from` plans it."""
 
     def __post_init__(self) -> None:
         check = Check("failures")
@@ -29,6 +36,14 @@ class Failures:
             value = getattr(self, name)
             if value is not None:
                 check.positive(name, value)
+        if self.repair_s is not None:
+            check.positive("repair_s", self.repair_s)
+        check.whole("spares", self.spares, low=0)
+        stated = self.repair_s is not None or (self.spares == 0 and self.short == "wait")
+        check.that(
+            stated, "repair_s", self.repair_s, "says how long nodes are away for which spares stand in", "repair=24h"
+        )
+        check.one_of("short", self.short, ("wait", "replan"))
         check.done()
 
 

@@ -75,7 +75,8 @@ def _energy_said(run: WholeRun) -> str:
 def goodput_text(found: Goodput) -> str:
     """The share of the run that trains: `94% goodput (0.33 failures a day)`."""
     often = f" ({significant(found.failures_per_day, 2)} failures a day)" if found.failures_per_day else ""
-    return f"{percent(found.share)} goodput{often}"
+    short = f", enough nodes {percent(found.staffed)} of the time" if found.staffed < 0.9995 else ""
+    return f"{percent(found.share)} goodput{often}{short}"
 
 
 def sentence(job: PlannedJob, estimate: StepPrice) -> str:
