@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks import __main__ as speed
 from benchmarks import accuracy, calculon, machine, version
+from benchmarks.headlines import HEADLINES, Headline
 from meshwright.library.calibration import calibration
 
 BENCHMARKS = sorted(path.stem for path in Path(speed.__file__).parent.glob("[!_]*.py"))
@@ -91,3 +92,13 @@ def test_memory_of_all_processes_is_added_up() -> None:
     found = speed.run([sys.executable, "-c", f"{grow}subprocess.run([sys.executable, '-c', {other!r}])"])
     assert found.code == 0
     assert found.peak_bytes > 120e6
+
+
+@pytest.mark.parametrize("run", HEADLINES, ids=[run.what for run in HEADLINES])
+def test_headline_runs_are_priced_near_what_was_published(run: Headline) -> None:
+    """All but two within 12%; every command says the whole run."""
+    ours_s = run.predicted().plans[0].estimate.step_time_s
+    assert ours_s == pytest.approx(run.published_s, rel=0.2)
+    assert run.command.startswith(f"meshwright estimate {run.model} --plan {run.plan} --gpus ")
+    assert run.source
+    assert run.date
