@@ -44,6 +44,7 @@ TARGETS = Catalogue(
     "torch_csv",
     "deepspeed",
     "accelerate",
+    "bridge",
     "torchtitan",
     "automodel",
 )

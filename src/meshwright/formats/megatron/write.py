@@ -59,11 +59,24 @@ def megatron_script(
 
 
 def translate(
-    job: Job, row: PlanRow | None = None, *, predicted: str = "", devices_per_node: int | None = None
+    job: Job,
+    row: PlanRow | None = None,
+    *,
+    predicted: str = "",
+    devices_per_node: int | None = None,
+    shape_said: bool = False,
 ) -> MegatronExport:
-    """As `megatron_script`, but what is refused comes back beside the options that can be written."""
+    """As `megatron_script`, but what is refused comes back beside the options that can be written.
+
+    Args:
+        job: what to run.
+        row: the plan as a row, if known.
+        predicted: predicted numbers to put in the script's head, one line.
+        devices_per_node: processes on each node; the cluster's by default.
+        shape_said: the model is said otherwise, so that no option is of its shape.
+    """
     found, problems = homogeneous(job.plan)
-    shape, notes, shape_problems = model_flags(job.model)
+    shape, notes, shape_problems = ([], [], []) if shape_said else model_flags(job.model)
     problems += shape_problems
     per_node = devices_per_node or job.cluster.groups[0].devices_per_node
     problems += _launch_problems(job, per_node)

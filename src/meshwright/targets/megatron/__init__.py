@@ -89,7 +89,7 @@ def _refused(job: Job) -> tuple[Problem, ...]:
     return megatron.translate(job).refused or rule_problems(job)
 
 
-def _as_run(job: Job) -> Job:
+def as_run_by_megatron(job: Job) -> Job:
     """Megatron-FSDP keeps 16-bit shards of the weights beside the fp32 ones, 2 bytes per parameter, as ZeRO-3 does.
 
     Source: megatron/core/distributed/fsdp/src/megatron_fsdp of Megatron-LM, commit d98e8a64, 2026-08.
@@ -112,5 +112,5 @@ TARGET = Target(
     read=_read,
     script=lambda script, devices: megatron.read_flags(script, devices=devices),
     recognised=_recognised,
-    as_run=_as_run,
+    as_run=as_run_by_megatron,
 )

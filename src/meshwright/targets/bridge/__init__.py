@@ -1,0 +1,122 @@
+"""Megatron-Bridge: a recipe that takes the model from its Hugging Face config, and overrides of the form KEY=VALUE.
+
+Keys are those of megatron-bridge 0.3.1 over megatron-core 0.16 (2026-11), https://github.com/NVIDIA-NeMo/Megatron-Bridge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import PurePath
+
+from meshwright.errors import Problem, UnsupportedError
+from meshwright.estimate.result import StepEstimate
+from meshwright.formats import megatron
+from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.plan_json import write_job
+from meshwright.specs.job import Job
+from meshwright.targets.bridge.overrides import flags_of, overrides, unsaid
+from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, text_of
+from meshwright.targets.megatron import as_run_by_megatron
+from meshwright.targets.megatron.rules import rule_problems
+
+OVERRIDES = "overrides.txt"
+FAMILIES = (
+    *("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "qwen3_next", "deepseek_v2", "deepseek_v3"),
+    *("gemma", "gemma2", "gemma3", "glm4_moe", "gpt_oss", "nemotron", "nemotron_h", "olmoe", "nemotron_nas"),
+)
+"""Whose Hugging Face configs AutoBridge converts. Source: megatron/bridge/models of megatron-bridge 0.3.1."""
+RECIPE = "pretrain.py"
+_TEXT = '''\
+"""{head}
+
+Needs megatron-bridge 0.3.1. Set MODEL to the Hugging Face id or folder of the model: its own config says rope, norms
+and router. The overrides beside this file are the plan.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from megatron.bridge import AutoBridge
+from megatron.bridge.recipes.common import _pretrain_common
+from megatron.bridge.training.comm_overlap import CommOverlapConfig
+from megatron.bridge.training.gpt_step import forward_step
+from megatron.bridge.training.pretrain import pretrain
+from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
+
+
+def plan():
+    cfg = _pretrain_common()
+    cfg.model = AutoBridge.from_hf_pretrained(os.environ["MODEL"]).to_megatron_provider(load_weights=False)
+    cfg.tokenizer.tokenizer_type = "NullTokenizer"
+    cfg.tokenizer.vocab_size = cfg.model.vocab_size
+    cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=False)
+    cfg.checkpoint.save = None
+    lines = Path(__file__).with_name("{overrides}").read_text().splitlines()
+    given = [line for line in lines if line and not line.startswith("#")]
+    return process_config_with_overrides(cfg, cli_overrides=[*given, *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    pretrain(plan(), forward_step)
+'''
+
+
+def _refused(job: Job) -> tuple[Problem, ...]:
+    written = megatron.translate(job, shape_said=True)
+    return written.refused or rule_problems(job) or (*_model_problems(job), *unsaid(written.arguments))
+
+
+def _model_problems(job: Job) -> Iterator[Problem]:
+    if job.model.family not in FAMILIES or job.model.beside_decoder:
+        why = f"its converters take {', '.join(FAMILIES)}"
+        fix = "use --to megatron, or --to automodel"
+        yield Problem(what=f"model: {job.model.name} is a {job.model.family}", why=why, fix=fix, field="model")
+
+
+def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
+    if problems := _refused(job):
+        raise UnsupportedError(problems, code="MW420")
+    written = megatron.translate(job, shape_said=True)
+    keys = overrides(written.arguments)
+    head = f"{job.model.name} on {job.plan.devices} devices: {job.name or 'a plan of uneven stages'}."
+    lines = [f"# {head} Overrides of megatron-bridge 0.3.1.", f"# devices: {job.plan.devices}"]
+    lines += [f"{name}={value}" for name, value in keys.items()]
+    files = (
+        (PLAN_FILE, write_job(job)),
+        (OVERRIDES, "\n".join(lines) + "\n"),
+        (RECIPE, _TEXT.format(head=head, overrides=OVERRIDES)),
+    )
+    group = job.cluster.groups[0]
+    local = min(group.devices_per_node, job.plan.devices)
+    nodes = job.plan.devices // local
+    more = f" --nnodes {nodes} --node-rank $NODE_RANK --master-addr $MASTER_ADDR" if nodes > 1 else ""
+    start = f"MODEL=id/or/folder torchrun --nproc-per-node {local}{more} {RECIPE}"
+    return TargetFiles(files=files, notes=written.notes, start=start)
+
+
+def _read(files: Files, devices: int | None = None) -> LaunchFile:
+    text = text_of(files, OVERRIDES, _recognised)
+    said = next((line for line in text.splitlines() if line.startswith("# devices: ")), "")
+    world = devices or (int(said.split()[-1]) if said.split()[-1:] and said.split()[-1].isdigit() else None)
+    words, problems = flags_of(text)
+    read = megatron.read_flags(words, devices=world)
+    # The recipe has the model from its own config, so that what the overrides leave out is not Megatron-LM's default.
+    return replace(read, model={}, problems=(*problems, *read.problems))
+
+
+def _recognised(name: str, text: str) -> bool:
+    return PurePath(name).suffix in (".txt", ".sh") and "model.tensor_model_parallel_size=" in text
+
+
+TARGET = Target(
+    name="bridge",
+    title="Megatron-Bridge",
+    version="0.3.1 (2026-11)",
+    files=_files,
+    refused=_refused,
+    read=_read,
+    recognised=_recognised,
+    as_run=as_run_by_megatron,
+)

@@ -1,0 +1,176 @@
+"""Megatron-LM's options and Megatron-Bridge's keys, as one table read in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from meshwright.errors import Problem, nearest
+
+_M, _DDP, _OPT = "model.", "ddp.", "optimizer."
+KEYS: dict[str, tuple[str, ...]] = {
+    "--tensor-model-parallel-size": (f"{_M}tensor_model_parallel_size",),
+    "--sequence-parallel": (f"{_M}sequence_parallel",),
+    "--tp-comm-overlap": ("comm_overlap.tp_comm_overlap",),
+    "--context-parallel-size": (f"{_M}context_parallel_size",),
+    "--cp-comm-type": (f"{_M}cp_comm_type",),
+    "--hierarchical-context-parallel-sizes": (f"{_M}hierarchical_context_parallel_sizes",),
+    "--pipeline-model-parallel-size": (f"{_M}pipeline_model_parallel_size",),
+    "--pipeline-model-parallel-layout": (f"{_M}pipeline_model_parallel_layout",),
+    "--num-virtual-stages-per-pipeline-rank": (f"{_M}virtual_pipeline_model_parallel_size",),
+    "--microbatch-group-size-per-virtual-pipeline-stage": (f"{_M}microbatch_group_size_per_vp_stage",),
+    "--expert-model-parallel-size": (f"{_M}expert_model_parallel_size",),
+    "--expert-tensor-parallel-size": (f"{_M}expert_tensor_parallel_size",),
+    "--moe-token-dispatcher-type": (f"{_M}moe_token_dispatcher_type",),
+    "--moe-flex-dispatcher-backend": (f"{_M}moe_flex_dispatcher_backend",),
+    "--moe-expert-capacity-factor": (f"{_M}moe_expert_capacity_factor",),
+    "--overlap-moe-expert-parallel-comm": ("comm_overlap.overlap_moe_expert_parallel_comm",),
+    "--delay-wgrad-compute": ("comm_overlap.delay_wgrad_compute",),
+    "--moe-shared-expert-overlap": (f"{_M}moe_shared_expert_overlap",),
+    "--recompute-granularity": (f"{_M}recompute_granularity",),
+    "--recompute-method": (f"{_M}recompute_method",),
+    "--recompute-num-layers": (f"{_M}recompute_num_layers",),
+    "--recompute-modules": (f"{_M}recompute_modules",),
+    "--fine-grained-activation-offloading": (f"{_M}fine_grained_activation_offloading",),
+    "--offload-modules": (f"{_M}offload_modules",),
+    "--attention-backend": (f"{_M}attention_backend",),
+    "--seq-length": (f"{_M}seq_length", "dataset.sequence_length"),
+    "--micro-batch-size": ("train.micro_batch_size",),
+    "--global-batch-size": ("train.global_batch_size",),
+    "--use-distributed-optimizer": (f"{_DDP}use_distributed_optimizer", f"{_OPT}use_distributed_optimizer"),
+    "--use-megatron-fsdp": (f"{_DDP}use_megatron_fsdp", "dist.use_megatron_fsdp"),
+    "--data-parallel-sharding-strategy": (f"{_DDP}data_parallel_sharding_strategy",),
+    "--outer-dp-sharding-strategy": (f"{_DDP}outer_dp_sharding_strategy",),
+    "--num-distributed-optimizer-instances": (f"{_DDP}num_distributed_optimizer_instances",),
+    "--overlap-grad-reduce": (f"{_DDP}overlap_grad_reduce",),
+    "--overlap-param-gather": (f"{_DDP}overlap_param_gather",),
+    "--ckpt-format": ("checkpoint.ckpt_format",),
+    "--optimizer": (f"{_OPT}optimizer",),
+    "--optimizer-cpu-offload": (f"{_OPT}optimizer_cpu_offload",),
+    "--optimizer-offload-fraction": (f"{_OPT}optimizer_offload_fraction",),
+    "--use-precision-aware-optimizer": (f"{_OPT}use_precision_aware_optimizer",),
+}
+"""Option to the keys that say the same.
+
+Source: megatron/bridge/training/config.py and comm_overlap.py of megatron-bridge 0.3.1; model, ddp and optimizer are
+classes of megatron-core 0.16.1.
+"""
+_SWITCHES = (
+    "--sequence-parallel",
+    "--tp-comm-overlap",
+    "--use-distributed-optimizer",
+    "--use-megatron-fsdp",
+    "--overlap-grad-reduce",
+    "--overlap-param-gather",
+)
+"""Written as false where they are not given: the common recipe turns some of them on."""
+_ABSENT = ("--pipeline-model-parallel-layout", "--num-virtual-stages-per-pipeline-rank", "--recompute-granularity")
+"""Written as null where they are not given."""
+_LISTS = ("--hierarchical-context-parallel-sizes", "--recompute-modules", "--offload-modules")
+_ALWAYS = ("--max-position-embeddings",)
+"""Not said: the model's own config does."""
+_FORMATS: dict[str, frozenset[tuple[str, str]]] = {
+    "bf16_mixed": frozenset({("--bf16", "")}),
+    "fp16_mixed": frozenset({("--fp16", "")}),
+    "bf16_with_fp8_delayed_scaling_mixed": frozenset(
+        {("--bf16", ""), ("--fp8-format", "hybrid"), ("--fp8-recipe", "delayed")}
+    ),
+    "bf16_with_mxfp8_mixed": frozenset({("--bf16", ""), ("--fp8-format", "e4m3"), ("--fp8-recipe", "mxfp8")}),
+    "bf16_with_fp8_subchannel_scaling_mixed": frozenset(
+        {("--bf16", ""), ("--fp8-format", "e4m3"), ("--fp8-recipe", "blockwise")}
+    ),
+    "bf16_with_nvfp4_mixed": frozenset({("--bf16", ""), ("--fp4-format", "e2m1"), ("--fp4-recipe", "nvfp4")}),
+}
+"""Recipes of number formats by the options that say the same."""
+_OF_FORMATS = ("--bf16", "--fp16", "--fp8-format", "--fp8-recipe", "--fp4-format", "--fp4-recipe")
+_KEPT_WEIGHTS = ("--megatron-fsdp-main-params-dtype", "fp32")
+_KEPT_KEY = f"{_DDP}preserve_fp32_weights"
+_NARROW = ("--grad-reduce-in-bf16", "")
+_NARROW_KEY = f"{_DDP}grad_reduce_in_fp32"
+
+Flags = Sequence[tuple[str, str]]
+
+
+def _recipe(arguments: Flags) -> str | None:
+    """The number formats by name; None where there is none of them."""
+    said = frozenset(flag for flag in arguments if flag[0] in _OF_FORMATS)
+    return next((name for name, flags in _FORMATS.items() if flags == said), None)
+
+
+def unsaid(arguments: Flags) -> Iterator[Problem]:
+    """Options of a plan that no key says."""
+    for flag, value in arguments:
+        known = flag in KEYS or flag in _ALWAYS or flag in _OF_FORMATS or (flag, value) in (_KEPT_WEIGHTS, _NARROW)
+        if not known:
+            what = f"plan: {flag} {value}".rstrip()
+            yield Problem(what=what, why="no key of Megatron-Bridge says this", fix="use --to megatron", field=flag)
+    if _recipe(arguments) is None:
+        what = f"precision: {' '.join(' '.join(flag) for flag in arguments if flag[0] in _OF_FORMATS) or 'fp32'}"
+        why = f"number formats are {', '.join(_FORMATS)}"
+        yield Problem(what=what, why=why, fix="use bf16", field="workload.precision")
+
+
+def overrides(arguments: Flags) -> dict[str, str]:
+    """Keys and values of a plan's options."""
+    given = dict(arguments)
+    found: dict[str, str] = {}
+    for flag, keys in KEYS.items():
+        if flag in given:
+            value = given[flag]
+            text = f"[{','.join(value.split())}]" if flag in _LISTS else _text(value) if value else "true"
+        elif flag in _SWITCHES:
+            text = "false"
+        elif flag in _ABSENT:
+            text = "null"
+        else:
+            continue
+        found |= dict.fromkeys(keys, text)
+    found["mixed_precision"] = str(_recipe(arguments))
+    if _KEPT_WEIGHTS in arguments:
+        found[_KEPT_KEY] = "true"
+    elif "--use-megatron-fsdp" in given:
+        found[_KEPT_KEY] = "false"
+    if _NARROW in arguments:
+        found[_NARROW_KEY] = "false"
+    return found
+
+
+def _text(value: str) -> str:
+    """A value as the parser of overrides takes it: layouts hold characters of its own."""
+    return f"'{value}'" if set(value) & set("|*,()") else value
+
+
+def flags_of(text: str) -> tuple[list[str], list[Problem]]:
+    """Megatron-LM's options of overrides, one a line or a word, and keys that are none."""
+    by_key = {key: flag for flag, keys in KEYS.items() for key in keys[:1]}
+    also = {key for keys in KEYS.values() for key in keys[1:]}
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    words: list[str] = []
+    problems: list[Problem] = []
+    for word in (word for line in lines for word in line.split() if "=" in word):
+        key, _, value = word.lstrip("+-").partition("=")
+        value = value.strip("'\"")
+        if key == "mixed_precision":
+            words += [part for flag in sorted(_FORMATS.get(value, ())) for part in flag if part]
+            if value not in _FORMATS:
+                problems.append(Problem(what=f"mixed_precision is {value}", why=f"known are {', '.join(_FORMATS)}"))
+        elif key == _KEPT_KEY:
+            words += _KEPT_WEIGHTS if value == "true" else ()
+        elif key == _NARROW_KEY:
+            words += _NARROW[:1] if value == "false" else ()
+        elif key in by_key:
+            words += _words(by_key[key], value)
+        elif key.startswith(("model.", "ddp.", "optimizer.", "train.", "comm_overlap.")) and key not in also:
+            close = nearest(key, by_key)
+            fix = f"did you mean {' or '.join(close)}?" if close else ""
+            problems.append(
+                Problem(what=f"{key} is not read", why="no part of a plan is known by it", fix=fix, field=key)
+            )
+    return words, problems
+
+
+def _words(flag: str, value: str) -> list[str]:
+    if value in ("null", "false", ""):
+        return []
+    if value == "true":
+        return [flag]
+    return [flag, *value.strip("[]").split(",")] if flag in _LISTS else [flag, value]
