@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from meshwright.compiler.cut import CutStage
+from meshwright.compiler.idle_devices import IdleDevicesWarning, idle_devices
 from meshwright.compiler.instructions import StepProgram
 from meshwright.compiler.layers import layer_ends
 from meshwright.compiler.lower import lower, task_order
@@ -137,6 +139,9 @@ def _staged_step(
         setting = Setting(memory_bytes=method.memory_bytes)
         stage, solved = shard_stage(step, stages[0], _logical_meshes(method, meshes[0]), setting)
         stages, meshes, shardings = (stage,), [solved.mesh], [solved]
+    idle = idle_devices(step, stages, shardings, meshes)
+    for said in idle:
+        warnings.warn(said, IdleDevicesWarning, stacklevel=6)
     form = form_of(step, stages, shardings, meshes, versions=table.version is not None)
     step, stages = form.step, form.stages
     programs = [stage_programs(stage, last=stage is stages[-1], axes=form.axes) for stage in stages]
@@ -150,6 +155,7 @@ def _staged_step(
         verified=verify_lists(program),
         shardings=tuple(shardings),
         reductions=form.reductions,
+        idle=idle,
         runtime=_runtime(program, meshes, place, beside),
         plan=plan,
     )

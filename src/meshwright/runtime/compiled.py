@@ -40,6 +40,8 @@ class CompiledStep:
     runtime: LocalRuntime | RemoteRuntime
     reductions: str = ""
     """When gradients are reduced, and why; empty on single devices."""
+    idle: tuple[str, ...] = ()
+    """What was said about devices that do no work of their own."""
     plan: StagesPlan | None = None
     """Decisions of `Auto` or `FromPlan`: `plan.save(path)`, `FromPlan(plan=StagesPlan.load(path))`."""
 
@@ -67,7 +69,7 @@ class CompiledStep:
                     field="method",
                 )
             )
-        return "\n".join([*([self.reductions] if self.reductions else []), *lines])
+        return "\n".join([*self.idle, *([self.reductions] if self.reductions else []), *lines])
 
     def collectives(self) -> dict[str, Collectives]:
         """What every executable communicates over all of its runs in a step, as XLA compiled it for this process.

@@ -12,11 +12,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from meshwright.compiler.inline import piece
 from meshwright.compiler.joins import COMBINES, How, total_p
 from meshwright.compiler.samples.placements import SUM, WHOLE, NotShared
 from meshwright.compiler.samples.walk import RankValue, Walk
@@ -44,9 +42,6 @@ class MicroBatchWalk(Walk):
         super().__init__((), parts, number)
         self._depth = 0
         """Equations around the one that is evaluated."""
-        self._program: core.Jaxpr | None = None
-        self._eqn: core.JaxprEqn | None = None
-        """That is evaluated."""
 
     def total(self, value: RankValue) -> RankValue:
         """The sum over all micro-batches."""
@@ -55,14 +50,7 @@ class MicroBatchWalk(Walk):
     def _total(self, value: RankValue, how: How) -> RankValue:
         if self._depth:
             raise NotShared("a value of the whole batch is needed in the midst of a loop or of what is recomputed")
-        # As an equation of the program, so that it stands for a line of the user's code.
-        if self._eqn is None or self._program is None:
-            return RankValue(total_p.bind(value.value, how=how), WHOLE, moves=value.moves, late=value.moves)
-        shape = jax.typeof(value.value)
-        eqn = self._eqn.replace(primitive=total_p, invars=[core.Var(shape)], outvars=[core.Var(shape)],
-                                params={"how": how}, effects=core.no_effects)  # fmt: skip
-        (made,) = core.jaxpr_as_fun(piece(self._program, [eqn]))(value.value)
-        return RankValue(made, WHOLE, moves=value.moves, late=value.moves)
+        return RankValue(total_p.bind(value.value, how=how), WHOLE, moves=value.moves, late=value.moves)
 
     def summand(self, value: RankValue) -> RankValue:
         """A value that all micro-batches have as a sum of what they have of it."""
@@ -73,8 +61,6 @@ class MicroBatchWalk(Walk):
         return replace(value, value=value.value / self.ranks, placement=SUM)
 
     def _equation(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue]) -> list[RankValue]:
-        if not self._depth:
-            self._program, self._eqn = program, eqn
         try:
             return self._followed(program, eqn, given)
         except NotSharedAtError:

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src.source_info_util import user_context
 from jax.extend import core
 
 from meshwright.compiler.inline import CALLS, flat_jaxpr, is_dropped, opened, piece
@@ -87,7 +88,9 @@ class Walk:
             return RankValue(atom.val, WHOLE) if isinstance(atom, core.Literal) else values[atom]
 
         for eqn in program.eqns:
-            made = self._equation(program, eqn, [of(atom) for atom in eqn.invars])
+            # What is written in place of an equation stands for its line of the user's code.
+            with user_context(eqn.source_info.traceback):
+                made = self._equation(program, eqn, [of(atom) for atom in eqn.invars])
             values.update(zip(eqn.outvars, made, strict=True))
         return [of(atom) for atom in program.outvars]
 
