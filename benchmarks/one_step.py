@@ -17,7 +17,8 @@ import numpy as np
 
 from meshwright.app.calibrate import measured_step
 from meshwright.calibrate.fit import MeasuredStep
-from meshwright.calibrate.one_step import Learned, StepOn, doubt_of, learn
+from meshwright.calibrate.observed import StepOn
+from meshwright.calibrate.one_step import Learned, doubt_of, learn
 from meshwright.calibrate.parameters import parameters_of
 from meshwright.formats.measured import read_rows
 from meshwright.library.calibration import calibration

@@ -139,3 +139,27 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert f'"step_time_s": {str(predicted() * 1.2)[:6]}' in capsys.readouterr().out
     assert main(["calibrate", "--from-log", str(log), "measured.csv", "--model", MODEL]) == 2
     assert "--plan is missing" in capsys.readouterr().err
+
+
+def test_parts_of_the_step_tell_numbers_apart(tmp_path: Path) -> None:
+    """A step that is late by its tensor-parallel traffic moves links; the same step as one number, products too."""
+    text = "tp4.mbs1.gbs128"
+    parts = dict(estimate(MODEL, text, gpus=GPUS).plans[0].estimate.breakdown_s)
+    late_s = parts["tp"]
+    whole = table(tmp_path / "whole.csv", predicted(text) + late_s)
+    apart = tmp_path / "apart.csv"
+    row = f"{predicted(text) + late_s!r},{parts['compute']!r},{parts['tp'] + late_s!r}"
+    apart.write_text("step,step_time_s,compute_s,tp_s\n" + "".join(f"{n},{row}\n" for n in range(1, 4)))
+    told = {"model": MODEL, "plan": text, "gpus": GPUS, "ranked": False}
+    one, several = (calibrate(from_log=log, **told).learned for log in (whole, apart))
+    moved = [
+        {name: abs(number.value / number.prior - 1) for name, number in learned.numbers} for learned in (one, several)
+    ]
+    links = "software.megatron-core.link_share"
+    assert dict(several.numbers)[links].value < dict(one.numbers)[links].value
+    products = "device.hopper.gemm_fraction"
+    known = dict(calibration().numbers)[products].value
+    change = [abs(dict(learned.numbers)[products].value / known - 1) for learned in (one, several)]
+    assert change[1] < change[0]
+    assert moved[1]
+    assert several.own * several.moved_s == pytest.approx(predicted(text) + late_s)

@@ -64,7 +64,7 @@ def test_timers_of_megatron_stand_beside_the_parts_they_time(planned: RankedPlan
     # Timers are printed in hundredths of a millisecond.
     assert changes.pop(("bubble", "pp")) == pytest.approx(late_s, abs=1e-3)
     assert all(abs(change) < 1e-3 for change in changes.values())
-    assert sum(term.measured_s for term in found.terms) == pytest.approx(found.run.step_time_s, rel=1e-6)
+    assert sum(term.measured_s for term in found.terms) == pytest.approx(found.run.step_time_s, rel=1e-4)
     assert sum(term.predicted_s for term in found.terms) == pytest.approx(step_s)
     assert any("stages wait for each other" in line for line in found.advice)
     assert "furthest off: pipeline bubble" in found.notes[0]

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.calibrate.one_step import Learned, StepOn, learn
+from meshwright.calibrate.observed import StepOn
+from meshwright.calibrate.one_step import Learned, learn
 from meshwright.library.calibration import calibration
 from meshwright.library.clusters import resolve_gpus
 from meshwright.specs.workload import Workload

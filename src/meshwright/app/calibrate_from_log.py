@@ -12,7 +12,8 @@ from meshwright.app.measured_run import check_near, measured_run, stated
 from meshwright.app.ranked_again import RankedAgain, ranked_again
 from meshwright.calibrate.coverage import ranges_record
 from meshwright.calibrate.file import write_calibration
-from meshwright.calibrate.one_step import NOISE, Learned, learn
+from meshwright.calibrate.observed import NOISE
+from meshwright.calibrate.one_step import Learned, learn
 from meshwright.errors import InputError, Problem
 from meshwright.fields.job import JobFields
 from meshwright.formats.logs import RunLog, read_log
@@ -113,7 +114,7 @@ def calibrate_from_log(
     run = measured_run(log, read, question.job, row)
     check_near(run)
     job, known, measured_s = run.job, run.known, run.step_time_s
-    learned = learn(run.step_on(), measured_s, known)
+    learned = learn(run.step_on(), measured_s, known, run.terms())
     kept = MeasuredPlan(
         model=job.model.name,
         plan=row.format(),

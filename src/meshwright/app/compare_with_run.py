@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.app.answer import Answer
 from meshwright.app.measured_run import MeasuredRun, measured_run
-from meshwright.calibrate.causes import Cause, MeasuredPart, causes
-from meshwright.errors import InputError, Problem
-from meshwright.estimate.hardware import Hardware
+from meshwright.calibrate.causes import Cause, causes
 from meshwright.estimate.needed_flop import step_flop
-from meshwright.estimate.pricer import PlanPricer
 from meshwright.formats.logs import read_log
 from meshwright.planning.plan_source import PlanLike, job_of
 from meshwright.records import Record, plain
@@ -121,8 +118,7 @@ def compare_with_run(plan: PlanLike, log: str | Path, framework: str | None = No
     terms = tuple(_terms(run))
     found: tuple[Cause, ...] = ()
     if run.job.cluster.homogeneous:
-        parts = [MeasuredPart(parts=term.parts, measured_s=term.measured_s) for term in terms if term.name]
-        found = causes(run.step_on(), _breakdown(run), run.step_time_s, parts, run.known)
+        found = causes(run.step_on(), run.step_time_s, run.terms(), run.known)
     # Of parts that are measured together only stages that wait are one thing to look at.
     alone = [term for term in terms if len(term.parts) == 1 or set(term.parts) == {"pp", "bubble"}]
     late = {term.parts[0]: term.change_s / run.step_time_s for term in alone}
@@ -136,16 +132,6 @@ def compare_with_run(plan: PlanLike, log: str | Path, framework: str | None = No
         advice=tuple(words.advice(run.job, run.step_time_s / run.estimate.step_time_s - 1, late, found, run.log)),
         notes=(*warnings, *_notes(run, job.workload.software, terms)),
     )
-
-
-def _breakdown(run: MeasuredRun) -> Callable[[Hardware], Mapping[str, float]]:
-    job = run.job
-
-    def parts_s(hardware: Hardware) -> dict[str, float]:
-        step = PlanPricer(job.model, job.cluster, job.workload, hardware).run(job.plan).step
-        return {name: float(values[0]) for name, values in step.breakdown_s.items()}
-
-    return parts_s
 
 
 def _totals(run: MeasuredRun) -> Iterator[Side]:
@@ -167,36 +153,18 @@ def _totals(run: MeasuredRun) -> Iterator[Side]:
 
 def _terms(run: MeasuredRun) -> Iterator[Term]:
     """Parts that the run reports, those it reports together in one; then what it reports nothing of."""
-    predicted = dict(run.estimate.breakdown_s)
-    groups: list[tuple[list[str], set[str], float]] = []
-    for term in run.read.terms:
-        names, parts, measured_s = [term.name], set(term.parts), term.seconds
-        for group in [group for group in groups if group[1] & parts]:
-            groups.remove(group)
-            names, parts, measured_s = [*group[0], *names], parts | group[1], measured_s + group[2]
-        groups.append((names, parts, measured_s))
+    predicted, groups = dict(run.estimate.breakdown_s), run.terms()
     if not groups:
         return
-    told_s = sum(measured_s for _, _, measured_s in groups)
-    if told_s > 1.05 * run.step_time_s:
-        raise InputError(
-            Problem(
-                what=f"the parts that the log reports sum to {told_s:.4g} s, its step takes {run.step_time_s:.4g} s",
-                why="parts of a step do not take longer than it",
-                fix="check the units of the parts, or leave out those that run beside each other",
-                field="step_time",
-            ),
-            code="MW216",
-        )
-    for names, parts, measured_s in groups:
-        ordered = tuple(name for name, time_s in predicted.items() if name in parts and time_s)
-        ordered = ordered or tuple(name for name in predicted if name in parts)
+    for group in groups:
+        ordered = tuple(name for name, time_s in predicted.items() if name in group.parts and time_s)
+        ordered = ordered or tuple(name for name in predicted if name in group.parts)
         predicted_s = sum(predicted[name] for name in ordered)
-        if predicted_s or measured_s:
-            yield Term(name=", ".join(names), parts=ordered, predicted_s=predicted_s, measured_s=measured_s)
-    covered = {name for _, parts, _ in groups for name in parts}
+        if predicted_s or group.measured_s:
+            yield Term(name=group.name, parts=ordered, predicted_s=predicted_s, measured_s=group.measured_s)
+    covered = {name for group in groups for name in group.parts}
     rest = tuple(name for name, time_s in predicted.items() if name not in covered and time_s)
-    left_s = max(run.step_time_s - told_s, 0.0)
+    left_s = max(run.step_time_s - sum(group.measured_s for group in groups), 0.0)
     yield Term(name="", parts=rest, predicted_s=sum(predicted[name] for name in rest), measured_s=left_s)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from meshwright.calibrate.one_step import StepOn, doubt_of
+from meshwright.calibrate.observed import MeasuredPart, StepOn
+from meshwright.calibrate.one_step import doubt_of
 from meshwright.errors import InputError, Problem
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.price import estimate_plan
@@ -31,6 +32,8 @@ SOFTWARE = {
 """The library's numbers that a log's framework runs under; a trace of a profiler says none, and the job's own stand."""
 AGREES = 0.10
 """How far the time and the rate of one line may be apart: they are printed rounded and averaged differently."""
+MOST_TOLD = 1.05
+"""Sum of reported parts over the step: timers of ranks differ by so much."""
 FURTHEST = 3.0
 """A step that takes so many times the prediction, or so much less, is of another run."""
 
@@ -82,8 +85,39 @@ class MeasuredRun:
             pricer = PlanPricer(job.model, job.cluster, job.workload, hardware, transfers_apart=False)
             return pricer.step_time_s(job.plan)
 
-        doubt = doubt_of(self.estimate, job.model, self.known)
-        return StepOn(group=job.cluster.groups[0], workload=job.workload, time_s=time_s, doubt=doubt)
+        def parts_s(hardware: Hardware) -> dict[str, float]:
+            step = PlanPricer(job.model, job.cluster, job.workload, hardware).run(job.plan).step
+            return {name: float(values[0]) for name, values in step.breakdown_s.items()}
+
+        return StepOn(
+            group=job.cluster.groups[0],
+            workload=job.workload,
+            time_s=time_s,
+            parts_s=parts_s,
+            doubt=doubt_of(self.estimate, job.model, self.known),
+        )
+
+    def terms(self) -> tuple[MeasuredPart, ...]:
+        """What the run reports of its step, parts that it reports together in one; the first names each."""
+        groups: list[MeasuredPart] = []
+        for term in self.read.terms:
+            one = MeasuredPart(name=term.name, parts=term.parts, measured_s=term.seconds)
+            for group in [group for group in groups if set(group.parts) & set(one.parts)]:
+                groups.remove(group)
+                one = group.joined(one)
+            groups.append(one)
+        told_s, step_s = sum(group.measured_s for group in groups), self.step_time_s
+        if told_s > MOST_TOLD * step_s:
+            raise InputError(
+                Problem(
+                    what=f"the parts that the log reports sum to {told_s:.4g} s, its step takes {step_s:.4g} s",
+                    why="parts of a step do not take longer than it",
+                    fix="check the units of the parts, or leave out those that run beside each other",
+                    field="step_time",
+                ),
+                code="MW216",
+            )
+        return tuple(groups)
 
 
 def measured_run(log: str | Path, read: RunLog, job: Job, row: PlanRow | None) -> MeasuredRun:

@@ -171,8 +171,8 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
     workload = replace(first, seq_len=seq, global_batch=batch)
     like = job.like
     if like is not None:
-        asked = fitted is not None or job.software is not None
-        workload = with_rest(workload, replace(like, software=workload.software) if asked else like)
+        stated = fitted is not None or job.software is not None
+        workload = with_rest(workload, replace(like, software=workload.software) if stated else like)
     notes += [*sampled, *_defaults(workload, spec, where, price)]
     return JobInputs(
         model=spec,
