@@ -66,7 +66,8 @@ def test_layers_of_a_worker_may_differ_in_everything(other: dict[str, object]) -
     found = estimate_plan(halves(row.strategy(), changed.strategy(), row), DENSE, where, workload)
     parts = dict(found.breakdown_s)
     low, high = sorted((one.step_time_s, two.step_time_s))
-    assert low < found.step_time_s - parts["pp"] < high * (1 + 1e-9)
+    # Collectives of half the layers each start twice.
+    assert low < found.step_time_s - parts["pp"] < high * (1 + 5e-3)
     assert (parts["pp"] > 0) == ("tp" in other)
     assert sum(parts.values()) == pytest.approx(found.step_time_s)
     for kind in ("weights", "gradients", "optimizer", "activations"):
