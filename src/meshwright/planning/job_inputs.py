@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -455,8 +456,11 @@ def _defaults(workload: Workload, model: ModelSpec, cluster: ClusterSpec, price:
         value = f"fullest expert rank has {balance}x the mean tokens, none dropped"
         found.append(Assumption(name="experts", value=value, basis="assumed"))
     efficiency = group.device.efficiency
-    fraction = efficiency.gemm_fraction_fp8 if DTYPE_BYTES[compute] < 2 else efficiency.gemm_fraction
+    narrow = {0.5: efficiency.gemm_fraction_fp4, 1.0: efficiency.gemm_fraction_fp8}
+    fraction = narrow.get(DTYPE_BYTES[compute], efficiency.gemm_fraction)
     value = f"large products reach {significant(100 * fraction, 2)}% of the dense peak"
+    if math.isinf(efficiency.product_curve(compute).joint):
+        value += f"; rates of smaller ones follow a roofline, none was timed in {compute}"
     found.append(Assumption(name=f"{group.device.name} kernels", value=value, basis=efficiency.basis))
     found += cluster_assumptions(cluster)
     share = f"{100 * TIGHT_SHARE:.0f}%"
