@@ -18,6 +18,8 @@ from meshwright.specs.workload import Workload
 from meshwright.targets import TARGETS
 
 MODELS = ("llama-3.1-8b", "mixtral-8x7b")
+OTHER_MODELS = {"galvatron": ("llama-2-7b", "llama-2-13b")}
+"""Of targets that run none of these."""
 SEQ_LEN = 4096
 _DEGREES = (
     "",
@@ -55,14 +57,14 @@ def job(line: str, model: str = "llama-3-8b", gpus: str = "16xH100", gbs: int = 
 
 
 @cache
-def grid() -> tuple[Job, ...]:
+def grid(models: tuple[str, ...] = MODELS) -> tuple[Job, ...]:
     """Legal plans of every kind."""
-    return tuple(_grid())
+    return tuple(_grid(models))
 
 
-def _grid() -> Iterator[Job]:
+def _grid(models: tuple[str, ...]) -> Iterator[Job]:
     cluster = resolve_gpus("16xH100")
-    for model, degrees, sharding, other in product(MODELS, _DEGREES, _SHARDINGS, _OTHERS):
+    for model, degrees, sharding, other in product(models, _DEGREES, _SHARDINGS, _OTHERS):
         spec = resolve(model)
         line = ".".join(part for part in (degrees, sharding, other) if part)
         row = parse_row(line, devices=16, global_batch=64, schedules=tuple(SCHEDULES))
@@ -79,4 +81,4 @@ def _grid() -> Iterator[Job]:
 @cache
 def plans_for(target: str) -> tuple[Job, ...]:
     """Those of the grid that a target can run."""
-    return tuple(one for one in grid() if not TARGETS[target].refused(one))
+    return tuple(one for one in grid(OTHER_MODELS.get(target, MODELS)) if not TARGETS[target].refused(one))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshwright.errors import Problem
+from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 
 
@@ -28,6 +29,8 @@ class LaunchFile:
     """The plan as a row; None if the options are contradictory or the number of devices is not said."""
     layout: tuple[int, ...] | None
     """Layers of each virtual stage, where the options say how many layers there are."""
+    plan: ExecutionPlan | None = None
+    """The plan where its layers differ, so that no row says it."""
     model: dict[str, Any] = field(default_factory=dict)
     """The model's shape in the words of `formats.megatron.model_facts`."""
     workload: dict[str, Any] = field(default_factory=dict)

@@ -78,7 +78,7 @@ def script_question(
     violations += [Violation.of("OPTIONS", problem) for problem in flags.problems]
     violations += _shape_differs(inputs.model, flags.model)
     if flags.row is None:
-        return PlanQuestion(inputs=inputs, row=None, plan=None, warnings=flags.notes), violations, flags
+        return PlanQuestion(inputs=inputs, row=None, plan=flags.plan, warnings=flags.notes), violations, flags
     batch = inputs.workload.global_batch
     if inputs.batch_given and batch != flags.row.gbs:
         what = f"the script runs {flags.row.gbs} sequences per step, {batch} are asked for"

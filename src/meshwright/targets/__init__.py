@@ -47,6 +47,7 @@ TARGETS = Catalogue(
     "bridge",
     "torchtitan",
     "automodel",
+    "galvatron",
 )
 
 

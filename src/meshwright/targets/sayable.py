@@ -201,8 +201,14 @@ def refusals(
     if found is None:
         return None, tuple(problems)
     plan = Plan(job=job, found=found, settings=settings_of(job, found))
-    problems += _unsaid(title, plan, says)
-    problems += _launch_problems(plan)
+    return plan, (*problems, *setting_problems(title, plan, says, rules))
+
+
+def setting_problems(
+    title: str, plan: Plan, says: Mapping[str, Says], rules: tuple[Rule, ...] = ()
+) -> tuple[Problem, ...]:
+    """All that a target cannot say of a plan of one strategy; arguments as `refusals` takes them."""
+    problems = [*_unsaid(title, plan, says), *_launch_problems(plan)]
     if not problems:
         problems += [
             Problem(
@@ -211,7 +217,7 @@ def refusals(
             for rule in rules
             if not rule.holds(plan)
         ]
-    return plan, tuple(problems)
+    return tuple(problems)
 
 
 def unequal_pipelines(title: str, job: Job) -> Problem:

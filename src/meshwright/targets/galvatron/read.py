@@ -1,0 +1,140 @@
+"""Galvatron's JSON as a plan: a row where all layers are alike, else layer by layer."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import PurePath
+from typing import Any
+
+from meshwright.formats.launch_file import LaunchFile
+from meshwright.schedules.plan_rows import plan_of
+from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Schedule, StrategyRun, Worker
+from meshwright.specs.precision import PRECISIONS
+from meshwright.specs.row import PlanRow
+from meshwright.specs.row_of import homogeneous, row_from
+from meshwright.targets.contract import Files, text_of
+from meshwright.targets.keys import KeyReader, key_problems, known_keys, table_of
+
+CONFIG = "galvatron_config.json"
+_ENCODED = ("tp_sizes_enc", "dp_types_enc", "use_sp", "checkpoint")
+_SHARDINGS = {"ddp": "z0", "zero2": "z2", "zero3": "fsdp"}
+_SCHEDULES = {"pipedream_flush": "1f1b", "gpipe": "gpipe"}
+
+
+def is_galvatron(name: str, text: str) -> bool:
+    """Whether a file is one of its configurations."""
+    return PurePath(name).suffix == ".json" and '"tp_sizes_enc"' in text
+
+
+def read(files: Files, devices: int | None = None) -> LaunchFile:
+    """A JSON configuration as a plan.
+
+    Args:
+        files: the configuration.
+        devices: of the job; by default `world_size`, which files written here hold.
+
+    Raises:
+        InputError: the text is no JSON.
+    """
+    keys = table_of(text_of(files, CONFIG, is_galvatron), "JSON", "Galvatron configuration")
+    reader = KeyReader(keys=keys)
+    reader.problems += key_problems("Galvatron", keys, known_keys("meshwright.targets.galvatron"))
+    plan = _plan(reader, devices)
+    problems = tuple(reader.problems)
+    if plan is None:
+        return LaunchFile(row=None, layout=None, problems=problems)
+    found, _ = homogeneous(plan)
+    row = row_from(found, gbs=plan.global_batch) if found is not None else None
+    workload: dict[str, Any] = {"global_batch": plan.global_batch, "precision": PRECISIONS["bf16"]}
+    layout = tuple(chunk.num_layers for chunk in plan.pipelines[0].chunks())
+    return LaunchFile(
+        row=row,
+        layout=layout,
+        plan=None if row else plan,
+        model={"num_layers": sum(layout)},
+        workload=workload,
+        problems=problems,
+    )
+
+
+def _plan(reader: KeyReader, devices: int | None) -> ExecutionPlan | None:
+    pp, chunks, gbs = reader.degree("pp_deg"), reader.degree("chunks"), reader.degree("global_bsz")
+    world = devices or (reader.degree("world_size") if reader.get("world_size") else None)
+    if world is None or world % pp:
+        reader.refuse("world_size", world, f"must be a multiple of pp_deg {pp}", "say --gpus")
+        return None
+    columns = {name: _numbers(reader, name) for name in _ENCODED}
+    layers = len(columns["tp_sizes_enc"])
+    columns = {name: values or [0] * layers for name, values in columns.items()}
+    division = _numbers(reader, "pp_division") or _even(layers, pp)
+    lengths = {name: len(values) for name, values in columns.items()}
+    if not layers or set(lengths.values()) != {layers} or sum(division) != layers or len(division) != pp:
+        why = (
+            f"{layers} layers in tp_sizes_enc, {lengths}, {sum(division)} in the {len(division)} stages of pp_division"
+        )
+        reader.refuse("pp_division", division, why)
+        return None
+    sharding = _SHARDINGS.get(reader.word("default_dp_type", "ddp"), "z0")
+    schedule = _SCHEDULES.get(reader.word("pipeline_type", "gpipe"), "1f1b")
+    rows: list[PlanRow] = []
+    for degree, sharded, ulysses, recomputed in zip(*columns.values(), strict=True):
+        if degree < 1 or (world // pp) % degree or gbs % (chunks * (world // pp // degree)):
+            reader.refuse("tp_sizes_enc", degree, f"must divide the {world // pp} devices of a stage, and the batch")
+            return None
+        dp = world // pp // degree
+        rows.append(
+            PlanRow(
+                tp=1 if ulysses else degree,
+                cp=(("a2a", degree),) if ulysses and degree > 1 else (),
+                pp=pp,
+                dp=dp,
+                sharding="fsdp" if sharded else sharding,
+                mbs=gbs // (chunks * dp),
+                gbs=gbs,
+                schedule=schedule,
+                recompute="full" if recomputed else "none",
+            )
+        )
+    if len(set(rows)) == 1:
+        return plan_of(rows[0], division)
+    return _by_layer(rows, division, chunks, schedule)
+
+
+def _by_layer(rows: list[PlanRow], division: list[int], chunks: int, schedule: str) -> ExecutionPlan:
+    """A plan whose layers differ."""
+    strategies = list(dict.fromkeys(row.strategy() for row in rows))
+    size = rows[0].devices // len(division)
+    workers, start = [], 0
+    for stage, count in enumerate(division):
+        own = [strategies.index(row.strategy()) for row in rows[start : start + count]]
+        runs = tuple(StrategyRun(layers=len([*same]), strategy=index) for index, same in groupby(own))
+        chunk = Chunk(
+            virtual_stage=stage,
+            layers=((start, start + count - 1),),
+            runs=runs,
+            embedding=stage == 0,
+            head=stage == len(division) - 1,
+        )
+        workers.append(Worker(devices=((stage * size, (stage + 1) * size - 1),), chunks=(chunk,)))
+        start += count
+    pipeline = Pipeline(
+        micro_batch=rows[0].mbs, num_micro_batches=chunks, workers=tuple(workers), schedule=Schedule(name=schedule)
+    )
+    return ExecutionPlan(strategies=tuple(strategies), pipelines=(pipeline,))
+
+
+def _numbers(reader: KeyReader, name: str) -> list[int]:
+    """A text of numbers with commas; a problem and nothing where it is none."""
+    text = str(reader.get(name, "")).replace(" ", "")
+    if not text:
+        return []
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdigit() and len(part) < 7 for part in parts) or len(parts) > 10_000:
+        reader.refuse(name, text, "must be numbers with commas, one for each layer")
+        return []
+    return [int(part) for part in parts]
+
+
+def _even(layers: int, pp: int) -> list[int]:
+    share = layers // pp
+    return [share] * (pp - 1) + [layers - share * (pp - 1)]

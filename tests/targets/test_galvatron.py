@@ -1,0 +1,39 @@
+"""Galvatron is the target for plans whose layers differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from meshwright.specs.strategy import Recompute
+from meshwright.targets import TARGETS
+from tests.targets.cases import job
+from tests.targets.test_round_trip import written
+
+
+def test_layers_that_differ_survive() -> None:
+    one = job("tp2.pp2.dp4.fsdp.mbs1.gbs64", model="llama-2-7b")
+    plain = one.plan.strategies[0]
+    full = replace(plain, recompute=Recompute(kind="full"))
+    worker = one.plan.pipelines[0].workers[0]
+    chunk = worker.chunks[0]
+    run = chunk.runs[0]
+    mixed = replace(chunk, runs=(replace(run, layers=3, strategy=0), replace(run, layers=run.layers - 3, strategy=1)))
+    pipeline = replace(
+        one.plan.pipelines[0],
+        workers=(replace(worker, chunks=(mixed,)), *one.plan.pipelines[0].workers[1:]),
+    )
+    unlike = replace(one, plan=replace(one.plan, strategies=(plain, full), pipelines=(pipeline,)), name=None)
+    files = written("galvatron", unlike)
+    assert '"checkpoint": "0,0,0,1,1,' in files["galvatron_config.json"]
+    read = TARGETS["galvatron"].read
+    assert read is not None
+    launch = read(files, None)
+    assert launch.row is None
+    assert launch.plan is not None
+    assert not TARGETS["galvatron"].refused(replace(unlike, plan=launch.plan))
+    assert written("galvatron", replace(unlike, plan=launch.plan)) == files
+
+
+def test_a_rope_that_its_llama_does_not_know_is_refused() -> None:
+    problems = TARGETS["galvatron"].refused(job("dp16.fsdp", model="llama-3.1-8b"))
+    assert [problem.field for problem in problems] == ["model.settings.rope_base"]
