@@ -113,3 +113,10 @@ def test_an_odd_node_more_is_never_slower() -> None:
         for gpus in ("50x8xB200,55x8xH800", "51x8xB200,55x8xH800")
     )
     assert many.best.estimate.step_time_s <= few.best.estimate.step_time_s * (1 + 1e-9)
+
+
+def test_unlike_kinds_share_a_small_batch_by_unlike_micro_batches() -> None:
+    found = plan("llama-3.2-3b", gpus="4xH100,4xA100-80", global_batch=8, top=1).best
+    alone = plan("llama-3.2-3b", gpus="4xH100", global_batch=8, top=1).best
+    assert [pipeline.micro_batch for pipeline in found.plan.pipelines] == [3, 1]
+    assert found.estimate.step_time_s < 0.9 * alone.estimate.step_time_s

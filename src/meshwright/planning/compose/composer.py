@@ -122,8 +122,15 @@ class Composer:
     def _products(self, choices: Sequence[Sequence[SplitPipeline]]) -> Iterator[PipelineSet[SplitPipeline]]:
         """Every choice of one of the first few pipelines through each block."""
         kept = KEPT_OF.get(len(choices), 1)
-        for chosen in itertools.product(*(own[:kept] for own in choices)):
+        for chosen in itertools.product(*(self._kept(own, kept) for own in choices)):
             yield blended(chosen, self.workload.global_batch, 0.0)
+
+    def _kept(self, own: Sequence[SplitPipeline], most: int) -> Sequence[SplitPipeline]:
+        """The first few, and of a small batch the first of each wave."""
+        if not self.islands.small_batch or most == 1:
+            return own[:most]
+        first = {one.wave: one for one in reversed(own) if one.chunks == 1}
+        return [*own[:most], *(one for one in first.values() if one not in own[:most])]
 
     def _synchronised(self, one_set: PipelineSet[SplitPipeline]) -> PipelineSet[SplitPipeline]:
         gradient_bytes = trained_parameters(self.model) * self.workload.precision.bytes_of("reduce")

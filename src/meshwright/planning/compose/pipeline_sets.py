@@ -87,14 +87,25 @@ def blended(pipelines: Sequence[AnyPaced], global_batch: int, sync_s: float) -> 
         global_batch: sequences per step.
         sync_s: what summing gradients between them takes.
     """
-    rates = [m.wave / m.period_s for m in pipelines]
-    before = [m.fill_s + m.sync_s - m.period_s for m in pipelines]
-    end_s = (global_batch + sum(r * b for r, b in zip(rates, before, strict=True))) / sum(rates)
-    shares = tuple((end_s - b) / m.period_s for m, b in zip(pipelines, before, strict=True))
-    if any(share < m.least_micro_batches for share, m in zip(shares, pipelines, strict=True)):
-        # A pipeline too slow to start, or to fill its chunks: another pipeline set is better.
-        return PipelineSet(pipelines=tuple(pipelines), shares=shares, step_s=math.inf)
-    return PipelineSet(pipelines=tuple(pipelines), shares=shares, step_s=end_s + sync_s)
+    left, free, shares = float(global_batch), list(range(len(pipelines))), [0.0] * len(pipelines)
+    while free:
+        rates = [pipelines[i].wave / pipelines[i].period_s for i in free]
+        before = [pipelines[i].fill_s + pipelines[i].sync_s - pipelines[i].period_s for i in free]
+        end_s = (left + sum(r * b for r, b in zip(rates, before, strict=True))) / sum(rates)
+        for i, b in zip(free, before, strict=True):
+            shares[i] = (end_s - b) / pipelines[i].period_s
+        # One too slow for its fewest micro-batches does those, and the others the rest.
+        slow = [i for i in free if shares[i] < pipelines[i].least_micro_batches]
+        if not slow:
+            break
+        for i in slow:
+            shares[i] = float(pipelines[i].least_micro_batches)
+            left -= shares[i] * pipelines[i].wave
+        free = [i for i in free if i not in slow]
+    if left < 0 or not free:
+        return PipelineSet(pipelines=tuple(pipelines), shares=tuple(shares), step_s=math.inf)
+    ends_s = [pipeline.step_s(share) for pipeline, share in zip(pipelines, shares, strict=True)]
+    return PipelineSet(pipelines=tuple(pipelines), shares=tuple(shares), step_s=max(ends_s) + sync_s)
 
 
 def whole(one_set: PipelineSet[AnyPaced], global_batch: int) -> PipelineSet[AnyPaced] | None:

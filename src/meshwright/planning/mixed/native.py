@@ -40,6 +40,8 @@ COMPOSED = 12
 """Pipeline sets that are priced in full for an answer."""
 SUBSET_COMPOSED = 2
 """Pipeline sets priced in full for each part of the cluster that the answer is compared with."""
+SIDE_BY_SIDE = 200
+"""Pipeline sets among which those of several pipelines are looked for where the batch is small."""
 FARTHEST = 1.12
 """Times the step of the first pipeline set that others promise at most: closed forms are within that of `estimate`."""
 SMALL = 32
@@ -124,12 +126,28 @@ class NativeSource:
                 found.append(candidate)
             if len(found) == most:
                 break
+        found += self._side_by_side(parts)
         return sorted(found, key=lambda one: one.step_time_s)
+
+    def _side_by_side(self, parts: Sequence[IslandPart]) -> Iterator[PricedPlan]:
+        """Of a small batch, a few sets of several pipelines in any case.
+
+        The closed form adds the gradients between pipelines to the step; with a micro-batch or two most of them hide
+        behind the one backward there is.
+        """
+        if not self.composer.islands.small_batch:
+            return
+        several = [made for made in self.composer.made(parts, SIDE_BY_SIDE) if len(made.pipelines) > 1]
+        for made in several[:SUBSET_COMPOSED]:
+            candidate = self._candidate(native_plan(made, self.cluster))
+            if candidate is not None:
+                yield candidate
 
     def _leaving_out(self, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
         """Pipeline sets without some devices of a group: fewer may divide layers and batch better.
 
-        One group after the other, each beside the others whole and beside the best numbers of those before it.
+        One group after the other, each beside the best numbers of those before it; one of two beside the other whole,
+        too.
         """
         if len(parts) < 2:
             return []
@@ -137,7 +155,7 @@ class NativeSource:
         for number, part in enumerate(parts):
             best = min(found, key=lambda one: one[0], default=(0.0, tuple(parts), None))[1]
             for devices in self._fewer(part):
-                for beside in {tuple(parts), best}:
+                for beside in {tuple(parts), best} if len(parts) == 2 else {best}:
                     fewer = (*beside[:number], IslandPart(part.group, devices), *beside[number + 1 :])
                     found += [(one.step_time_s, fewer, one) for one in self.composed(fewer, most)]
         return [plan for _, _, plan in found]

@@ -62,12 +62,22 @@ class NativeIslands:
 
     @property
     def waves(self) -> tuple[int, ...]:
-        """Sequences of a micro-batch over all data ranks that are tried: divisors of the batch, evenly thinned."""
-        every = [d for d in divisors(self.workload.global_batch) if d <= max(1024, self.cluster.devices)]
+        """Sequences of a micro-batch over all data ranks that are tried: divisors of the batch, evenly thinned.
+
+        Of a batch so small that pipelines may do one micro-batch each, every number up to it.
+        """
+        batch = self.workload.global_batch
+        every = list(range(1, batch + 1)) if self.small_batch else divisors(batch)
+        every = [d for d in every if d <= max(1024, self.cluster.devices)]
         if len(every) > MOST_WAVES:
             picked = np.unique(np.linspace(0, len(every) - 1, MOST_WAVES).astype(int))
             every = [every[i] for i in picked]
         return tuple(every)
+
+    @property
+    def small_batch(self) -> bool:
+        """Whether unlike pipelines may have to share the batch by unlike micro-batches."""
+        return self.workload.global_batch <= MOST_WAVES and len(self.cluster.groups) > 1
 
     @property
     def micro_batches(self) -> Float[np.ndarray, "waves"]:

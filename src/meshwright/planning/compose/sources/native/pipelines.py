@@ -229,7 +229,19 @@ class NativePipelines:
                 if split is not None:
                     made.append(split)
                     best_s = min(best_s, split.step_s(self.islands.workload.global_batch / split.wave))
+        if self.islands.small_batch:
+            made += self._of_other_waves(stage_sequences, {one.wave for one in made if one.chunks == 1})
         return _distinct(made)
+
+    def _of_other_waves(self, stage_sequences: Sequence[PlacedSequence], seen: set[int]) -> Iterator[SplitPipeline]:
+        """The quickest plain sequence of each other wave: beside other pipelines one may get that much of the batch."""
+        for one in stage_sequences:
+            wave = int(one.stage_sequences.wave[one.number])
+            if one.plain and wave not in seen:
+                seen.add(wave)
+                split = self._split(one.order, one.stage_sequences, one.number)
+                if split is not None:
+                    yield split
 
     def _split(self, order: Sequence[IslandPart], stage_sequences: StageSequences, number: int) -> SplitPipeline | None:
         stages: list[SplitStage] = []
