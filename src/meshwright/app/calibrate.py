@@ -13,7 +13,7 @@ from meshwright.calibrate.chosen import choose_plan
 from meshwright.calibrate.file import fit_record, write_calibration
 from meshwright.calibrate.fit import MeasuredStep, fit, spread_out
 from meshwright.errors import MeshwrightError, Problem, ViolationError
-from meshwright.formats.measured import campaign, read_rows, read_run
+from meshwright.formats.measured import campaign, contradiction, read_rows, read_run
 from meshwright.library.devices import device
 
 if TYPE_CHECKING:
@@ -106,6 +106,8 @@ def measured_step(record: dict[str, str]) -> MeasuredStep | str:
         measured_s = float("nan")
     if not 0 < measured_s < float("inf") or (record.get("usable") or "True").strip().lower() != "true":
         return ""
+    if wrong := contradiction(record):
+        return wrong
     try:
         run = read_run(record, device, named_model)
         if isinstance(run, str):

@@ -134,8 +134,10 @@ def measured_run(log: str | Path, read: RunLog, job: Job, row: PlanRow | None) -
             device is as quick as it says.
     """
     known = calibration_of(job.workload.calibration)
-    driver = SOFTWARE.get(read.framework, job.workload.software)
-    job = replace(job, workload=replace(job.workload, software=driver))
+    planned = job.workload.software
+    driver = SOFTWARE.get(read.framework, planned)
+    if planned.partition("@")[0] != driver:  # else its generation is the plan's own
+        job = replace(job, workload=replace(job.workload, software=driver))
     if problems := [*_other_run(read, job, row), *_disagreeing(read, job)]:
         raise InputError(problems[:10], code="MW216")
     found = MeasuredRun(

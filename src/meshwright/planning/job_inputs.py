@@ -19,7 +19,6 @@ from meshwright.formats.host import with_host
 from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.library.clusters import resolve_cluster_file, resolve_gpus
-from meshwright.library.prices import prices_of
 from meshwright.library.software import canonical, generation_of, generations_of
 from meshwright.planning.goodput import goodput
 from meshwright.planning.number_formats import (
@@ -32,7 +31,6 @@ from meshwright.planning.number_formats import (
     wide_ends,
 )
 from meshwright.planning.samples import with_samples
-from meshwright.planning.site_power import with_power, with_prices
 from meshwright.planning.tuned import trained_text, with_tuning
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec
@@ -122,6 +120,8 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
         why, fix = "micro-batches are grouped for one kind of device", "use --packing pack, or one kind of device"
         gather.problem(Problem(what=f"--packing {DYNAMIC}", why=why, fix=fix, field="packing"), "MW206")
     if job.prices is not None:
+        from meshwright.library.prices import prices_of  # few jobs state them
+
         stated = job.prices
         gather.attempt(lambda: prices_of(stated))
         if job.price is not None:
@@ -150,9 +150,10 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
     if price is not None:
         where = replace(where, groups=tuple(replace(g, price_per_device_hour=float(price)) for g in where.groups))
     notes: list[Assumption] = []
-    if job.prices is not None:
-        where, notes = with_prices(where, prices_of(job.prices))
-    where = with_power(where, job.power, job.pue, job.carbon_intensity)
+    if not (job.prices is job.power is job.pue is job.carbon_intensity is None):
+        from meshwright.planning.site_power import with_site  # few jobs state any
+
+        where, notes = with_site(where, job)
     if first.sequence_lengths and (spec.streams or spec.pooled):
         raise UnsupportedError(_no_lengths(spec), code="MW406")
     seq = _sequence_length(job.seq_len, spec, first.sequence_lengths, notes)

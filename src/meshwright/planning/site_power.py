@@ -5,9 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from meshwright.fields.job import JobFields
 from meshwright.formats.cluster import Assumption
-from meshwright.library.prices import Price
+from meshwright.library.prices import Price, prices_of
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
+
+
+def with_site(cluster: ClusterSpec, job: JobFields) -> tuple[ClusterSpec, list[Assumption]]:
+    """The cluster with what a question states of its prices and power, and where the prices are from.
+
+    Args:
+        cluster: any groups.
+        job: the question.
+
+    Raises:
+        InputError: the prices cannot be read.
+        UnsupportedError: they are of devices that nobody knows.
+    """
+    notes: list[Assumption] = []
+    if job.prices is not None:
+        cluster, notes = with_prices(cluster, prices_of(job.prices))
+    return with_power(cluster, job.power, job.pue, job.carbon_intensity), notes
 
 
 def with_prices(cluster: ClusterSpec, prices: Mapping[str, Price]) -> tuple[ClusterSpec, list[Assumption]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from meshwright.errors import InputError, Problem, nearest
 from meshwright.formats.files import read_text
 from meshwright.formats.measured.model import ModelLookup, model_or_none
-from meshwright.formats.measured.record import REQUIRED, campaign
+from meshwright.formats.measured.record import REQUIRED, campaign, contradiction
 from meshwright.formats.measured.run import DeviceLookup, MeasuredRun, PossiblePlan, read_run
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "ModelLookup",
     "PossiblePlan",
     "campaign",
+    "contradiction",
     "model_or_none",
     "read_rows",
     "read_run",

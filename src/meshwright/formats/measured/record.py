@@ -6,6 +6,8 @@ import math
 import re
 from collections.abc import Mapping
 
+AGREES = 0.25
+"""How far the times of one row may be apart: rates are rounded, and averaged over other steps."""
 REQUIRED = ("id", "gpu", "n_gpus", "n_layers", "hidden", "seq_len", "global_batch_seqs")
 """Columns without which a file is not one of measured runs. All others may be absent."""
 
@@ -74,3 +76,21 @@ def campaign(values: Mapping[str, str | None]) -> str:
     source = (values.get("source") or "").strip()
     found = re.match(r"MLPerf \w+ v\d+\.\d+", source)
     return found[0] if found else source
+
+
+def contradiction(values: Mapping[str, str | None]) -> str:
+    """Why the measures of a row cannot all be of one step; empty where they agree, or there is one.
+
+    Args:
+        values: column to text.
+    """
+    record = MeasuredRecord(values)
+    names = ("target_iter_time_s", "iter_time_s", "tokens_per_s_per_gpu", "n_gpus", "seq_len", "global_batch_seqs")
+    target_s, step_s, rate, devices, seq_len, batch = map(record.number, names)
+    found = {name: time_s for name, time_s in (("target_iter_time_s", target_s), ("iter_time_s", step_s)) if time_s}
+    if rate and devices and seq_len and batch:
+        found["tokens_per_s_per_gpu"] = seq_len * batch / rate / devices
+    if not found or max(found.values()) <= (1 + AGREES) * min(found.values()):
+        return ""
+    said = ", ".join(f"{time_s:.4g} s by {name}" for name, time_s in found.items())
+    return f"its measures contradict each other: {said}"
