@@ -13,7 +13,7 @@ LINT := .venv/.lint
 DOCS := .venv/.docs
 TORCH := .venv/.torch
 
-.PHONY: help demo test test-shapes test-full answers test-torch lint format bench accuracy schedules models floors docs \
+.PHONY: help demo test test-shapes test-full answers test-torch lint format bench accuracy schedules models floors corpus docs \
 	clean
 
 help:  ## this list
@@ -47,6 +47,9 @@ lint: $(LINT)  ## format, rules, types, import contracts
 format: $(LINT)  ## put the code in its format and mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+corpus: $(TEST)  ## training steps of Flax, Equinox, Haiku and JAX under every method, written to docs; an hour on 2 cores
+	$(BIN)/python -m tests.corpus.table --x64 --page docs/train-steps-that-run.md
 
 bench: $(CORE)  ## the speed table, written to docs/benchmarks.md
 	$(BIN)/python -m benchmarks

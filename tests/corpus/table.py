@@ -32,6 +32,7 @@ from tests.corpus import (  # noqa: E402, F401
     several,
 )
 from tests.corpus.case import CASES, Case, in_place  # noqa: E402
+from tests.corpus.page import page  # noqa: E402
 
 STEPS = 5
 METHODS: dict[str, Any] = {
@@ -135,6 +136,7 @@ def main() -> None:
     words.add_argument("--methods", default=",".join(METHODS))
     words.add_argument("--out", default="")
     words.add_argument("--x64", action="store_true")
+    words.add_argument("--page", default="", help="write the page of docs")
     given = words.parse_args()
     jax.config.update("jax_enable_x64", given.x64)
     tolerance = 1e-9 if given.x64 else 1e-5
@@ -156,6 +158,8 @@ def main() -> None:
         jax.clear_caches()
         if given.out:
             Path(given.out).write_text(json.dumps(rows, indent=1))
+    if given.page:
+        Path(given.page).write_text(page(rows))
     for outcome in ("runs", "refused", "differs", "crashes"):
         print(outcome, sum(row["outcome"] == outcome for row in rows), "of", len(rows))
     sys.exit(any(row["outcome"] in ("differs", "crashes") for row in rows))

@@ -96,6 +96,8 @@ class Operands:
             return self._constant(mesh, atom)
         if atom in self.totals:
             return self._total(mesh, self.totals[atom], unit, role)
+        if atom in self.step.wholes:
+            return self._whole(mesh, atom)
         if atom in self.place_of:
             place = self.place_of[atom]
             if self.version and (mesh, place) in self.renewed:
@@ -113,6 +115,15 @@ class Operands:
                 self.feeds.append(Feed(buffer=buffer, input=place, micro_batch=unit if split else None))
             return self.out.at(mesh, key)
         return self._prepared(mesh, atom, unit, role)
+
+    def _whole(self, mesh: int, var: core.Var) -> int:
+        """The samples of all micro-batches."""
+        key = ("whole", var)
+        if (mesh, key) not in self.out.ids:
+            spec = self.shardings[mesh].spec(Role.SAMPLES, var, self.devices[mesh])
+            buffer = self.out.new(mesh, key, var.aval, spec)
+            self.feeds.append(Feed(buffer=buffer, input=self.step.wholes[var]))
+        return self.out.at(mesh, key)
 
     def _number(self, mesh: int, unit: int) -> int:
         """The number of a micro-batch among those of an update."""

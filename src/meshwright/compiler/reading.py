@@ -14,7 +14,8 @@ from meshwright.compiler.found_gradients import gradients_found
 from meshwright.compiler.inline import opened
 from meshwright.compiler.source_line import frame_of, line_of, start_of
 from meshwright.compiler.unplaced import unplaced
-from meshwright.errors import InputError, Problem
+from meshwright.compiler.users_mesh import users_mesh
+from meshwright.errors import InputError, MeshwrightError, Problem
 
 
 def traced_loss(
@@ -35,10 +36,10 @@ def traced_loss(
     Raises:
         InputError: it computes something else the second time, or needs values while it is traced.
     """
-    with tracing_errors(fun), gradients_found() if gradients else nullcontext():
+    with tracing_errors(fun), users_mesh() as meshed, gradients_found() if gradients else nullcontext():
         # A function of its own for each, or JAX would remember the first.
         once, again = (jax.make_jaxpr(lambda *given: flat(*given))(*shapes) for _ in range(2))
-        once, again = (opened(unplaced(program, differentiated=gradients)) for program in (once, again))
+        once, again = (opened(unplaced(program, differentiated=gradients, meshed=meshed)) for program in (once, again))
     for program in (once, again):
         _check_stale(fun, program)
     changed = _difference(once.jaxpr, again.jaxpr) or _other_constants(once, again)
@@ -67,7 +68,7 @@ def tracing_errors(fun: Callable[..., Any]) -> Iterator[None]:
         yield
     except jax.errors.UnexpectedTracerError as error:
         raise _stale(fun, _at(error)) from None
-    except jax.errors.ConcretizationTypeError as error:
+    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
         raise InputError(
             Problem(
                 what=f"{start_of(fun)} needs the number behind a traced value{_at(error)}",
@@ -76,6 +77,18 @@ def tracing_errors(fun: Callable[..., Any]) -> Iterator[None]:
                 field=getattr(fun, "__name__", "step"),
             )
         ) from None
+    except MeshwrightError:
+        raise
+    except Exception as error:
+        said = str(error).split("\n", 1)[0]
+        raise InputError(
+            Problem(
+                what=f"{start_of(fun)} cannot be traced{_at(error)}",
+                why=f"{type(error).__name__}: {said}",
+                fix="make it run under jax.jit with the same arguments first",
+                field=getattr(fun, "__name__", "step"),
+            )
+        ) from error
 
 
 def _check_stale(fun: Callable[..., Any], program: core.ClosedJaxpr) -> None:

@@ -164,7 +164,7 @@ def parted_step(step: TracedStep, loss: PartedLoss) -> TracedStep:
         step: whose inputs are stacked.
         loss: of the step, in parts.
     """
-    samples = {step.jaxpr.invars[place] for place in step.batch}
+    samples = {*(step.jaxpr.invars[place] for place in step.batch), *step.wholes}
     known = {
         atom: bounds
         for atom, bounds in zip(step.mark.invars, loss.bounds, strict=True)
@@ -213,6 +213,7 @@ def parted_step(step: TracedStep, loss: PartedLoss) -> TracedStep:
     return replace(
         step, jaxpr=jaxpr, loss=loss.jaxpr, wrt=loss.wrt, mark=mark, before=before, after=after,
         batch=tuple(int(starts[place]) for place in step.batch), stacking=stacking if several else None, whole=step,
+        wholes={var: int(starts[place]) for var, place in step.wholes.items()},
         in_tree=tree_in_parts(step.in_tree, stacking.inputs), out_tree=tree_in_parts(step.out_tree, stacking.outputs),
     )  # fmt: skip
 

@@ -110,6 +110,12 @@ def trace_step(
 
 def _of_updates(step: TracedStep, micro_batches: int, updates: int) -> TracedStep:
     """A step that is done several times in one call; the numbers it returns are averaged, counts are added."""
+    if updates > 1 and step.wholes:
+        raise InputError(Problem(
+            what="the update reads the batch itself, and there are several updates in a step",
+            why="every update is made with its own part of the batch",
+            fix="another schedule, or return what the update needs from the loss (has_aux=True)", field="schedule",
+        ))  # fmt: skip
     numbers = [jnp.issubdtype(atom.aval.dtype, jnp.inexact) for atom in step.loss.outvars]
     joins = tuple(
         replace(join, updates=updates) if join.how is How.ADDED and number else join

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from jax.extend import core
@@ -38,6 +39,8 @@ class TracedStep:
     """What each result of the loss becomes in all micro-batches."""
     number: core.Var | None = None
     """What the number of the micro-batch is called, where the loss or what is before it depends on it."""
+    wholes: Mapping[core.Var, int] = field(default_factory=dict)
+    """Variables behind the mark that are inputs with the samples of all micro-batches, and which."""
     updates: int = 1
     """Updates of the state in one call, each with its share of the micro-batches."""
     stacking: Stacking | None = None

@@ -21,10 +21,11 @@ from jax.sharding import Sharding
 from meshwright.compiler.inline import CALLS
 from meshwright.compiler.marking import bind_gradient, gradient_p
 from meshwright.compiler.source_line import line_of
+from meshwright.compiler.users_mesh import mesh_aside
 from meshwright.errors import InputError, Problem
 
 PLACING = ("sharding_constraint", "shard_map")
-SAME = ("sharding_constraint", "pvary", "pcast")
+SAME = ("sharding_constraint", "reshard", "mesh_cast", "pvary", "pcast")
 """Equations whose result is their operand: hints, and casts between types that only `shard_map` knows."""
 PLAIN: Mapping[str, Callable[..., Any]] = {
     "psum_invariant": lambda values, params: [jax.lax.psum(value, params["axes"]) for value in values],
@@ -43,22 +44,24 @@ class NotStaged(InputError):
     """A step that is not one gradient and an update behind it, so that it is not cut there."""
 
 
-def unplaced(closed: core.ClosedJaxpr, *, differentiated: bool) -> core.ClosedJaxpr:
+def unplaced(closed: core.ClosedJaxpr, *, differentiated: bool, meshed: bool = False) -> core.ClosedJaxpr:
     """The program without constraints and `shard_map`; the same program where it has none, at any depth.
 
     Args:
         closed: as it was traced.
         differentiated: whether parts of it are differentiated later.
+        meshed: whether it was traced under a mesh, which the types of its values name.
 
     Raises:
         NotStaged: inside a `shard_map` that is differentiated, a function has a rule of its own, which knows ranks.
         InputError: a `shard_map` that does something else than compute on blocks.
     """
-    if not _placing(closed.jaxpr):
+    if not meshed and not _placing(closed.jaxpr):
         return closed
     if differentiated:
         _check_rules(closed.jaxpr, inside=False)
-    made = _traced(partial(_evaluated, closed.jaxpr, consts=closed.consts), closed.jaxpr.invars)
+    with mesh_aside():
+        made = _traced(partial(_evaluated, closed.jaxpr, consts=closed.consts), closed.jaxpr.invars)
     return core.ClosedJaxpr(_summed(made.jaxpr), made.consts)
 
 

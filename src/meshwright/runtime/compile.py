@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -89,6 +89,12 @@ def compile_step(
         if isinstance(method, FromPlan):
             raise
         return _whole_step(fun, arguments, method, batch_argnums, place, why, beside)
+    except InputError as why:
+        free = isinstance(method, Auto) and not method.num_micro_batches
+        if not free or why.problems[0].field != "num_micro_batches":
+            raise
+        # Micro-batches are left open, and those chosen are none of the step's.
+        return compile_step(fun, arguments, replace(method, num_micro_batches=1), batch_argnums, loss, place, beside)
 
 
 def _staged_step(

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 from jax.extend import core
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from meshwright.compiler.instructions import Feed, StepProgram
 from meshwright.errors import InputError, Problem
@@ -117,14 +117,20 @@ class LocalRuntime:
     def _outputs(self, inputs: Sequence[Any]) -> list[Any]:
         assert all(executor.ended for executor in self.executors)
         outputs = [
-            inputs[outcome.input]  # type: ignore[index]
-            if outcome.buffer is None
-            else self.executors[self.program.buffers[outcome.buffer].mesh].values[outcome.buffer]
+            inputs[outcome.input] if outcome.buffer is None else self._output(outcome.buffer)  # type: ignore[index]
             for outcome in self.program.outcomes
         ]
         for executor in self.executors:
             executor.values = {}
         return outputs
+
+    def _output(self, buffer: int) -> Any:
+        """What a buffer holds; numbers lie on the first mesh, so that the caller can compute with them together."""
+        mesh = self.program.buffers[buffer].mesh
+        value = self.executors[mesh].values[buffer]
+        if mesh and not self.program.buffers[buffer].shape and isinstance(value, jax.Array):
+            return jax.device_put(value, NamedSharding(self.meshes[0], PartitionSpec()))
+        return value
 
 
 def part_of(inputs: Sequence[Any], feed: Feed, micro_batches: int) -> Any:

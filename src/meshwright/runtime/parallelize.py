@@ -11,6 +11,7 @@ import numpy as np
 
 from meshwright.compiler.calls import Call, CallForm
 from meshwright.compiler.methods import DataParallel, FollowParallel, Method
+from meshwright.compiler.users_mesh import mesh_aside
 from meshwright.errors import InputError, Problem
 from meshwright.runtime.backends import TIMEOUT_S
 from meshwright.runtime.compile import Backing, compile_step
@@ -58,7 +59,8 @@ class ParallelizedStep:
         Returns:
             `CompiledStep`, or of a function that follows a step `CompiledFunction`.
         """
-        return self._lower(self.form.call(arguments, keywords))
+        with mesh_aside():
+            return self._lower(self.form.call(arguments, keywords))
 
     def _lower(self, call: Call) -> Any:
         arguments = jax.tree.map(_shape_of_remote, call.arguments)
@@ -99,7 +101,8 @@ class ParallelizedStep:
             keywords: likewise.
         """
         call = self.form.call(arguments, keywords)
-        return call.returned(self._lower(call)(*call.arguments))
+        with mesh_aside():
+            return call.returned(self._lower(call)(*call.arguments))
 
     def close(self) -> None:
         """Let workers in other processes and the state they keep go; the step can be called again."""

@@ -146,12 +146,19 @@ class _Sharing:
         return replace(
             old, jaxpr=jaxpr, consts=tuple(consts), loss=program, mark=mark, before=tuple(self.before),
             after=tuple(self.after), micro_batches=self.parts, mean=False, joins=tuple(found.joins), number=self.number,
+            wholes=self._wholes(),
         )  # fmt: skip
+
+    def _wholes(self) -> dict[core.Var, int]:
+        """Samples that are read behind the mark, all of them at once."""
+        read = {atom for eqn in self.after for atom in eqn.invars if isinstance(atom, core.Var)}
+        inputs = self.old.jaxpr.invars
+        return {inputs[place]: place for place in self.old.batch if inputs[place] in read}
 
     def _kept_before(self, read: set[Any]) -> list[core.JaxprEqn]:
         """Equations before the mark whose results are read behind it, too."""
         kept = _ancestors(read, {var: eqn for eqn in self.old.before for var in eqn.outvars})
-        return _renamed([eqn for eqn in self.old.before if id(eqn) in kept], self.given)
+        return [eqn for eqn in self.old.before if id(eqn) in kept]
 
     def _constants(self, program: _Program) -> dict[Any, Any]:
         """Constants of a program, which become constants of the step."""
@@ -204,7 +211,7 @@ class _Sharing:
         eqns = [eqn for eqn in loss.jaxpr.eqns if id(eqn) in kept]
         names |= {var: core.Var(var.aval) for eqn in eqns for var in eqn.outvars if not is_dropped(var)}
         self.after += _renamed(eqns, names)
-        substitutes = dict(self.given)
+        substitutes: dict[Any, Any] = {}
         for place in results:
             var = self.old.mark.outvars[place]
             substitutes[var] = _named(loss.jaxpr.outvars[place], names)

@@ -98,7 +98,7 @@ class Walk:
         placements = [value.placement for value in given]
         name = eqn.primitive.name
         if all(placement == WHOLE for placement in placements):
-            uniform = name == "broadcast_in_dim" and not eqn.invars[0].aval.shape
+            uniform = name == "broadcast_in_dim" and (given[0].uniform or not eqn.invars[0].aval.shape)
             return [RankValue(value, WHOLE, uniform=uniform) for value in _evaluated(program, eqn, given)]
         if name in CALLS:
             return self._inside(eqn, given)

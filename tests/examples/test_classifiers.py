@@ -1,0 +1,27 @@
+"""The first programs of the docs train on eight devices, as they stand there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+QUICK = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 "
+                      "--xla_llvm_disable_expensive_passes=true"}  # fmt: skip
+"""Compiled sooner, as what is compiled here runs a few times."""
+
+
+@pytest.mark.parametrize("name", ["nnx_classifier.py", "equinox_classifier.py"])
+def test_a_program_of_the_docs_learns(name: str) -> None:
+    program = ROOT / "examples" / name
+    assert program.read_text() in (ROOT / "docs" / "train-steps.md").read_text()
+    done = subprocess.run([sys.executable, program], env={**os.environ, **QUICK}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    losses = [float(value) for value in re.findall(r"loss (\d\S*?),?\s", done.stdout)]
+    assert len(losses) == 3
+    assert losses[2] < losses[0] - 0.2
