@@ -214,6 +214,8 @@ def check(
     source_format: str | None = ...,
     arguments: str | Iterable[str] = ...,
     environment: str | Iterable[str] = ...,
+    fix: bool = ...,
+    output: str | os.PathLike[str] | None = ...,
     oom_log: str | os.PathLike[str] | None = ...,
     search: bool = ...,
 ) -> CheckReport: ...

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from meshwright.app.answer import Answer
 from meshwright.app.requests.check import CheckRequest
 from meshwright.errors import MeshwrightError, Problem, ViolationError
+from meshwright.estimate.layout import expand
 from meshwright.estimate.legality import plan_problems
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.fields.field import values_of
 from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.writing import write_file
 from meshwright.planning.axes import target_rule
 from meshwright.planning.compose.sources.profiles.price import price_job
 from meshwright.planning.job_inputs import JobInputs
-from meshwright.planning.launch_script import Outside, script_question
+from meshwright.planning.launch_script import LaunchSource, Outside, script_question
 from meshwright.planning.one_kind import find_plans
 from meshwright.planning.plan_shape import title
 from meshwright.planning.plan_source import PlanQuestion, measured_plan, plan_question
 from meshwright.planning.repair.of_plan import Repair, repairs_of_plan
 from meshwright.planning.repair.post_mortem import PostMortem, post_mortem
+from meshwright.planning.script_fix import ScriptFix, script_fix
 from meshwright.planning.target_space import restricted
 from meshwright.planning.ties import tied
 from meshwright.planning.tuned import model_entry
@@ -33,9 +36,13 @@ from meshwright.report.words.measured import folder_notes
 from meshwright.report.words.post_mortem import post_mortem_lines, ran_out
 from meshwright.report.words.titles import planned_title, title_of
 from meshwright.report.words.verdict import against, sentence
+from meshwright.schedules import known_names
+from meshwright.schedules.plan_rows import row_of
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredJob
+from meshwright.specs.row import parse_row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +54,12 @@ class Better(Record):
     gain: float
     """Relative time saved."""
     because: str
+    job: Job | None = field(default=None, repr=False)
+    """The plan with what it is for."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As data, without the job."""
+        return {name: getattr(self, name) for name in ("name", "step_time_s", "gain", "because")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -66,6 +79,8 @@ class CheckReport(Answer):
     inputs: JobInputs | MeasuredJob
     launch: LaunchFile | None = None
     """What was read, where a launch script is checked."""
+    fix: ScriptFix | None = None
+    """The script that was checked, with the better plan or the smallest repair in it."""
     post_mortem: PostMortem | None = None
     """Of a run of this plan that ran out of memory."""
 
@@ -103,6 +118,7 @@ class CheckReport(Answer):
             "fits": self.estimate.fits if self.estimate else None,
             "dominated_by": plain(self.better),
             "violations": plain(self.violations),
+            "fix": plain(self.fix),
             "mends": [repair.to_dict() | {"text": words.repair_line(repair)} for repair in self.repairs],
             "warnings": list(self.warnings),
             "post_mortem": died.to_dict() | {"text": list(post_mortem_lines(died))} if died else None,
@@ -124,12 +140,15 @@ def check(request: CheckRequest) -> CheckReport:
     if request.source is not None:
         framework = request.source_format or "megatron"
         outside = Outside(arguments=request.arguments or None, environment=request.outside)
-        question, violations, launch = script_question(request.source, framework, request.job, outside)
+        question, violations, launch, source = script_question(request.source, framework, request.job, outside)
         search = request.search and not launch.questions
         report = _report(question, violations, search=search, target=framework, oom_log=request.oom_log)
-        if not launch.questions:
-            return replace(report, launch=launch)
-        return replace(report, launch=launch, title="the launch script", text=words.asks(len(launch.questions)))
+        if launch.questions:
+            return replace(report, launch=launch, title="the launch script", text=words.asks(len(launch.questions)))
+        fix = _fix(source, launch, report) if source.is_script else None
+        if request.fix and request.output is not None and fix is not None and fix.text:
+            write_file(request.output, fix.text)
+        return replace(report, launch=launch, fix=fix)
     measured = measured_plan(request.plan, {**values_of(request.job), "oom_log": request.oom_log})
     if measured is not None:
         return _measured_report(*measured)
@@ -221,12 +240,32 @@ def _better(
     job = found.job(best, inputs.model, inputs.workload)
     name = title(best.plan, inputs.model, job.name)
     if estimate is None or estimate.fits == "no":
-        return Better(name=name, step_time_s=best.estimate.step_time_s, gain=0.0, because="the best plan that fits")
+        return Better(
+            name=name, step_time_s=best.estimate.step_time_s, gain=0.0, because="the best plan that fits", job=job
+        )
     gain = 1.0 - best.estimate.step_time_s / estimate.step_time_s
     if gain < 0 or tied(gain, best.estimate):
         return None
     because = f"this plan is {against(best.estimate, estimate)}"
-    return Better(name=name, step_time_s=best.estimate.step_time_s, gain=gain, because=because)
+    return Better(name=name, step_time_s=best.estimate.step_time_s, gain=gain, because=because, job=job)
+
+
+def _fix(source: LaunchSource, launch: LaunchFile, report: CheckReport) -> ScriptFix | None:
+    """The better plan in the user's script; where there is none, the quickest repair."""
+    inputs = report.inputs
+    assert isinstance(inputs, JobInputs)
+    job = report.better.job if report.better is not None else None
+    if job is None and report.repairs:
+        given = {"devices": inputs.cluster.devices, "global_batch": inputs.workload.global_batch}
+        row = parse_row(report.repairs[0].name, **given, schedules=known_names())
+        plan = expand(row, inputs.model, inputs.workload.seq_len)
+        job = Job(model=inputs.model, cluster=inputs.cluster, workload=inputs.workload.with_batch(row.gbs), plan=plan)
+    if job is None:
+        return None
+    wanted = row_of(job.plan, job.model)
+    if wanted is None:
+        return None
+    return script_fix(source, launch, job, wanted, estimate_plan(job.plan, job.model, job.cluster, job.workload))
 
 
 def _described(inputs: JobInputs | MeasuredJob) -> dict[str, object]:

@@ -38,7 +38,18 @@ def plans(out: Output, request: Any, answer: Any) -> None:
 
 def checked(out: Output, request: Any, answer: Any) -> int:
     """What `check` found, and its exit code."""
+    if request.report is not None:
+        from meshwright import __version__
+        from meshwright.report.findings import junit, sarif
+
+        path = "" if request.source is None else str(request.source).replace("\\", "/")
+        document = answer.to_dict()
+        write(sarif(document, path, __version__) if request.report == "sarif" else junit(document, path))
+        return int(answer.exit_code)
     shown(out, request, answer)
+    if request.output is not None:
+        written = answer.fix is not None and answer.fix.text
+        out.note(f"written to {request.output}" if written else "nothing was written: no edit makes it better")
     return int(answer.exit_code)
 
 

@@ -36,8 +36,8 @@ class Outside:
 
 def script_question(
     source: str | os.PathLike[str], source_format: str, asked: JobFields, outside: Outside = Outside()
-) -> tuple[PlanQuestion, list[Violation], LaunchFile]:
-    """A launch script as a question, with what is wrong in its options, and what was read of it.
+) -> tuple[PlanQuestion, list[Violation], LaunchFile, LaunchSource]:
+    """A launch script as a question, with what is wrong in its options, what was read, and from what.
 
     Args:
         source: path, or text of several lines.
@@ -63,7 +63,14 @@ def script_question(
             calibration=asked.calibration,
         )
     )
-    flags = _read(source, target, where.cluster.devices, outside)
+    launch = LaunchSource(
+        files=_files(source, target),
+        folder=None if isinstance(source, str) and "\n" in source else Path(source).parent,
+        target=target,
+        devices=where.cluster.devices,
+        outside=outside,
+    )
+    flags = launch.read()
     if flags.row is None and not flags.said and not flags.workload and flags.problems:
         raise InputError(flags.problems, code="MW231")
     own: dict[str, Any] = {
@@ -78,7 +85,8 @@ def script_question(
     violations += [Violation.of("OPTIONS", problem) for problem in flags.problems]
     violations += _shape_differs(inputs.model, flags.model)
     if flags.row is None:
-        return PlanQuestion(inputs=inputs, row=None, plan=flags.plan, warnings=flags.notes), violations, flags
+        question = PlanQuestion(inputs=inputs, row=None, plan=flags.plan, warnings=flags.notes)
+        return question, violations, flags, launch
     batch = inputs.workload.global_batch
     if inputs.batch_given and batch != flags.row.gbs:
         what = f"the script runs {flags.row.gbs} sequences per step, {batch} are asked for"
@@ -87,29 +95,57 @@ def script_question(
     uneven = question.plan is not None and flags.layout is not None and sum(flags.layout) == inputs.model.num_layers
     if uneven and flags.layout is not None:
         question = replace(question, plan=plan_of(flags.row, flags.layout))
-    return question, violations, flags
+    return question, violations, flags, launch
 
 
-def _read(source: str | os.PathLike[str], target: Target, devices: int, outside: Outside) -> LaunchFile:
-    """The file as the target reads it: a bash script is first read as bash."""
-    files = _files(source, target)
-    name, text = next(iter(files.items()))
-    shell = Path(name).suffix in _SCRIPTS or not name or text.startswith("#!")
-    if target.script is not None and shell:
-        folder = None if not name else Path(source).parent
-        script = read_script(
-            text,
-            name=os.fspath(source) if name else "script",
-            arguments=outside.arguments,
-            environment=outside.environment,
-            read=lambda path: _beside(path, folder),
-        )
-        return target.script(script, devices)
-    if outside.arguments is not None or outside.environment:
-        why = f"{name or 'the text'} is no bash script"
-        raise InputError(Problem(what="--arg or --env is given", why=why, fix="leave it out", field="environment"))
-    assert target.read is not None
-    return target.read(files, devices)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSource:
+    """A launch file with what is around it: what is needed to read it, and to read it again once it is edited."""
+
+    files: Mapping[str, str]
+    """The file itself first, then those beside it that say more of a plan."""
+    folder: Path | None
+    target: Target
+    devices: int
+    outside: Outside
+
+    @property
+    def name(self) -> str:
+        """Of the file; empty for text that is in no file."""
+        return next(iter(self.files))
+
+    @property
+    def text(self) -> str:
+        """Of the file."""
+        return self.files[self.name]
+
+    @property
+    def is_script(self) -> bool:
+        """Whether it is read as bash."""
+        shell = Path(self.name).suffix in _SCRIPTS or not self.name or self.text.startswith("#!")
+        return self.target.script is not None and shell
+
+    def read(self, text: str | None = None) -> LaunchFile:
+        """The file as its target reads it, a bash script as bash means it.
+
+        Args:
+            text: in the place of the file's own.
+        """
+        text = self.text if text is None else text
+        if self.is_script and self.target.script is not None:
+            script = read_script(
+                text,
+                name=self.name or "script",
+                arguments=self.outside.arguments,
+                environment=self.outside.environment,
+                read=lambda path: _beside(path, self.folder),
+            )
+            return self.target.script(script, self.devices)
+        if self.outside.arguments is not None or self.outside.environment:
+            why = f"{self.name or 'the text'} is no bash script"
+            raise InputError(Problem(what="--arg or --env is given", why=why, fix="leave it out", field="environment"))
+        assert self.target.read is not None
+        return self.target.read({**self.files, self.name: text}, self.devices)
 
 
 def _beside(path: str, folder: Path | None) -> str | None:

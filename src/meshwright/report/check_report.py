@@ -40,6 +40,7 @@ def render_check(document: Mapping[str, Any]) -> RenderableType:
     if better:
         parts += [heading("A better plan")]
         parts.append(bullet(f"{better['name']}: {seconds(better['step_time_s'])}; {better['because']}"))
+    parts += _fix(document["fix"])
     estimate = document["estimate"]
     if estimate:
         parts += [heading("Memory"), StageBars(estimate["stages"])]
@@ -60,3 +61,17 @@ def _as_read(read: Mapping[str, Any] | None) -> list[RenderableType]:
         names = ", ".join(read["not_priced"])
         parts.append(Hanging(f"read, without effect on the price: {names}", lead=""))
     return [*parts, Text()]
+
+
+def _fix(fix: Mapping[str, Any] | None) -> list[RenderableType]:
+    """Options to change, as a diff of the user's own file where that can be."""
+    if fix is None:
+        return []
+    parts: list[RenderableType] = [heading(f"The script with {fix['plan']} in it")]
+    if fix["diff"]:
+        return [*parts, Text(fix["diff"].rstrip("\n"), no_wrap=True, overflow="ignore")]
+    for change in fix["changes"]:
+        old, new = change["old"], change["new"]
+        said = "leave it out" if new is None else f"{old or 'not given'} -> {new or 'given'}"
+        parts.append(bullet(f"{change['option']} {said}{' at ' + change['place'] if change['place'] else ''}"))
+    return [*parts, warning(f"no diff: {fix['why_not']}")] if fix["why_not"] else parts

@@ -45,6 +45,11 @@ class CheckRequest(Request):
         Texts(metavar="NAME=VALUE", annotation="str | Iterable[str]"),
         option="--env",
     )
+    fix: bool = ask("With a script and -o: write it with the better plan, or the smallest repair, in it.", Flag())
+    output: Any = ask(
+        "With --fix: the file to write.", Kind(metavar="FILE", annotation="str | os.PathLike[str]"), short="-o"
+    )
+    report: str | None = ask("Print the findings for a pipeline.", Kind(metavar="sarif|junit"), python=False)
     oom_log: Any = ask(
         "Of a run that ran out of memory: why it did.", Kind(metavar="LOG", annotation="str | os.PathLike[str]")
     )
@@ -71,6 +76,14 @@ class CheckRequest(Request):
             fix = "leave it out" if planned else "write --from megatron before it"
             reading.problem(f"{str(self.source)[:80]!r} is one argument too many", "FILE goes with --from", fix)
         self._outside(reading, scripted=bool(scripted))
+        if ("fix" in self.given) != ("output" in self.given):
+            one, other = ("fix", "output") if "fix" in self.given else ("output", "fix")
+            what = f"{reading.called(one)} is given without {reading.called(other)}"
+            reading.problem(what, "--fix writes the file that -o names", "write --fix -o FILE")
+        elif self.fix and not scripted:
+            reading.problem("--fix is given", "it edits a launch script", "name one with --from")
+        if self.report is not None and self.report not in ("sarif", "junit"):
+            reading.problem(f"--report is {self.report[:40]!r}", "must be sarif or junit", "write --report sarif")
         reading.also(lambda: job_inputs(self.job))
 
     def _outside(self, reading: Reading, *, scripted: bool) -> None:

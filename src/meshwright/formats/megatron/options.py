@@ -99,8 +99,9 @@ class Values:
 
     @property
     def open(self) -> dict[str, Unknown]:
-        """Options that were looked up and that nobody can know."""
-        return {flag: unknown for flag, unknown in self.hidden.items() if flag in self.asked}
+        """Options that were looked up and that nobody can know; constants that change no price are left out."""
+        wanted = self.asked.difference(ASKED_FOR)
+        return {flag: unknown for flag, unknown in self.hidden.items() if flag in wanted}
 
     @property
     def unread(self) -> tuple[str, ...]:

@@ -168,4 +168,4 @@ def read_settings(values: Values) -> dict[str, object]:
 
 
 def _stated(values: Values, flag: str, default: float) -> float | None:
-    return None if values.given.get(flag) == ("",) else values.number(flag, default)
+    return None if flag in values.hidden or values.given.get(flag) == ("",) else values.number(flag, default)

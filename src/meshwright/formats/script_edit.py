@@ -1,0 +1,81 @@
+"""A value of a launch script changed where it is written, and nothing else of the script."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+_VALUES = r"(?:[ =]+(?:\"[^\"\n]*\"|'[^'\n]*'|(?!--)[^\s\\\"'#)]+))*"
+
+
+def edits(text: str, option: str, old: str | None, new: str | None, line: int | None) -> Iterator[str]:
+    """Texts in which an option has another value, the least change first.
+
+    Args:
+        text: of the script.
+        option: such as `--micro-batch-size`.
+        old: its value, empty for a switch, None where the script does not give it.
+        new: the value it shall have, empty for a switch, None to take it out.
+        line: where the value is written, from 1.
+    """
+    lines = text.split("\n")
+    if old is None:
+        if new is not None:
+            yield from _added(lines, option, new)
+        return
+    if new is None:
+        yield from _taken_out(lines, option)
+        return
+    if line is not None and 1 <= line <= len(lines) and old:
+        found = re.compile(rf"(?<![\w.-]){re.escape(old)}(?![\w.])")
+        matches = list(found.finditer(lines[line - 1]))
+        # Behind its option, or behind `=`, first.
+        matches.sort(key=lambda match: option not in lines[line - 1][: match.start()])
+        for match in matches[:4]:
+            here = lines[line - 1]
+            yield _with(lines, line - 1, here[: match.start()] + new + here[match.end() :])
+    for number, here in enumerate(lines):
+        for match in re.finditer(rf"{re.escape(option)}(?![\w-]){_VALUES}", here):
+            if not here.lstrip().startswith("#"):
+                for said in _said(option, new):
+                    yield _with(lines, number, f"{here[: match.start()]}{said}{here[match.end() :]}")
+
+
+def _said(option: str, value: str) -> Iterator[str]:
+    """The option with its value; in quotes first, where the value needs them outside of a string."""
+    if value and shlex.quote(value) != value and " " not in value:
+        yield f"{option} {shlex.quote(value)}"
+    yield f"{option} {value}" if value else option
+
+
+def _with(lines: list[str], number: int, line: str) -> str:
+    return "\n".join([*lines[:number], line, *lines[number + 1 :]])
+
+
+def _added(lines: list[str], option: str, new: str) -> Iterator[str]:
+    """The option in front of another one: that is right inside quotes, arrays and commands alike."""
+    anchors = ("--tensor-model-parallel-size", "--micro-batch-size", "--global-batch-size", "--num-layers")
+    for anchor in anchors:
+        for number, here in enumerate(lines):
+            at = here.find(anchor)
+            if at >= 0 and not here.lstrip().startswith("#") and here[at - 1 : at] in ("", " ", "\t", '"', "(", "'"):
+                for said in _said(option, new):
+                    if not here[:at].strip():
+                        end = " \\" if here.rstrip().endswith("\\") else ""
+                        yield "\n".join([*lines[:number], f"{here[:at]}{said}{end}", *lines[number:]])
+                    yield _with(lines, number, f"{here[:at]}{said} {here[at:]}")
+
+
+def _taken_out(lines: list[str], option: str) -> Iterator[str]:
+    for number, here in enumerate(lines):
+        match = re.search(rf"{re.escape(option)}(?![\w-]){_VALUES}", here)
+        if match is None or here.lstrip().startswith("#"):
+            continue
+        rest = here[: match.start()].rstrip(" ") + " " + here[match.end() :].lstrip(" ")
+        if not here[: match.start()].strip():
+            rest = here[: match.start()] + here[match.end() :].lstrip(" ")
+        continued = number and lines[number - 1].rstrip().endswith("\\")
+        if rest.strip() == "\\" or (not rest.strip() and not continued):
+            yield "\n".join([*lines[:number], *lines[number + 1 :]])
+        yield _with(lines, number, rest.rstrip() if rest.strip() else "")

@@ -1,0 +1,124 @@
+"""What `check` found, as pipelines take it: SARIF 2.1.0 and JUnit's XML."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Mapping
+from typing import Any
+from xml.sax.saxutils import escape, quoteattr
+
+from meshwright.records import as_json
+
+RULES = {
+    "ASK": "the script depends on what only its user can say",
+    "OPTIONS": "options are known and go together",
+    "MODEL": "the options describe the model that is named",
+    "LEGAL": "the degrees go with model, devices and batch",
+    "MEM_STAGE": "every stage fits its devices",
+    "LAUNCH": "the framework starts what the options ask for",
+}
+FASTER = "FASTER"
+
+
+def sarif(document: Mapping[str, Any], path: str, version: str) -> str:
+    """The findings as SARIF 2.1.0, each at its line where the script says one.
+
+    Args:
+        document: a `meshwright.check/1`.
+        path: of the file that was checked; empty where there is none.
+        version: of this package.
+    """
+    results = [
+        _result(one["code"], "error", _message(one), _place(document, one["field"], path))
+        for one in document["violations"]
+    ]
+    better = document["dominated_by"]
+    if better:
+        results.append(_result(FASTER, "warning", _faster(better), _place(document, "", path)))
+    results += [_result("NOTE", "note", text, _place(document, "", path)) for text in document["warnings"]]
+    rules = [{"id": code, "shortDescription": {"text": text}} for code, text in RULES.items()]
+    rules += [{"id": FASTER, "shortDescription": {"text": "no other plan of the default space is faster"}}]
+    rules += [{"id": "NOTE", "shortDescription": {"text": "what was taken for granted"}}]
+    known = {rule["id"] for rule in rules}
+    rules += [{"id": code, "shortDescription": {"text": code}} for code in {r["ruleId"] for r in results} - known]
+    driver = {"name": "meshwright", "version": version, "rules": rules}
+    return as_json(
+        {
+            "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+            "version": "2.1.0",
+            "runs": [{"tool": {"driver": driver}, "results": results}],
+        }
+    )
+
+
+def junit(document: Mapping[str, Any], path: str) -> str:
+    """The findings as JUnit's XML: one test a rule, failed by its violations.
+
+    Args:
+        document: a `meshwright.check/1`.
+        path: of the file that was checked; empty where there is none.
+    """
+    found: dict[str, list[str]] = {code: [] for code in RULES}
+    for one in document["violations"]:
+        where = _place(document, one["field"], path)
+        line = f" (line {where[1]})" if where is not None and where[1] else ""
+        found.setdefault(one["code"], []).append(_message(one) + line)
+    name = path or document["title"]
+    cases = [line for code, texts in found.items() for line in _case(name, code, texts)]
+    better = document["dominated_by"]
+    note = _faster(better) if better else document["text"]
+    failed = sum(bool(texts) for texts in found.values())
+    return "\n".join(
+        [
+            '<?xml version="1.0" encoding="UTF-8"?>',
+            f'<testsuites tests="{len(found)}" failures="{failed}">',
+            f'<testsuite name="meshwright check" tests="{len(found)}" failures="{failed}">',
+            *cases,
+            f"<system-out>{escape(note)}</system-out>",
+            "</testsuite>",
+            "</testsuites>",
+            "",
+        ]
+    )
+
+
+def _case(name: str, code: str, texts: list[str]) -> Iterator[str]:
+    title = f"{code}: {RULES.get(code, code)}"
+    if not texts:
+        yield f"<testcase classname={quoteattr(name)} name={quoteattr(title)}/>"
+        return
+    yield f"<testcase classname={quoteattr(name)} name={quoteattr(title)}>"
+    text = "\n".join(texts)
+    yield f"<failure message={quoteattr(texts[0])}>{escape(text)}</failure>"
+    yield "</testcase>"
+
+
+def _message(violation: Mapping[str, Any]) -> str:
+    parts = [violation["what"], violation["why"], violation["fix"]]
+    return "; ".join(part for part in parts if part)
+
+
+def _faster(better: Mapping[str, Any]) -> str:
+    return f"a faster plan is {better['name']}: {better['because']}"
+
+
+def _place(document: Mapping[str, Any], field: str, path: str) -> tuple[str, int] | None:
+    """File and line of the option that a finding is about; line 0 where none is said."""
+    if not path:
+        return None
+    values = (document["read"] or {"values": ()})["values"]
+    place = next((one["place"] for one in values if one["option"] == field and one["place"]), "")
+    file, _, line = place.rpartition(":")
+    if not line.isdigit() or file.startswith("--"):
+        return path, 0
+    return posixpath.join(posixpath.dirname(path), file), int(line)
+
+
+def _result(code: str, level: str, text: str, place: tuple[str, int] | None) -> dict[str, Any]:
+    result: dict[str, Any] = {"ruleId": code, "level": level, "message": {"text": text}}
+    if place is not None:
+        location: dict[str, Any] = {"artifactLocation": {"uri": place[0]}}
+        if place[1]:
+            location["region"] = {"startLine": place[1]}
+        result["locations"] = [{"physicalLocation": location}]
+    return result

@@ -1,0 +1,100 @@
+"""A script of one's own: read, checked, edited, reported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from meshwright import check
+from meshwright.report.findings import junit, sarif
+
+SCRIPT = r"""#!/bin/bash
+TP=8
+MODEL=(--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32
+  --group-query-attention --num-query-groups 8 --kv-channels 128 --normalization RMSNorm --swiglu
+  --disable-bias-linear --untie-embeddings-and-output-weights --position-embedding-type rope
+  --rotary-base 500000 --hidden-dropout 0.0 --attention-dropout 0.0)
+torchrun --nproc_per_node 8 pretrain_gpt.py "${MODEL[@]}" \
+  --tensor-model-parallel-size $TP --sequence-parallel \
+  --micro-batch-size 1 --global-batch-size ${GBS:-32} --seq-length 8192 --max-position-embeddings 8192 \
+  --recompute-granularity full --recompute-method uniform --recompute-num-layers 1 \
+  --bf16 --use-distributed-optimizer --save $OUT $EXTRA
+"""
+GPUS = "8xH100"
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.sh"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_every_value_says_where_it_is_written(script: Path) -> None:
+    report = check("llama-3-8b", cluster=GPUS, source=script, search=False)
+    read = {value["option"]: (value["value"], value["place"]) for value in report.to_dict()["read"]["values"]}
+    assert read["--tensor-model-parallel-size"] == ("8", "train.sh:2")
+    assert read["--global-batch-size"] == ("32", "train.sh:9")
+    assert report.name == "tp8.dp1.z1.mbs1.gbs32.rc-full.nodpov"
+    assert any("GBS (train.sh:9)" in text for text in report.warnings)
+    assert any("$EXTRA (train.sh:11) is taken as empty" in text for text in report.warnings)
+    assert "--save" not in read
+
+
+def test_the_environment_and_arguments_are_taken(script: Path) -> None:
+    report = check(
+        "llama-3-8b", cluster=GPUS, source=script, search=False, environment=["GBS=64", "EXTRA=--overlap-grad-reduce"]
+    )
+    assert report.name == "tp8.dp1.z1.mbs1.gbs64.rc-full"
+    script.write_text(SCRIPT.replace("TP=8", "TP=$1"))
+    assert check("llama-3-8b", cluster=GPUS, source=script, search=False, arguments="4").name.startswith("tp4.dp2")
+
+
+def test_what_is_not_known_is_asked_and_nothing_is_priced(script: Path) -> None:
+    script.write_text(SCRIPT.replace("TP=8", "TP=$(nproc)"))
+    report = check("llama-3-8b", cluster=GPUS, source=script)
+    assert (report.exit_code, report.estimate, report.better) == (2, None, None)
+    assert [(v.code, v.field, v.fix) for v in report.violations] == [
+        ("ASK", "--tensor-model-parallel-size", "give --env TP=VALUE")
+    ]
+    assert check("llama-3-8b", cluster=GPUS, source=script, search=False, environment="TP=2").name.startswith("tp2")
+
+
+def test_a_better_plan_is_a_diff_of_the_script(script: Path, tmp_path: Path) -> None:
+    better = tmp_path / "better.sh"
+    report = check("llama-3-8b", cluster=GPUS, source=script, fix=True, output=better)
+    assert report.better is not None
+    assert report.fix is not None
+    assert "-TP=8" in report.fix.diff
+    assert "-  --recompute-granularity full" in report.fix.diff
+    again = check("llama-3-8b", cluster=GPUS, source=better)
+    assert again.name == report.fix.plan
+    assert again.better is None
+    kept = [
+        line for line in SCRIPT.splitlines() if "TP" not in line and "--recompute" not in line and "--bf16" not in line
+    ]
+    assert [line for line in kept if line not in better.read_text()] == []
+
+
+def test_findings_for_pipelines_name_lines(script: Path) -> None:
+    script.write_text(SCRIPT.replace("--rotary-base 500000", "--rotary-base 500000 --recompute-metod x"))
+    document = check("llama-3-8b", cluster=GPUS, source=script, search=False).to_dict()
+    found = json.loads(sarif(document, "jobs/train.sh", "1.0"))["runs"][0]["results"]
+    assert {one["level"] for one in found} >= {"error", "note"}
+    uris = {one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for one in found}
+    assert uris == {"jobs/train.sh"}
+    suite = ElementTree.fromstring(junit(document, "jobs/train.sh"))
+    failed = [case.get("name", "") for case in suite.iter("testcase") if case.find("failure") is not None]
+    assert any(name.startswith("OPTIONS") for name in failed)
+    assert int(suite.get("failures", "0")) == len(failed)
+
+
+def test_secrets_of_the_environment_are_never_said(script: Path) -> None:
+    script.write_text("export WANDB_API_KEY=sk-123456\n" + SCRIPT + ' --wandb-key "$HF_TOKEN"\n')
+    report = check("llama-3-8b", cluster=GPUS, source=script, search=False, environment="HF_TOKEN=hf_abcdef")
+    said = json.dumps(report.to_dict(), default=str)
+    assert "sk-123456" not in said
+    assert "hf_abcdef" not in said
