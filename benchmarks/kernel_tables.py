@@ -89,6 +89,10 @@ class Source:
     columns: tuple[str, ...]
     only: tuple[tuple[str, str], ...] = ()
     """Columns with the value that counts."""
+    one_of: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Columns with the values that count."""
+    time: str = "time_us"
+    """Column of the microseconds."""
 
 
 SOURCES = (
@@ -110,6 +114,15 @@ SOURCES = (
         kind="grouped GEMM of experts", file="moe", dtype="dtype",
         columns=("hidden_size", "expert_ffn", "top_k", "experts", "ep", "tokens"),
         only=(("distribution", "balanced"),),
+    ),
+    # Eight nodes of the unnamed fabric take twice as long as four per byte; H200's nodes repeat H100's.
+    *(
+        Source(
+            kind=f"token {way}", file="deepep", dtype="", time=f"{way}_us",
+            columns=("nodes", "hidden_size", "top_k", "experts", "tokens_per_gpu"),
+            only=(("mode", "normal"),), one_of=(("nodes", ("1", "2", "4")), ("sms", ("20", "24"))),
+        )
+        for way in ("dispatch", "combine")
     ),
     *(
         Source(
@@ -147,6 +160,8 @@ class Folder:
             for row in self.rows(source.file):
                 if any(row[name] != value for name, value in source.only) or row["gpu"] not in NAMES:
                     continue
+                if any(row[name] not in values for name, values in source.one_of):
+                    continue
                 dtype = FORMATS.get(row[source.dtype], "") if source.dtype else "bf16"
                 if dtype:
                     name = NAMES[row["gpu"]]
@@ -170,6 +185,6 @@ def _table(source: Source, generation: str, dtype: str, rows: Sequence[tuple[int
         generation=generation,
         dtype=dtype,
         columns={name: np.array([float(row[name]) for _, row in rows]) for name in source.columns},
-        seconds=np.array([float(row["time_us"]) for _, row in rows]) * 1e-6,
+        seconds=np.array([float(row[source.time]) for _, row in rows]) * 1e-6,
         owner=np.array([place for place, _ in rows]),
     )

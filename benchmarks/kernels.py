@@ -27,6 +27,7 @@ from benchmarks.kernel_tables import Folder, Table
 from meshwright.estimate.hardware import level_rates
 from meshwright.estimate.mixing import FLASH_PAD
 from meshwright.kernels import collectives, compute
+from meshwright.kernels.exchange import INSIDE_LATENCY_S, Routing, token_exchange_s
 from meshwright.library.clusters import resolve_gpus
 
 FIT_ROWS = 800
@@ -40,6 +41,7 @@ GOALS = {
     "latent attention": 0.08,
     "grouped GEMM of experts": 0.10,
     "NCCL": 0.10,
+    "token exchange": 0.12,
 }
 COLLECTIVES: dict[str, Callable[..., Any]] = {
     "all-gather": collectives.all_gather_s,
@@ -47,6 +49,8 @@ COLLECTIVES: dict[str, Callable[..., Any]] = {
     "all-reduce": collectives.all_reduce_s,
     "all-to-all": collectives.all_to_all_s,
 }
+FP8_TOKEN = 1 + 4 / 128
+"""Bytes of an element with the scale of its block."""
 BYTES = {"bf16": 2.0, "fp8": 1.0, "fp8-block": 1.0, "nvfp4": 0.5625}
 
 
@@ -144,10 +148,33 @@ def collective(table: Table, burst: Numbers) -> np.ndarray:
     return found
 
 
+def tokens(table: Table, burst: Numbers) -> np.ndarray:
+    """Tokens to their experts in fp8, or back in bf16, by kernels that send a token once."""
+    columns, found = table.columns, np.zeros_like(table.seconds)
+    level = np.broadcast_to(burst["level"], table.seconds.shape)
+    sent = columns["tokens_per_gpu"] * columns["top_k"] * columns["hidden_size"]
+    sent = sent * (FP8_TOKEN if table.kind == "token dispatch" else 2.0)
+    alike = np.stack([table.owner, columns["nodes"], columns["top_k"]])
+    for place, nodes, copies in np.unique(alike, axis=1).T.tolist():
+        rows = (alike == np.array([[place], [nodes], [copies]])).all(axis=0)
+        spec = table.devices[int(place)]
+        inside = spec.node.devices_per_node if spec.node else 8
+        domains = resolve_gpus(f"{2 * inside}x{spec.name}").groups[0].domains
+        found[rows] = token_exchange_s(
+            sent[rows],
+            inside=(float(inside), float(inside * nodes)),
+            rates=tuple(level_rates(domain, float(level[rows][0])) for domain in (domains[0], domains[-1])),
+            routing=Routing(copies=copies),
+        )
+    return burst["launch_us"] * 1e-6 + found - INSIDE_LATENCY_S
+
+
 def kind_of(table: Table) -> Kind:
     """How a table is predicted."""
     if table.kind.startswith("NCCL"):
         return Kind(numbers=(), seconds=collective)
+    if table.kind.startswith("token "):
+        return Kind(numbers=(LAUNCH,), seconds=tokens)
     if table.kind == "grouped GEMM of experts":
         return Kind(numbers=(LAUNCH, MEMORY, ROUTED, MOVED), seconds=experts)
     if table.kind == "GEMM":
@@ -269,7 +296,8 @@ generation give the level. Training runs give the levels of plans.
 
 {tables}
 
-Dispatch and combine of DeepEP, with nothing fitted to them; long ones send 512 tokens or more (meant: 12%):
+Dispatch and combine of DeepEP as plans price them, with nothing fitted; long ones send 512 tokens or more. The line
+above has their level and launch fitted like the others', by 20 or 24 multiprocessors, on one to four nodes:
 
 {exchanges}
 
@@ -295,11 +323,9 @@ def kernels_section(folder: Path) -> str:
 def kernels_text(found: list[Score]) -> str:
     """Scores of each kind, then of each table."""
     cells, lines = [], []
-    kinds = dict.fromkeys("NCCL" if one.table.kind.startswith("NCCL") else one.table.kind for one in found)
+    kinds = dict.fromkeys(_group(one.table.kind) for one in found)
     for kind in kinds:
-        own = [
-            one for one in found if one.table.kind.startswith(kind) and (kind != "attention" or one.table.kind == kind)
-        ]
+        own = [one for one in found if _group(one.table.kind) == kind]
         shape = np.concatenate([one.by_shape for one in own])
         apart = np.concatenate([one.by_device for one in own])
         rows = sum(len(one.table.seconds) for one in own)
@@ -326,6 +352,12 @@ def kernels_text(found: list[Score]) -> str:
             markdown_table(["table", "format", "median", "p90", "median, device left out", "level of a burst"], lines),
         )
     )
+
+
+def _group(kind: str) -> str:
+    """The line of a table: collectives share one, and exchanges of tokens."""
+    groups = {"NCCL": "NCCL", "token": "token exchange"}
+    return groups.get(kind.split()[0], kind)
 
 
 def _median(errors: np.ndarray) -> str:
