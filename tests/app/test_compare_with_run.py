@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import meshwright
 from meshwright import estimate
 from meshwright.app.compare_with_run import RunComparison, compare_with_run
 from meshwright.app.plan_set import RankedPlan
@@ -158,6 +159,19 @@ def test_parts_that_sum_to_more_than_the_step_are_refused(planned: RankedPlan, t
     step_s = planned.estimate.step_time_s
     with pytest.raises(InputError, match="the parts that the log reports sum to 9 s"):
         compared(planned, tmp_path / "steps.csv", f"step,step_time_s,compute_s\n1,{step_s},9\n2,{step_s},9\n")
+
+
+def test_a_plan_in_one_line_takes_its_model_and_what_the_log_states(planned: RankedPlan, tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("  seq_length .......... 4096\n" + megatron(planned.estimate.step_time_s, {}))
+    words = PLAN.removesuffix(".gbs128")
+    found = meshwright.compare(words, with_run=log, model=MODEL, gpus=GPUS)
+    assert isinstance(found, RunComparison)
+    assert found.run.job.plan == planned.plan
+    with pytest.raises(InputError, match="model is missing"):
+        meshwright.compare(words, with_run=log)
+    with pytest.raises(InputError, match="gpus without with_run"):
+        meshwright.compare(planned, planned, gpus=GPUS)
 
 
 def test_on_the_command_line(planned: RankedPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

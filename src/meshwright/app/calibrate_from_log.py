@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshwright.app.measured_run import check_near, measured_run, stated
+from meshwright.app.measured_run import check_near, measured_run, with_log
 from meshwright.app.ranked_again import RankedAgain, ranked_again
 from meshwright.calibrate.coverage import ranges_record
 from meshwright.calibrate.file import write_calibration
@@ -16,7 +16,7 @@ from meshwright.calibrate.observed import NOISE
 from meshwright.calibrate.one_step import Learned, learn
 from meshwright.errors import InputError, Problem
 from meshwright.fields.job import JobFields
-from meshwright.formats.logs import RunLog, read_log
+from meshwright.formats.logs import read_log
 from meshwright.library.calibration import SCHEMA
 from meshwright.planning.plan_source import PlanLike, PlanQuestion, plan_question
 from meshwright.records import plain
@@ -105,11 +105,7 @@ def calibrate_from_log(
         UnsupportedError: an unknown name.
     """
     read = read_log(log, framework)
-    if asked.seq_len is None:
-        asked = replace(asked, seq_len=stated(read, "seq_len"))
-    if asked.global_batch is None:
-        asked = replace(asked, global_batch=_batch(read, plan))
-    question = plan_question(plan, asked)
+    question = plan_question(plan, with_log(asked, read, plan))
     row = _row(question)
     run = measured_run(log, read, question.job, row)
     check_near(run)
@@ -171,11 +167,3 @@ def _row(question: PlanQuestion) -> PlanRow:
         field="plan",
     )
     raise InputError(problem, code="MW232")
-
-
-def _batch(read: RunLog, plan: PlanLike) -> int | None:
-    """Of the log, unless the plan says its own."""
-    if not isinstance(plan, str) or "gbs" in plan or plan.partition("#")[0].endswith(".json"):
-        return None
-    printed = next((step.global_batch for step in read.steps if step.global_batch is not None), None)
-    return printed if printed is not None else stated(read, "global_batch")

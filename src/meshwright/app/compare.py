@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from meshwright.app.compare_with_run import RunComparison
+    from meshwright.app.requests.read import CompareRequest
     from meshwright.report.picture import Picture
 
 
@@ -112,19 +113,18 @@ class Comparison(Answer):
         return timeline_svg(self.pictures())
 
 
-def compared(
-    first: PlanLike,
-    second: PlanLike | None = None,
-    with_run: str | os.PathLike[str] | None = None,
-    framework: str | None = None,
-) -> Comparison | RunComparison:
-    """Two plans compared, or a plan and its run; arguments and errors as `compare` and `compare_with_run`."""
-    if with_run is not None:
+def compared(request: CompareRequest) -> Comparison | RunComparison:
+    """Two plans compared, or a plan and its run.
+
+    Raises:
+        InputError: a file cannot be used, or a log is of another run.
+        UnsupportedError: a plan that no model prices, or an unknown name.
+    """
+    if request.with_run is not None:
         from meshwright.app.compare_with_run import compare_with_run
 
-        return compare_with_run(first, os.fspath(with_run), framework)
-    assert second is not None  # the request asks for it
-    return compare(first, second)
+        return compare_with_run(request.first, os.fspath(request.with_run), request.framework, asked=request.job)
+    return compare(request.first, request.second)
 
 
 def compare(first: PlanLike, second: PlanLike) -> Comparison:

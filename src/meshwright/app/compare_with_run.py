@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.app.answer import Answer
-from meshwright.app.measured_run import MeasuredRun, measured_run
+from meshwright.app.measured_run import MeasuredRun, measured_run, with_log
 from meshwright.calibrate.causes import Cause, causes
 from meshwright.estimate.needed_flop import step_flop
+from meshwright.fields.job import JobFields
 from meshwright.formats.logs import read_log
-from meshwright.planning.plan_source import PlanLike, job_of
+from meshwright.planning.plan_source import PlanLike, plan_question
 from meshwright.records import Record, plain
 from meshwright.report.words import measured_run as words
 from meshwright.report.words.titles import planned_title
 from meshwright.schedules.plan_rows import row_of
+from meshwright.specs.row import PlanRow
 
 UNEVEN = 0.05
 """Between the slowest and the quickest tenth of steady steps, of their median: above it steps are not alike."""
@@ -97,13 +99,17 @@ class RunComparison(Answer):
         return self.run.step_time_s - self.run.estimate.step_time_s
 
 
-def compare_with_run(plan: PlanLike, log: str | Path, framework: str | None = None) -> RunComparison:
+def compare_with_run(
+    plan: PlanLike | PlanRow, log: str | Path, framework: str | None = None, *, asked: JobFields | None = None
+) -> RunComparison:
     """Predicted and measured side by side, by part of the step where the run states parts.
 
     Args:
-        plan: that ran: a job, an entry of an answer, or a plan file.
+        plan: that ran: a job, an entry of an answer, a plan file, or one line with what is asked.
         log: of its framework, a CSV of steps, or a trace of the PyTorch profiler.
         framework: that wrote the log; recognised by its lines by default.
+        asked: model, cluster and workload of a plan that does not carry them; length and batch are the
+            log's by default.
 
     Returns:
         Both sides, what explains the difference and what to try.
@@ -112,8 +118,9 @@ def compare_with_run(plan: PlanLike, log: str | Path, framework: str | None = No
         InputError: a file cannot be used, or the log is of another run.
         UnsupportedError: an unknown framework, or a plan that no model prices.
     """
-    job, warnings = job_of(plan)
     read = read_log(log, framework)
+    question = plan_question(plan, with_log(asked or JobFields(), read, plan))
+    job, warnings = question.job, question.warnings
     run = measured_run(log, read, job, row_of(job.plan, job.model))
     terms = tuple(_terms(run))
     found: tuple[Cause, ...] = ()

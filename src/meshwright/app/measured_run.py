@@ -13,6 +13,7 @@ from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.estimate.result import StepEstimate
+from meshwright.fields.job import JobFields
 from meshwright.formats.logs import LoggedStep, RunLog, median, steady
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.specs.calibration import Calibration
@@ -173,7 +174,25 @@ def check_near(run: MeasuredRun) -> None:
     )
 
 
-def stated(read: RunLog, name: str) -> int | None:
+def with_log(asked: JobFields, read: RunLog, plan: object) -> JobFields:
+    """A question with the length and the batch that the log states, where neither it nor the plan says them.
+
+    Args:
+        asked: model, cluster and workload.
+        read: the log.
+        plan: one line, or what carries its own.
+    """
+    if not isinstance(plan, str) or plan.partition("#")[0].endswith(".json") or plan.lstrip()[:1] == "{":
+        return asked
+    if asked.seq_len is None:
+        asked = replace(asked, seq_len=_stated(read, "seq_len"))
+    if asked.global_batch is None and asked.tokens_per_step is None and "gbs" not in plan:
+        printed = next((step.global_batch for step in read.steps if step.global_batch is not None), None)
+        asked = replace(asked, global_batch=printed if printed is not None else _stated(read, "global_batch"))
+    return asked
+
+
+def _stated(read: RunLog, name: str) -> int | None:
     """A whole number that the run says about itself; None where it does not."""
     found = dict(read.stated).get(name)
     return None if found is None else int(found.value)

@@ -44,7 +44,7 @@ VERBS = {
     "estimate": Verb("estimate:EstimateRequest", "estimate:estimate"),
     "check": Verb("check:CheckRequest", "check:check"),
     "explain": Verb("read:ExplainRequest", "explain:explain", apart=True),
-    "compare": Verb("read:CompareRequest", "compare:compared", apart=True),
+    "compare": Verb("read:CompareRequest", "compare:compared"),
     "trace": Verb("read:TraceRequest", "trace:trace"),
     "size": Verb("size:SizeRequest", "size:size"),
     "tune": Verb("tune:TuneRequest", "tune:tune"),

@@ -23,12 +23,26 @@ from meshwright.fields.field import Field
 from meshwright.fields.host import MemorySize, NvmeDrives, PcieSlot
 from meshwright.fields.job import OutputFields
 from meshwright.fields.kinds import Choice, Count, Duration, Number, Numbers, OutputFile, Texts, Whole
+from meshwright.fields.power import CarbonIntensity, Watts
 from meshwright.fields.request import fields_of
 from meshwright.formats.host import Disks
 from meshwright.specs.failures import Failures
 
 MOST_LINES = 25
-CLOSED = (Whole, Number, Count, Duration, Numbers, Choice, MemorySize, NvmeDrives, PcieSlot, FailureSpec)
+CLOSED = (
+    Whole,
+    Number,
+    Count,
+    Duration,
+    Numbers,
+    Choice,
+    MemorySize,
+    NvmeDrives,
+    PcieSlot,
+    FailureSpec,
+    Watts,
+    CarbonIntensity,
+)
 """Kinds that refuse a word."""
 
 
@@ -57,6 +71,10 @@ def example(one: Field) -> tuple[Any, Any]:
         return "2TB@7GB/s", Disks(bytes_per_s=7e9, size_bytes=2e12)
     if isinstance(one.kind, PcieSlot):
         return "12GB/s", 12e9
+    if isinstance(one.kind, Watts):
+        return "620W", 620.0
+    if isinstance(one.kind, CarbonIntensity):
+        return "380g/kWh", 0.38
     if isinstance(one.kind, FailureSpec):
         return "rate=1%/year", Failures(rate_per_device_hour=0.01 / 8766)
     if isinstance(one.kind, Choice):

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import FRAMEWORK_HELP, MONEY_AND_POWER, NAME, PLAN_FILE_HELP, WRITE_ONE, JobFields
 from meshwright.fields.kinds import Flag, Kind, OutputFile
-from meshwright.fields.request import Reading, Request
+from meshwright.fields.request import Reading, Request, fields_of
+from meshwright.specs.row import PlanRow
 
 PATH = Kind(metavar="LOG", annotation="str | os.PathLike[str]")
 PLAN_FILE = Kind(metavar="PLAN", annotation="PlanLike")
@@ -44,16 +45,34 @@ class CompareRequest(Request):
         "compare plans.json#1 plans.json#2",
         "compare plans.json#1 plans.json#2 --timeline",
         "compare plans.json#1 --with-run train.log",
+        "compare tp2.mbs1.gbs128 --with-run train.log --model llama-3.1-8b --gpus 8xH100",
     )
     returns: ClassVar = "The differences, largest first; with a log, both sides and what explains the difference."
     positional: ClassVar = ("first", "second")
 
-    first: Any = ask(PLAN_FILE_HELP, PLAN_FILE, argument=True, required=WRITE_ONE)
+    first: Any = ask(
+        f"{PLAN_FILE_HELP} With a log also one line, with --model.",
+        Kind(metavar="PLAN", annotation="PlanLike | PlanRow"),
+        argument=True,
+        required=WRITE_ONE,
+    )
     second: Any = ask("Another plan file.", PLAN_FILE, argument=True)
     with_run: Any = ask("Instead: the log of the plan's run, a CSV of steps, or a profiler's trace.", PATH)
     framework: str | None = ask(FRAMEWORK_HELP, NAME, usual="recognised by its lines")
     timeline: bool = ask("Also draw one step of each, on one time axis.", Flag(), python=False)
     svg: str | None = ask("Write that drawing as a figure.", OutputFile(), python=False)
+    job: JobFields = group(
+        JobFields,
+        without=("tokens", "failures", "price", "prices", "pue", "carbon_intensity"),
+        model={"argument": False, "help": "Of a plan in one line, with a log."},
+    )
+
+    @property
+    def one_line(self) -> bool:
+        """Whether the first plan does not carry its model."""
+        from meshwright.planning.plan_source import is_file
+
+        return isinstance(self.first, PlanRow) or (isinstance(self.first, str) and not is_file(self.first))
 
     def rules(self, reading: Reading) -> None:
         """Two plans, or one and its run, and what is wrong with either."""
@@ -63,15 +82,22 @@ class CompareRequest(Request):
                 what = f"a second PLAN beside {reading.called('with_run')}"
                 reading.problem(what, why, "leave one of them out", "second")
             reading.refuse(("timeline", "svg"), f"beside {reading.called('with_run')}", why)
+            if self.first is not None and self.one_line and "model" not in self.given:
+                fix = f"for example {reading.called('model')} llama-3.1-70b; only a plan file carries its model"
+                reading.missing("model", fix)
         else:
             reading.refuse(("framework",), f"without {reading.called('with_run')}", "it says who wrote the log")
+            job = tuple(one.name for one in fields_of(JobFields) if one.name in reading.fields)
+            why = "plan files carry their model, cluster and workload"
+            reading.refuse(job, f"without {reading.called('with_run')}", why)
             if "first" in self.given and "second" not in self.given:
                 fix = f"{WRITE_ONE}, or give its log: {reading.called('with_run')} train.log"
                 reading.problem("the second PLAN is missing", "the verb needs it", fix, "second")
         if "first" in self.given and self.given & {"second", "with_run"}:
             from meshwright.planning.plan_source import planned_job
 
-            reading.attempt(lambda: planned_job(self.first))
+            if "second" in self.given or not self.one_line:
+                reading.attempt(lambda: planned_job(self.first))
             if "second" in self.given:
                 reading.attempt(lambda: planned_job(self.second))
 
