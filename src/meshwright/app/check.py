@@ -142,7 +142,7 @@ def check(request: CheckRequest) -> CheckReport:
         outside = Outside(arguments=request.arguments or None, environment=request.outside)
         question, violations, launch, source = script_question(request.source, framework, request.job, outside)
         search = request.search and not launch.questions
-        report = _report(question, violations, search=search, target=framework, oom_log=request.oom_log)
+        report = _report(question, violations, search=search, target=source.target.name, oom_log=request.oom_log)
         if launch.questions:
             return replace(report, launch=launch, title="the launch script", text=words.asks(len(launch.questions)))
         fix = _fix(source, launch, report) if source.is_script else None

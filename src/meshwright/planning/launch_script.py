@@ -13,6 +13,7 @@ from meshwright.fields.job import JobFields
 from meshwright.formats.files import read_text
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.megatron import model_facts
+from meshwright.formats.megatron.records import RECORDS, YAML, script_of
 from meshwright.formats.shell import read_script
 from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.plan_source import PlanQuestion, with_row
@@ -49,9 +50,10 @@ def script_question(
         InputError: the script says nothing that can be used, or no model is given.
         UnsupportedError: a format nobody reads.
     """
-    if source_format not in readers():
-        raise UnsupportedError(unknown_name("source", str(source_format)[:60], readers()), code="MW406")
-    target = TARGETS[source_format]
+    if source_format not in (*readers(), *RECORDS):
+        known = (*readers(), *RECORDS)
+        raise UnsupportedError(unknown_name("source", str(source_format)[:60], known), code="MW406")
+    target = TARGETS["megatron" if source_format in RECORDS else source_format]
     if asked.model is None:
         why = "a launch script gives shapes, not all of a model"
         raise InputError(Problem(what="no model is given", why=why, fix="name the model it trains", field="model"))
@@ -69,6 +71,7 @@ def script_question(
         target=target,
         devices=where.cluster.devices,
         outside=outside,
+        record=_record(source, source_format),
     )
     flags = launch.read()
     if flags.row is None and not flags.said and not flags.workload and flags.problems:
@@ -108,6 +111,8 @@ class LaunchSource:
     target: Target
     devices: int
     outside: Outside
+    record: str = ""
+    """Where options are kept in another form than a script: a name of RECORDS, or `yaml`."""
 
     @property
     def name(self) -> str:
@@ -123,7 +128,7 @@ class LaunchSource:
     def is_script(self) -> bool:
         """Whether it is read as bash."""
         shell = Path(self.name).suffix in _SCRIPTS or not self.name or self.text.startswith("#!")
-        return self.target.script is not None and shell
+        return self.target.script is not None and shell and not self.record
 
     def read(self, text: str | None = None) -> LaunchFile:
         """The file as its target reads it, a bash script as bash means it.
@@ -132,7 +137,9 @@ class LaunchSource:
             text: in the place of the file's own.
         """
         text = self.text if text is None else text
-        if self.is_script and self.target.script is not None:
+        if self.record:
+            text = script_of(text, self.record)
+        if (self.is_script or self.record) and self.target.script is not None:
             script = read_script(
                 text,
                 name=self.name or "script",
@@ -146,6 +153,13 @@ class LaunchSource:
             raise InputError(Problem(what="--arg or --env is given", why=why, fix="leave it out", field="environment"))
         assert self.target.read is not None
         return self.target.read({**self.files, self.name: text}, self.devices)
+
+
+def _record(source: str | os.PathLike[str], source_format: str) -> str:
+    if source_format in RECORDS:
+        return source_format
+    yaml = source_format == "megatron" and "\n" not in str(source) and Path(source).suffix in YAML
+    return "yaml" if yaml else ""
 
 
 def _beside(path: str, folder: Path | None) -> str | None:

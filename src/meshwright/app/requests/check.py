@@ -36,7 +36,11 @@ class CheckRequest(Request):
         metavar="FILE",
         argument=True,
     )
-    source_format: str | None = ask("Check FILE instead of --plan.", Kind(metavar="megatron"), option="--from")
+    source_format: str | None = ask(
+        "Check FILE instead of --plan: a target's, the arguments Megatron-LM prints, a W&B or a Hydra config.",
+        Kind(metavar="megatron|args|wandb|hydra|..."),
+        option="--from",
+    )
     arguments: tuple[str, ...] = ask(
         "With a script: what it is started with, its $1 and on. Repeatable.", Texts(metavar="VALUE"), option="--arg"
     )

@@ -31,6 +31,11 @@ _WITHOUT_A_ROW = (
 )
 
 
+_LAYERS_OF_STAGES = (
+    "--num-layers-per-virtual-pipeline-stage",
+    "--num-virtual-stages-per-pipeline-rank",
+    "--pipeline-model-parallel-layout",
+)
 MEGATRON_PROGRAMS = ("pretrain_gpt.py", "pretrain_mamba.py", "pretrain_bert.py", "pretrain_t5.py", "pretrain_vlm.py")
 """Entry points of Megatron-LM itself: they add no options that its parser does not have."""
 MegatronFlags = LaunchFile
@@ -70,8 +75,11 @@ def read_flags(source: str | Sequence[str] | Script, *, devices: int | None = No
     problems += own
     notes += [*values.notes, *foreign]
     questions = list(_strays(values))
+    started, _ = processes(found.launcher)
     if devices is None:
         devices = _devices(found.launcher, problems, questions)
+    elif started not in (None, 1, devices):
+        notes.append(f"the script starts {started} processes, the plan is read for {devices} devices")
     facts, fact_problems = read_facts(values)
     derived = list(fact_problems)
     workload = _workload(values, derived)
@@ -80,6 +88,8 @@ def read_flags(source: str | Sequence[str] | Script, *, devices: int | None = No
     if row is not None and layout is not None and len(layout) != row.pp * row.vpp:
         vpp = len(layout) // row.pp
         row = replace(row, vpp=vpp, schedule=default_schedule(vpp))
+    for flag in _LAYERS_OF_STAGES:
+        values.has(flag)  # asked for with the rest, where nothing else is known either
     questions += _questions(values)
     unresolved = tuple(dict.fromkeys(name for unknown in values.hidden.values() for name in unknown.names))
     if questions:

@@ -1,0 +1,165 @@
+"""Options of Megatron-LM from where they are kept beside scripts: printed arguments, W&B and Hydra configs, YAML.
+
+Each is written out as the command it stands for, every option on the line it has in its own file, and read as a script.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from functools import cache
+
+from meshwright.errors import InputError, Problem
+from meshwright.formats.files import parsed
+from meshwright.formats.megatron.options import known_options
+
+RECORDS = ("args", "wandb", "hydra")
+YAML = (".yaml", ".yml")
+MAX_KEYS = 20_000
+_DUMPED = re.compile(r"^(?:\s*\d+:)?\s*([A-Za-z_][A-Za-z0-9_]*) \.{2,} ?(.*?)\s*$")
+_INVERTED = {
+    "add_bias_linear": "--disable-bias-linear",
+    "torch_fsdp2_reshard_after_forward": "--torch-fsdp2-no-reshard-after-forward",
+}
+"""Names that options set to False."""
+_DERIVED = {"virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank"}
+_NEMO = {
+    "encoder_seq_length": "seq_length",
+    "activations_checkpoint_granularity": "recompute_granularity",
+    "activations_checkpoint_method": "recompute_method",
+    "activations_checkpoint_num_layers": "recompute_num_layers",
+    "num_moe_experts": "num_experts",
+}
+"""Names of NeMo's configs for those of Megatron-LM."""
+_OF_A_PLAN = ("micro_batch_size", "tensor_model_parallel_size", "num_layers", "global_batch_size")
+
+
+def script_of(text: str, kind: str) -> str:
+    """The command that a record stands for.
+
+    Args:
+        text: of the record.
+        kind: one of RECORDS, or `yaml`: options under MODEL_ARGS, with variables in them.
+
+    Raises:
+        InputError: it is no such record, or holds no option of Megatron-LM.
+    """
+    values = _dumped(text) if kind == "args" else _table(text, kind)
+    lines = text.split("\n")
+    said: dict[int, list[str]] = {}
+    for option, value, key in _options(values, kind):
+        at = _line_of(lines, key)
+        said.setdefault(at, []).append(option if value is None else f"{option} {value}")
+    if not any(name in values or f"--{name.replace('_', '-')}" in values for name in _OF_A_PLAN):
+        shown = {"args": "the arguments Megatron-LM prints when it starts", "yaml": "options under MODEL_ARGS"}
+        why = f"it has none of {', '.join(_OF_A_PLAN)}"
+        raise InputError(
+            Problem(what="there are no options", why=why, fix=f"give {shown.get(kind, 'the config of a run')}"),
+            code="MW231",
+        )
+    start = f"python {'pretrain_gpt.py' if kind == 'yaml' else 'train.py'}"
+    last = max(said, default=0)
+    body = [" ".join([start if number == 0 else "", *said.get(number, [])]) + " \\" for number in range(last + 1)]
+    return "\n".join([*body, ""]) + "\n"
+
+
+def _options(values: Mapping[str, object], kind: str) -> Iterator[tuple[str, str | None, str]]:
+    """Options with their value as a shell word, None for switches, and the key they come from."""
+    for key, value in values.items():
+        if kind == "yaml":
+            if key.startswith("--"):
+                yield from _one(key, value, key, expanded=True)
+            continue
+        name = _NEMO.get(key, key) if kind == "hydra" else key
+        if name in _INVERTED:
+            if value in (False, "False", "false"):
+                yield _INVERTED[name], None, key
+            continue
+        option = _DERIVED.get(name) or _by_destination().get(name)
+        if option is not None:
+            yield from _one(option, value, key, expanded=False)
+
+
+def _one(option: str, value: object, key: str, *, expanded: bool) -> Iterator[tuple[str, str | None, str]]:
+    known = known_options().get(option)
+    switch = known is not None and known.takes == "0"
+    if value is None or value in ("None", "", False, "False", "false") or value == []:
+        return
+    if switch or (value in (True, "True", "true") and known is None):
+        if value in (True, "True", "true"):
+            yield option, None, key
+        return
+    entries = value if isinstance(value, list) else _listed(str(value)) if not expanded else [value]
+    texts = [str(entry) for entry in entries]
+    texts = [f"{text:g}" if isinstance(text, float) else text for text in texts]
+    words = [_double_quoted(text) if expanded else shlex.quote(text.replace("torch.", "")) for text in texts]
+    yield option, " ".join(word for text in words for word in text.split("\n")), key
+
+
+def _double_quoted(text: str) -> str:
+    """A text in which variables are filled in and nothing is run."""
+    safe = re.sub(r"`|\$\((?!\()", lambda match: "\\" + match[0], text)
+    return '"' + safe.replace('"', '\\"').replace("\n", " ") + '"'
+
+
+def _listed(text: str) -> list[str]:
+    """Entries of a printed list; a text that is none is its own only entry."""
+    if text.startswith("[") and text.endswith("]") and re.fullmatch(r"\[[\w'\" ,.+-]*\]", text):
+        return [part.strip().strip("'\"") for part in text[1:-1].split(",") if part.strip()]
+    return [text]
+
+
+@cache
+def _by_destination() -> dict[str, str]:
+    """Options by the name of their value in the program."""
+    found: dict[str, str] = {}
+    for option in known_options().values():
+        for flag in reversed(option.flags):
+            found[flag.removeprefix("--").replace("-", "_")] = option.flags[0]
+        found.setdefault(option.flags[0].removeprefix("--").replace("-", "_"), option.flags[0])
+    return found
+
+
+def _dumped(text: str) -> dict[str, object]:
+    """Names and values of lines such as `  hidden_size ..................... 4096`."""
+    found: dict[str, object] = {}
+    for line in text.splitlines():
+        if match := _DUMPED.match(line[:2000]):
+            found.setdefault(match[1], match[2])
+        if len(found) > MAX_KEYS:
+            break
+    return found
+
+
+def _table(text: str, kind: str) -> dict[str, object]:
+    """Keys of a JSON or YAML record, without the tables they stand in."""
+    language = "JSON" if text.lstrip()[:1] == "{" else "YAML"
+    data = parsed(text, language, f"{kind} file")
+    found: dict[str, object] = {}
+    count = 0
+
+    def walk(node: object, depth: int) -> None:
+        nonlocal count
+        if not isinstance(node, dict):
+            return
+        for key, value in node.items():
+            count += 1
+            if count > MAX_KEYS or depth > 12:
+                why = f"it has more than {MAX_KEYS:,} keys, anchors written out, or is nested too deeply"
+                raise InputError(Problem(what=f"the {kind} file cannot be read", why=why, fix="keep the options alone"))
+            if isinstance(value, dict) and set(value) <= {"value", "desc"} and "value" in value:
+                value = value["value"]
+            if isinstance(value, dict):
+                walk(value, depth + 1)
+            else:
+                found.setdefault(str(key), value)
+
+    walk(data, 0)
+    return found
+
+
+def _line_of(lines: list[str], key: str) -> int:
+    """The line, from 0, where a key stands; the first where none does."""
+    pattern = re.compile(rf"^[\s\"'{{,]*(?:\d+:\s*)?{re.escape(key)}[\"']?\s*(?::| \.\.)")
+    return next((number for number, line in enumerate(lines) if key in line and pattern.match(line)), 0)

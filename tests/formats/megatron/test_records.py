@@ -1,0 +1,124 @@
+"""Options from printed arguments, W&B and Hydra configs and YAML files."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from meshwright.errors import InputError, MeshwrightError
+from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.megatron import read_flags
+from meshwright.formats.megatron.records import script_of
+from meshwright.formats.shell import read_script
+
+DUMP = """using world size: 16
+------------------------ arguments ------------------------
+  add_bias_linear ................................. False
+  bf16 ............................................ True
+  cp_comm_type .................................... ['a2a']
+  context_parallel_size ........................... 2
+  fp16 ............................................ False
+  global_batch_size ............................... 64
+  hidden_size ..................................... 4096
+  micro_batch_size ................................ 1
+  num_attention_heads ............................. 32
+  num_experts ..................................... None
+  num_layers ...................................... 32
+  pipeline_model_parallel_size .................... 2
+  tensor_model_parallel_size ...................... 2
+  sequence_parallel ............................... True
+  use_distributed_optimizer ....................... True
+  virtual_pipeline_model_parallel_size ............ 4
+  wandb_api_key ................................... sk-secret
+-------------------- end of arguments ---------------------
+"""
+
+
+def read(text: str, kind: str, environment: dict[str, str] | None = None) -> LaunchFile:
+    script = read_script(script_of(text, kind), name=f"run.{kind}", environment=environment)
+    return read_flags(script, devices=16)
+
+
+def test_printed_arguments_are_the_plan_of_the_run() -> None:
+    found = read(DUMP, "args")
+    assert (found.problems, found.questions) == ((), ())
+    assert found.row is not None
+    assert found.row.format() == "tp2.cp2-a2a.pp2.vpp4.dp2.z1.mbs1.gbs64.nodpov"
+    places = {said.option: said.place for said in found.said}
+    assert places["--hidden-size"] == "run.args:9"
+    assert not any("secret" in str(value) for value in (found.said, found.unpriced, found.notes))
+
+
+def test_a_wandb_config_says_the_same() -> None:
+    values = {
+        "tensor_model_parallel_size": {"value": 2},
+        "pipeline_model_parallel_size": {"value": 2},
+        "micro_batch_size": {"desc": None, "value": 1},
+        "global_batch_size": {"value": 64},
+        "sequence_parallel": {"value": True},
+        "use_distributed_optimizer": {"value": True},
+        "wandb_key": {"value": "sk-secret"},
+    }
+    found = read(json.dumps(values, indent=1), "wandb")
+    assert found.row is not None
+    assert found.row.format() == "tp2.pp2.dp4.z1.mbs1.gbs64.nodpov"
+
+
+def test_a_hydra_config_of_nemo_is_read_by_its_own_names() -> None:
+    pytest.importorskip("yaml")
+    text = """
+trainer: {devices: 8, num_nodes: 2}
+model:
+  micro_batch_size: 1
+  global_batch_size: 64
+  tensor_model_parallel_size: 2
+  pipeline_model_parallel_size: 2
+  sequence_parallel: true
+  encoder_seq_length: 4096
+  activations_checkpoint_granularity: full
+  activations_checkpoint_method: uniform
+  activations_checkpoint_num_layers: 1
+"""
+    found = read(text, "hydra")
+    assert found.row is not None
+    assert found.row.recompute == "full"
+    assert found.workload["seq_len"] == 4096
+
+
+def test_variables_of_a_yaml_file_are_asked_for() -> None:
+    pytest.importorskip("yaml")
+    text = """ENV_VARS:
+  CUDA_DEVICE_MAX_CONNECTIONS: 1
+MODEL_ARGS:
+  --tensor-model-parallel-size: ${TP}
+  --micro-batch-size: 1
+  --global-batch-size: $((2 * ${GBS}))
+  --sequence-parallel: true
+  --swiglu: false
+  --save: $(touch gone)/`touch gone`
+"""
+    asked = read(text, "yaml")
+    assert {question.fix for question in asked.questions} == {"give --env TP=VALUE", "give --env GBS=VALUE"}
+    found = read(text, "yaml", {"TP": "2", "GBS": "32"})
+    assert found.row is not None
+    assert found.row.format() == "tp2.dp8.mbs1.gbs64.nodpov"
+    assert "--swiglu" not in {said.option for said in found.said}
+
+
+@pytest.mark.parametrize("kind", ["args", "wandb", "hydra", "yaml"])
+@pytest.mark.parametrize("text", ["{}", "[1, 2]", "hello", "a: [", '{"a": {"b": 1}}', "x ... 1\n"])
+def test_what_is_no_record_is_an_error(text: str, kind: str) -> None:
+    pytest.importorskip("yaml")
+    with pytest.raises(MeshwrightError):
+        script_of(text, kind)
+
+
+def test_anchors_that_multiply_are_refused() -> None:
+    pytest.importorskip("yaml")
+    levels = "\n".join(
+        f"k{n}: &k{n} {{{', '.join(f'a{m}: *k{n - 1}' for m in range(9))}}}" if n else "k0: &k0 {x: 1}"
+        for n in range(9)
+    )
+    with pytest.raises(InputError, match="anchors"):
+        script_of(levels, "hydra")
