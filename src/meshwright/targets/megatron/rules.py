@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from meshwright.errors import Problem
 from meshwright.specs.job import Job
 from meshwright.specs.layers import DenseMlp
@@ -22,7 +24,21 @@ def _sizes_divide(plan: Plan) -> bool:
     return not any(width % by for width in widths) and not tokens % 8
 
 
+def _key_heads_divide(plan: Plan) -> bool:
+    """Whether the all-to-all of context parallelism hands out whole key-value heads of a tensor rank."""
+    degree = math.prod(level.degree for level in plan.strategy.context if level.kind == "a2a")
+    heads = {count for kind in plan.model.kinds() for _, count in kind.attention.replicated}
+    return all(max(count // plan.strategy.tp, 1) % degree == 0 for count in heads)
+
+
 RULES = (
+    Rule(
+        field="context.kinds",
+        holds=_key_heads_divide,
+        why="its all-to-all hands out whole key-value heads: the a2a degree of cp must divide those of a tensor rank",
+        fix="use p2p or ag, a lower a2a degree, or a2a inside p2p (cp4-a2a2xp2p2)",
+        source="transformer_engine/pytorch/attention of Transformer Engine 2.x (context_parallel.py), 2026",
+    ),
     Rule(
         field="tensor.overlap",
         holds=lambda plan: plan.settings["tensor.overlap"] != "ring" or plan.strategy.tp <= plan.link_domain,
