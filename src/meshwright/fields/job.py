@@ -54,7 +54,10 @@ class JobFields:
     model: ModelSpec | str | os.PathLike[str] | None = ask(
         MODEL_HELP, metavar="MODEL", argument=True, annotation="ModelSpec | str | os.PathLike[str]"
     )
-    gpus: str | None = ask("64xH100, 8x8xH100 for 8 nodes of 8, 1xRTX4090+1xRTX3090 in one host.", metavar="G")
+    gpus: str | None = ask(
+        "64xH100, 8x8xH100 for 8 nodes of 8, 4xp5.48xlarge for 4 machines of a cloud, 1xRTX4090+1xRTX3090 in one host.",
+        metavar="G",
+    )
     cluster: ClusterSpec | str | os.PathLike[str] | None = ask(
         "Cluster file, or what `clusters show` reads.",
         metavar="FILE",

@@ -112,12 +112,17 @@ class Refusals:
         raise UnsupportedError(self.unknown, code="MW402")
 
 
-def parse_gpus(text: str, lookup: DeviceLookup) -> ClusterSpec:
+def _no_node(name: str) -> bool:
+    return False
+
+
+def parse_gpus(text: str, lookup: DeviceLookup, is_node: Callable[[str], bool] = _no_node) -> ClusterSpec:
     """The cluster of the one-line form.
 
     Args:
         text: comma list of `[NODESx]COUNTxDEVICE`; `COUNTxDEVICE+COUNTxDEVICE` for unlike devices of one host.
         lookup: finds a device by name.
+        is_node: whether a name stands for a whole node, whose devices `lookup` finds: `4xp5.48xlarge` are 32 devices.
 
     Returns:
         one group per entry; entries of one device get numbered names. Numbers that were not given come from the
@@ -138,7 +143,8 @@ def parse_gpus(text: str, lookup: DeviceLookup) -> ClusterSpec:
     if len(text) > _MAX_TEXT or len(items) > MAX_GROUPS:
         wrong.add(f"--gpus lists {len(items)} groups or more", f"at most {MAX_GROUPS} groups can be planned")
         wrong.done()
-    found = [_parse_host(item, lookup, wrong) for item in items]
+    reading = _Reading(lookup, is_node, wrong)
+    found = [_parse_host(item, reading) for item in items]
     shapes = [shape for own in found for shape in own]
     total = sum(nodes * per_node for _, nodes, per_node in shapes)
     if total > MAX_DEVICES:
@@ -178,22 +184,32 @@ def host_links(groups: Sequence[NodeGroup]) -> Iterator[LinkSpec]:
         )
 
 
-def _parse_host(item: str, lookup: DeviceLookup, wrong: Refusals) -> list[tuple[DeviceSpec, int, int]]:
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What entries are read with."""
+
+    lookup: DeviceLookup
+    is_node: Callable[[str], bool]
+    wrong: Refusals
+
+
+def _parse_host(item: str, reading: _Reading) -> list[tuple[DeviceSpec, int, int]]:
     """The shapes of an entry; each part of one that joins devices by `+` is one node's."""
     parts = [part.strip() for part in _IN_HOST.split(item)]
     if len(parts) == 1:
-        return _parse_item(item, lookup, wrong)
+        return _parse_item(item, reading)
     shapes = []
     for part in parts:
-        own = _parse_item(part, lookup, wrong)
+        own = _parse_item(part, reading)
         if len(own) > 1 or (own and own[0][1] > 1):
-            wrong.add(f"--gpus entry {part[:60]!r}: more than one node", "a + joins the devices of one host")
+            reading.wrong.add(f"--gpus entry {part[:60]!r}: more than one node", "a + joins the devices of one host")
         shapes += own
     return shapes
 
 
-def _parse_item(item: str, lookup: DeviceLookup, wrong: Refusals) -> list[tuple[DeviceSpec, int, int]]:
+def _parse_item(item: str, reading: _Reading) -> list[tuple[DeviceSpec, int, int]]:
     """Device, nodes and devices of a node of an entry: one group, or full nodes and one that is not."""
+    wrong = reading.wrong
     shown = item if len(item) <= 60 else f"{item[:57]}..."
     match = _ITEM.fullmatch(item)
     if match is None or re.match(r"[0-9]+\s*[xX×*]", match[3]):
@@ -203,12 +219,17 @@ def _parse_item(item: str, lookup: DeviceLookup, wrong: Refusals) -> list[tuple[
     nodes_text, count_text, device_name = match.groups()
     nodes = _whole(nodes_text, "nodes", shown, wrong) if nodes_text is not None else None
     count = _whole(count_text, "devices", shown, wrong)
-    device = wrong.device(device_name.strip(), lookup)
+    device = wrong.device(device_name.strip(), reading.lookup)
     if device is None or count is None or (nodes is None and nodes_text is not None):
         return []
+    usual = (device.node or UNKNOWN_NODE).devices_per_node
+    if reading.is_node(device_name):
+        if nodes is not None:
+            say = f"{nodes * count}x{device_name.strip()[:40]}"
+            wrong.add(f"--gpus entry {shown!r}: nodes of nodes", "a machine type is a whole node", f"{say} says so")
+        return [(device, count, usual)]
     if nodes is not None:
         return [(device, nodes, count)]
-    usual = (device.node or UNKNOWN_NODE).devices_per_node
     full, rest = divmod(count, usual)
     return [shape for shape in ((device, full, usual), (device, 1, rest)) if shape[1] and shape[2]]
 

@@ -8,18 +8,21 @@ from pathlib import Path
 
 from meshwright.formats.cluster import parse_gpus
 from meshwright.library.devices import device, generations, kernel_efficiency
+from meshwright.library.instances import is_instance
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 
 
 def resolve_gpus(text: str, calibration: Calibration | None = None) -> ClusterSpec:
-    """The cluster of `64xH100`, `8x8xH100` or `32xA100-80,64xH100`; `calibration` as `library.devices.device` takes it.
+    """The cluster of `64xH100`, `8x8xH100`, `32xA100-80,64xH100` or, in nodes of a cloud, `4xp5.48xlarge`.
+
+    `calibration` as `library.devices.device` takes it.
 
     Raises:
         InputError: the text is not of this form, or its numbers cannot be.
         UnsupportedError: an unknown device and nothing else wrong.
     """
-    return parse_gpus(text, partial(device, calibration=calibration))
+    return parse_gpus(text, partial(device, calibration=calibration), is_node=is_instance)
 
 
 def refitted(cluster: ClusterSpec, before: Calibration, after: Calibration) -> ClusterSpec:

@@ -28,6 +28,7 @@ from meshwright.formats.device_file import (
 )
 from meshwright.library.calibration import LIBRARY_VARIABLE
 from meshwright.library.calibration import calibration as calibration_of
+from meshwright.library.instances import in_instance, instance, instances
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.device import Basis, DeviceSpec, KernelEfficiency
 from meshwright.units import GIB, GIGA, MICRO, TERA
@@ -52,7 +53,8 @@ def device(name: str, memory_gb: float | None = None, calibration: Calibration |
     """The device of a name or alias, whatever its case, punctuation and maker's prefix.
 
     Args:
-        name: `H100`, `A100 SXM4 80GB`, `nvidia_a100-sxm4-80gb`, ...
+        name: `H100`, `A100 SXM4 80GB`, `nvidia_a100-sxm4-80gb`, ...; a cloud provider's machine type, such as
+            `p5.48xlarge`, is its device in nodes of that type.
         memory_gb: size on the box where the name leaves it open: `A100` with 40 is A100-40.
         calibration: what its kernels were fitted to; the library's own by default.
 
@@ -233,8 +235,11 @@ def _find(name: str, calibration: Calibration) -> DeviceSpec:
         spec = _own(path, path.stat().st_mtime_ns, calibration)
         if key in map(plain_name, (spec.name, *spec.aliases)):
             return spec
+    machine = instance(name)
+    if machine is not None:
+        return in_instance(_find(machine.device, calibration), machine)
     names = [*_aliases(), *(alias for aliases in _aliases().values() for alias in aliases)]
-    names += [path.stem for path in own]
+    names += [*(path.stem for path in own), *(one.name for one in instances())]
     problem = unknown_name("device", name[:80], names, remedy="See `meshwright gpus list`.")
     raise UnsupportedError(problem, code="MW402")
 
