@@ -48,6 +48,7 @@ TARGETS = Catalogue(
     "torchtitan",
     "automodel",
     "galvatron",
+    "maxtext",
 )
 
 

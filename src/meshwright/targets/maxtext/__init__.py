@@ -1,0 +1,267 @@
+"""MaxText: YAML over its base.yml, with degrees inside nodes (ici) and between them (dcn).
+
+Keys are those of maxtext 0.2.5 (2026-11), https://github.com/AI-Hypercomputer/maxtext.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Any
+
+from meshwright.errors import Problem, UnsupportedError
+from meshwright.estimate.result import StepEstimate
+from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.plan_json import write_job
+from meshwright.specs.job import Job
+from meshwright.specs.precision import PRECISIONS
+from meshwright.specs.row import PlanRow
+from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, text_of
+from meshwright.targets.keys import KeyReader, Keys, key_problems, known_keys, table_of, yaml_text
+from meshwright.targets.maxtext.models import MODELS, maxtext_name
+from meshwright.targets.sayable import ANY, Plan, Rule, only, refusals
+
+TITLE = "MaxText"
+CONFIG = "maxtext.yml"
+AXES = ("tensor", "context", "expert", "fsdp", "pipeline", "data")
+"""Of the mesh, those that talk most first: they are put inside nodes before the others."""
+CONTEXTS = {"ag": "all_gather", "p2p": "ring", "a2a": "ulysses"}
+KEPT = "minimal_with_context"
+"""Keeps results of products and of attention; what is in between is computed again."""
+_SOURCE = "maxtext/configs/types.py of maxtext 0.2.5"
+SAYS = {
+    "tp": ANY,
+    "cp": ANY,
+    "pp": ANY,
+    "vpp": ANY,
+    "dp": ANY,
+    "schedule": only("gpipe", "breadth-first", why="a pipeline runs all forwards, then all backwards", fix="use gpipe"),
+    "context.kinds": only(*CONTEXTS, (), why="a context axis has one kind", fix="use cp with one of p2p, a2a, ag"),
+    "expert.ep": ANY,
+    "data.zero": only(0, 3, why="data ranks hold whole copies, or shards of everything (fsdp)", fix="use fsdp"),
+    "data.family": ANY,
+    "recompute.kind": only("none", "full", why="other policies name tensors, which no plan says", fix="use rc-full"),
+    "optimizer": only("adamw", "adam"),
+    "precision": only("bf16", "fp32"),
+}
+RULES = (
+    Rule(
+        field="data.family",
+        holds=lambda plan: (plan.strategy.data.zero == 3) == (plan.strategy.data.family == "fsdp"),
+        why="weights are kept in fp32 and cast for products, so that the shard is the main copy",
+        fix="use fsdp",
+        source=_SOURCE,
+    ),
+    Rule(
+        field="data.zero",
+        holds=lambda plan: plan.strategy.data.zero == 3 or plan.strategy.expert.ep * plan.strategy.cp == 1,
+        why="weights are sharded over the expert and context axes too",
+        fix="use fsdp",
+        source="logical_axis_rules in maxtext/configs/base.yml of maxtext 0.2.5",
+    ),
+    Rule(
+        field="schedule",
+        holds=lambda plan: (
+            plan.found.pp == 1
+            or (plan.found.pipeline.schedule.name == ("gpipe" if plan.found.vpp == 1 else "breadth-first"))
+        ),
+        why="a pipeline is gpipe, or circular (breadth-first) where it repeats",
+        fix="use gpipe with vpp1, breadth-first with more",
+        source=_SOURCE,
+    ),
+    Rule(
+        field="pp",
+        holds=lambda plan: plan.found.pp == 1 or plan.found.pipeline.num_micro_batches % plan.found.pp == 0,
+        why="micro-batches must be a multiple of the pipeline stages",
+        fix="use another batch or pp",
+        source=_SOURCE,
+    ),
+    Rule(
+        field="expert.ep",
+        holds=lambda plan: plan.strategy.expert.ep == 1 or plan.strategy.data.shard % plan.strategy.expert.ep == 0,
+        why="the expert axis is part of the ranks that share data",
+        fix="use an ep that divides them",
+        source=_SOURCE,
+    ),
+)
+
+
+def refused(job: Job) -> tuple[Problem, ...]:
+    """What MaxText cannot run of a plan."""
+    plan, problems = refusals(TITLE, job, SAYS, RULES)
+    if plan is not None and maxtext_name(job.model) is None:
+        why = f"a config names one of its own models: {', '.join(MODELS.values())}"
+        problems = (*problems, Problem(what=f"MaxText 0.2.5 has no {job.model.name}", why=why, field="model"))
+    return problems
+
+
+def degrees(plan: Plan) -> dict[str, int]:
+    """Of each axis of the mesh; expert ranks are data ranks too, and have an axis of their own."""
+    strategy = plan.strategy
+    data, ep = strategy.data, strategy.expert.ep
+    sharded = data.zero == 3
+    return {
+        "tensor": strategy.tp,
+        "context": strategy.cp,
+        "expert": ep,
+        "fsdp": data.shard // ep if sharded else 1,
+        "pipeline": plan.found.pp,
+        "data": data.replicate if sharded else strategy.dp // ep,
+    }
+
+
+def configuration(plan: Plan) -> Keys:
+    """The keys of the YAML configuration."""
+    pipeline, strategy = plan.found.pipeline, plan.strategy
+    devices, steps = plan.job.plan.devices, pipeline.num_micro_batches
+    piped = plan.found.pp > 1
+    wide = (strategy.precision or plan.workload.precision).activations == "fp32"
+    batch = plan.workload.global_batch / devices / (1 if piped else steps)
+    keys: Keys = {
+        "base_config": "base.yml",
+        "model_name": maxtext_name(plan.model),
+        "hardware": "gpu",
+        "per_device_batch_size": int(batch) if batch == int(batch) else batch,
+        "gradient_accumulation_steps": 1 if piped else steps,
+        "max_target_length": plan.workload.seq_len,
+        "dtype": "float32" if wide else "bfloat16",
+        "weight_dtype": "float32",
+        "remat_policy": "full" if strategy.recompute.kind == "full" else KEPT,
+        "opt_type": "adamw",
+        "steps": 20,
+        "dataset_type": "synthetic",
+        "enable_checkpointing": False,
+    }
+    room = plan.per_node
+    for axis, degree in degrees(plan).items():
+        inside = math.gcd(degree, room)
+        room //= inside
+        keys |= {f"ici_{axis}_parallelism": inside, f"dcn_{axis}_parallelism": degree // inside}
+    if strategy.cp > 1:
+        keys["context_parallel_strategy"] = CONTEXTS[strategy.context[0].kind]
+    if piped:
+        keys |= {
+            "num_layers_per_pipeline_stage": plan.found.layers[0],
+            "num_pipeline_repeats": plan.found.vpp,
+            "num_pipeline_microbatches": steps,
+            "pipeline_fsdp_ag_once": False,
+        }
+    return keys
+
+
+def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
+    problems = refused(job)
+    plan, _ = refusals(TITLE, job, SAYS, RULES)
+    if problems or plan is None:
+        raise UnsupportedError(problems, code="MW420")
+    head = (f"keys of maxtext 0.2.5; plan: {job.name or job.model.name}", f"devices: {job.plan.devices}")
+    files = ((PLAN_FILE, write_job(job)), (CONFIG, yaml_text(configuration(plan), head)))
+    start = f"python3 -m maxtext.trainers.pre_train.train {CONFIG} run_name=plan base_output_directory=out"
+    return TargetFiles(files=files, notes=tuple(_notes(plan)), start=start)
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    if plan.strategy.recompute.kind == "none":
+        yield f"remat_policy {KEPT} keeps results of products and attention; norms and activations are computed again"
+    if not plan.strategy.data.overlap:
+        yield "XLA overlaps collectives as it sees fit"
+
+
+def read(files: Files, devices: int | None = None) -> LaunchFile:
+    """A YAML configuration as a plan.
+
+    Args:
+        files: the configuration.
+        devices: of the job; by default what the degrees multiply to.
+
+    Raises:
+        InputError: the text is no YAML.
+    """
+    keys = table_of(text_of(files, CONFIG, _recognised), "YAML", "MaxText configuration")
+    reader = KeyReader(keys=keys, problems=list(key_problems(TITLE, keys, known_keys(__name__))))
+    sizes = _sizes(reader, devices)
+    if sizes is None:
+        return LaunchFile(row=None, layout=None, problems=tuple(reader.problems))
+    row = _row(reader, sizes)
+    wide = reader.word("dtype", "bfloat16") == "float32"
+    workload: dict[str, Any] = {
+        "precision": PRECISIONS["fp32" if wide else "bf16"],
+        "optimizer": "adamw",
+        "seq_len": reader.get("max_target_length", 2048),
+        "global_batch": row.gbs,
+    }
+    return LaunchFile(row=row, layout=None, workload=workload, problems=tuple(reader.problems))
+
+
+def _sizes(reader: KeyReader, devices: int | None) -> dict[str, int] | None:
+    """Degree of each axis, both levels multiplied; one of -1 is what is left of the devices."""
+    found, free = {}, []
+    for axis in AXES:
+        defaults = {"ici": -1 if axis == "fsdp" else 1, "dcn": -1 if axis == "data" else 1}
+        parts = [reader.get(f"{level}_{axis}_parallelism", usual) for level, usual in defaults.items()]
+        if any(not isinstance(part, int) or part == 0 or part < -1 for part in parts):
+            reader.refuse(f"ici_{axis}_parallelism", parts, "must be a degree, or -1 for what is left")
+            return None
+        found[axis] = math.prod(part for part in parts if part > 0)
+        free += [axis] * (-1 in parts)
+    if free:
+        known = math.prod(found.values())
+        if devices is None or devices % known:
+            why = "one degree is what is left of the devices"
+            reader.refuse(f"ici_{free[0]}_parallelism", -1, why, "say --gpus")
+            return None
+        found["fsdp" if "fsdp" in free else free[0]] *= devices // known
+    return found
+
+
+def _row(reader: KeyReader, sizes: dict[str, int]) -> PlanRow:
+    world, pp, ep = math.prod(sizes.values()), sizes["pipeline"], sizes["expert"]
+    tp, cp = sizes["tensor"], sizes["context"]
+    dp = sizes["data"] * sizes["fsdp"] * ep
+    steps = reader.degree("gradient_accumulation_steps")
+    size = reader.get("per_device_batch_size", 12)
+    gbs = round(float(size) * world * steps) if isinstance(size, int | float) and size > 0 else dp
+    m = reader.degree("num_pipeline_microbatches", pp) if pp > 1 else steps
+    if gbs % (dp * m):
+        why = f"{gbs} sequences a step must be a multiple of data ranks {dp} x micro-batches {m}"
+        reader.refuse("per_device_batch_size", size, why)
+    vpp = reader.degree("num_pipeline_repeats") if pp > 1 else 1
+    kinds = {said: ours for ours, said in CONTEXTS.items()}
+    policy = reader.word("remat_policy", "full")
+    if policy not in ("full", KEPT):
+        reader.refuse(
+            "remat_policy", policy, "a row says full or nothing; it is taken as nothing", f"use full or {KEPT}"
+        )
+    sharded = sizes["fsdp"] * ep > 1 and sizes["fsdp"] > 1
+    hybrid = sharded and sizes["data"] > 1
+    return PlanRow(
+        tp=tp,
+        cp=((kinds.get(reader.word("context_parallel_strategy", "all_gather"), "ag"), cp),) if cp > 1 else (),
+        pp=pp,
+        vpp=vpp,
+        ep=ep,
+        dp=dp,
+        sharding="hsdp" if hybrid else "fsdp" if sharded else "z0",
+        shard_group=sizes["fsdp"] * ep * cp if hybrid else 0,
+        mbs=max(1, gbs // (dp * m)),
+        gbs=gbs,
+        schedule=("gpipe" if vpp == 1 else "breadth-first") if pp > 1 else "1f1b",
+        recompute="full" if policy == "full" else "none",
+    )
+
+
+def _recognised(name: str, text: str) -> bool:
+    return PurePath(name).suffix in (".yaml", ".yml") and ("ici_" in text or "per_device_batch_size" in text)
+
+
+TARGET = Target(
+    name="maxtext",
+    title=TITLE,
+    version="0.2.5 (2026-11)",
+    files=_files,
+    refused=refused,
+    read=read,
+    recognised=_recognised,
+    software="xla",
+)
