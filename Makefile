@@ -12,8 +12,11 @@ TEST := .venv/.test
 LINT := .venv/.lint
 DOCS := .venv/.docs
 TORCH := .venv/.torch
+# The frameworks disagree about versions of what they need, so that they come without it into an environment of their own.
+TARGETS := .venv-targets/.targets
 
-.PHONY: help demo test test-shapes test-full answers test-torch lint format bench accuracy schedules models floors corpus docs \
+.PHONY: help demo test test-shapes test-full answers test-torch test-targets lint format bench accuracy schedules \
+	models floors corpus docs \
 	clean
 
 help:  ## this list
@@ -23,20 +26,23 @@ demo: $(CORE)  ## the main job, offline: the best plan for Llama-3.1-70B on 64 H
 	$(BIN)/meshwright plan llama-3.1-70b --gpus 64xH100,64xA100-80
 
 test: $(TEST)  ## every test but the long products of cases and those against PyTorch
-	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" --ignore=tests/torch
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" --ignore=tests/torch --ignore=tests/frameworks
 
 test-shapes: $(TEST)  ## the tests of the array code with every array held against the shape it is annotated with
 	CHECK_SHAPES=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" \
 		$(addprefix tests/,kernels schedules estimate search)
 
 test-full: $(TEST)  ## every test but those against PyTorch, with ten times the generated examples; hours on 2 cores
-	CHECK_SHAPES=1 HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -q -n $(WORKERS) --ignore=tests/torch
+	CHECK_SHAPES=1 HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -q -n $(WORKERS) --ignore=tests/torch --ignore=tests/frameworks
 
 answers: $(TEST)  ## every question of tests/answers still has its recorded numbers; minutes on 2 cores
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "" tests/answers
 
 test-torch: $(TEST) $(TORCH)  ## pipeline schedules against PyTorch itself, which is a large download
 	$(BIN)/python -m pytest -q tests/torch
+
+test-targets: $(TARGETS)  ## exported files against the frameworks' own parsers, which are large downloads
+	PYTHONPATH=src:. .venv-targets/bin/python -m pytest -q tests/frameworks
 
 lint: $(LINT)  ## format, rules, types, import contracts
 	$(BIN)/ruff format --check .
@@ -70,7 +76,7 @@ docs: $(DOCS)  ## the documentation as a web site in site/
 	$(BIN)/mkdocs build --strict
 
 clean:  ## remove everything that make made
-	rm -rf .venv site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-targets site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 .venv/bin/python:
 	@test -n "$(PYTHON)" || { echo "meshwright needs Python >= 3.11; none found (set PYTHON=...)" >&2; exit 1; }
@@ -78,6 +84,13 @@ clean:  ## remove everything that make made
 
 $(CORE): pyproject.toml | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(TARGETS): tests/frameworks/requirements.txt tests/frameworks/packages.txt
+	$(PYTHON) -m venv .venv-targets
+	.venv-targets/bin/python -m pip install --quiet --disable-pip-version-check -r tests/frameworks/requirements.txt
+	DS_BUILD_OPS=0 .venv-targets/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		--no-build-isolation --ignore-requires-python -r tests/frameworks/packages.txt
 	@touch $@
 
 $(TEST) $(LINT) $(DOCS) $(TORCH): .venv/.%: pyproject.toml | .venv/bin/python

@@ -18,7 +18,7 @@ from meshwright.specs.workload import Workload
 from meshwright.targets import TARGETS
 
 MODELS = ("llama-3.1-8b", "mixtral-8x7b")
-OTHER_MODELS = {"galvatron": ("llama-2-7b", "llama-2-13b")}
+OTHER_MODELS = {"galvatron": ("llama-2-7b", "llama-2-13b"), "maxtext": (*MODELS, "llama-3-8b")}
 """Of targets that run none of these."""
 SEQ_LEN = 4096
 _DEGREES = (

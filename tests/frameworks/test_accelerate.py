@@ -1,0 +1,49 @@
+"""Configurations written for Accelerate, read by its own classes, and the trainer's arguments by transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from meshwright.specs.job import Job
+from tests.targets.test_round_trip import some, written
+
+pytest.importorskip("accelerate")
+
+from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
+from accelerate.parallelism_config import ParallelismConfig
+
+PREFIX = "parallelism_config_"
+
+
+@pytest.mark.parametrize("one", list(some("accelerate")), ids=lambda one: f"{one.model.name}-{one.name}")
+def test_a_configuration_says_what_the_plan_means(one: Job, tmp_path: Path) -> None:
+    files = written("accelerate", one)
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(files["accelerate.yaml"])
+    config = load_config_from_file(str(path))
+    assert isinstance(config, ClusterConfig)
+    assert config.num_processes == one.plan.devices
+    strategy = one.plan.strategies[0]
+    sizes = {name.removeprefix(PREFIX): value for name, value in config.parallelism_config.items()}
+    degrees = {name: size for name, size in sizes.items() if name.endswith("_size")}
+    if degrees:
+        made = ParallelismConfig(**degrees)
+        assert made.total_size == one.plan.devices
+        assert (made.tp_size, made.cp_size) == (strategy.tp, strategy.cp)
+        assert made.dp_shard_size == strategy.data.shard
+    if strategy.data.zero == 3:
+        assert config.fsdp_config["fsdp_version"] == 2
+        assert config.fsdp_config["fsdp_reshard_after_forward"] == strategy.data.reshard
+
+
+def test_the_trainer_takes_its_arguments(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    one = next(one for one in some("accelerate") if one.plan.strategies[0].recompute.kind == "full")
+    path = tmp_path / "training_args.json"
+    path.write_text(written("accelerate", one)["training_args.json"].replace('"bf16": true', '"bf16": false'))
+    (arguments,) = transformers.HfArgumentParser(transformers.TrainingArguments).parse_json_file(str(path))
+    assert arguments.per_device_train_batch_size == one.plan.pipelines[0].micro_batch
+    assert yaml.safe_load(written("accelerate", one)["accelerate.yaml"])["num_machines"] == 2
