@@ -65,7 +65,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (where / name).write_bytes((where / "launched" / "plan.json").read_bytes())
     for page in PAGES:
         for name, text in re.findall(
-            r"^`([\w.-]+\.(?:json|csv|toml))`:\n\n```(?:json|csv|toml)\n(.*?)^```", page.read_text(), re.M | re.S
+            r"^`([\w.-]+\.(?:json|csv|toml|sh))`:\n\n```(?:json|csv|toml|bash)\n(.*?)^```",
+            page.read_text(),
+            re.M | re.S,
         ):
             (where / name).write_text(text)
     # Examples run in any order, on any worker: what one writes and another reads is there from the start.

@@ -26,7 +26,7 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
 from meshwright.specs.workload import Workload
 
-CORE = ("numpy", "pydantic", "typer", "rich")
+CORE = ("numpy", "pydantic", "typer", "rich", "tree-sitter", "tree-sitter-bash")
 OPTIONAL = ("torch", "jax", "ray", "optuna", "smac", "pyyaml")
 """Looked up by their metadata; none is imported."""
 

@@ -43,7 +43,7 @@ class LaunchFile:
     """What only the user can say; then nothing that depends on it was read."""
     said: tuple[Said, ...] = ()
     """The values that were read, with where they are written."""
-    unpriced: tuple[str, ...] = ()
-    """Options that were read and change no price."""
+    unpriced: tuple[Said, ...] = field(default=(), repr=False)
+    """Options that were read and change no price; their values are never shown: keys and tokens are among them."""
     notes: tuple[str, ...] = ()
     """What was taken for granted."""

@@ -28,7 +28,7 @@ def edits(text: str, option: str, old: str | None, new: str | None, line: int | 
         yield from _taken_out(lines, option)
         return
     if line is not None and 1 <= line <= len(lines) and old:
-        found = re.compile(rf"(?<![\w.-]){re.escape(old)}(?![\w.])")
+        found = re.compile(rf"(?<![\w.]){re.escape(old)}(?![\w.])")
         matches = list(found.finditer(lines[line - 1]))
         # Behind its option, or behind `=`, first.
         matches.sort(key=lambda match: option not in lines[line - 1][: match.start()])

@@ -19,7 +19,7 @@ from meshwright.targets import TargetFiles
 
 _OF_A_PLAN = re.compile(
     r"parallel|recompute|checkpoint-activations|virtual|pipeline|distributed-optimizer|overlap|fsdp|offload|"
-    r"micro-batch|precision-aware|cp-comm|sharding"
+    r"micro-batch|precision-aware|cp-comm|sharding|ckpt-format"
 )
 """Options that say a plan, not the model or the run."""
 _USUAL = ("1", "p2p")
@@ -51,6 +51,8 @@ class ScriptFix(Record):
     """Why there is no diff; the changes are said all the same."""
     text: str = ""
     """The whole edited script."""
+    notes: tuple[str, ...] = ()
+    """What to change besides."""
 
 
 def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow, estimate: StepEstimate) -> ScriptFix:
@@ -66,10 +68,10 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
         estimate: of it.
     """
     try:
-        said = _said(source, source.target.files(job, estimate))
+        written = source.target.files(job, estimate)
     except MeshwrightError as error:
         return ScriptFix(plan=wanted.format(), changes=(), diff="", why_not=error.problems[0].what)
-    changes = list(_changes(now, said))
+    changes = list(_changes(now, _read_back(source, written)))
     text, missed = source.text, []
     changing = {change.option for change in changes}
     for change in changes:
@@ -83,30 +85,34 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
     if missed or reached is None or reached.format() != wanted.format():
         why = f"{', '.join(missed)} cannot be changed in place" if missed else "the edited script reads as another plan"
         return ScriptFix(plan=wanted.format(), changes=kept, diff="", why_not=why)
+    unset = "unset CUDA_DEVICE_MAX_CONNECTIONS" in "".join(text for _, text in written.files)
+    notes: tuple[str, ...] = ()
+    if unset and re.search(r"CUDA_DEVICE_MAX_CONNECTIONS=[\"']?1", text):
+        notes = ("take CUDA_DEVICE_MAX_CONNECTIONS=1 out of the environment: this plan does not start with it",)
     name = source.name or "script"
     lines = difflib.unified_diff(
         source.text.splitlines(keepends=True), text.splitlines(keepends=True), f"a/{name}", f"b/{name}"
     )
-    return ScriptFix(plan=wanted.format(), changes=kept, diff="".join(lines), text=text)
+    return ScriptFix(plan=wanted.format(), changes=kept, diff="".join(lines), text=text, notes=notes)
 
 
-def _said(source: LaunchSource, written: TargetFiles) -> dict[str, str]:
-    """Options of a plan as the target's own files give them."""
+def _read_back(source: LaunchSource, written: TargetFiles) -> LaunchFile:
+    """A plan's files as its target writes them, read."""
     files = {name: text for name, text in written.files if name != "plan.json"}
-    again = LaunchSource(
-        files=files, folder=None, target=source.target, devices=source.devices, outside=Outside(environment={})
-    )
-    return {said.option: said.value for said in again.read().said}
+    outside = Outside(environment={})
+    return LaunchSource(files=files, folder=None, target=source.target, devices=source.devices, outside=outside).read()
 
 
-def _changes(now: LaunchFile, wanted: dict[str, str]) -> Iterator[OptionChange]:
-    old: dict[str, Said] = {said.option: said for said in now.said}
-    names = [name for name in (*old, *wanted) if _OF_A_PLAN.search(name)]
-    for name in dict.fromkeys(names):
-        before, after = old.get(name), wanted.get(name)
+def _changes(now: LaunchFile, wanted: LaunchFile) -> Iterator[OptionChange]:
+    """Options of a plan that differ, those that price nothing but belong to it among them."""
+    old: dict[str, Said] = {said.option: said for said in (*now.said, *now.unpriced)}
+    new = {said.option: said.value for said in (*wanted.said, *wanted.unpriced)}
+    said = {one.option for one in (*now.said, *wanted.said)}
+    for name in dict.fromkeys((*old, *new)):
+        before, after = old.get(name), new.get(name)
         held = before.value if before is not None else None
         usual = (held is None and after in _USUAL) or (after is None and held in _USUAL and "recompute" not in name)
-        if held == after or usual:
+        if not _OF_A_PLAN.search(name) or held == after or usual or (name not in said and after is None):
             continue
         yield OptionChange(option=name, old=held, new=after, place=before.place if before is not None else "")
 
@@ -118,11 +124,9 @@ def _edited(source: LaunchSource, text: str, change: OptionChange, changing: set
     here = int(line) if line.isdigit() and file == (source.name or "script") else None
     for edited in edits(text, change.option, change.old, change.new, here):
         read = source.read(edited)
-        after = {said.option: said.value for said in read.said}
+        after = {said.option: said.value for said in (*read.said, *read.unpriced)}
         if after.get(change.option) == change.new and not read.questions:
-            same = all(
-                after.get(name, value if name in read.unpriced else None) == value for name, value in wanted.items()
-            )
+            same = all(after.get(name) == value for name, value in wanted.items())
             if same:
                 return edited
     return None

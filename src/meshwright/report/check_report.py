@@ -69,7 +69,8 @@ def _fix(fix: Mapping[str, Any] | None) -> list[RenderableType]:
         return []
     parts: list[RenderableType] = [heading(f"The script with {fix['plan']} in it")]
     if fix["diff"]:
-        return [*parts, Text(fix["diff"].rstrip("\n"), no_wrap=True, overflow="ignore")]
+        parts.append(Text(fix["diff"].rstrip("\n"), no_wrap=True, overflow="ignore"))
+        return [*parts, *(warning(text) for text in fix["notes"])]
     for change in fix["changes"]:
         old, new = change["old"], change["new"]
         said = "leave it out" if new is None else f"{old or 'not given'} -> {new or 'given'}"

@@ -103,8 +103,8 @@ def read_flags(source: str | Sequence[str] | Script, *, devices: int | None = No
         unresolved=unresolved,
         problems=(*problems, *derived),
         questions=tuple(questions),
-        said=tuple(_said(values)),
-        unpriced=values.unread,
+        said=tuple(_said(values, values.asked)),
+        unpriced=tuple(_said(values, set(values.unread))),
         notes=tuple(notes),
     )
 
@@ -185,10 +185,10 @@ def _questions(values: Values) -> Iterator[Problem]:
         yield _asked(flag, unknown, values.places.get(flag), flag)
 
 
-def _said(values: Values) -> Iterator[Said]:
-    """Values the plan was read from, in the order of the script."""
+def _said(values: Values, wanted: set[str]) -> Iterator[Said]:
+    """Options of a set with their values, in the order of the script."""
     for flag, found in values.given.items():
-        if flag in values.asked:
+        if flag in wanted:
             place = values.places.get(flag)
             shown = str(place) if place is not None and place.line else ""
             yield Said(option=flag, value=" ".join(found), place=shown)

@@ -91,8 +91,7 @@ def _one(option: str, value: object, key: str, *, expanded: bool) -> Iterator[tu
             yield option, None, key
         return
     entries = value if isinstance(value, list) else _listed(str(value)) if not expanded else [value]
-    texts = [str(entry) for entry in entries]
-    texts = [f"{text:g}" if isinstance(text, float) else text for text in texts]
+    texts = [f"{entry:g}" if isinstance(entry, float) else str(entry) for entry in entries]
     words = [_double_quoted(text) if expanded else shlex.quote(text.replace("torch.", "")) for text in texts]
     yield option, " ".join(word for text in words for word in text.split("\n")), key
 

@@ -43,7 +43,7 @@ def as_read(launch: LaunchFile | None) -> dict[str, object] | None:
         return None
     return {
         "values": [{"option": said.option, "value": said.value, "place": said.place or None} for said in launch.said],
-        "not_priced": list(launch.unpriced),
+        "not_priced": [said.option for said in launch.unpriced],
         "devices": launch.row.devices if launch.row is not None else None,
     }
 
