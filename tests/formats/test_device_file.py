@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from meshwright.errors import InputError, UnsupportedError
 from meshwright.formats.device_file import check_record, device_spec, read_device_file
 from meshwright.formats.device_lint import LintFinding, lint_device
 from meshwright.library.devices import devices, kernel_efficiency
+from meshwright.specs.device import KernelEfficiency
 from meshwright.units import GIB
 
 H100: dict[str, Any] = {
@@ -68,6 +70,38 @@ def test_sources_and_efficiencies_of_its_own() -> None:
     assert spec.efficiency.tile_n == kernel_efficiency("hopper").tile_n
     assert spec.efficiency.basis == "measured"
     assert spec.basis_of("units").date == "2024-03"
+
+
+def test_a_stated_law_takes_the_place_of_timed_curves() -> None:
+    def efficiency_of(**stated: object) -> KernelEfficiency:
+        return device_spec(
+            check_record({**H100, "efficiency": stated}, noun="device file"), kernel_efficiency
+        ).efficiency
+
+    timed = kernel_efficiency("hopper")
+    assert timed.product_curve("bf16").k_half != timed.k_half
+    assert timed.product_curve("mxfp8") == timed.product_curve("fp8-block")
+    assert efficiency_of(gemm_fraction=0.7).product_curve("bf16") == timed.product_curve("bf16")
+    own = efficiency_of(k_half=300.0).product_curve("bf16")
+    assert (own.k_half, own.joint) == (300.0, math.inf)
+    both = efficiency_of(product_dtypes=["bf16"], product_k_half=[200], product_joint=[4.0])
+    assert both.product_curve("bf16").k_half == 200
+    assert efficiency_of(flash_dim_half=40.0).flash_dim_cost(64, 64) == pytest.approx(1 + 40 / 64)
+    assert timed.flash_dim_cost(64, 64) > timed.flash_dim_cost(128, 128)
+    with pytest.raises(InputError, match="2 of product_dtypes, 1 of product_k_half"):
+        efficiency_of(product_dtypes=["bf16", "fp8"], product_k_half=[200], product_joint=[4.0])
+
+
+def test_protocols_of_a_link_are_stated_together() -> None:
+    node = {**H100["node"], "scaleup_base_us": 18.0}
+    with pytest.raises(InputError, match="protocols are missing: scaleup_quick_base_us"):
+        device_spec(check_record({**H100, "node": node}, noun="device file"), kernel_efficiency)
+    node |= {"scaleup_quick_base_us": 5, "scaleup_quick_step_us": 0.8, "scaleup_quick_share": 0.4}
+    node |= {"scaleup_few_ranks": 0.5, "scaleup_in_switch_us": 50}
+    spec = device_spec(check_record({**H100, "node": node}, noun="device file"), kernel_efficiency)
+    assert spec.node is not None
+    assert spec.node.scaleup_protocols is not None
+    assert spec.node.scaleup_protocols.quick_base_s == pytest.approx(5e-6)
 
 
 def test_all_problems_come_together() -> None:
