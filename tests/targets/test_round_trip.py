@@ -58,6 +58,7 @@ def test_files_read_back_as_the_plan(target: str) -> None:
         assert launch.row is not None
         assert launch.row.format() == row_of(one).format(), one.name
         assert not launch.unresolved, one.name
+        assert launch.said, one.name
 
 
 @pytest.mark.parametrize("target", readers())

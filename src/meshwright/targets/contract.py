@@ -58,8 +58,14 @@ class Target:
     """Whose kernels and memory price its plans, by name in the library; None for the default."""
 
 
+def file_of(files: Files, name: str, recognised: Callable[[str, str], bool]) -> tuple[str, str]:
+    """Name and text of the file a target reads: that of this name, else the first it recognises, else the first."""
+    found = [one for one in files if one == name or one.endswith(f"/{name}")]
+    found += [one for one, text in files.items() if recognised(one, text)]
+    chosen = (found or list(files))[0]
+    return chosen, files[chosen]
+
+
 def text_of(files: Files, name: str, recognised: Callable[[str, str], bool]) -> str:
-    """The text of the file a target reads: the one of this name, else the first it recognises, else the first."""
-    found = [text for one, text in files.items() if one == name or one.endswith(f"/{name}")]
-    found += [text for one, text in files.items() if recognised(one, text)]
-    return (found or list(files.values()))[0]
+    """As `file_of`, the text alone."""
+    return file_of(files, name, recognised)[1]

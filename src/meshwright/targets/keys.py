@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import Any
 
 from meshwright.errors import InputError, Problem, nearest
+from meshwright.formats.launch_file import Said
 
 Keys = dict[str, Any]
 _KINDS: dict[str, tuple[type, ...]] = {
@@ -136,6 +137,10 @@ class KeyReader:
 
     keys: Mapping[str, Any]
     problems: list[Problem] = field(default_factory=list)
+    file: tuple[str, str] = ("", "")
+    """Name and text."""
+    seen: dict[str, Any] = field(default_factory=dict)
+    """Values that were read."""
 
     def get(self, path: str, default: Any = None) -> Any:
         """The value at a path; the default where there is none."""
@@ -144,7 +149,25 @@ class KeyReader:
             if not isinstance(at, Mapping) or at.get(name) is None:
                 return default
             at = at[name]
+        self.seen[path] = at
         return at
+
+    def said(self) -> tuple[Said, ...]:
+        """The values that were read, with where they are written."""
+        name, text = self.file
+        lines = [line.strip().lstrip("\"'") for line in text.splitlines()]
+
+        def place(path: str) -> str:
+            last = path.rsplit(".", 1)[-1]
+            numbers = (number for number, line in enumerate(lines, 1) if line.startswith(last))
+            number = next(numbers, None)
+            return name if number is None else f"{name}:{number}"
+
+        return tuple(
+            Said(option=path, value=f"{value}"[:60], place=place(path))
+            for path, value in self.seen.items()
+            if not isinstance(value, Mapping)
+        )
 
     def degree(self, path: str, default: int = 1) -> int:
         """A whole number of at least 1; a problem and the default otherwise."""

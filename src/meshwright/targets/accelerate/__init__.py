@@ -16,7 +16,7 @@ from meshwright.specs.job import Job
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.targets import hugging_face
-from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, text_of
+from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, file_of
 from meshwright.targets.keys import KeyReader, Keys, json_text, key_problems, known_keys, nested, table_of, yaml_text
 from meshwright.targets.sayable import ANY, Plan, Rule, only, refusals
 
@@ -191,8 +191,9 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     Raises:
         InputError: the text is no YAML.
     """
-    keys = table_of(text_of(files, CONFIG, _recognised), "YAML", "Accelerate configuration")
-    reader = KeyReader(keys=keys, problems=list(key_problems(TITLE, keys, known_keys(__name__))))
+    file = file_of(files, CONFIG, _recognised)
+    keys = table_of(file[1], "YAML", "Accelerate configuration")
+    reader = KeyReader(keys=keys, file=file, problems=list(key_problems(TITLE, keys, known_keys(__name__))))
     trainer = hugging_face.read_arguments(files, reader)
     world = devices or reader.degree("num_processes")
     kind = reader.word("distributed_type", "no")
@@ -206,7 +207,9 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         )
     if world % (tp * cp):
         reader.refuse("num_processes", world, f"must be a multiple of tp {tp} x cp {cp}")
-        return LaunchFile(row=None, layout=None, unresolved=trainer.unresolved, problems=tuple(reader.problems))
+        return LaunchFile(
+            row=None, layout=None, unresolved=trainer.unresolved, said=reader.said(), problems=tuple(reader.problems)
+        )
     dp = world // (tp * cp)
     replicate = reader.degree(f"{_SIZES}dp_replicate_size") if sharded else dp
     reshard = reader.switch("fsdp_config.fsdp_reshard_after_forward", default=True)
@@ -230,7 +233,12 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     if trainer.given:
         workload["global_batch"] = row.gbs
     return LaunchFile(
-        row=row, layout=None, workload=workload, unresolved=trainer.unresolved, problems=tuple(reader.problems)
+        row=row,
+        layout=None,
+        workload=workload,
+        unresolved=trainer.unresolved,
+        said=reader.said(),
+        problems=tuple(reader.problems),
     )
 
 

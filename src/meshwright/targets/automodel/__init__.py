@@ -18,7 +18,7 @@ from meshwright.specs.job import Job
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow, default_schedule
 from meshwright.targets import hugging_face, pytorch_pipeline
-from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, text_of
+from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, file_of
 from meshwright.targets.keys import KeyReader, Keys, key_problems, known_keys, nested, table_of, yaml_text
 from meshwright.targets.sayable import ANY, Plan, Rule, only, refusals
 
@@ -210,9 +210,10 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     Raises:
         InputError: the text is no YAML.
     """
-    keys = table_of(text_of(files, CONFIG, _recognised), "YAML", "Automodel configuration")
+    file = file_of(files, CONFIG, _recognised)
+    keys = table_of(file[1], "YAML", "Automodel configuration")
     checked = {name: keys[name] for name in ("distributed", "step_scheduler") if isinstance(keys.get(name), dict)}
-    reader = KeyReader(keys=keys, problems=list(key_problems(TITLE, checked, known_keys(__name__))))
+    reader = KeyReader(keys=keys, file=file, problems=list(key_problems(TITLE, checked, known_keys(__name__))))
     row, layout = _row(reader, files, devices)
     wide = reader.word(f"{_D}mp_policy.param_dtype", "bfloat16").endswith("float32")
     workload: dict[str, Any] = {
@@ -222,7 +223,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     }
     if row is not None:
         workload["global_batch"] = row.gbs
-    return LaunchFile(row=row, layout=layout, workload=workload, problems=tuple(reader.problems))
+    return LaunchFile(row=row, layout=layout, workload=workload, said=reader.said(), problems=tuple(reader.problems))
 
 
 def _row(reader: KeyReader, files: Files, devices: int | None) -> tuple[PlanRow | None, tuple[int, ...] | None]:

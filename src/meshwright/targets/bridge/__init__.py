@@ -19,7 +19,9 @@ from meshwright.targets.bridge.overrides import flags_of, overrides, unsaid
 from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, text_of
 from meshwright.targets.megatron import as_run_by_megatron
 from meshwright.targets.megatron.rules import rule_problems
+from meshwright.targets.sayable import unequal_pipelines
 
+TITLE = "Megatron-Bridge"
 OVERRIDES = "overrides.txt"
 FAMILIES = (
     *("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "qwen3_next", "deepseek_v2", "deepseek_v3"),
@@ -64,6 +66,8 @@ if __name__ == "__main__":
 
 
 def _refused(job: Job) -> tuple[Problem, ...]:
+    if len(job.plan.pipelines) > 1:
+        return (unequal_pipelines(TITLE, job),)
     written = megatron.translate(job, shape_said=True)
     return written.refused or rule_problems(job) or (*_model_problems(job), *unsaid(written.arguments))
 
@@ -112,7 +116,7 @@ def _recognised(name: str, text: str) -> bool:
 
 TARGET = Target(
     name="bridge",
-    title="Megatron-Bridge",
+    title=TITLE,
     version="0.3.1 (2026-11)",
     files=_files,
     refused=_refused,

@@ -16,7 +16,7 @@ from meshwright.specs.job import Job
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.targets import hugging_face
-from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, text_of
+from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, file_of
 from meshwright.targets.keys import KeyReader, Keys, json_text, key_problems, known_keys, nested, table_of
 from meshwright.targets.sayable import ANY, Plan, Rule, only, refusals
 
@@ -185,15 +185,16 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     Raises:
         InputError: the text is no JSON.
     """
-    keys = table_of(text_of(files, CONFIG, _recognised), "JSON", "DeepSpeed configuration")
-    reader = KeyReader(keys=keys, problems=list(key_problems(TITLE, keys, known_keys(__name__))))
+    file = file_of(files, CONFIG, _recognised)
+    keys = table_of(file[1], "JSON", "DeepSpeed configuration")
+    reader = KeyReader(keys=keys, file=file, problems=list(key_problems(TITLE, keys, known_keys(__name__))))
     trainer = hugging_face.read_arguments(files, reader)
     tp, cp = max(1, int(reader.get("tensor_parallel.autotp_size", 0) or 0)), reader.degree("sequence_parallel_size")
     ep = reader.degree("expert_parallel.autoep_size") if reader.switch("expert_parallel.enabled") else 1
     etp = reader.degree("expert_parallel.expert_tensor_parallel_size")
     batch, mbs, steps = _batches(reader, devices, tp * cp)
     if batch is None:
-        return LaunchFile(row=None, layout=None, problems=tuple(reader.problems))
+        return LaunchFile(row=None, layout=None, said=reader.said(), problems=tuple(reader.problems))
     dp = batch // (mbs * steps)
     zero = reader.get("zero_optimization.stage", 0)
     sharding = f"z{zero}" if zero in (0, 1, 2, 3) else "z0"
@@ -214,7 +215,12 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     dtype = "bf16" if reader.switch("bf16.enabled") else "fp16" if reader.switch("fp16.enabled") else "fp32"
     workload = {"global_batch": batch, "precision": PRECISIONS[dtype], "optimizer": trainer.optimizer}
     return LaunchFile(
-        row=row, layout=None, workload=workload, unresolved=trainer.unresolved, problems=tuple(reader.problems)
+        row=row,
+        layout=None,
+        workload=workload,
+        unresolved=trainer.unresolved,
+        said=reader.said(),
+        problems=tuple(reader.problems),
     )
 
 

@@ -12,7 +12,7 @@ from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Schedule, Stra
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_of import homogeneous, row_from
-from meshwright.targets.contract import Files, text_of
+from meshwright.targets.contract import Files, file_of
 from meshwright.targets.keys import KeyReader, key_problems, known_keys, table_of
 
 CONFIG = "galvatron_config.json"
@@ -36,8 +36,9 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     Raises:
         InputError: the text is no JSON.
     """
-    keys = table_of(text_of(files, CONFIG, is_galvatron), "JSON", "Galvatron configuration")
-    reader = KeyReader(keys=keys)
+    file = file_of(files, CONFIG, is_galvatron)
+    keys = table_of(file[1], "JSON", "Galvatron configuration")
+    reader = KeyReader(keys=keys, file=file)
     reader.problems += key_problems("Galvatron", keys, known_keys("meshwright.targets.galvatron"))
     plan = _plan(reader, devices)
     problems = tuple(reader.problems)
@@ -53,6 +54,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         plan=None if row else plan,
         model={"num_layers": sum(layout)},
         workload=workload,
+        said=reader.said(),
         problems=problems,
     )
 

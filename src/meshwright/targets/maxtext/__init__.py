@@ -17,7 +17,7 @@ from meshwright.formats.plan_json import write_job
 from meshwright.specs.job import Job
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
-from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, text_of
+from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, file_of
 from meshwright.targets.keys import KeyReader, Keys, key_problems, known_keys, table_of, yaml_text
 from meshwright.targets.maxtext.models import MODELS, maxtext_name
 from meshwright.targets.sayable import ANY, Plan, Rule, only, refusals
@@ -178,11 +178,12 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     Raises:
         InputError: the text is no YAML.
     """
-    keys = table_of(text_of(files, CONFIG, _recognised), "YAML", "MaxText configuration")
-    reader = KeyReader(keys=keys, problems=list(key_problems(TITLE, keys, known_keys(__name__))))
+    file = file_of(files, CONFIG, _recognised)
+    keys = table_of(file[1], "YAML", "MaxText configuration")
+    reader = KeyReader(keys=keys, file=file, problems=list(key_problems(TITLE, keys, known_keys(__name__))))
     sizes = _sizes(reader, devices)
     if sizes is None:
-        return LaunchFile(row=None, layout=None, problems=tuple(reader.problems))
+        return LaunchFile(row=None, layout=None, said=reader.said(), problems=tuple(reader.problems))
     row = _row(reader, sizes)
     wide = reader.word("dtype", "bfloat16") == "float32"
     workload: dict[str, Any] = {
@@ -191,7 +192,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         "seq_len": reader.get("max_target_length", 2048),
         "global_batch": row.gbs,
     }
-    return LaunchFile(row=row, layout=None, workload=workload, problems=tuple(reader.problems))
+    return LaunchFile(row=row, layout=None, workload=workload, said=reader.said(), problems=tuple(reader.problems))
 
 
 def _sizes(reader: KeyReader, devices: int | None) -> dict[str, int] | None:

@@ -15,7 +15,7 @@ from meshwright.formats.plan_json import write_job
 from meshwright.formats.torch_loader import COMPUTE_FILE
 from meshwright.specs.job import Job
 from meshwright.targets import pytorch_pipeline
-from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, text_of
+from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, file_of
 from meshwright.targets.sayable import ANY, Plan, Rule, only, refusals
 from meshwright.targets.torchtitan.flavors import flavor_names, flavor_of
 from meshwright.targets.torchtitan.module import MODULE, module_text
@@ -140,7 +140,7 @@ def _notes(plan: Plan) -> Iterator[str]:
 
 def _read(files: Files, devices: int | None = None) -> LaunchFile:
     schedule = next((text for name, text in files.items() if name.endswith(COMPUTE_FILE)), None)
-    return read_module(text_of(files, f"{MODULE}.py", _recognised), devices, schedule)
+    return read_module(file_of(files, f"{MODULE}.py", _recognised), devices, schedule)
 
 
 def _recognised(name: str, text: str) -> bool:

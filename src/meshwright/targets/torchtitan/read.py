@@ -19,19 +19,21 @@ _SECTIONS = {"TrainingConfig": "training", "ParallelismConfig": "parallelism", "
 _P = "parallelism."
 
 
-def read_module(text: str, devices: int | None, schedule: str | None = None) -> LaunchFile:
+def read_module(file: tuple[str, str], devices: int | None, schedule: str | None = None) -> LaunchFile:
     """A configuration as a plan.
 
     Args:
-        text: a Python module with a function that returns a `Trainer.Config`, or TOML of versions before 0.2.
+        file: its name and its text, a Python module with a function that returns a `Trainer.Config`, or TOML of
+            versions before 0.2.
         devices: of the job; by default what the degrees multiply to.
         schedule: text of the schedule's file, where there is one.
 
     Raises:
         InputError: the text is neither.
     """
+    name, text = file
     keys, unresolved = _keys(text)
-    reader = KeyReader(keys=keys)
+    reader = KeyReader(keys=keys, file=(name, text))
     checked = {name: value for name, value in keys.items() if name in _SECTIONS.values()}
     reader.problems += key_problems("torchtitan", checked, known_keys("meshwright.targets.torchtitan"))
     row, layout = _row(reader, devices, schedule)
@@ -48,6 +50,7 @@ def read_module(text: str, devices: int | None, schedule: str | None = None) -> 
         model=model,
         workload=workload,
         unresolved=tuple(unresolved),
+        said=reader.said(),
         problems=tuple(reader.problems),
     )
 
