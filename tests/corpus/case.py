@@ -38,6 +38,8 @@ class Case:
     """State for the next call, of the one before and the results."""
     jit: Callable[..., Any] = jax.jit
     """What users put above the step on one device."""
+    digits: float | None = None
+    """Largest difference of steps that compute with 16 bits, whose rounding depends on the order of sums."""
     options: dict[str, Any] = field(default_factory=dict)
     """Of `parallelize`, beside the method."""
 

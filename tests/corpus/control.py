@@ -113,7 +113,7 @@ def jax_mixed_precision() -> Case:
         value, grads = jax.value_and_grad(loss)(params)
         return sgd(params, grads), value
 
-    return Case(step=step, state=mlp(*CLASSIFIER), batch=classified())
+    return Case(step=step, state=mlp(*CLASSIFIER), batch=classified(), digits=0.01)
 
 
 @chex.dataclass

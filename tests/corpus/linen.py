@@ -270,7 +270,8 @@ def linen_dynamic_scale() -> Case:
         return (after.replace(params=kept), scale), loss
 
     state = state_of(Classifier(), classified()["x"], optax.sgd(0.1))
-    return Case(step=train_step, state=(state, dynamic_scale.DynamicScale(scale=128.0)), batch=classified())
+    return Case(step=train_step, state=(state, dynamic_scale.DynamicScale(scale=128.0)), batch=classified(),
+                digits=0.01)  # fmt: skip
 
 
 @case

@@ -105,7 +105,7 @@ def measured(name: str, method: str, expected: list[Any], tolerance: float, wide
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             worst = difference(run(case, step), expected)
-        row |= {"outcome": "runs" if worst <= tolerance else "differs", "difference": worst}
+        row |= {"outcome": "runs" if worst <= (case.digits or tolerance) else "differs", "difference": worst}
         row["note"] = getattr(step.compiled(), "reductions", "")
     except MeshwrightError as error:
         row |= {"outcome": "refused", "note": error.problems[0].what + ": " + error.problems[0].why}

@@ -56,8 +56,9 @@ def unplaced(closed: core.ClosedJaxpr, *, differentiated: bool, meshed: bool = F
         NotStaged: inside a `shard_map` that is differentiated, a function has a rule of its own, which knows ranks.
         InputError: a `shard_map` that does something else than compute on blocks.
     """
-    if not meshed and not _placing(closed.jaxpr):
-        return closed
+    if not meshed and not _holds(closed.jaxpr, lambda eqn: eqn.primitive.name in PLACING):
+        # vmap with named axes makes such sums, too.
+        return core.ClosedJaxpr(_summed(closed.jaxpr), closed.consts) if _holds(closed.jaxpr, _sums) else closed
     if differentiated:
         _check_rules(closed.jaxpr, inside=False)
     with mesh_aside():
@@ -78,11 +79,17 @@ def _check_rules(jaxpr: core.Jaxpr, *, inside: bool) -> None:
                 _check_rules(inner, inside=inside or eqn.primitive.name == "shard_map")
 
 
-def _placing(jaxpr: core.Jaxpr) -> bool:
+def _holds(jaxpr: core.Jaxpr, asked: Callable[[core.JaxprEqn], bool]) -> bool:
+    """Whether an equation at any depth is one that is asked for."""
     return any(
-        eqn.primitive.name in PLACING or any(_placing(inner) for held in eqn.params.values() for inner in _inside(held))
+        asked(eqn) or any(_holds(inner, asked) for held in eqn.params.values() for inner in _inside(held))
         for eqn in jaxpr.eqns
     )
+
+
+def _sums(eqn: core.JaxprEqn) -> bool:
+    """Whether an equation sums along axes of its operands."""
+    return eqn.primitive.name in SUMS and all(isinstance(axis, int) for axis in eqn.params["axes"])
 
 
 def _inside(value: Any) -> Iterator[core.Jaxpr]:
@@ -153,9 +160,9 @@ def _summed(jaxpr: core.Jaxpr) -> core.Jaxpr:
     """Sums along axes of blocks as sums along axes of arrays."""
     eqns = []
     for eqn in jaxpr.eqns:
-        name, axes = eqn.primitive.name, eqn.params.get("axes", ())
-        if name in SUMS and all(isinstance(axis, int) for axis in axes):
-            params = {"axes": axes} | ({"out_sharding": None} if name == "psum" else {})
+        name = eqn.primitive.name
+        if _sums(eqn):
+            params = {"axes": eqn.params["axes"]} | ({"out_sharding": None} if name == "psum" else {})
             eqns += [
                 eqn.replace(primitive=SUMS[name], params=params, invars=[read], outvars=[made])
                 for read, made in zip(eqn.invars, eqn.outvars, strict=True)

@@ -276,6 +276,20 @@ def _stack(eqn: core.JaxprEqn) -> SplitRule:
     return factors.rule([dims] * len(eqn.invars), [[*dims[:axis], NO_FACTOR, *dims[axis:]]])
 
 
+def _windows(eqn: core.JaxprEqn) -> SplitRule:
+    """Pooling: dimensions whose windows are one entry, side by side, are split; those that windows slide along are
+    whole."""
+    params, factors = eqn.params, _Factors()
+    shape = eqn.outvars[0].aval.shape
+    ones = (1,) * len(shape)
+    windows = zip(params["window_dimensions"], params["window_strides"], params.get("base_dilation", ones), strict=True)
+    dims = [
+        factors.new(size) if window == (1, 1, 1) and tuple(padding) == (0, 0) else NO_FACTOR
+        for size, window, padding in zip(shape, windows, params["padding"], strict=True)
+    ]
+    return factors.rule([dims if atom.aval.shape else () for atom in eqn.invars], [dims] * len(eqn.outvars))
+
+
 _RULES: dict[str, Callable[[Any], SplitRule]] = {
     "dot_general": _product,
     "conv_general_dilated": _convolution,
@@ -292,6 +306,16 @@ _RULES: dict[str, Callable[[Any], SplitRule]] = {
     "split": _partly,
     "stack": _stack,
     "broadcast_in_dim": _broadcast,
+    **dict.fromkeys(
+        (
+            "reduce_window_sum",
+            "reduce_window_max",
+            "reduce_window_min",
+            "select_and_scatter_add",
+            "select_and_gather_add",
+        ),
+        _windows,
+    ),
     "random_bits": _keyed,
     "random_fold_in": _elementwise,
     "random_wrap": _keyed,
