@@ -126,3 +126,22 @@ def free_variables(eqns: Sequence[core.JaxprEqn]) -> list[core.Var]:
 def is_dropped(var: core.Var) -> bool:
     """Whether nobody can read a result."""
     return str(var) == "_"
+
+
+def programs_of(eqn: core.JaxprEqn) -> list[core.Jaxpr]:
+    """Programs inside an equation: bodies of loops, branches, functions with rules of their own.
+
+    Args:
+        eqn: of a traced program.
+    """
+    return [inner for value in eqn.params.values() for inner in programs_in(value)]
+
+
+def programs_in(value: Any) -> list[core.Jaxpr]:
+    """Programs that a parameter of an equation holds.
+
+    Args:
+        value: of the parameter.
+    """
+    held = value if isinstance(value, tuple | list) else (value,)
+    return [getattr(one, "jaxpr", one) for one in held if isinstance(one, core.ClosedJaxpr | core.Jaxpr)]

@@ -11,7 +11,7 @@ import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.found_gradients import gradients_found
-from meshwright.compiler.inline import opened
+from meshwright.compiler.inline import opened, programs_in, programs_of
 from meshwright.compiler.source_line import frame_of, line_of, start_of
 from meshwright.compiler.unplaced import unplaced
 from meshwright.compiler.users_mesh import users_mesh
@@ -115,15 +115,6 @@ def _check_effects(fun: Callable[..., Any], program: core.Jaxpr) -> None:
         )
 
 
-def programs_of(eqn: core.JaxprEqn) -> list[core.Jaxpr]:
-    """Programs inside an equation: bodies of loops, branches, functions with rules of their own.
-
-    Args:
-        eqn: of a traced program.
-    """
-    return [inner for value in eqn.params.values() for inner in _programs(value)]
-
-
 UNITS = ("shard_map", "pallas_call")
 """Equations with programs of another kind in them."""
 
@@ -164,7 +155,7 @@ def _difference(one: core.Jaxpr, other: core.Jaxpr) -> str | None:
             line = line_of(first) or line_of(second)
             return f": {line}" if line else ""
         for name, value in first.params.items():
-            for a, b in zip(_programs(value), _programs(second.params[name]), strict=False):
+            for a, b in zip(programs_in(value), programs_in(second.params[name]), strict=False):
                 if (found := _difference(a, b)) is not None:
                     return found
     return None if len(one.eqns) == len(other.eqns) else ""
@@ -180,11 +171,6 @@ def _alike(one: core.JaxprEqn, other: core.JaxprEqn) -> bool:
         if isinstance(a, core.Literal) and not _equal(a.val, b.val if isinstance(b, core.Literal) else None):
             return False
     return True
-
-
-def _programs(value: Any) -> list[core.Jaxpr]:
-    held = value if isinstance(value, tuple | list) else (value,)
-    return [getattr(one, "jaxpr", one) for one in held if isinstance(one, core.ClosedJaxpr | core.Jaxpr)]
 
 
 def _other_constants(one: core.ClosedJaxpr, other: core.ClosedJaxpr) -> str | None:

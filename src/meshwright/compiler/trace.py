@@ -12,13 +12,13 @@ import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.cost import aval_bytes
-from meshwright.compiler.inline import flat_jaxpr
+from meshwright.compiler.inline import flat_jaxpr, programs_of
 from meshwright.compiler.joins import How, Join
 from meshwright.compiler.marking import gradient_p
 from meshwright.compiler.micro_batches.said import as_said
 from meshwright.compiler.micro_batches.share import shared_out
 from meshwright.compiler.micro_batches.walk import NotSharedAtError
-from meshwright.compiler.reading import programs_of, traced_loss
+from meshwright.compiler.reading import traced_loss
 from meshwright.compiler.samples.placements import NotShared
 from meshwright.compiler.source_line import start_of
 from meshwright.compiler.traced_step import TracedStep, around_mark

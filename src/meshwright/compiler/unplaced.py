@@ -7,7 +7,7 @@ the same comes of `vmap` over the blocks with axes of its names, which any numbe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from jax._src.source_info_util import user_context
 from jax.extend import core
 from jax.sharding import Sharding
 
-from meshwright.compiler.inline import CALLS
+from meshwright.compiler.inline import CALLS, programs_of
 from meshwright.compiler.marking import bind_gradient, gradient_p
 from meshwright.compiler.source_line import line_of
 from meshwright.compiler.users_mesh import mesh_aside
@@ -74,28 +74,18 @@ def _check_rules(jaxpr: core.Jaxpr, *, inside: bool) -> None:
                 what="a shard_map holds a function with a derivative of its own" + (f": {line}" if line else ""),
                 why="the rule is written for its ranks", fix="the same without shard_map", field="shard_map",
             ))  # fmt: skip
-        for held in eqn.params.values():
-            for inner in _inside(held):
-                _check_rules(inner, inside=inside or eqn.primitive.name == "shard_map")
+        for inner in programs_of(eqn):
+            _check_rules(inner, inside=inside or eqn.primitive.name == "shard_map")
 
 
 def _holds(jaxpr: core.Jaxpr, asked: Callable[[core.JaxprEqn], bool]) -> bool:
     """Whether an equation at any depth is one that is asked for."""
-    return any(
-        asked(eqn) or any(_holds(inner, asked) for held in eqn.params.values() for inner in _inside(held))
-        for eqn in jaxpr.eqns
-    )
+    return any(asked(eqn) or any(_holds(inner, asked) for inner in programs_of(eqn)) for eqn in jaxpr.eqns)
 
 
 def _sums(eqn: core.JaxprEqn) -> bool:
     """Whether an equation sums along axes of its operands."""
     return eqn.primitive.name in SUMS and all(isinstance(axis, int) for axis in eqn.params["axes"])
-
-
-def _inside(value: Any) -> Iterator[core.Jaxpr]:
-    for held in value if isinstance(value, tuple | list) else (value,):
-        if isinstance(held, core.ClosedJaxpr | core.Jaxpr):
-            yield held.jaxpr if isinstance(held, core.ClosedJaxpr) else held
 
 
 def _traced(run: Callable[..., Any], operands: Sequence[Any]) -> core.ClosedJaxpr:

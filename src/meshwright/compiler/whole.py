@@ -29,6 +29,10 @@ from meshwright.compiler.updating import Updating
 from meshwright.shapes import Int
 
 
+class WholeStepWarning(UserWarning):
+    """Micro-batches that were asked for are left out."""
+
+
 def trace_whole(fun: Callable[..., Any], arguments: Sequence[Any], batch_argnums: Sequence[int]) -> TracedStep:
     """A step of which nothing is marked: all of its equations stand behind a loss of nothing.
 

@@ -37,7 +37,7 @@ from meshwright.compiler.trace import trace_step
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.compiler.unplaced import NotStaged
 from meshwright.compiler.verify import verify_lists
-from meshwright.compiler.whole import lower_whole, trace_whole
+from meshwright.compiler.whole import WholeStepWarning, lower_whole, trace_whole
 from meshwright.errors import InputError, Problem
 from meshwright.runtime.backends import TIMEOUT_S, check_backend, runtime_of
 from meshwright.runtime.compiled import CompiledStep
@@ -177,6 +177,9 @@ def _whole_step(
     beside: LocalRuntime | RemoteRuntime | None,
 ) -> CompiledStep:
     """A step in one piece, on one mesh or spread over those of a pipeline."""
+    if method.num_micro_batches > 1:
+        said = f"runs whole, without its {method.num_micro_batches} micro-batches: {why.problems[0].what}"
+        warnings.warn(said, WholeStepWarning, stacklevel=6)
     step = trace_whole(fun, arguments, batch_argnums)
     workers = max(1, method.pipeline[1]) if isinstance(method, PipeshardParallel) else 1
     meshes = _meshes(method, workers)

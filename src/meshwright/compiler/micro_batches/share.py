@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from meshwright.compiler.inline import flat_jaxpr, is_dropped, piece
+from meshwright.compiler.inline import flat_jaxpr, is_dropped, piece, programs_of
 from meshwright.compiler.joins import How, Join, total_p
 from meshwright.compiler.micro_batches.walk import MicroBatchWalk, NotSharedAtError
 from meshwright.compiler.samples.placements import WHOLE, NotShared, Placement
@@ -223,6 +223,8 @@ class _Sharing:
         value = loss.jaxpr.outvars[0]
         if value in found.place_of:
             return own
+        if _pulls_back(loss.jaxpr):
+            raise NotShared("a pullback of its own (jax.custom_vjp) would see another loss than that of the batch")
         names: dict[Any, Any] = {var: outvars[place] for var, place in found.place_of.items()}
         made = {var: eqn for var, eqn in loss.made.items() if var not in names}
         kept = _ancestors([value], made)
@@ -372,6 +374,14 @@ def _reached(start: Iterable[Any], eqns: Sequence[core.JaxprEqn]) -> set[Any]:
 
 def _named(atom: Any, names: Mapping[Any, Any]) -> Any:
     return names.get(atom, atom) if isinstance(atom, core.Var) else atom
+
+
+def _pulls_back(jaxpr: core.Jaxpr) -> bool:
+    """Whether a program holds pullbacks of their own, which need not be linear in what they are given."""
+    return any(
+        eqn.primitive.name == "custom_vjp_call" or any(_pulls_back(inner) for inner in programs_of(eqn))
+        for eqn in jaxpr.eqns
+    )
 
 
 def _renamed(eqns: Sequence[core.JaxprEqn], names: Mapping[Any, Any]) -> list[core.JaxprEqn]:

@@ -32,6 +32,7 @@ from meshwright.compiler.samples.placements import (
     sample_placements,
 )
 from meshwright.compiler.samples.positions import own_rows
+from meshwright.compiler.samples.pullback import with_own_pullback
 
 CHECKPOINTS = ("checkpoint", "remat2")
 
@@ -108,6 +109,8 @@ class Walk:
             return self._scan(eqn, given)
         if name == "custom_jvp_call":
             return self._with_own_derivative(program, eqn, given)
+        if name == "custom_vjp_call":
+            return with_own_pullback(self, program, eqn, [self.total(value) for value in given])
         if name == "cond":
             return self._branches(eqn, given)
         if all(placement < 0 for placement in placements):

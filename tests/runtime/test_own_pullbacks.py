@@ -1,0 +1,63 @@
+"""Pullbacks that users write (`jax.custom_vjp`) see in every micro-batch what they see in the whole batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import meshwright as mw
+from meshwright.errors import InputError
+
+W = jax.random.normal(jax.random.key(0), (3, 2))
+X = jax.random.normal(jax.random.key(1), (32, 3))
+
+
+@jax.custom_vjp
+def clipped(x: Any) -> Any:
+    return x
+
+
+clipped.defvjp(lambda x: (x, None), lambda _, g: (jnp.clip(g, -0.01, 0.01),))
+
+
+@jax.custom_vjp
+def product(w: Any, x: Any) -> Any:
+    return x @ w
+
+
+product.defvjp(lambda w, x: (x @ w, (w, x)), lambda kept, g: (3 * kept[1].T @ g, g @ kept[0].T))
+
+
+def stepped(loss: Any) -> Any:
+    def step(w: Any, x: Any) -> Any:
+        value, gradient = jax.value_and_grad(loss)(w, x)
+        return w - gradient, value
+
+    return step
+
+
+@pytest.mark.parametrize(
+    "method", [mw.DataParallel(num_micro_batches=4), mw.PipeshardParallel(num_stages=2, num_micro_batches=2)]
+)
+@pytest.mark.parametrize("pulled", [lambda w, x: clipped(x @ w), product], ids=["clipped", "product"])
+def test_gradients_are_those_of_the_whole_batch(method: Any, pulled: Any) -> None:
+    step = stepped(lambda w, x: (jnp.tanh(pulled(w, x)) ** 2).mean())
+    found = mw.parallelize(step, method=method)(W, X)
+    for one, other in zip(found, jax.jit(step)(W, X), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def test_a_pullback_that_would_see_another_loss_is_refused() -> None:
+    step = stepped(lambda w, x: jnp.sqrt((clipped(x @ w) ** 2).mean()))
+    with pytest.raises(InputError, match="would see another loss than that of the batch"):
+        mw.parallelize(step, method=mw.DataParallel(num_micro_batches=2))(W, X)
+
+
+def test_a_sum_over_the_batch_before_a_pullback_is_known_to_it() -> None:
+    step = stepped(lambda w, x: clipped((x @ w) / jax.lax.stop_gradient((x @ w).sum())).mean())
+    found = mw.parallelize(step, method=mw.DataParallel())(W, X)
+    np.testing.assert_allclose(found[0], jax.jit(step)(W, X)[0], rtol=1e-5)
