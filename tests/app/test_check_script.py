@@ -98,3 +98,28 @@ def test_secrets_of_the_environment_are_never_said(script: Path) -> None:
     said = json.dumps(report.to_dict(), default=str)
     assert "sk-123456" not in said
     assert "hf_abcdef" not in said
+
+
+DEEPSPEED = """#!/bin/bash
+STAGE=${STAGE:-3}
+cat > ds_config.json <<JSON
+{"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
+ "zero_optimization": {"stage": $STAGE}, "bf16": {"enabled": true}}
+JSON
+deepspeed --num_gpus 8 finetune.py --deepspeed ./ds_config.json --per_device_train_batch_size 2 \\
+  --gradient_accumulation_steps $STEPS --optim adamw_torch --gradient_checkpointing True
+"""
+
+
+def test_a_script_of_deepspeed_is_read_with_the_file_it_writes(tmp_path: Path) -> None:
+    script = tmp_path / "finetune.sh"
+    script.write_text(DEEPSPEED)
+
+    def checked(*environment: str):
+        return check(
+            "llama-3-8b", cluster=GPUS, source=script, source_format="deepspeed", search=False, environment=environment
+        )
+
+    assert [violation.fix for violation in checked().violations] == ["give --env STEPS=VALUE"]
+    assert checked("STEPS=4").name == "dp8.z3.mbs2.gbs64.rc-full"
+    assert checked("STEPS=1", "STAGE=2").name.startswith("dp8.z2.mbs2.gbs16.rc-full")

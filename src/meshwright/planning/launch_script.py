@@ -17,6 +17,7 @@ from meshwright.formats.megatron.records import RECORDS, YAML, script_of
 from meshwright.formats.shell import read_script
 from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.plan_source import PlanQuestion, with_row
+from meshwright.planning.script_files import read_through
 from meshwright.planning.violation import Violation
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.model import ModelSpec
@@ -128,8 +129,12 @@ class LaunchSource:
     @property
     def is_script(self) -> bool:
         """Whether it is read as bash."""
-        shell = Path(self.name).suffix in _SCRIPTS or not self.name or self.text.startswith("#!")
-        return self.target.script is not None and shell and not self.record
+        return self.target.script is not None and self._is_bash and not self.record
+
+    @property
+    def _is_bash(self) -> bool:
+        named = Path(self.name).suffix in _SCRIPTS or self.text.startswith("#!")
+        return named or (not self.name and self.target.script is not None)
 
     def read(self, text: str | None = None) -> LaunchFile:
         """The file as its target reads it, a bash script as bash means it.
@@ -140,7 +145,7 @@ class LaunchSource:
         text = self.text if text is None else text
         if self.record:
             text = script_of(text, self.record)
-        if (self.is_script or self.record) and self.target.script is not None:
+        if self.record or self._is_bash:
             script = read_script(
                 text,
                 name=self.name or "script",
@@ -148,7 +153,9 @@ class LaunchSource:
                 environment=self.outside.environment,
                 read=lambda path: _beside(path, self.folder),
             )
-            return self.target.script(script, self.devices)
+            if self.target.script is not None:
+                return self.target.script(script, self.devices)
+            return read_through(script, self.target, self.devices, lambda path: _beside(path, self.folder))
         if self.outside.arguments is not None or self.outside.environment:
             why = f"{self.name or 'the text'} is no bash script"
             raise InputError(Problem(what="--arg or --env is given", why=why, fix="leave it out", field="environment"))

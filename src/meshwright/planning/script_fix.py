@@ -119,7 +119,10 @@ def _changes(now: LaunchFile, wanted: LaunchFile) -> Iterator[OptionChange]:
 
 def _edited(source: LaunchSource, text: str, change: OptionChange, changing: set[str]) -> str | None:
     """The text with one option changed and all that stays read as before."""
-    wanted = {said.option: said.value for said in source.read(text).said if said.option not in changing}
+    held = source.read(text)
+    if {said.option: said.value for said in (*held.said, *held.unpriced)}.get(change.option) == change.new:
+        return text  # an edit before this one did it
+    wanted = {said.option: said.value for said in held.said if said.option not in changing}
     file, _, line = change.place.rpartition(":")
     here = int(line) if line.isdigit() and file == (source.name or "script") else None
     for edited in edits(text, change.option, change.old, change.new, here):

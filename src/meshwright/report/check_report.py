@@ -56,11 +56,11 @@ def _as_read(read: Mapping[str, Any] | None) -> list[RenderableType]:
     table = columns("as read", "value", "at", left=("as read", "at"), fold=("value",))
     for said in read["values"]:
         plain_row(table, said["option"], said["value"] or "given", said["place"] or "")
-    parts: list[RenderableType] = [table]
+    parts: list[RenderableType] = [table] if read["values"] else []
     if read["not_priced"]:
         names = ", ".join(read["not_priced"])
         parts.append(Hanging(f"read, without effect on the price: {names}", lead=""))
-    return [*parts, Text()]
+    return [*parts, Text()] if parts else []
 
 
 def _fix(fix: Mapping[str, Any] | None) -> list[RenderableType]:

@@ -192,7 +192,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     tp, cp = max(1, int(reader.get("tensor_parallel.autotp_size", 0) or 0)), reader.degree("sequence_parallel_size")
     ep = reader.degree("expert_parallel.autoep_size") if reader.switch("expert_parallel.enabled") else 1
     etp = reader.degree("expert_parallel.expert_tensor_parallel_size")
-    batch, mbs, steps = _batches(reader, devices, tp * cp)
+    batch, mbs, steps = _batches(reader, devices, tp * cp, trainer)
     if batch is None:
         return LaunchFile(row=None, layout=None, said=reader.said(), problems=tuple(reader.problems))
     dp = batch // (mbs * steps)
@@ -224,14 +224,24 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     )
 
 
-def _batches(reader: KeyReader, devices: int | None, model_parallel: int) -> tuple[int | None, int, int]:
+def _batches(
+    reader: KeyReader, devices: int | None, model_parallel: int, trainer: hugging_face.Arguments
+) -> tuple[int | None, int, int]:
     """Batch of a step, micro-batch, and accumulation steps: any two and the devices say the third."""
     names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     given = {name: reader.get(name) for name in names}
     auto = [name for name, value in given.items() if value == "auto"]
+    filled: dict[str, int | None] = {}
+    if trainer.given:
+        # "auto" is what the trainer's own arguments say.
+        filled = dict(zip(names, (None, trainer.mbs, trainer.steps), strict=True))
+        filled, auto = {name: filled[name] for name in auto}, []
     for name in auto:
         reader.refuse(name, "auto", "the trainer's arguments say it", "write the number here")
-    batch, mbs, steps = (reader.degree(name) if given[name] and name not in auto else None for name in names)
+    batch, mbs, steps = (
+        filled[name] if name in filled else reader.degree(name) if given[name] and name not in auto else None
+        for name in names
+    )
     dp = None if devices is None else max(1, devices // model_parallel)
     steps = steps or (batch // (mbs * dp) if batch and mbs and dp else 1)
     mbs = mbs or (batch // (steps * dp) if batch and dp else None)

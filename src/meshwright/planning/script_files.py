@@ -1,0 +1,120 @@
+"""The configuration files that a bash script starts a program with, for targets whose plans are in files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from meshwright.errors import Problem
+from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.shell import Launch, Script, launches
+from meshwright.formats.shell.values import text_of, unknown_of
+from meshwright.targets import Target
+
+ARGUMENTS = "training_args.json"
+"""What trainers take as options: the same names as in this file."""
+_CONFIG = re.compile(r"[^=\s]+\.(?:json|ya?ml|toml)$")
+
+
+def read_through(script: Script, target: Target, devices: int | None, read: Callable[[str], str | None]) -> LaunchFile:
+    """What a script starts, as the target reads the files that it is started with.
+
+    Args:
+        script: as bash means it.
+        target: whose configuration it is.
+        devices: of the job.
+        read: the text of a file beside the script, None where there is none.
+    """
+    assert target.read is not None
+    found: list[tuple[Launch, dict[str, str]]] = []
+    questions: list[Problem] = []
+    for launch in launches(script.commands):
+        files, asked = _files(launch, script, target, read)
+        if files:
+            found.append((launch, files))
+            questions = asked
+    problems = [
+        Problem(what=f"{place} cannot be read", why=why, fix="correct the script there", field="source")
+        for why, place in script.broken[:4]
+    ]
+    if not found:
+        why = f"no program is started with a configuration of {target.title} that is here"
+        fix = "name the configuration file itself, or put it beside the script"
+        problem = Problem(what="there is no configuration", why=why, fix=fix, field="source")
+        return LaunchFile(row=None, layout=None, problems=(*problems, problem))
+    if len({json.dumps(files, sort_keys=True) for _, files in found}) > 1:
+        where = ", ".join(dict.fromkeys(str(launch.place) for launch, _ in found[:6]))
+        why = f"their configurations differ, at {where}"
+        fix = "say what selects one, with --env or --arg, or leave one in the script"
+        questions = [Problem(what="the script starts several different jobs", why=why, fix=fix, field="source")]
+    if questions:
+        return LaunchFile(row=None, layout=None, problems=tuple(problems), questions=tuple(questions))
+    launched = target.read(found[-1][1], devices)
+    return replace(launched, problems=(*problems, *launched.problems), notes=(*launched.notes, *_assumed(script)))
+
+
+def _assumed(script: Script) -> Iterator[str]:
+    names = [f"{name} ({place})" for name, place in script.assumed.items() if not name.isdigit() and name != "@"]
+    if names:
+        yield f"taken as not set in the environment: {', '.join(names[:12])}; --env NAME=VALUE sets one"
+
+
+def _files(
+    launch: Launch, script: Script, target: Target, read: Callable[[str], str | None]
+) -> tuple[dict[str, str], list[Problem]]:
+    """The target's configuration, and the trainer's options as the file they could stand in."""
+    files: dict[str, str] = {}
+    questions: list[Problem] = []
+    for word in (*launch.launcher, *launch.words):
+        path = word.text.rpartition("=")[2]
+        if not _CONFIG.fullmatch(path):
+            continue
+        name = path.rpartition("/")[2]
+        written = script.files.get(name)
+        text = read(path) if written is None else text_of(written)
+        if text is None or not target.recognised(name, text):
+            continue
+        unknown = None if written is None else unknown_of(written)
+        if unknown is not None:
+            names = [f"--env {one}=VALUE" for one in unknown.names] or ["the value in the script"]
+            why = f"{unknown.why} ({unknown.place})"
+            questions.append(
+                Problem(what=f"{name} is not known", why=why, fix=f"give {' or '.join(names)}", field=name)
+            )
+        files[name] = text
+    if files and ARGUMENTS in target.beside:
+        values, asked = _options(launch)
+        if values:
+            files[ARGUMENTS] = json.dumps(values)
+        questions += asked
+    return files, questions
+
+
+def _options(launch: Launch) -> tuple[Mapping[str, object], list[Problem]]:
+    """`--name value` of the program by name, as trainers read them."""
+    wanted = ("per_device_train_batch_size", "gradient_accumulation_steps", "gradient_checkpointing", "optim")
+    values: dict[str, object] = {}
+    questions: list[Problem] = []
+    words = list(launch.words)
+    for at, word in enumerate(words):
+        flag, equals, attached = word.text.partition("=")
+        name = flag.removeprefix("--").replace("-", "_")
+        if not flag.startswith("--") or name not in wanted:
+            continue
+        following = words[at + 1] if at + 1 < len(words) and not words[at + 1].text.startswith("--") else None
+        held = word if equals else following
+        if held is not None and held.unknown is not None:
+            names = [f"--env {one}=VALUE" for one in held.unknown.names] or ["the value in the script"]
+            why = f"{held.unknown.why} ({held.unknown.place})"
+            questions.append(
+                Problem(what=f"{flag} is not known", why=why, fix=f"give {' or '.join(names)}", field=flag)
+            )
+            continue
+        text = attached if equals else following.text if following is not None else "true"
+        values[name] = int(text) if text.isdigit() else text.lower() == "true" if text.lower() in _BOOLEAN else text
+    return values, questions
+
+
+_BOOLEAN = ("true", "false")
