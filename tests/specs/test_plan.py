@@ -144,7 +144,7 @@ def test_a_row_is_not_found_in_a_plan_that_needs_more(row: PlanRow, data: st.Dat
         st.sampled_from(
             [
                 {"tensor": TensorNamed(name="2d", degree=4), "data": DataParallel(replicate=1), "context": ()},
-                {"recompute": Recompute(kind="selective", modules=("core_attn", "mlp"))},
+                {"recompute": Recompute(kind="selective", group=2)},
                 {"offload": Offload(optimizer=0.5)},
                 {"expert": ExpertParallel(shadowed=1)},
                 {"context": (ContextParallel(kind="p2p", degree=row.cp_degree, layout="striped"),)},
