@@ -39,7 +39,7 @@ def row_from(found: Homogeneous, *, gbs: int) -> PlanRow | None:
     if found.pipeline.shapes or found.pipeline.schedule.orders:
         return None
     one = strategy.tensor if isinstance(strategy.tensor, Tensor1D) else Tensor1D()
-    if one.overlap == "none":
+    if one.overlap == "none" or (strategy.recompute.kind == "selective" and not strategy.recompute.modules):
         return None
     recompute, count = _recompute_fields(strategy.recompute)
     if found.block:
