@@ -22,6 +22,7 @@ from benchmarks.accuracy_reasons import FINE_EXPERT, number, why_off
 from benchmarks.accuracy_scale import Row, coverage_text, scale_text
 from benchmarks.accuracy_tuning import ADAPTERS, tuning_rows
 from benchmarks.kernels import kernels_section
+from benchmarks.peers import peers_text
 from benchmarks.scatter_svg import Dot, scatter_svg
 from meshwright.app.validate import Prediction, compare, predict
 from meshwright.formats.measured import REQUIRED, campaign, read_rows
@@ -123,7 +124,7 @@ def read_parts(folder: Path) -> list[Part]:
         records = tuning_rows(folder) if name == ADAPTERS else []
         if (folder / name).is_file():
             records = [{**record, "source": campaign(record)} for record in read_rows(folder / name)]
-        if records:
+        if any((record.get("usable") or "True").lower() == "true" for record in records):
             parts.append(Part(name, records, [predict(record) for record in records]))
     return parts
 
@@ -257,6 +258,11 @@ def _classes(parts: list[Part]) -> str:
     return classes_text(rows, read_left_out(ROOT / "benchmarks" / "left_out.csv")) if rows else ""
 
 
+def _peers(parts: list[Part]) -> str:
+    """The largest file, as far as other estimators go."""
+    return next((peers_text(part.rows("source")) for part in parts if part.name == "throughput.csv"), "")
+
+
 def _goals(parts: list[Part]) -> str:
     found = {part.name: part for part in parts}
     speed, single = found.get("throughput.csv"), found.get("throughput_single_node.csv")
@@ -309,6 +315,8 @@ What a source leaves open (micro-batch, recompute, format, overlap) is filled in
 the year, some of which were added after looking at outliers.
 
 {_classes(parts)}
+
+{_peers(parts)}
 
 {_goals(parts)}
 {coverage_text(calibration_data())}

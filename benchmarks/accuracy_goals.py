@@ -17,9 +17,21 @@ WORST_SOURCE = 0.15
 MISSES = """\
 What is known about what misses:
 
-* **Megatron-Bridge 25.09.** Equal configurations change their times by up to two between releases: Qwen3-30B on B200
-  takes 14.5 s in 25.09 and 27.1 s in 26.02, on H100 12.5 s in 25.09 and 24.8 s in 25.11. Numbers of their own for the
-  frameworks of 2025 and of 2026 were tried: left-out sources were predicted no better, so there is one set.
+* **Sources never seen.** Most of what they are off by is one number each that no other source tells: the unfused
+  elementwise kernels of Sailor's fork, FlashAttention-2 inside rings of torchtitan up to 262,144 tokens, the host of
+  vTrain's small models, matrix units of TPU v6e. Priors were made narrower and wider by factors of 0.5 to 2 and sources
+  weighted by n^0 to n^1: left-out errors stay within 0.3 points.
+* **Generations of software.** Dense runs of GB200 in May 2025 (NeMo 25.04, 25.05) are slower than those since November
+  by what `young_products` says. DeepSeek-V3 there took 34 s where later releases take a third: no bounded ratio of a
+  generation gives that, and it stays 70% too fast. Megatron-Bridge 25.09 and later contradict each other on equal
+  configurations: Qwen3-30B on B200 takes 14.5 s in 25.09 and 27.1 s in 26.02, on H100 12.5 s in 25.09 and 24.8 s in
+  25.11.
+* **Llama 3 paper, Table 4.** 38 to 50% too slow: its interleaved schedule is a variant without its number of chunks,
+  and whether anything was recomputed is not said there; read as plain 1F1B half of the step is bubble.
+* **nanotron.** The 80B model on 32 and 512 H100 (14.8% and 17% MFU) is not explained by its layout. Its memory comes
+  out 15 to 40% low: allocated, as is presumed of the source, with gathered inputs of products that are not modelled.
+* **torchtitan's selective recompute** keeps every second product; it is read as recomputing the MLP and the norms,
+  which keeps 15% less memory than was measured.
 * **GPT OSS** (four releases): predicted 24 to 39% too fast on Blackwell, 27% on H100 in the latest. Attention with
   sinks is priced as the best fused kernels, experts with biases as those without.
 * **Order.** Two thirds of all pairs are of one source, vTrain's runs on 256 and 512 A100. Layouts there whose tensor
@@ -68,15 +80,16 @@ def _goals(
 ) -> Iterator[tuple[str, str, str, str]]:
     overall = score("ALL", time)
     yield _line("runs predicted", "at least 95%", f"{overall.coverage:.0%}", overall.coverage >= 0.95)
-    yield _errors("median and p90 error, sources in the fit", overall, 0.06, 0.20)
+    yield _errors("median and p90 error, sources in the fit", overall, 0.04, 0.12)
     left_out = record.get("errors", {}).get("left_out")
     if left_out:
         named = "median and p90 error, sources left out of the fit"
-        yield _pair(named, left_out["median"], left_out["p90"], 0.10, 0.30)
+        yield _pair(named, left_out["median"], left_out["p90"], 0.06, 0.20)
+        yield _line("bias on those", "at most 2%", f"{left_out['bias']:+.1%}", abs(left_out["bias"]) <= 0.02)
     if single:
         yield _errors("median and p90 error, small models on one node", score("ALL", single), 0.10, 0.30)
     bias = overall.bias or 0.0
-    yield _line("bias", "at most 3%", f"{bias:+.1%}", abs(bias) <= 0.03)
+    yield _line("bias", "at most 2%", f"{bias:+.1%}", abs(bias) <= 0.02)
     groups = [found for found in score_by_group(time)[1:] if found.runs >= FEWEST_RUNS]
     bad = [found.group for found in groups if (found.median_error or 0.0) > WORST_SOURCE]
     said = ", ".join(bad) or "none"
@@ -89,8 +102,8 @@ def _goals(
     ranges = record.get("ranges", {}).get("left_out")
     if ranges:
         inside, ratio = ranges["inside"], ranges["median_high_over_low"]
-        yield _line("left-out runs inside their range", "87 to 93%", f"{inside:.0%}", 0.87 <= inside <= 0.93)
-        yield _line("median of high / low", "at most 1.5", f"{ratio:.2f}", ratio <= 1.5)
+        yield _line("left-out runs inside their range", "88 to 93%", f"{inside:.0%}", 0.88 <= inside <= 0.93)
+        yield _line("median of high / low", "at most 1.45", f"{ratio:.2f}", ratio <= 1.45)
 
 
 def _memory_goals(
@@ -98,7 +111,7 @@ def _memory_goals(
 ) -> Iterator[tuple[str, str, str, str]]:
     if not memory:
         return
-    yield _errors("median and p90 error of memory", score("ALL", memory), 0.05, 0.12)
+    yield _errors("median and p90 error of memory", score("ALL", memory), 0.025, 0.08)
     tight = ran["tight"] / max(1, ran.total())
     said = f"{ran['no']} and {tight:.0%}"
     yield _line("runs that ran called `no`, and `tight`", "none and 15%", said, not ran["no"] and tight <= 0.15)
@@ -124,7 +137,7 @@ def _errors(name: str, found: Score, median: float, p90: float) -> tuple[str, st
 
 def _pair(name: str, median: float, p90: float, most_median: float, most_p90: float) -> tuple[str, str, str, str]:
     holds = median <= most_median and p90 <= most_p90
-    return _line(name, f"{most_median:.0%} and {most_p90:.0%}", f"{median:.1%} and {p90:.1%}", holds)
+    return _line(name, f"{100 * most_median:g}% and {100 * most_p90:g}%", f"{median:.1%} and {p90:.1%}", holds)
 
 
 def _line(name: str, limit: str, found: str, holds: bool) -> tuple[str, str, str, str]:

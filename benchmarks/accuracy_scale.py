@@ -85,13 +85,17 @@ def coverage_text(record: dict[str, Any]) -> str:
     if not ranges:
         return ""
     found = ranges["left_out"]
+    few = "/ (1 + sources in the fit with runs"
     widths = ", ".join(
-        f"{ranges[name]:+.2f} {what}"
+        f"{ranges['weights'][name]:+.2f} {what}"
         for name, what in (
             ("host", "x the share of the step that waits for the host"),
             ("experts", "with experts"),
-            ("new_framework", "under a framework without runs in the fit"),
-            ("new_device", "on a device generation without runs in the fit"),
+            ("long", "for each doubling of the sequence above 8,192"),
+            ("device", f"{few} on the device's generation)"),
+            ("format", f"{few} in the format there)"),
+            ("framework", f"{few} under the framework)"),
+            ("software", f"{few} under its generation)"),
         )
     )
     table = markdown_table(
@@ -99,7 +103,8 @@ def coverage_text(record: dict[str, Any]) -> str:
     )
     width = (
         "The range of a step is predicted x exp(+-q). q was fitted to errors of runs whose source had been left out: "
-        f"ln q = {ranges['base']:.2f}, {widths}. Counted on the fit's {record['runs']} runs, each with its source left "
+        f"ln q = {ranges['weights']['base']:.2f}, {widths}. All widths are those of the other sources times the "
+        f"factor that left-out runs need. Counted on the fit's {record['runs']} runs, each with its source left "
         f"out of the numbers and of the widths, {found['inside']:.0%} lie inside ({found['inside_by_source']:.0%} as "
         f"the mean of the sources); the median of high / low is {found['median_high_over_low']:.2f}. What misses is "
         "whole sources: a machine or a code base unlike the others."

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as speed
-from benchmarks import accuracy, calculon, machine, version
+from benchmarks import accuracy, accuracy_classes, calculon, machine, peers, version
 from benchmarks.headlines import HEADLINES, Headline
 from meshwright.library.calibration import calibration
 
@@ -51,6 +51,25 @@ def test_runs_of_adapters_are_a_part_of_their_own(tmp_path: Path) -> None:
     assert len(part.records) == len(rows)
     assert {run.group for run in part.compared("source")} == {"MLPerf Training v5.0"}
     assert "## Adapters" in accuracy.part_text(part)
+
+
+def test_classes_of_runs_stand_beside_each_other_seen_and_unseen(tmp_path: Path) -> None:
+    shutil.copy(SAMPLE, tmp_path / "throughput.csv")
+    (part,) = accuracy.read_parts(tmp_path)
+    rows = [(row, True) for row in part.rows("source")]
+    known = {run.id: (0.10, 0.20) for _, _, run in part.rows("source")}
+    text = accuracy_classes.classes_text(rows, known)
+    assert "| dense | " in text
+    assert "10.5% and 10.5%" in text
+    assert "100%" in text
+    unseen = accuracy_classes.never_seen(rows[0][0][2], {}, fitted=True)
+    assert unseen is None
+
+
+def test_other_estimators_price_the_runs_they_can(tmp_path: Path) -> None:
+    shutil.copy(SAMPLE, tmp_path / "throughput.csv")
+    (part,) = accuracy.read_parts(tmp_path)
+    assert "| Calculon | " in peers.peers_text(part.rows("source"))
 
 
 def test_the_measured_folder_is_the_one_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.estimate.ranges import log_half_width, step_range
+from meshwright.estimate.ranges import log_half_width, outside_experience, step_range
 from meshwright.estimate.result import RANGE_BY_BASIS
 from meshwright.library.calibration import calibration
-from meshwright.library.devices import kernel_efficiency
+from meshwright.library.devices import device, kernel_efficiency
 from meshwright.specs.calibration import NOTHING, Z90, Calibration, Fitted, KindOfRun, pace_name
 from meshwright.specs.device import Basis
+from meshwright.specs.workload import Workload
 
 
 def kind(
@@ -93,3 +94,13 @@ def test_without_runs_the_range_is_that_of_the_basis() -> None:
     assert range_of(basis="datasheet", known=NOTHING) == RANGE_BY_BASIS["datasheet"]
     assert NOTHING.ranges is None
     assert NOTHING.tie == 0.02
+
+
+def test_a_job_unlike_every_measured_run_is_told_so() -> None:
+    known = calibration()
+    job = Workload(seq_len=4096, global_batch=64)
+
+    assert outside_experience(known, job, [(device("H100"), 64)]) == ""
+    assert "no measured run on Gaudi3" in outside_experience(known, job, [(device("Gaudi3"), 8)])
+    assert "on more than" in outside_experience(known, job, [(device("H100"), 10**6)])
+    assert outside_experience(NOTHING, job, [(device("Gaudi3"), 8)]) == ""

@@ -38,6 +38,8 @@ STEP = 0.03
 """Of the finite differences, of a logarithm."""
 TRUST = 0.6
 """Most a number's logarithm moves in one round."""
+TOLERANCE = 1e-6
+"""Of a solution: far less than a number's standard deviation."""
 ROUNDS = 2
 """Of linearisation."""
 FEWEST_RUNS = 20
@@ -72,7 +74,7 @@ class MeasuredStep:
         """What was known of it before it ran."""
         run, estimate = self.chosen.run, self.chosen.estimate
         step = dict(estimate.breakdown_s)["host"], estimate.step_time_s
-        return kind_of_run(step, run.model, run.workload, run.cluster.groups[0].device)
+        return kind_of_run(step, run.model.is_moe, run.workload, run.cluster.groups[0].device)
 
     def residual(self, values: dict[Parameter, float]) -> float:
         """ln(predicted / measured)."""
@@ -94,6 +96,8 @@ class Fit:
     after: Runs
     left_out: Runs
     """The same for each run with its source left out of the fit (on the last linearisation)."""
+    slopes: Float[np.ndarray, "runs numbers"]
+    """Of the last linearisation: what a logarithm of a number changes that of a step by."""
 
     @property
     def improves(self) -> bool:
@@ -155,6 +159,7 @@ def fit(
         before=before,
         after=after,
         left_out=_left_out(steps, after, slopes, x, parameters, weights),
+        slopes=slopes,
     )
 
 
@@ -214,7 +219,8 @@ def solve(
         return np.vstack([slopes * (falling * weights / NOISE)[:, None], np.diag(1 / spread)])
 
     start = np.clip(x, low + 1e-9, high - 1e-9)
-    return np.asarray(least_squares(objective, start, jac=slope, bounds=(low, high)).x)
+    near = dict.fromkeys(("ftol", "xtol", "gtol"), TOLERANCE)
+    return np.asarray(least_squares(objective, start, jac=slope, bounds=(low, high), **near).x)
 
 
 def deviations(

@@ -7,7 +7,7 @@ No number belongs to a run, a model or a source.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -71,7 +71,7 @@ QUANTITIES = (
     Quantity("software", "cast_passes", 0.50, 1.0, 20.0),
     Quantity("software", "link_share", 0.20, 0.30, 1.0),
     Quantity("software", "overlap", 0.30, 0.10, 1.0),
-    Quantity("software", "step_s", 0.80, 1e-3, 0.3),
+    Quantity("software", "step_s", 0.50, 1e-3, 0.1),
     Quantity("generation", "host", 0.25, 0.4, 3.0),
     Quantity("generation", "passes", 0.10, 0.7, 1.5),
     Quantity("generation", "hidden", 0.10, 0.5, 1.2),
@@ -79,7 +79,11 @@ QUANTITIES = (
 )
 """Spreads say how far a number of the literature may be off: little for what is measured on the device, more for what
 frameworks do, and little again for what one generation of a framework differs by from the next."""
-_RECORDS = {"device": published_efficiency, "software": published_software, "generation": generation_of}
+_RECORDS: dict[Scope, Callable[[str], object]] = {
+    "device": published_efficiency,
+    "software": published_software,
+    "generation": generation_of,
+}
 
 
 def parameters_of(generations: Iterable[str], frameworks: Iterable[str]) -> tuple[Parameter, ...]:

@@ -13,7 +13,6 @@ from meshwright.estimate.result import RANGE_BY_BASIS
 from meshwright.library.software import canonical
 from meshwright.specs.calibration import Z90, Calibration, KindOfRun
 from meshwright.specs.device import Basis, DeviceSpec, KernelEfficiency
-from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
 
 PricedStep = tuple[float, float]
@@ -64,22 +63,51 @@ def log_half_width(known: Calibration, kind: KindOfRun) -> float | None:
     return known.ranges.half_width(kind)
 
 
-def kind_of_run(estimate: PricedStep, model: ModelSpec, workload: Workload, device: DeviceSpec) -> KindOfRun:
+def kind_of_run(estimate: PricedStep, experts: bool, workload: Workload, device: DeviceSpec) -> KindOfRun:
     """What is known of a step on one of its devices.
 
     Args:
         estimate: its time and what of it waits for the host.
-        model: with or without experts.
+        experts: whether the model has them.
         workload: its format, length and framework.
         device: that it runs on.
     """
     host_s, step_time_s = estimate
     return KindOfRun(
         host_share=host_s / step_time_s,
-        experts=model.is_moe,
+        experts=experts,
         seq_len=workload.seq_len,
         generation=device.efficiency.generation,
         bits=8 * workload.precision.bytes_of("compute"),
         software=canonical(workload.software),
         device=device.name,
     )
+
+
+def outside_experience(known: Calibration, workload: Workload, devices: Iterable[tuple[DeviceSpec, int]]) -> str:
+    """In what a job is unlike every run that the numbers were fitted to, in a sentence; empty where it is not.
+
+    Args:
+        known: what the numbers were fitted to.
+        workload: its format and framework.
+        devices: that it may use, each with its number.
+    """
+    if known.ranges is None:
+        return ""
+    unlike, total = [], 0
+    for device, count in devices:
+        total += count
+        kind = kind_of_run((0.0, 1.0), False, workload, device)
+        architecture, width, *_ = kind.experience
+        if not known.ranges.sources(architecture):
+            unlike.append(f"no measured run on {device.name} or any device of its generation")
+        elif not known.ranges.sources(width):
+            unlike.append(f"no measured run in {workload.precision.compute} on the generation of {device.name}")
+        elif not known.ranges.sources(f"device {device.name}"):
+            unlike.append(f"no measured run on {device.name}, some on others of its generation")
+    line = canonical(workload.software).partition("@")[0]
+    if not known.ranges.sources(line):
+        unlike.append(f"no measured run under {line}")
+    if known.ranges.most_devices and total > known.ranges.most_devices:
+        unlike.append(f"no measured run on more than {known.ranges.most_devices:,} devices")
+    return "; ".join(dict.fromkeys(unlike))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.memory import TIGHT_SHARE
+from meshwright.estimate.ranges import outside_experience
 from meshwright.estimate.sequences import tokens_of_step
 from meshwright.fields.gather import Gather
 from meshwright.fields.job import DEFAULT_SEQ_LEN, DEFAULT_TOKENS_PER_STEP, TOKENS_PER_DEVICE, JobFields
@@ -464,6 +465,9 @@ def _defaults(workload: Workload, model: ModelSpec, cluster: ClusterSpec, price:
         value += f"; rates of smaller ones follow a roofline, none was timed in {compute}"
     found.append(Assumption(name=f"{group.device.name} kernels", value=value, basis=efficiency.basis))
     found += cluster_assumptions(cluster)
+    used = [(one.device, one.devices) for one in cluster.groups]
+    if unlike := outside_experience(calibration_of(workload.calibration), workload, used):
+        found.append(Assumption(name="outside all experience", value=unlike, basis="extrapolated"))
     share = f"{100 * TIGHT_SHARE:.0f}%"
     reserve = f"{share} of the memory stays free where any plan allows it, and nothing is offloaded unless asked for"
     found.append(Assumption(name="memory reserve", value=reserve, basis="assumed"))
