@@ -14,6 +14,7 @@ from meshwright.compiler.verify import verify_lists
 from meshwright.errors import InputError
 from tests.runtime.small import WIDTH, batch, initial, step
 
+pytestmark = pytest.mark.filterwarnings("ignore:micro-batches of 2 samples")
 METHOD = mw.PipeshardParallel(num_stages=2, num_micro_batches=4, zero=1)
 
 

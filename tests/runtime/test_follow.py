@@ -17,8 +17,8 @@ from tests.runtime.small import WIDTH, batch, initial, loss, step
 
 METHODS = [
     mw.PipeshardParallel(num_stages=2, num_micro_batches=2, zero=3),
-    mw.PipeshardParallel(num_stages=2, num_micro_batches=4, schedule="interleaved", zero=1),
-    mw.PipeshardParallel(num_stages=2, num_micro_batches=4, schedule="chimera"),
+    mw.PipeshardParallel(num_stages=2, num_micro_batches=4, schedule="interleaved", zero=1, devices=jax.devices()[:4]),
+    mw.PipeshardParallel(num_stages=2, num_micro_batches=4, schedule="chimera", devices=jax.devices()[:4]),
     mw.Zero3Parallel(),
     mw.ShardParallel(),
 ]

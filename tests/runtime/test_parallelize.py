@@ -135,7 +135,8 @@ def test_random_keys_sums_and_derived_weights() -> None:
     layers = [{"w": jnp.asarray(drawn.randn(8, 8) * 0.3, jnp.float32), "b": jnp.zeros(8)} for _ in range(4)]
     state = (layers, MOMENTUM.init(layers), jax.random.key(3), jnp.zeros((), jnp.int32))
     batch = tuple(jnp.asarray(drawn.randn(8, 8), jnp.float32) for _ in range(2))
-    run = parallelize(noisy_step, method=PipeshardParallel(num_stages=2, num_micro_batches=4))
+    method = PipeshardParallel(num_stages=2, num_micro_batches=4, devices=jax.devices()[:4])
+    run = parallelize(noisy_step, method=method)
     alone = jax.jit(partial(noisy_step, gradients_of=jax.value_and_grad(dropout_loss)))
     there = here = state
     for _ in range(2):

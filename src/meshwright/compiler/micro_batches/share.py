@@ -21,7 +21,7 @@ from meshwright.compiler.inline import flat_jaxpr, is_dropped, piece, programs_o
 from meshwright.compiler.joins import How, Join, total_p
 from meshwright.compiler.micro_batches.walk import MicroBatchWalk, NotSharedAtError
 from meshwright.compiler.samples.placements import WHOLE, NotShared, Placement
-from meshwright.compiler.samples.walk import RankValue, part_shape
+from meshwright.compiler.samples.values import RankValue, part_shape
 from meshwright.compiler.source_line import line_of
 from meshwright.compiler.traced_step import TracedStep
 

@@ -17,7 +17,8 @@ from jax.extend import core
 
 from meshwright.compiler.joins import COMBINES, How, total_p
 from meshwright.compiler.samples.placements import SUM, WHOLE, NotShared
-from meshwright.compiler.samples.walk import RankValue, Walk
+from meshwright.compiler.samples.values import RankValue
+from meshwright.compiler.samples.walk import Walk
 from meshwright.compiler.source_line import line_of
 
 
@@ -104,8 +105,8 @@ class MicroBatchWalk(Walk):
         finally:
             self._depth -= 1
 
-    def without_number(self) -> MicroBatchWalk:
-        """The same where the number of the micro-batch is not at hand."""
-        walk = MicroBatchWalk(self.ranks, None)
+    def elsewhere(self, number: Any = None) -> MicroBatchWalk:
+        """The same inside of a function that is read later."""
+        walk = MicroBatchWalk(self.ranks, number)
         walk._depth = 1
         return walk

@@ -15,7 +15,8 @@ from jax.extend import core
 from meshwright.compiler.cut import CutStage
 from meshwright.compiler.inline import free_variables
 from meshwright.compiler.samples.placements import WHOLE, NotShared, Placement, sample_placements
-from meshwright.compiler.samples.walk import RankValue, Walk, part_shape
+from meshwright.compiler.samples.values import RankValue, part_shape
+from meshwright.compiler.samples.walk import Walk
 from meshwright.compiler.traced_step import TracedStep
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 from jax.extend import core
 
-from meshwright.compiler.sharding.rules import NO_FACTOR, rule_of
+from meshwright.compiler.sharding.rules import NO_FACTOR, SplitRule, rule_of
 
 Placement = int
 """The dimension that counts samples, of which each rank holds its own; or one of the following."""
@@ -18,7 +18,11 @@ SUM = -2
 OWN = -3
 """Every rank holds something of its own: what it saves for its backward, its number."""
 
-SUMMING = ("reduce_sum", "dot_general", "conv_general_dilated")
+SCATTERS = ("scatter", "scatter-add", "scatter_add", "scatter-mul", "scatter_mul", "scatter-min", "scatter_min",
+            "scatter-max", "scatter_max")  # fmt: skip
+ADDING = ("scatter-add", "scatter_add")
+"""Equations that add to their first operand, which is a sum where what they add is."""
+SUMMING = ("reduce_sum", "dot_general", "conv_general_dilated", *ADDING)
 """Equations that add up what they have no dimension for in their result."""
 LINEAR = (
     "neg", "reshape", "squeeze", "expand_dims", "transpose", "broadcast_in_dim", "slice", "reduce_sum", "copy",
@@ -51,7 +55,7 @@ def sample_placements(
     Raises:
         NotShared: it mixes samples other than by adding them up.
     """
-    rule = rule_of(eqn)
+    rule = _scattered(eqn) if eqn.primitive.name in SCATTERS else rule_of(eqn)
     factors = {dims[placement] for dims, placement in zip(rule.operands, placements, strict=True) if placement >= 0}
     factor = factors.pop()
     if factors or factor == NO_FACTOR or rule.sizes[factor] % ranks:
@@ -63,6 +67,34 @@ def sample_placements(
     if SUM in made and eqn.primitive.name not in SUMMING:
         raise NotShared(f"{eqn.primitive.name} over samples is no sum")
     return wanted, made
+
+
+def _scattered(eqn: core.JaxprEqn) -> SplitRule:
+    """Places side by side, windows that are as wide as what they are put into, and updates that are added up."""
+    numbers = eqn.params["dimension_numbers"]
+    table, indices, updates = (atom.aval.shape for atom in eqn.invars)
+    sizes: list[int] = []
+
+    def new(size: int) -> int:
+        sizes.append(size)
+        return len(sizes) - 1 if size > 1 else NO_FACTOR
+
+    table_dims, index_dims, update_dims = ([NO_FACTOR] * len(shape) for shape in (table, indices, updates))
+    inserted = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+    windows = [place for place in range(len(table)) if place not in inserted]
+    for place, own in zip(windows, numbers.update_window_dims, strict=True):
+        if table[place] == updates[own] and place not in numbers.scatter_dims_to_operand_dims:
+            table_dims[place] = update_dims[own] = new(table[place])
+    walked = [place for place in range(len(updates)) if place not in numbers.update_window_dims]
+    batching = dict(zip(numbers.scatter_indices_batching_dims, numbers.operand_batching_dims, strict=True))
+    for place, own in enumerate(walked):
+        index_dims[place] = update_dims[own] = new(indices[place])
+        if place in batching:
+            table_dims[batching[place]] = index_dims[place]
+    return SplitRule(
+        sizes=tuple(sizes), operands=(tuple(table_dims), tuple(index_dims), tuple(update_dims)),
+        results=(tuple(table_dims),),
+    )  # fmt: skip
 
 
 def keeps_sums(eqn: core.JaxprEqn, placements: Sequence[Placement]) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -20,8 +20,11 @@ import numpy as np
 from jax._src.source_info_util import user_context
 from jax.extend import core
 
-from meshwright.compiler.inline import CALLS, flat_jaxpr, is_dropped, opened, piece
+from meshwright.compiler.inline import CALLS, is_dropped, opened, piece
+from meshwright.compiler.pointwise import POINTWISE
+from meshwright.compiler.samples.derivatives import with_own_backward, with_own_derivative
 from meshwright.compiler.samples.placements import (
+    ADDING,
     SUM,
     WHOLE,
     NotShared,
@@ -32,23 +35,11 @@ from meshwright.compiler.samples.placements import (
     sample_placements,
 )
 from meshwright.compiler.samples.positions import own_rows
-from meshwright.compiler.samples.pullback import with_own_pullback
+from meshwright.compiler.samples.values import RankValue, part_shape
 
 CHECKPOINTS = ("checkpoint", "remat2")
-
-
-@dataclass(frozen=True, slots=True)
-class RankValue:
-    """A value of the walk, as one rank holds it."""
-
-    value: Any
-    placement: Placement
-    uniform: bool = False
-    """Whether all of its entries are the same number."""
-    moves: bool = False
-    """Whether it depends on what is differentiated."""
-    late: bool = False
-    """Whether it depends on a sum of such values over all samples."""
+RULED = ("custom_jvp_call", "custom_vjp_call")
+"""Functions with a rule for their derivative."""
 
 
 class _Again(Exception):
@@ -56,22 +47,13 @@ class _Again(Exception):
         self.placements = tuple(placements)
 
 
-def part_shape(shape: Sequence[int], placement: Placement, ranks: int) -> tuple[int, ...]:
-    """Shape of what one rank holds of a value.
-
-    Args:
-        shape: of the value.
-        placement: its placement.
-        ranks: that share the samples.
-    """
-    return tuple(size // ranks if at == placement else size for at, size in enumerate(shape))
-
-
 class Walk:
     """Equations of a loss, evaluated with what one rank holds."""
 
     def __init__(self, axes: tuple[str, ...], ranks: int, rank: Any = None) -> None:
         self.axes, self.ranks, self.rank = axes, ranks, rank
+        self.plain = False
+        """Whether nothing that is read is differentiated."""
         self._made_by: tuple[core.Jaxpr | None, dict[Any, core.JaxprEqn]] = (None, {})
 
     def read(self, program: core.Jaxpr, operands: Sequence[RankValue], consts: Sequence[Any] = ()) -> list[RankValue]:
@@ -99,20 +81,26 @@ class Walk:
         placements = [value.placement for value in given]
         name = eqn.primitive.name
         if all(placement == WHOLE for placement in placements):
-            uniform = name == "broadcast_in_dim" and (given[0].uniform or not eqn.invars[0].aval.shape)
+            uniform = (name == "broadcast_in_dim" and (given[0].uniform or not eqn.invars[0].aval.shape)) or (
+                name in POINTWISE and all(value.uniform or not np.shape(value.value) for value in given)
+            )
             return [RankValue(value, WHOLE, uniform=uniform) for value in _evaluated(program, eqn, given)]
         if name in CALLS:
-            return self._inside(eqn, given)
+            return self.inside(eqn, given)
         if name in CHECKPOINTS:
             return self._checkpoint(eqn, given)
         if name == "scan":
             return self._scan(eqn, given)
+        if name in RULED and self.plain:
+            return self.inside(eqn, [self.total(value) for value in given])
         if name == "custom_jvp_call":
-            return self._with_own_derivative(program, eqn, given)
+            return with_own_derivative(self, program, eqn, [self.total(value) for value in given])
         if name == "custom_vjp_call":
-            return with_own_pullback(self, program, eqn, [self.total(value) for value in given])
+            return with_own_backward(self, program, eqn, [self.total(value) for value in given])
         if name == "cond":
             return self._branches(eqn, given)
+        if name == "while":
+            return self._while(eqn, given)
         if all(placement < 0 for placement in placements):
             if keeps_sums(eqn, placements):
                 joined = joins_sums(eqn)
@@ -124,6 +112,8 @@ class Walk:
             return [found]
         wanted, made = sample_placements(eqn, [value.placement for value in given], self.ranks)
         given = [self.own(value, want) for value, want in zip(given, wanted, strict=True)]
+        if name in ADDING and made == [SUM]:
+            given[0] = self.summand(given[0])
         results = self.evaluated(program, for_rank(eqn, wanted, made, self.ranks), given)
         for var, value, placement in zip(eqn.outvars, results, made, strict=True):
             if value is not None and part_shape(var.aval.shape, placement, self.ranks) != np.shape(value):
@@ -164,9 +154,13 @@ class Walk:
         """While equations inside of an equation are read."""
         return nullcontext()
 
-    def without_number(self) -> Walk:
-        """The same where the number of the rank is not at hand."""
-        return Walk(self.axes, self.ranks)
+    def elsewhere(self, number: Any = None) -> Walk:
+        """The same inside of a function that is read later, where the number of the rank is another variable.
+
+        Args:
+            number: of the rank; None where it is not at hand.
+        """
+        return Walk(self.axes, self.ranks, number)
 
     # ---- from one placement to another
 
@@ -205,9 +199,27 @@ class Walk:
     def _as(self, value: RankValue, placement: Placement) -> RankValue:
         return self.summand(value) if placement == SUM else self.own(value, placement)
 
+    def placed(self, value: RankValue, placement: Placement) -> Any:
+        """A value as it is wanted.
+
+        Args:
+            value: any.
+            placement: that is wanted.
+        """
+        made = self._as(value, placement)
+        if made.placement != placement:
+            raise NotShared("a derivative has a part for the samples where a whole is wanted")
+        return made.value
+
     # ---- equations inside equations
 
-    def _inside(self, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue]:
+    def inside(self, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue]:
+        """Results of the program that an equation holds.
+
+        Args:
+            eqn: a call.
+            given: its operands.
+        """
         held = eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
         closed = opened(held if isinstance(held, core.ClosedJaxpr) else core.ClosedJaxpr(held, ()))
         return self.read(closed.jaxpr, given, closed.consts)
@@ -243,12 +255,53 @@ class Walk:
         results = jax.lax.switch(which.value, [branch(program, wanted) for program in programs], *values)
         return [RankValue(value, placement) for value, placement in zip(results, wanted, strict=True)]
 
+    def _while(self, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue]:
+        """A loop whose end all ranks see; what it carries counts samples as soon as one of its rounds makes it so."""
+        asks, held = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+        given = [self.total(value) for value in given]
+        ask, body = opened(eqn.params["cond_jaxpr"]), opened(eqn.params["body_jaxpr"])
+        start = given[asks + held :]
+        placements = [value.placement for value in start]
+
+        def carried(values: Sequence[Any]) -> list[RankValue]:
+            return [RankValue(value, placement) for value, placement in zip(values, placements, strict=True)]
+
+        def goes_on(values: Sequence[Any]) -> Any:
+            with self.nested():
+                (found,) = self.read(ask.jaxpr, [*given[:asks], *carried(values)], ask.consts)
+            if self.total(found).placement != WHOLE:
+                raise NotShared("a loop ends for each sample by itself")
+            return self.total(found).value
+
+        def round_(values: Sequence[Any]) -> list[RankValue]:
+            with self.nested():
+                return self.read(body.jaxpr, [*given[asks : asks + held], *carried(values)], body.consts)
+
+        def begun() -> list[Any]:
+            return [self._as(value, placement).value for value, placement in zip(start, placements, strict=True)]
+
+        while True:
+            ends: list[Placement] = []
+            jax.eval_shape(lambda *values: ends.extend(one.placement for one in round_(values)), *begun())  # noqa: B023
+            after = [end if one == WHOLE else one for one, end in zip(placements, ends, strict=True)]
+            if any(end not in (WHOLE, one) for one, end in zip(after, ends, strict=True)):
+                raise NotShared("a loop carries samples along several dimensions")
+            if after == placements:
+                break
+            placements[:] = after
+        made = jax.lax.while_loop(
+            goes_on,
+            lambda values: [self.placed(one, want) for one, want in zip(round_(values), placements, strict=True)],
+            begun(),
+        )
+        return carried(made)
+
     def _checkpoint(self, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue]:
         placements: list[Placement] = []
 
         def run(*values: Any) -> list[Any]:
             with self.nested():
-                made = self._inside(
+                made = self.inside(
                     eqn, [RankValue(value, one.placement) for one, value in zip(given, values, strict=True)]
                 )
             placements[:] = [value.placement for value in made]
@@ -291,7 +344,7 @@ class Walk:
                 ),
             ]
             with self.nested():
-                made = self._inside(eqn, operands)
+                made = self.inside(eqn, operands)
             ends, stacked = made[: len(placements)], made[len(placements) :]
             other = [
                 end.placement if end.placement != WHOLE else placement
@@ -315,74 +368,6 @@ class Walk:
                 for value, placement in zip(stacked, stacked_placements, strict=True)
             ),
         ]
-
-    def _with_own_derivative(
-        self, program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequence[RankValue]
-    ) -> list[RankValue]:
-        """A function with a rule for its derivative: both are read for one rank."""
-        given = [self.total(value) for value in given]
-        placements = [value.placement for value in given]
-        moving = [place for place, atom in enumerate(eqn.invars) if jnp.issubdtype(atom.aval.dtype, jnp.inexact)]
-        derived = _derived(program, eqn, moving)
-        # The rule is read again whenever it is asked for, when the number of the rank is no longer at hand.
-        walk = self.without_number()
-        found: list[Placement] = []
-
-        @jax.custom_jvp  # type: ignore[untyped-decorator]
-        def function(*values: Any) -> list[Any]:
-            made = walk._inside(
-                eqn, [RankValue(value, placement) for value, placement in zip(values, placements, strict=True)]
-            )
-            found[:] = [value.placement for value in made]
-            return [value.value for value in made]
-
-        @function.defjvp  # type: ignore[untyped-decorator]
-        def _(values: Any, changes: Any) -> tuple[list[Any], list[Any]]:
-            given = zip(
-                [*values, *(changes[at] for at in moving)],
-                [*placements, *(placements[at] for at in moving)],
-                strict=True,
-            )
-            read = walk.read(derived.jaxpr, [RankValue(value, placement) for value, placement in given], derived.consts)
-            own, rest = read[: len(eqn.outvars)], iter(read[len(eqn.outvars) :])
-            made = [value.value for value in own]
-            return made, [next(rest).value if jnp.issubdtype(value.dtype, jnp.inexact)
-                          else np.zeros(value.shape, jax.dtypes.float0) for value in made]  # fmt: skip
-
-        made = function(*(value.value for value in given))
-        values = [value.value for value in given]
-        if self.rank is not None:
-            # Whether the rule keeps samples apart has to be known at once; rules of what a rule calls are not asked.
-            jax.eval_shape(
-                lambda *own: jax.jvp(lambda *moved: function(*_placed(values, moving, moved)), own, own),
-                *(values[at] for at in moving),
-            )
-        return [RankValue(value, placement) for value, placement in zip(made, found, strict=True)]
-
-
-def _placed(values: Sequence[Any], places: Sequence[int], others: Sequence[Any]) -> list[Any]:
-    """Values, some of them replaced."""
-    found = list(values)
-    for place, value in zip(places, others, strict=True):
-        found[place] = value
-    return found
-
-
-def _derived(program: core.Jaxpr, eqn: core.JaxprEqn, moving: Sequence[int]) -> core.ClosedJaxpr:
-    """Results and derivatives of an equation, its rule opened, as a function of its operands and their changes."""
-    fresh = [core.Var(atom.aval) for atom in eqn.invars]
-    alone = core.jaxpr_as_fun(piece(program, [eqn.replace(invars=fresh)], fresh))
-    count = len(fresh)
-
-    def run(*given: Any) -> list[Any]:
-        def differentiated(*values: Any) -> list[Any]:
-            return list(alone(*_placed(given[:count], moving, values)))
-
-        values, changes = jax.jvp(differentiated, [given[at] for at in moving], list(given[count:]))
-        return [*values, *(change for change in changes if change.dtype != jax.dtypes.float0)]
-
-    avals = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in fresh]
-    return flat_jaxpr(run, [*avals, *(avals[at] for at in moving)])
 
 
 def _evaluated(program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[Any]:

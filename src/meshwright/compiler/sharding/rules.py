@@ -277,17 +277,34 @@ def _stack(eqn: core.JaxprEqn) -> SplitRule:
 
 
 def _windows(eqn: core.JaxprEqn) -> SplitRule:
-    """Pooling: dimensions whose windows are one entry, side by side, are split; those that windows slide along are
-    whole."""
+    """Pooling: dimensions that no window reaches along; neighbours of the others would have to travel."""
     params, factors = eqn.params, _Factors()
-    shape = eqn.outvars[0].aval.shape
-    ones = (1,) * len(shape)
-    windows = zip(params["window_dimensions"], params["window_strides"], params.get("base_dilation", ones), strict=True)
-    dims = [
-        factors.new(size) if window == (1, 1, 1) and tuple(padding) == (0, 0) else NO_FACTOR
-        for size, window, padding in zip(shape, windows, params["padding"], strict=True)
-    ]
-    return factors.rule([dims if atom.aval.shape else () for atom in eqn.invars], [dims] * len(eqn.outvars))
+    rank = eqn.outvars[0].aval.ndim
+    dims = []
+    for place in range(rank):
+        one = (params["window_dimensions"][place], params["window_strides"][place], *params["padding"][place])
+        dilated = [params[name][place] for name in ("base_dilation", "window_dilation") if params.get(name)]
+        alone = one == (1, 1, 0, 0) and set(dilated) <= {1}
+        dims.append(factors.new(eqn.outvars[0].aval.shape[place]) if alone else NO_FACTOR)
+    return factors.rule(
+        [dims if atom.aval.shape else () for atom in eqn.invars],
+        [dims if var.aval.shape else () for var in eqn.outvars],
+    )
+
+
+def _of_matrices(eqn: core.JaxprEqn) -> SplitRule:
+    """Matrices or rows side by side: each is computed by itself."""
+    inner = len(eqn.params["fft_lengths"]) if eqn.primitive.name == "fft" else 2
+    factors = _Factors()
+    side = [factors.new(size) for size in eqn.invars[0].aval.shape[:-inner]]
+    arrays = [*eqn.invars, *eqn.outvars]
+    if any(atom.aval.shape[: len(side)] != eqn.invars[0].aval.shape[: len(side)] for atom in arrays):
+        return _whole(eqn)
+
+    def own(atom: Any) -> list[int]:
+        return [*side, *[NO_FACTOR] * (atom.aval.ndim - len(side))]
+
+    return factors.rule([own(atom) for atom in eqn.invars], [own(var) for var in eqn.outvars])
 
 
 _RULES: dict[str, Callable[[Any], SplitRule]] = {
@@ -306,8 +323,16 @@ _RULES: dict[str, Callable[[Any], SplitRule]] = {
     "split": _partly,
     "stack": _stack,
     "broadcast_in_dim": _broadcast,
+    "random_bits": _keyed,
+    "random_fold_in": _elementwise,
+    "random_wrap": _keyed,
+    "random_unwrap": _keyed,
+    "random_split": _keyed,
+    "random_seed": _keyed,
+    "top_k": _largest,
     **dict.fromkeys(
         (
+            "reduce_window",
             "reduce_window_sum",
             "reduce_window_max",
             "reduce_window_min",
@@ -316,11 +341,8 @@ _RULES: dict[str, Callable[[Any], SplitRule]] = {
         ),
         _windows,
     ),
-    "random_bits": _keyed,
-    "random_fold_in": _elementwise,
-    "random_wrap": _keyed,
-    "random_unwrap": _keyed,
-    "random_split": _keyed,
-    "random_seed": _keyed,
-    "top_k": _largest,
+    **dict.fromkeys(
+        ("cholesky", "eigh", "lu", "qr", "geqrf", "householder_product", "svd", "triangular_solve", "fft"),
+        _of_matrices,
+    ),
 }

@@ -1,0 +1,63 @@
+"""What a walk over the equations of a program holds of each value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from jax.extend import core
+
+from meshwright.compiler.samples.placements import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class RankValue:
+    """A value of the walk, as one rank holds it."""
+
+    value: Any
+    placement: Placement
+    uniform: bool = False
+    """Whether all of its entries are the same number."""
+    moves: bool = False
+    """Whether it depends on what is differentiated."""
+    late: bool = False
+    """Whether it depends on a sum of such values over all samples."""
+
+
+class Reader(Protocol):
+    """Evaluates equations with what one part of the samples holds."""
+
+    rank: Any
+    plain: bool
+
+    def read(self, program: core.Jaxpr, operands: Sequence[RankValue], consts: Sequence[Any] = ()) -> list[RankValue]:
+        """Results of a program."""
+        ...
+
+    def inside(self, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue]:
+        """Results of the program that an equation holds."""
+        ...
+
+    def elsewhere(self, number: Any = None) -> Reader:
+        """The same inside of a function that is read later."""
+        ...
+
+    def total(self, value: RankValue) -> RankValue:
+        """A sum taken over all parts; anything else as it is."""
+        ...
+
+    def placed(self, value: RankValue, placement: Placement) -> Any:
+        """A value as it is wanted."""
+        ...
+
+
+def part_shape(shape: Sequence[int], placement: Placement, ranks: int) -> tuple[int, ...]:
+    """Shape of what one rank holds of a value.
+
+    Args:
+        shape: of the value.
+        placement: its placement.
+        ranks: that share the samples.
+    """
+    return tuple(size // ranks if at == placement else size for at, size in enumerate(shape))
