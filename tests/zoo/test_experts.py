@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from meshwright.specs.layers import MoeMlp
-from meshwright.zoo.experts import expert_weights, experts
+from meshwright.zoo.experts import expert_weights, experts, routed
 from meshwright.zoo.feed_forward import mlp
 
 SPEC = MoeMlp(experts=4, top_k=2, ffn_hidden=8, gated=True)
@@ -46,3 +46,14 @@ def test_a_full_expert_takes_no_more() -> None:
     found, _ = experts(SPEC, weights, x, capacity_factor=1.0)
     taken = jnp.abs(found[0]).max(-1) > 0
     assert taken.tolist() == [True] * 4 + [False] * 4
+
+
+def test_a_router_with_groups_stays_in_those_it_chose_first() -> None:
+    """4 experts of 2 of 8 groups; of a group that is alone at the top all, if the top k are that many."""
+    spec = MoeMlp(experts=32, top_k=4, ffn_hidden=8, gated=True, groups=8, groups_per_token=2)
+    weights = expert_weights(spec, HIDDEN, jax.random.key(0), 1.0)
+    x = jax.random.normal(jax.random.key(1), (2, 50, HIDDEN))
+    chosen = np.asarray(routed(spec, weights, x)) // 4
+    assert max(len(set(token)) for token in chosen.reshape(-1, 4).tolist()) <= 2
+    free = np.asarray(routed(MoeMlp(experts=32, top_k=4, ffn_hidden=8, gated=True), weights, x)) // 4
+    assert max(len(set(token)) for token in free.reshape(-1, 4).tolist()) > 2

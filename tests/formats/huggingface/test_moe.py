@@ -6,6 +6,7 @@ import pytest
 
 from meshwright.errors import InputError
 from meshwright.formats.huggingface import read_config
+from meshwright.library.models import spec
 from meshwright.specs.layers import Attention, DenseMlp, LatentAttention, MoeMlp
 from meshwright.specs.layers.indexer import Indexer
 from tests.formats.huggingface.configs import CONFIGS, MOE
@@ -31,7 +32,9 @@ def test_deepseek_v3() -> None:
         heads=128, q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128
     )
     assert first.mlp == DenseMlp(ffn_hidden=18432, gated=True)
-    assert last.mlp == MoeMlp(experts=256, top_k=8, ffn_hidden=2048, gated=True, shared_ffn_hidden=2048)
+    assert last.mlp == MoeMlp(
+        experts=256, top_k=8, groups=8, groups_per_token=4, ffn_hidden=2048, gated=True, shared_ffn_hidden=2048
+    )
     assert model.mtp_layers == 1
 
 
@@ -117,3 +120,10 @@ def test_arctic_has_a_dense_mlp_beside_its_experts() -> None:
     assert model.parameters == pytest.approx(480e9, rel=5e-3)
     assert model.active_parameters == pytest.approx(17e9, rel=2e-2)
     assert model.kinds()[0].norms == 3
+
+
+def test_groups_of_experts_are_read_where_the_router_chooses_among_them() -> None:
+    """DeepSeek-V3: 4 of 8 groups; one group, or a greedy choice among all, is none."""
+    assert spec("deepseek-v3").last_layer().mlp.router_groups == (8, 4)
+    assert spec("deepseek-v2").last_layer().mlp.router_groups == (8, 3)
+    assert spec("kimi-k2").last_layer().mlp.router_groups == (0, 0)

@@ -218,3 +218,21 @@ def test_the_script_starts_what_the_export_says(tmp_path: Path) -> None:
     assert words[start : start + len(expected)] == expected
     assert read_flags(words).row == row
     assert all(line.startswith("#") for line in written.text.splitlines()[:8])
+
+
+@pytest.mark.parametrize(
+    ("token", "said"),
+    [
+        ("epdedup", {"--moe-token-dispatcher-type": "flex", "--moe-flex-dispatcher-backend": "deepep"}),
+        ("epag", {"--moe-token-dispatcher-type": "allgather"}),
+        ("epov", {"--overlap-moe-expert-parallel-comm": ""}),
+        ("epdedup.epov-wgrad", {"--overlap-moe-expert-parallel-comm": "", "--delay-wgrad-compute": ""}),
+        ("epov-shared", {"--moe-shared-expert-overlap": ""}),
+    ],
+)
+def test_how_tokens_reach_experts_is_written_and_read(token: str, said: dict[str, str]) -> None:
+    row = parse_row(f"pp2.vpp2.ep4.{token}.dp4.z1.mbs1.gbs16", devices=8, global_batch=16, schedules=())
+    written = megatron_script(job(plan_of(row, [2, 2, 2, 2]), MOE_LAYER))
+    flags = dict(written.arguments)
+    assert {name: flags.get(name) for name in said} == said
+    assert read_flags(written.text).row == row
