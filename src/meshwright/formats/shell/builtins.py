@@ -238,11 +238,13 @@ def _source(evaluator: Interpreter, words: list[Value], place: Place, shell: She
 
 def _read(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
     """`read`, from a here-string at most: else what comes in is unknown."""
-    names, array, at = [], False, 1
+    names, array, mark, at = [], False, "\n", 1
     while at < len(words):
         text = text_of(words[at])
-        if text.startswith("-"):
+        if text.startswith("-") and len(text) > 1:
             array = array or "a" in text
+            if text[-1] == "d" and at + 1 < len(words):
+                mark = text_of(words[at + 1])[:1]
             at += 2 if text[-1] in "dnNptu" else 1
             continue
         names.append(text)
@@ -257,7 +259,15 @@ def _read(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell
             shell.variables[name] = Variable(entries={"0": (Piece("", place, cause),)})
         shell.status = Unknown(why=why, place=place)
         return
-    line = text_of(given).partition("\n")[0]
+    whole = text_of(given)
+    if not whole:
+        shell.status = False
+        for name in names:
+            shell.assign(name, ())
+        return
+    line, found, rest = whole.partition(mark) if mark else (whole.strip(), "", "")
+    shell.stdin = literal(rest, place)
+    shell.status = bool(found)
     marks = text_of(shell.value("IFS", place)) or " \t"
     parts = [part for part in re.split(f"[{re.escape(marks)}]", line) if part or marks.strip()]
     if array:

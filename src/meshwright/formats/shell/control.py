@@ -154,7 +154,7 @@ def rounds(
     place = source.place(node.start_byte)
     held = shell.unsure
     for _ in range(MAX_ROUNDS):
-        before = shell.variables.copy(), len(evaluator.record.commands), shell.positional
+        before = shell.variables.copy(), shell.stdin, shell.positional
         truth = going()
         if truth is False:
             break
@@ -171,7 +171,7 @@ def rounds(
             evaluator.forget(body, source, shell, cause)
             break
         after()
-        if before[0] == shell.variables and before[2] == shell.positional and shell.output is None:
+        if before == (shell.variables, shell.stdin, shell.positional) and shell.output is None:
             break  # it goes round without end; the job is what one round starts
     else:
         raise TooMuch(f"the loop on line {place.line} goes on without end")

@@ -238,7 +238,9 @@ class Evaluator:
         try:
             self.call(words, prefix, place, source, shell)
         finally:
-            printed, shell.output, shell.stdin = shell.output, held_out, held_in
+            printed, shell.output = shell.output, held_out
+            if stdin is not None:
+                shell.stdin = held_in
         if target is not None:
             streams.write(self, target, tuple(p for value in printed or () for p in value), append)
         piped = next((child for r in inner for child in r.children if child.type == "pipeline"), None)

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 MASKED = 8
+_JOINED = re.compile(r"^([^#\n]*[^\s\\#])\\\n(?=\S)", re.MULTILINE)
 _ESCAPED = re.compile(r"\\[<>()!&;|]")
-_EXPANSION = re.compile(r"\$\{[^{}\n\"'`\\()]*\}|\$\(\([^()\n\"'`\\{}]*\)\)")
+_EXPANSION = re.compile(r"\$\{[^{}\n\"'`\\()]*\}|\$\(\([^()\n\"'`\\{}]*\)\)|`[ \t]*#[^`\n]*`")
 
 
 @cache
@@ -37,6 +38,8 @@ def parse(text: str) -> Node:
         plain, count = _EXPANSION.subn(lambda match: "x" * len(match[0]), plain)
         if not count:
             break
+    # A word goes on behind a backslash at the end of its line; a comment does not.
+    plain = _JOINED.sub(lambda match: f"{match[1]}xx", plain)
     plain = _ESCAPED.sub(lambda match: "==" if match[0][1] in "<>" else "xx", plain)
     if plain.endswith("\\\n"):
         plain = plain[:-2] + "\n\n"

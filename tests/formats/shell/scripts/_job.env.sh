@@ -1,0 +1,5 @@
+GPUS_PER_NODE=4
+TP=2
+MBS=2
+ACC=8
+RUN_NAME='first run'
