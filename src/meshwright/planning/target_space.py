@@ -92,7 +92,8 @@ def restricted(
         reasons = {value: refused_of(replace(plain, **{axis: value})) for value in values}  # type: ignore[arg-type]
         refused = {value for value, problems in reasons.items() if problems}
         if refused:
-            left = [value for value in pins.get(axis) or _EVERY[axis] if value not in refused]
+            every = dict.fromkeys((*_EVERY[axis], *([plain.schedule] if axis == "schedule" else [])))
+            left = [value for value in pins.get(axis) or every if value not in refused]
             _keep(pins, axis, left, set().union(*(reasons[value] for value in refused)))
     return replace(space, pins=tuple(pins.items()))
 
@@ -104,16 +105,23 @@ def _plainest(cluster: ClusterSpec, model: ModelSpec) -> Iterator[PlanRow]:
         dp = 2 if cluster.devices >= 2 * pp else 1
         if pp * dp > per_node and pp * dp % per_node:
             dp = per_node  # whole nodes, as every target wants them
-        for sharding in ("z0", "z1", "fsdp"):
-            yield PlanRow(pp=pp, dp=dp, gbs=4 * dp * pp, sharding=sharding)
+        for schedule in ("1f1b", "gpipe") if pp > 1 else ("1f1b",):
+            for sharding in ("z0", "z1", "fsdp"):
+                yield PlanRow(pp=pp, dp=dp, gbs=4 * dp * pp, sharding=sharding, schedule=schedule)
 
 
 def _asked(refused_of: Callable[[PlanRow], set[Problem]], row: PlanRow) -> set[Problem]:
-    """What a target refuses of a plan; nothing where the model cannot be cut so."""
-    try:
-        return refused_of(row)
-    except InputError:
-        return set()
+    """What a target refuses of a plan however its states are sharded; nothing where the model cannot be cut so."""
+    found = set[Problem]()
+    for sharding in dict.fromkeys((row.sharding, "z1", "fsdp")):
+        try:
+            problems = refused_of(replace(row, sharding=sharding))
+        except InputError:
+            return set()
+        if not problems:
+            return set()
+        found = found or problems
+    return found
 
 
 def _keep(pins: dict[str, tuple[object, ...]], axis: str, values: Sequence[object], reasons: set[Problem]) -> None:

@@ -159,8 +159,9 @@ class KeyReader:
 
         def place(path: str) -> str:
             last = path.rsplit(".", 1)[-1]
-            numbers = (number for number, line in enumerate(lines, 1) if line.startswith(last))
-            number = next(numbers, None)
+            own = [number for number, line in enumerate(lines, 1) if line.startswith(last)]
+            within = [number for number, line in enumerate(lines, 1) if f'"{last}"' in line]
+            number = next(iter(own or within), None)
             return name if number is None else f"{name}:{number}"
 
         return tuple(

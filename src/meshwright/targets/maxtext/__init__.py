@@ -36,6 +36,7 @@ SAYS = {
     "pp": ANY,
     "vpp": ANY,
     "dp": ANY,
+    "layers": only("even", why="every stage holds equally many layers", fix="give stages equally many layers"),
     "schedule": only("gpipe", "breadth-first", why="a pipeline runs all forwards, then all backwards", fix="use gpipe"),
     "context.kinds": only(*CONTEXTS, (), why="a context axis has one kind", fix="use cp with one of p2p, a2a, ag"),
     "expert.ep": ANY,
