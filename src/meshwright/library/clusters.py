@@ -7,8 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from meshwright.formats.cluster import parse_gpus
-from meshwright.library.devices import device, generations, kernel_efficiency
-from meshwright.library.instances import is_instance
+from meshwright.library.devices import device, generations, is_device, kernel_efficiency
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 
@@ -22,7 +21,15 @@ def resolve_gpus(text: str, calibration: Calibration | None = None) -> ClusterSp
         InputError: the text is not of this form, or its numbers cannot be.
         UnsupportedError: an unknown device and nothing else wrong.
     """
-    return parse_gpus(text, partial(device, calibration=calibration), is_node=is_instance)
+    return parse_gpus(text, partial(device, calibration=calibration), is_node=_is_instance)
+
+
+def _is_instance(name: str) -> bool:
+    if is_device(name):
+        return False
+    from meshwright.library.instances import is_instance  # of names that no device has
+
+    return is_instance(name)
 
 
 def refitted(cluster: ClusterSpec, before: Calibration, after: Calibration) -> ClusterSpec:

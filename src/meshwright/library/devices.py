@@ -28,7 +28,6 @@ from meshwright.formats.device_file import (
 )
 from meshwright.library.calibration import LIBRARY_VARIABLE
 from meshwright.library.calibration import calibration as calibration_of
-from meshwright.library.instances import in_instance, instance, instances
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.device import Basis, DeviceSpec, KernelEfficiency
 from meshwright.units import GIB, GIGA, MICRO, TERA
@@ -71,6 +70,11 @@ def device(name: str, memory_gb: float | None = None, calibration: Calibration |
     siblings = [sibling for sibling in devices(known) if sizes.fullmatch(sibling.name)]
     fitting = [one for one in siblings if abs(one.memory_bytes / GIB / memory_gb - 1) <= 0.04]
     return fitting[0] if fitting else found
+
+
+def is_device(name: str) -> bool:
+    """Whether a built-in device has this name or alias."""
+    return plain_name(name) in _index()
 
 
 def device_names() -> tuple[str, ...]:
@@ -235,6 +239,8 @@ def _find(name: str, calibration: Calibration) -> DeviceSpec:
         spec = _own(path, path.stat().st_mtime_ns, calibration)
         if key in map(plain_name, (spec.name, *spec.aliases)):
             return spec
+    from meshwright.library.instances import in_instance, instance, instances  # of names that no device has
+
     machine = instance(name)
     if machine is not None:
         return in_instance(_find(machine.device, calibration), machine)
