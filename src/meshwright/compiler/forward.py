@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.extend import core
 
-from meshwright.compiler.evaluation import GatheredResult, TracedFunction
 from meshwright.compiler.following import Followed
+from meshwright.compiler.inline import free_variables, is_dropped, piece
 from meshwright.compiler.instructions import StepProgram, StepResult
+from meshwright.compiler.joins import How
 from meshwright.compiler.lists import ListBuilder, with_frees
 from meshwright.compiler.operands import Operands
 from meshwright.compiler.shardings import MeshSharding, Role, counts_samples, shape_of
+from meshwright.compiler.traced_step import TracedStep
 
 
 def lower_forward(
-    function: TracedFunction, followed: Followed, shardings: Sequence[MeshSharding], devices: Sequence[int]
+    step: TracedStep, followed: Followed, shardings: Sequence[MeshSharding], devices: Sequence[int]
 ) -> StepProgram:
     """Write the lists: micro-batches go through the parts one behind the other.
 
     Where a mesh runs several parts, as many micro-batches as there are meshes go through one of them in a row.
 
     Args:
-        function: what is run.
+        step: what is run, as `trace_function` reads it.
         followed: its parts, and their meshes.
         shardings: of values, by mesh.
         devices: of each mesh.
     """
-    return _Forward(function, followed, shardings, devices).program()
+    return _Forward(step, followed, shardings, devices).program()
 
 
 class _Forward:
     def __init__(
-        self, function: TracedFunction, followed: Followed, shardings: Sequence[MeshSharding], devices: Sequence[int]
+        self, step: TracedStep, followed: Followed, shardings: Sequence[MeshSharding], devices: Sequence[int]
     ) -> None:
-        self.step, self.gathers = function.step, function.gathers
+        self.step = step
         self.stages, self.meshes = followed.stages, followed.meshes
         self.shardings, self.devices = shardings, devices
         self.out = ListBuilder(len(devices))
@@ -54,6 +55,7 @@ class _Forward:
         for k, stage in enumerate(self.stages):
             for place in stage.results:
                 self._result(self.meshes[k], place)
+        self._behind()
         outcomes = [self._outcome(atom) for atom in self.step.jaxpr.outvars]
         kept = {outcome.buffer for outcome in outcomes}
         return StepProgram(
@@ -88,16 +90,37 @@ class _Forward:
 
     def _result(self, mesh: int, place: int) -> None:
         """What became of a result in all micro-batches, as one."""
-        gather, var = self.gathers[place], self.step.mark.outvars[place]
-        units = range(self.step.micro_batches) if gather is not GatheredResult.ANY else range(1)
+        join, var = self.step.joins[place], self.step.mark.outvars[place]
+        units = range(self.step.micro_batches) if join.how is not How.SAME else range(1)
         reads = [self.out.at(mesh, ("result", place, unit)) for unit in units]
         if len(reads) == 1:
             self.out.ids[mesh, ("value", var)] = reads[0]
             return
-        program = jax.make_jaxpr(_together(gather))(*[shape_of(var)] * len(reads))
+        shape = shape_of(self.step.loss.outvars[place])
+        program = jax.make_jaxpr(lambda *given: [join(given)])(*[shape] * len(reads))
         name = f"result{place}"
         self.out.executables[name] = program
         self.out.run(mesh, name, name, reads, [self.out.new(mesh, ("value", var), program.out_avals[0])])
+
+    def _behind(self) -> None:
+        """What is computed from results of all micro-batches, on the mesh of the last part."""
+        eqns, mesh = self.step.after, self.meshes[-1]
+        if not eqns:
+            return
+        inputs = free_variables(eqns)
+        made = [var for eqn in eqns for var in eqn.outvars if not is_dropped(var)]
+        reads = []
+        for var in inputs:
+            homes = [one for one in range(len(self.devices)) if (one, ("value", var)) in self.out.ids]
+            if homes and mesh not in homes:
+                spec = self.out.buffers[self.out.at(homes[0], ("value", var))].spec
+                self.out.send(homes[0], mesh, "results", [("value", var)])
+                self.out.receive(mesh, homes[0], "results", [(("value", var), var.aval, spec)])
+            reads.append(self.out.at(mesh, ("value", var)) if homes
+                         else self.operands.value(mesh, var, None, Role.OTHER))  # fmt: skip
+        self.out.executables["results"] = piece(self.step.jaxpr, eqns, inputs, made)
+        writes = [self.out.new(mesh, ("value", var), var.aval) for var in made]
+        self.out.run(mesh, "results", "results", reads, writes)
 
     def _outcome(self, atom: Any) -> StepResult:
         for mesh in range(len(self.devices)):
@@ -108,11 +131,3 @@ class _Forward:
     def _carried(self, mesh: int, var: core.Var) -> Any:
         role = Role.SAMPLES if counts_samples(self.step, var) else Role.OTHER
         return self.shardings[mesh].spec(role, var, self.devices[mesh])
-
-
-def _together(gather: GatheredResult) -> Callable[..., list[Any]]:
-    if gather is GatheredResult.JOIN:
-        return lambda *given: [jnp.concatenate(given)]
-    if gather is GatheredResult.SUM:
-        return lambda *given: [sum(given[1:], given[0])]
-    return lambda *given: [sum(given[1:], given[0]) / len(given)]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 
-from meshwright.compiler.evaluation import TracedFunction, trace_function
+from meshwright.compiler.evaluation import trace_function
 from meshwright.compiler.following import FollowedSharding, follow, followed_places, state_placement
 from meshwright.compiler.forward import lower_forward
 from meshwright.compiler.instructions import StepProgram
@@ -89,8 +89,8 @@ def compile_following(
     if source.step.stacking is not None:
         function, places = _in_parts(function, places, source.step.stacking)
     where = {own: state_placement(source.program, other) for own, other in places.items()}
-    followed = follow(function.step, {own: found.mesh for own, found in where.items()})
-    invars = function.step.jaxpr.invars
+    followed = follow(function, {own: found.mesh for own, found in where.items()})
+    invars = function.jaxpr.invars
     shardings = [
         FollowedSharding.on(
             source.program, number, mesh,
@@ -100,7 +100,7 @@ def compile_following(
     ]  # fmt: skip
     program = lower_forward(function, followed, shardings, [mesh.size for mesh in source.runtime.meshes])
     return CompiledFunction(
-        step=function.step, program=program, verified=verify_lists(program), meshes=followed.meshes,
+        step=function, program=program, verified=verify_lists(program), meshes=followed.meshes,
         runtime=source.runtime.sharing(program),
     )  # fmt: skip
 
@@ -124,14 +124,14 @@ def _source(method: FollowParallel) -> CompiledStep:
 
 
 def _in_parts(
-    function: TracedFunction, places: Mapping[int, int], source: Stacking
-) -> tuple[TracedFunction, dict[int, int]]:
+    function: TracedStep, places: Mapping[int, int], source: Stacking
+) -> tuple[TracedStep, dict[int, int]]:
     """The function with its loops over stacked layers in the parts of a step, and which of its inputs each input is."""
     bounds = {own: parts for own, other in places.items() if (parts := source.inputs[other]) is not None}
-    step = parted_along(function.step, bounds)
+    step = parted_along(function, bounds)
     found = {}
     for own, other in places.items():
         first = own if step.stacking is None else step.stacking.first_of(own)
         for part in range(len(bounds[own]) - 1 if own in bounds else 1):
             found[first + part] = source.first_of(other) + part
-    return replace(function, step=step), found
+    return step, found

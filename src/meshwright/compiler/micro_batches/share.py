@@ -112,16 +112,16 @@ class _Sharing:
         for place in old.wrt:
             if placements[place] != WHOLE:
                 raise NotShared("what is differentiated counts samples")
-        loss = _evaluated(old.loss, placements, old.wrt, self.parts, sums=True)
+        loss = _evaluated(old.loss, placements, old.wrt, self.parts, sums=bool(old.wrt))
         names: dict[Any, Any] = dict(zip(loss.jaxpr.invars, [*operands, self.number], strict=True))
         names |= self._constants(loss)
         found = _Results(loss, [var for place, var in enumerate(loss.jaxpr.invars[:-1]) if place in old.wrt])
         read = {atom for eqn in old.after for atom in eqn.invars if isinstance(atom, core.Var)}
         read |= {atom for atom in old.jaxpr.outvars if isinstance(atom, core.Var)}
         results = [place for place, var in enumerate(old.mark.outvars[: len(old.loss.outvars)])
-                   if place == 0 or (not is_dropped(var) and var in read)]  # fmt: skip
+                   if (place == 0 and old.wrt) or (not is_dropped(var) and var in read)]  # fmt: skip
         for place in results:
-            found.add(place)
+            found.add(place, loss=place == 0 and bool(old.wrt))
         needed = found.needed_first()
         first = {var: core.Var(var.aval) for eqn in needed for var in eqn.outvars if not is_dropped(var)}
         self.before += _renamed(needed, names | first)
@@ -220,6 +220,8 @@ class _Sharing:
     def _gradients(self, loss: _Program, found: _Results, outvars: Sequence[core.Var]) -> list[core.Var]:
         """Results of the mark that are gradients; scaled behind it where the loss is no sum."""
         own = self.old.gradients
+        if not own:
+            return own
         value = loss.jaxpr.outvars[0]
         if value in found.place_of:
             return own
@@ -268,29 +270,30 @@ class _Results:
             [eqn.outvars[0] for eqn in program.jaxpr.eqns if eqn.primitive is total_p], program.jaxpr.eqns
         )
 
-    def add(self, place: int) -> None:
+    def add(self, place: int, *, loss: bool) -> None:
         """A result of the loss for the whole batch.
 
         Args:
             place: of it; the loss itself comes first.
+            loss: whether it is differentiated.
         """
         atom, placement = self.program.jaxpr.outvars[place], self.program.placements[place]
         if isinstance(atom, core.Literal):
-            if place == 0:
+            if loss:
                 raise NotShared("the loss is a constant")
             return
         eqn = self.made.get(atom)
         if placement >= 0:
             self._output(atom, atom, Join(How.JOINED, placement))
         elif eqn is not None and eqn.primitive is total_p:
-            if place == 0 and eqn.params["how"] is not How.ADDED:
+            if loss and eqn.params["how"] is not How.ADDED:
                 raise _at(eqn, "the loss is that of one sample of the batch")
             self._total(eqn)
         elif atom in self._after_totals:
-            self._late(atom, loss=place == 0)
+            self._late(atom, loss=loss)
         else:
             self._output(atom, atom, Join(How.SAME))
-        if place == 0 and self.moving is None:
+        if loss and self.moving is None:
             self.moving = atom
 
     def _output(self, atom: Any, name: Any, join: Join) -> None:
