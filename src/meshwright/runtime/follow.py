@@ -123,9 +123,7 @@ def _source(method: FollowParallel) -> CompiledStep:
     return found
 
 
-def _in_parts(
-    function: TracedStep, places: Mapping[int, int], source: Stacking
-) -> tuple[TracedStep, dict[int, int]]:
+def _in_parts(function: TracedStep, places: Mapping[int, int], source: Stacking) -> tuple[TracedStep, dict[int, int]]:
     """The function with its loops over stacked layers in the parts of a step, and which of its inputs each input is."""
     bounds = {own: parts for own, other in places.items() if (parts := source.inputs[other]) is not None}
     step = parted_along(function, bounds)
