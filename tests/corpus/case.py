@@ -40,6 +40,8 @@ class Case:
     """What users put above the step on one device."""
     digits: float | None = None
     """Largest difference of steps that compute with 16 bits, whose rounding depends on the order of sums."""
+    narrow: bool = False
+    """Whether its library carries numbers of 32 bits whatever it is given."""
     options: dict[str, Any] = field(default_factory=dict)
     """Of `parallelize`, beside the method."""
 

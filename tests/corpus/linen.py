@@ -288,7 +288,7 @@ def linen_lstm() -> Case:
         loss, grads = jax.value_and_grad(loss_fn)(state.params)
         return state.apply_gradients(grads=grads), loss
 
-    return Case(step=train_step, state=state_of(Tagger(), sentences()["ids"], adam()), batch=sentences())
+    return Case(step=train_step, state=state_of(Tagger(), sentences()["ids"], adam()), batch=sentences(), narrow=True)
 
 
 @case

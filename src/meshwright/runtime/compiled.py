@@ -13,6 +13,7 @@ import jax
 from meshwright.compiler.creation import creation
 from meshwright.compiler.instructions import StepProgram
 from meshwright.compiler.listing import saved
+from meshwright.compiler.placed_lines import placed_lines
 from meshwright.compiler.sharding.apply import SolvedSharding
 from meshwright.compiler.sharding.hlo_collectives import Collectives
 from meshwright.compiler.shardings import MeshSharding
@@ -70,6 +71,11 @@ class CompiledStep:
                 )
             )
         return "\n".join([*self.idle, *([self.reductions] if self.reductions else []), *lines])
+
+    def lines(self) -> str:
+        """Which lines of the user's code run on which mesh, with their share of the work: stages are cut so that each
+        has an equal share and few bytes cross."""
+        return placed_lines(self.program)
 
     def collectives(self) -> dict[str, Collectives]:
         """What every executable communicates over all of its runs in a step, as XLA compiled it for this process.
