@@ -17,7 +17,7 @@ from meshwright.specs.job import Job
 from meshwright.targets import pytorch_pipeline
 from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, file_of
 from meshwright.targets.sayable import ANY, Plan, Rule, only, refusals
-from meshwright.targets.torchtitan.flavors import flavor_names, flavor_of
+from meshwright.targets.torchtitan.flavors import flavor_names, flavor_of, rope_changes
 from meshwright.targets.torchtitan.module import MODULE, module_text
 from meshwright.targets.torchtitan.read import read_module
 
@@ -105,7 +105,12 @@ def refused(job: Job) -> tuple[Problem, ...]:
 
 
 def _model_problems(plan: Plan) -> Iterator[Problem]:
-    if flavor_of(plan.model) is None:
+    flavor = flavor_of(plan.model)
+    if flavor is not None:
+        for unlike in rope_changes(plan.model, flavor)[1]:
+            why, fix = f"its {flavor.name} has {unlike}", "use --target accelerate, which takes the model's own config"
+            yield Problem(what=f"model: {plan.model.name}", why=why, fix=fix, field="model.settings.rope_kind")
+    else:
         why = f"a config names one of its own models: {flavor_names()}"
         fix = "plan one of these, or use --target accelerate, which takes any model of the transformers library"
         yield Problem(what=f"torchtitan 0.3.0 has no {plan.model.name}", why=why, fix=fix, field="model")

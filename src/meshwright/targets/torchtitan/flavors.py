@@ -47,6 +47,47 @@ def flavor_of(model: ModelSpec) -> Flavor | None:
     return Flavor(module=found[0], name=found[1]) if found else None
 
 
+_ROPES: dict[str, tuple[float, str, float]] = {
+    "llama3": (500000.0, "llama3", 8.0),
+    "qwen3": (1000000.0, "default", 1.0),
+    "deepseek_v3": (10000.0, "yarn", 40.0),
+    "gpt_oss": (150000.0, "yarn", 32.0),
+}
+"""Base, scaling and its factor of the models of each module."""
+_OTHER_BASES = {"235B-A22B": 5000000.0}
+"""Of single models."""
+
+
+def rope_changes(model: ModelSpec, flavor: Flavor) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What has to be set of the rope of torchtitan's config to be the model's, and what of it cannot be.
+
+    Args:
+        model: its settings; those that are not stated are torchtitan's.
+        flavor: torchtitan's config of it.
+
+    Returns:
+        Assignments to a layer's `attention.rope`, and constants that differ in what no field says.
+    """
+    settings = model.settings
+    base, kind, factor = _ROPES[flavor.module]
+    base = _OTHER_BASES.get(flavor.name, base)
+    if settings.rope_base is None:
+        return (), ()
+    changes, unlike = [], []
+    own, scaled = settings.rope_kind or "default", settings.rope_number.get("factor", 1.0)
+    if settings.rope_base != base:
+        changes.append(f"theta = {settings.rope_base!r}")
+    if own == "default" and kind == "llama3":
+        changes.append('scaling = "none"')
+    elif own != kind:
+        unlike.append(f"rope scaling {own} instead of {kind}")
+    elif scaled != factor and kind == "llama3":
+        changes.append(f"scaling_factor = {scaled!r}")
+    elif scaled != factor and kind != "default":
+        unlike.append(f"rope factor {scaled:g} instead of {factor:g}")
+    return tuple(changes), tuple(unlike)
+
+
 def flavor_names() -> str:
     """All of them, in a few words."""
     modules: dict[str, list[str]] = {}

@@ -9,7 +9,7 @@ from meshwright.formats.torch_loader import COMPUTE_FILE
 from meshwright.targets import pytorch_pipeline
 from meshwright.targets.keys import Keys
 from meshwright.targets.sayable import Plan
-from meshwright.targets.torchtitan.flavors import Flavor
+from meshwright.targets.torchtitan.flavors import Flavor, rope_changes
 
 MODULE = "meshwright_plan"
 ENDS = ("norm", "lm_head")
@@ -106,7 +106,7 @@ def module_text(plan: Plan, flavor: Flavor) -> str:
         module_of_model=flavor.module,
         more_imports="from torchtitan.models.deepseek_v3.mtp import MTPLoss\n" if mtp else "",
         registry=f'"{flavor.name}"{modules}',
-        changes="",
+        changes=_changes(plan, flavor),
         loss=(
             "MTPLoss.Config(global_vocab_size=decoder_vocab_size(model_spec))"
             if mtp
@@ -117,6 +117,15 @@ def module_text(plan: Plan, flavor: Flavor) -> str:
         recompute="FullAC.Config()" if strategy.recompute.kind == "full" else "None",
         compile="enable=True, enable_async_tensor_parallel=True" if ring else "enable=True",
     )
+
+
+def _changes(plan: Plan, flavor: Flavor) -> str:
+    """Lines that make the rope of torchtitan's config that of the model."""
+    changes, _ = rope_changes(plan.model, flavor)
+    if not changes:
+        return ""
+    lines = [f"        layer.attention.rope.{change}" for change in changes]
+    return "\n".join(["    for layer in model_spec.model.layers:", *lines]) + "\n"
 
 
 def _arguments(keys: Mapping[str, Any]) -> str:
