@@ -274,11 +274,9 @@ def _read(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell
         shell.assign_array(names[0], [(None, literal(part, place)) for part in parts], append=False)
         return
     if len(parts) > len(names):
-        kept = parts[: len(names) - 1]
-        rest = line
-        for part in kept:
-            rest = rest.partition(part)[2].lstrip(marks)
-        parts = [*kept, rest]
+        # The last name takes the rest of the line as it is.
+        pattern = f"[{re.escape(marks)}]" if marks.strip() else r"[ \t]+"
+        parts = re.split(pattern, line if marks.strip() else line.strip(), maxsplit=len(names) - 1)
     for number, name in enumerate(names):
         shell.assign(name, literal(parts[number] if number < len(parts) else "", place))
 

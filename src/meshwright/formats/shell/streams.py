@@ -82,6 +82,11 @@ def heredoc(evaluator: Interpreter, node: Node, source: Source, expander: Expand
         return ()
     text = source.text
     first, last = body.start_byte, body.end_byte
+    # The grammar leaves out blanks in front of an expansion.
+    line = text.find("\n", start.end_byte) + 1
+    if 0 < line < first and not text[line:first].strip():
+        first = line
+    first = text.rfind("\n", 0, first) + 1
     tabs = any(child.type == "<<-" for child in node.children)
     if any(char in "'\"\\" for char in text_at(start, source)):
         found = source.pieces(text[first:last], first)
