@@ -74,3 +74,16 @@ def test_unequal_stages_are_refused(target: str) -> None:
         for problem in TARGETS[target].refused(job(line)):
             assert problem.what
             assert problem.why
+
+
+@pytest.mark.parametrize("target", ["deepspeed", "accelerate", "automodel", "maxtext", "galvatron"])
+def test_every_key_written_is_one_the_target_knows(target: str) -> None:
+    """The readers tell unknown keys by the target's table of facts; none of ours is one, and a misspelt one is."""
+    read = TARGETS[target].read
+    assert read is not None
+    files = written(target, plans_for(target)[0])
+    name = next(name for name, text in files.items() if TARGETS[target].recognised(name, text))
+    for right, wrong in (("overlap_comm", "overlap_com"), ("fsdp_version", "fsdp_versions"), ("dp_size", "dp_sizes")):
+        if right in files[name]:
+            broken = read(files | {name: files[name].replace(right, wrong)}, 16)
+            assert any(wrong in problem.what and right in problem.fix for problem in broken.problems)

@@ -15,6 +15,7 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.plan_json import write_job
 from meshwright.specs.job import Job
+from meshwright.specs.layers import MoeMlp
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, file_of
@@ -134,6 +135,7 @@ def configuration(plan: Plan) -> Keys:
         "dataset_type": "synthetic",
         "enable_checkpointing": False,
     }
+    keys |= _constants(plan)
     room = plan.per_node
     for axis, degree in degrees(plan).items():
         inside = math.gcd(degree, room)
@@ -148,6 +150,18 @@ def configuration(plan: Plan) -> Keys:
             "num_pipeline_microbatches": steps,
             "pipeline_fsdp_ag_once": False,
         }
+    return keys
+
+
+def _constants(plan: Plan) -> Keys:
+    """What MaxText's configs leave to their defaults and the model has otherwise."""
+    keys: Keys = {}
+    if plan.model.settings.rope_kind == "llama3":
+        # Llama-3.3's config has none of it, Llama-3.1's by its name alone.
+        keys["rope_type"] = "llama3.1"
+    experts = next((kind.mlp for kind in plan.model.kinds() if isinstance(kind.mlp, MoeMlp)), None)
+    if experts is not None and experts.groups:
+        keys |= {"n_routing_groups": experts.groups, "topk_routing_group": experts.groups_per_token}
     return keys
 
 
