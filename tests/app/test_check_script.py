@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from meshwright import check
+from meshwright.errors import InputError
 from meshwright.report.findings import junit, sarif
 
 SCRIPT = r"""#!/bin/bash
@@ -90,6 +91,18 @@ def test_findings_for_pipelines_name_lines(script: Path) -> None:
     failed = [case.get("name", "") for case in suite.iter("testcase") if case.find("failure") is not None]
     assert any(name.startswith("OPTIONS") for name in failed)
     assert int(suite.get("failures", "0")) == len(failed)
+
+
+def test_whose_file_it_is_follows_from_its_text(script: Path, tmp_path: Path) -> None:
+    config = tmp_path / "ds.json"
+    config.write_text(
+        '{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}'
+    )
+    assert check("llama-3-8b", cluster=GPUS, source=script, search=False).name.startswith("tp8")
+    assert check("llama-3-8b", cluster=GPUS, source=config, search=False).name.startswith("dp8.z3")
+    config.write_text("{}")
+    with pytest.raises(InputError, match="cannot be told"):
+        check("llama-3-8b", cluster=GPUS, source=config)
 
 
 def test_secrets_of_the_environment_are_never_said(script: Path) -> None:

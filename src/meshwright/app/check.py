@@ -19,7 +19,7 @@ from meshwright.formats.writing import write_file
 from meshwright.planning.axes import target_rule
 from meshwright.planning.compose.sources.profiles.price import price_job
 from meshwright.planning.job_inputs import JobInputs
-from meshwright.planning.launch_script import LaunchSource, Outside, script_question
+from meshwright.planning.launch_script import LaunchSource, Outside, format_of, script_question
 from meshwright.planning.one_kind import find_plans
 from meshwright.planning.plan_shape import title
 from meshwright.planning.plan_source import PlanQuestion, measured_plan, plan_question
@@ -138,7 +138,7 @@ def check(request: CheckRequest) -> CheckReport:
         UnsupportedError: an unknown name, or a plan that no model prices.
     """
     if request.source is not None:
-        framework = request.source_format or "megatron"
+        framework = request.source_format or format_of(request.source)
         outside = Outside(arguments=request.arguments or None, environment=request.outside)
         question, violations, launch, source = script_question(request.source, framework, request.job, outside)
         search = request.search and not launch.questions

@@ -21,7 +21,7 @@ from meshwright.planning.script_files import read_through
 from meshwright.planning.violation import Violation
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.model import ModelSpec
-from meshwright.targets import TARGETS, Target, readers
+from meshwright.targets import TARGETS, Target, readers, target_of_file
 
 _SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash", ".job")
 
@@ -34,6 +34,26 @@ class Outside:
     """Its `$1` and on; None where nobody said them."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of the environment, by name."""
+
+
+def format_of(source: str | os.PathLike[str]) -> str:
+    """The target whose file this is, by its name and text; Megatron-LM's for text that is in no file.
+
+    Raises:
+        InputError: none of the targets, or several, say it is theirs; or the file cannot be read.
+    """
+    if isinstance(source, str) and "\n" in source:
+        return "megatron"
+    path = Path(source)
+    text = read_text(path, "launch script")
+    found = target_of_file(path.name, text)
+    if found is None and (path.suffix in _SCRIPTS or text.startswith("#!")):
+        found = "megatron"
+    if found is None:
+        why = "its text names none of the frameworks that are read, or several"
+        fix = f"write --from with one of {', '.join((*readers(), *RECORDS))}"
+        raise InputError(Problem(what=f"whose file {path.name!r} is cannot be told", why=why, fix=fix, field="source"))
+    return found
 
 
 def script_question(

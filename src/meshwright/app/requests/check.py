@@ -22,7 +22,7 @@ class CheckRequest(Request):
 
     examples: ClassVar = (
         "check llama-3.1-70b --plan tp8.pp4.mbs1.z1 --gpus 64xH100",
-        "check llama-3.1-70b --from megatron train.sh --gpus 64xH100",
+        "check llama-3.1-70b train.sh --gpus 64xH100",
         "check --plan plan.json",
     )
     returns: ClassVar = "Violations, warnings, repairs and a better plan."
@@ -31,7 +31,7 @@ class CheckRequest(Request):
     plan: Any = ask(PLAN_HELP, PLAN_KIND)
     job: JobFields = group(JobFields)
     source: Any = ask(
-        "With --from: that framework's launch script.",
+        "A launch script or configuration; whose it is follows from its text unless --from says it.",
         Kind(annotation="str | os.PathLike[str]"),
         metavar="FILE",
         argument=True,
@@ -64,11 +64,14 @@ class CheckRequest(Request):
         from meshwright.planning.job_inputs import job_inputs
 
         planned, framework, file = (name in self.given for name in ("plan", "source_format", "source"))
-        scripted = framework if reading.typed else file
+        scripted = framework or file
         if not planned and not scripted:
             reading.missing("plan", "--plan tp8.pp4.mbs1.z1, a plan file, or --from megatron FILE")
         if planned and scripted:
-            plan, script = reading.called("plan"), reading.called("source_format" if reading.typed else "source")
+            plan, script = (
+                reading.called("plan"),
+                reading.called("source_format" if reading.typed and framework else "source"),
+            )
             reading.problem(f"both {plan} and {script} are given", "one plan is checked", "keep one")
         if framework and not file:
             model = str(self.job.model or "")
@@ -76,9 +79,6 @@ class CheckRequest(Request):
                 reading.missing("model", f"write `check MODEL --from {self.source_format} {model}`")
                 return
             reading.missing("source", "write `check MODEL --from megatron FILE`")
-        elif reading.typed and file and not framework:
-            fix = "leave it out" if planned else "write --from megatron before it"
-            reading.problem(f"{str(self.source)[:80]!r} is one argument too many", "FILE goes with --from", fix)
         self._outside(reading, scripted=bool(scripted))
         if ("fix" in self.given) != ("output" in self.given):
             one, other = ("fix", "output") if "fix" in self.given else ("output", "fix")
