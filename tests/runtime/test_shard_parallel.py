@@ -106,3 +106,23 @@ def test_loops_checkpoints_and_three_axes() -> None:
     expected, expected_value = train(weights, batch)
     assert float(value) == pytest.approx(float(expected_value), abs=1e-5)
     assert largest_difference(reached, expected) < 1e-5
+
+
+def test_experts_of_a_grouped_product_are_split_where_memory_wants_it() -> None:
+    drawn = np.random.RandomState(0)
+    weights = {"up": jnp.asarray(drawn.randn(4, 32, 64) / 6, jnp.float32),
+               "down": jnp.asarray(drawn.randn(4, 64, 32) / 6, jnp.float32)}  # fmt: skip
+
+    def loss(own: Any, x: jax.Array) -> jax.Array:
+        rows = jnp.full((4,), len(x) // 4, jnp.int32)
+        return (jax.lax.ragged_dot(jnp.tanh(jax.lax.ragged_dot(x, own["up"], rows)), own["down"], rows) ** 2).mean()
+
+    def descent(own: Any, x: jax.Array) -> Any:
+        return jax.tree.map(lambda one, change: one - 0.1 * change, own, jax.grad(loss)(own, x))
+
+    x = jnp.asarray(drawn.randn(64, 32), jnp.float32)
+    method = ShardParallel(devices=jax.devices()[:4], memory_bytes=1e5)
+    found = parallelize(descent, method=method)(weights, x)
+    for name, expected in descent(weights, x).items():
+        np.testing.assert_allclose(np.asarray(found[name]), np.asarray(expected), rtol=1e-5, atol=1e-6)
+        assert found[name].addressable_shards[0].data.size == found[name].size // 4

@@ -35,6 +35,8 @@ FREE = frozenset(
     )
 )
 """Move or make values without arithmetic."""
+PRODUCTS = ("dot_general", "conv_general_dilated", "ragged_dot_general")
+"""Products of matrices; of ragged ones every group of rows has a matrix of its own."""
 REDUCTIONS = ("reduce_", "argm", "cum")
 TRANSCENDENTAL_FLOP = {
     "exp": 1,
@@ -70,6 +72,13 @@ def eqn_flop(eqn: core.JaxprEqn) -> float:
         (contracted, _), _ = eqn.params["dimension_numbers"]
         shape = eqn.invars[0].aval.shape
         return 2.0 * size_of(eqn.outvars[0]) * math.prod(shape[axis] for axis in contracted)
+    if name == "ragged_dot_general":
+        numbers = eqn.params["ragged_dot_dimension_numbers"]
+        (contracted, _), _ = numbers.dot_dimension_numbers
+        shape, ragged = eqn.invars[0].aval.shape, numbers.lhs_ragged_dimensions[0]
+        # Of contracted rows every group has its own part.
+        groups = eqn.invars[2].aval.shape[-1] if ragged in contracted else 1
+        return 2.0 * size_of(eqn.outvars[0]) * math.prod(shape[axis] for axis in contracted) / groups
     if name == "conv_general_dilated":
         kernel, numbers = eqn.invars[1].aval.shape, eqn.params["dimension_numbers"]
         return 2.0 * size_of(eqn.outvars[0]) * math.prod(kernel) / kernel[numbers.rhs_spec[0]]
@@ -93,7 +102,7 @@ def is_heavy(eqn: core.JaxprEqn) -> bool:
     Args:
         eqn: any.
     """
-    if eqn.primitive.name in ("dot_general", "conv_general_dilated"):
+    if eqn.primitive.name in PRODUCTS:
         return True
     return any(
         is_heavy(one)

@@ -7,7 +7,7 @@ from math import prod
 
 from jax.sharding import Mesh
 
-from meshwright.compiler.cost import eqn_flop, is_heavy
+from meshwright.compiler.cost import PRODUCTS, eqn_flop, is_heavy
 from meshwright.compiler.cut import CutStage
 from meshwright.compiler.grid import GridSharding
 from meshwright.compiler.shardings import DataSharding, MeshSharding
@@ -67,7 +67,7 @@ def _uncut(stages: Sequence[CutStage]) -> list[str]:
     work = [(eqn_flop(eqn), stage.index, eqn) for stage in stages for eqn in stage.program.jaxpr.eqns]
     total = sum(flop for flop, _, _ in work)
     most, index, eqn = max(work, key=lambda one: one[0])
-    inside = is_heavy(eqn) and eqn.primitive.name not in ("dot_general", "conv_general_dilated", "scan")
+    inside = is_heavy(eqn) and eqn.primitive.name not in (*PRODUCTS, "scan")
     if not inside or most <= UNEVEN * total / len(stages):
         return []
     line, name = line_of(eqn), eqn.primitive.name

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from meshwright.compiler.cost import eqn_flop
 from meshwright.compiler.sharding.rules import rule_of
 
 
@@ -75,3 +76,29 @@ def test_a_convolution_has_samples_and_features_and_keeps_the_image_whole() -> N
     assert rule.sizes == (8, 3, 6)
     assert rule.operands == ((0, 1, -1, -1), (2, 1, -1, -1))
     assert rule.results == ((0, 2, -1, -1),)
+
+
+def test_a_pad_that_shifts_keeps_its_dimension_whole() -> None:
+    rule = of(lambda a: jax.lax.pad(a, 0.0, ((1, -1, 0), (0, 0, 0))), (4, 6))
+    assert rule.results == ((-1, 0),)
+
+
+def test_pooling_is_split_where_no_window_reaches() -> None:
+    pooled = lambda a: jax.lax.reduce_window(a, 0.0, jax.lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")  # noqa: E731
+    assert of(pooled, (8, 4, 4, 3)).results == ((0, -1, -1, 1),)
+
+
+def test_matrices_side_by_side_are_split() -> None:
+    assert of(
+        lambda a: jax.lax.fft_p.bind(a, fft_type=jax.lax.FftType.FFT, fft_lengths=(6,)), (4, 6), dtype=jnp.complex64
+    ).results == ((0, -1),)
+    assert of(lambda a: jax.lax.linalg.cholesky_p.bind(a), (4, 6, 6)).results == ((0, -1, -1),)
+
+
+def test_groups_of_rows_have_matrices_that_are_split_by_columns() -> None:
+    eqn = jax.make_jaxpr(jax.lax.ragged_dot)(jnp.ones((8, 4)), jnp.ones((2, 4, 6)), jnp.array([3, 5])).jaxpr.eqns[-1]
+    rule = rule_of(eqn)
+    assert rule.sizes == (4, 6)
+    assert rule.operands == ((-1, 0), (-1, 0, 1), (-1,))
+    assert rule.results == ((-1, 1),)
+    assert eqn_flop(eqn) == 2 * 8 * 4 * 6

@@ -32,14 +32,14 @@ def with_own_derivative(
     found: list[Placement] = []
 
     # The rule is read again whenever it is asked for, when the number of the rank is another variable.
-    @jax.custom_jvp
+    @jax.custom_jvp  # type: ignore[untyped-decorator]
     def function(number: Any, *values: Any) -> list[Any]:
         held = [RankValue(value, placement) for value, placement in zip(values, placements, strict=True)]
         made = _plain(reader, number).inside(eqn, held)
         found[:] = [value.placement for value in made]
         return [value.value for value in made]
 
-    @function.defjvp
+    @function.defjvp  # type: ignore[untyped-decorator]
     def _(values: Any, changes: Any) -> tuple[list[Any], list[Any]]:
         held = zip(
             [*values[1:], *(changes[1 + at] for at in moving)],
@@ -107,7 +107,7 @@ def with_own_backward(
         return [walk.placed(walk.total(one) if want != SUM else one, want)
                 for one, want in zip(found, wanted, strict=True)]  # fmt: skip
 
-    @jax.custom_vjp
+    @jax.custom_vjp  # type: ignore[untyped-decorator]
     def function(number: Any, *values: Any) -> list[Any]:
         return run(number, values)[:count]
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from meshwright.compiler.cost import aval_bytes, eqn_flop
+from meshwright.compiler.cost import PRODUCTS, aval_bytes, eqn_flop
 from meshwright.compiler.sharding.cost import WHOLE, LogicalMesh, Placements
 from meshwright.compiler.sharding.nodes import ChosenValue, DecisionNode, EquationSite
 from meshwright.compiler.sharding.problem import ChoiceProblem, Pair
@@ -18,8 +18,7 @@ from meshwright.compiler.sharding.rules import SplitRule, rule_of
 from meshwright.compiler.sharding.strategies import divides, equation_strategies, operand_placements, spread_axes
 from meshwright.shapes import Bool, Float
 
-HEAVY = ("dot_general", "conv_general_dilated")
-CHOOSE = (*HEAVY, "gather")
+CHOOSE = (*PRODUCTS, "gather")
 """Equations that choose for themselves."""
 OPENED = {"custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "remat2": "jaxpr", "checkpoint": "jaxpr",
           "jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr"}  # fmt: skip
@@ -178,7 +177,7 @@ class DecisionGraph:
         if differentiable:
             cost = cost + self.mesh.move_s(aval_bytes(aval), placed, np.where(sums, WHOLE, running))
         passes = 1 + sum(use is not None and use.differentiable for use in uses)
-        flop = passes * eqn_flop(eqn) if eqn.primitive.name in HEAVY else 0.0
+        flop = passes * eqn_flop(eqn) if eqn.primitive.name in PRODUCTS else 0.0
         compute = self.scale * flop / self.mesh.flop_per_s / self.mesh.shards(ways.factors)
         memory = self.scale * aval_bytes(aval) / self.mesh.shards(placed)
         forward = self.scale * forward + compute / passes

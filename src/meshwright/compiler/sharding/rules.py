@@ -173,6 +173,29 @@ def _product(eqn: core.JaxprEqn) -> SplitRule:
     return factors.rule([left_dims, right_dims], [result])
 
 
+def _ragged(eqn: core.JaxprEqn) -> SplitRule:
+    """Rows in groups, each times the matrix of its group: columns and what is contracted are split, groups are not."""
+    numbers = eqn.params["ragged_dot_dimension_numbers"]
+    (left_k, right_k), (left_b, right_b) = numbers.dot_dimension_numbers
+    left, right = (atom.aval.shape for atom in eqn.invars[:2])
+    ragged, grouped = numbers.lhs_ragged_dimensions, numbers.rhs_group_dimensions
+    if set(ragged) & {*left_k, *left_b} or not grouped:
+        return _whole(eqn)
+    factors = _Factors()
+    left_dims, right_dims = [NO_FACTOR] * len(left), [NO_FACTOR] * len(right)
+    for own, other in zip((*left_b, *left_k), (*right_b, *right_k), strict=True):
+        left_dims[own] = right_dims[other] = factors.new(left[own])
+    rows = [place for place in range(len(left)) if place not in (*left_b, *left_k)]
+    columns = [place for place in range(len(right)) if place not in (*right_b, *right_k, *grouped)]
+    for place in rows:
+        left_dims[place] = NO_FACTOR if place in ragged else factors.new(left[place])
+    for place in columns:
+        right_dims[place] = factors.new(right[place])
+    result = [left_dims[p] for p in left_b] + [left_dims[p] for p in rows] + [right_dims[p] for p in columns]
+    sizes = [NO_FACTOR] * eqn.invars[2].aval.ndim
+    return factors.rule([left_dims, right_dims, sizes], [result])
+
+
 def _convolution(eqn: core.JaxprEqn) -> SplitRule:
     """Samples, features in and out; the image stays whole, as its edges would have to travel."""
     numbers = eqn.params["dimension_numbers"]
@@ -310,6 +333,7 @@ def _of_matrices(eqn: core.JaxprEqn) -> SplitRule:
 _RULES: dict[str, Callable[[Any], SplitRule]] = {
     "dot_general": _product,
     "conv_general_dilated": _convolution,
+    "ragged_dot_general": _ragged,
     "gather": _gather,
     "transpose": _transpose,
     "reshape": _reshape,
