@@ -47,6 +47,14 @@ LABELS = {
     "topology",  # torus: rings on the stated bandwidth, as on a switch; mesh changes the estimate where it is used
     "power_w_per_tflop",  # with the next two the clock of large products, of which only their ratio counts
     "carbon_kg_per_kwh",  # of the site's electricity: carbon of the run, not the step
+    "rope_base",  # with those to logit_softcap constants of a model, which targets state and no kernel is slower for
+    "rope_share",
+    "norm_epsilon",
+    "router_bias",
+    "router_scale",
+    "router_normalised",
+    "score_softcap",
+    "logit_softcap",
     "zone",  # of a group: names which measured links of profiles join it to another
 }
 """Fields that name or explain; what each is for stands beside it where the name does not say it."""
