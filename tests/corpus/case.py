@@ -127,6 +127,9 @@ def trained(optimizer: Any, loss: Any = classifier_loss) -> Any:
     return step
 
 
-def with_optimizer(optimizer: Any, loss: Any = classifier_loss, params: Any = None, batch: Any = None) -> Case:
+def with_optimizer(
+    optimizer: Any, loss: Any = classifier_loss, params: Any = None, batch: Any = None, *, narrow: bool = False
+) -> Case:
     params = mlp(*CLASSIFIER) if params is None else params
-    return Case(step=trained(optimizer, loss), state=(params, optimizer.init(params)), batch=batch or classified())
+    state = (params, optimizer.init(params))
+    return Case(step=trained(optimizer, loss), state=state, batch=batch or classified(), narrow=narrow)

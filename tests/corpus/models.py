@@ -184,9 +184,8 @@ def jax_nanogpt() -> Case:
         return {name: drawn(*shape, seed=i + at, scale=0.2) for at, (name, shape) in enumerate(shapes.items())}
 
     params = {"table": drawn(WORDS, WIDTH), "places": drawn(LENGTH, WIDTH), "blocks": [weights(0), weights(9)]}
-    return with_optimizer(
-        optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3, eps=1e-3)), loss, params, sentences()
-    )
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3, eps=1e-3))
+    return with_optimizer(optimizer, loss, params, sentences(), narrow=True)
 
 
 @case
@@ -289,7 +288,7 @@ def jax_generation_by_scan() -> Case:
         def one(carried: Any, _: Any) -> Any:
             word, hidden = carried
             hidden = jnp.tanh(params["table"][word] + hidden @ params["h"])
-            word = (hidden @ params["out"]).argmax(-1)
+            word = (hidden @ params["out"]).argmax(-1).astype(jnp.int32)
             return (word, hidden), word
 
         start = batch["ids"][:, 0]

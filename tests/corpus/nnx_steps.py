@@ -48,8 +48,8 @@ def objects(model: Any, optimizer: Any = None, *others: Any) -> Any:
     return (model, nnx.Optimizer(model, optimizer or adam(), wrt=nnx.Param), *others)
 
 
-def of_objects(step: Any, state: Any, batch: Any) -> Case:
-    return Case(step=step, state=state, batch=batch, after=in_place, jit=nnx.jit,
+def of_objects(step: Any, state: Any, batch: Any, *, narrow: bool = False) -> Case:
+    return Case(step=step, state=state, batch=batch, after=in_place, jit=nnx.jit, narrow=narrow,
                 call=lambda run, state, batch: run(*state, batch), options={"batch_argnums": len(state)})  # fmt: skip
 
 
@@ -189,7 +189,7 @@ def nnx_transformer() -> Case:
         optimizer.update(model, grads)
         return loss
 
-    return of_objects(step, objects(Decoder(nnx.Rngs(0))), sentences())
+    return of_objects(step, objects(Decoder(nnx.Rngs(0))), sentences(), narrow=True)
 
 
 @case

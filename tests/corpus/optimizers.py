@@ -50,7 +50,7 @@ def optax_multi_transform() -> Case:
 
 @case
 def optax_multi_steps() -> Case:
-    return with_optimizer(optax.MultiSteps(optax.adam(1e-2, eps=1e-3), every_k_schedule=2))
+    return with_optimizer(optax.MultiSteps(optax.adam(1e-2, eps=1e-3), every_k_schedule=2), narrow=True)
 
 
 @case
