@@ -89,11 +89,10 @@ def compile_step(
         if isinstance(method, FromPlan):
             raise
         return _whole_step(fun, arguments, method, batch_argnums, place, why, beside)
-    except InputError as why:
-        free = isinstance(method, Auto) and not method.num_micro_batches
-        if not free or why.problems[0].field != "num_micro_batches":
+    except InputError:
+        if not isinstance(method, Auto) or method.num_micro_batches:
             raise
-        # Micro-batches are left open, and those chosen are none of the step's.
+        # Micro-batches are left open, and the step may have none: it cannot be shared out, or traced for a part.
         return compile_step(fun, arguments, replace(method, num_micro_batches=1), batch_argnums, loss, place, beside)
 
 
@@ -107,6 +106,9 @@ def _staged_step(
     beside: LocalRuntime | RemoteRuntime | None,
 ) -> CompiledStep:
     """A step cut at its gradient: micro-batches, stages, one update."""
+    if isinstance(method, Auto) and not batch_argnums:
+        raise NotStaged(Problem(what="no argument holds samples", why="stages are planned for the samples of a batch",
+                                fix="name the batch arguments (batch_argnums)", field="batch_argnums"))  # fmt: skip
     plan = _plan(fun, arguments, method, batch_argnums)
     found = _stages_found(fun, arguments, method, batch_argnums)
     name, workers, chunks = method.pipeline if plan is None else (plan.schedule, len(plan.stages), 1)
