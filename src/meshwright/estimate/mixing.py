@@ -8,7 +8,7 @@ from meshwright.estimate.hardware import Hardware
 from meshwright.kernels import compute
 from meshwright.kernels.compute import Amount
 from meshwright.kernels.scans import scan_s
-from meshwright.shapes import Float, Int
+from meshwright.shapes import Int
 from meshwright.specs.device import KernelEfficiency
 from meshwright.specs.operators import CoreAttention, Scan, Scores
 from meshwright.strategies.base import LocalAttention, LocalScan, LocalScores
@@ -106,7 +106,7 @@ def flash_dim_half(op: CoreAttention, efficiency: KernelEfficiency, qk_dim: int,
     return beside + efficiency.flash_dim_half * (CAPPED_EXPONENTIALS - 1 if op.capped else 0.0)
 
 
-def layout_share(phase: str, groups: int | Float[np.ndarray, "rows"] | Int[np.ndarray, "rows"]) -> Amount:
+def layout_share(phase: str, groups: Amount | Int[np.ndarray, "rows"]) -> Amount:
     """Rate of a product in a phase over that of a plain forward one of its shape.
 
     Args:

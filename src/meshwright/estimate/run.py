@@ -253,7 +253,7 @@ def activations(
         totals = columns.kept_bytes[:, worker, :] @ kept.T.astype(float)
         if columns.made_bytes is not None:
             totals = totals + columns.made_bytes[:, worker, :] @ made.T.astype(float)
-        if columns.p > 1 and not columns.schedule.pairs and columns.alone_s.any():
+        if columns.p > 1 and not columns.schedule.pairs_passes and columns.alone_s.any():
             # A forward more than in the plain order is under way where forwards and backwards run together.
             totals = totals + (columns.kept_bytes[:, worker, :].max(axis=1) * (columns.alone_s[:, worker] > 0))[:, None]
         if guests:

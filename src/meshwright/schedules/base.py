@@ -68,7 +68,7 @@ class Schedule(ABC):
     """Whether a step drains the pipeline; without a flush, steps follow each other and share fill and drain."""
     updates_each: ClassVar[bool] = False
     """Whether the weights are updated behind every micro-batch instead of once per step."""
-    pairs: ClassVar[bool] = False
+    pairs_passes: ClassVar[bool] = False
     """Whether forwards run together with backwards of other micro-batches, so that each hides what the other sends."""
     shadows: ClassVar[bool] = False
     """Whether each worker holds the next one's stage too and runs its forward as task X."""
@@ -355,7 +355,7 @@ class Schedule(ABC):
         """
         if p == 1:
             return min(m, 1)
-        if not self.pairs:
+        if not self.pairs_passes:
             return None
         table = self.table(p, self._shortened(p, m, v), v)
         fused = np.zeros(table.tasks, dtype=bool) if table.fused is None else table.fused

@@ -24,7 +24,7 @@ class DualPipe(ListedSchedule):
     name = "dualpipe"
     only_chunks = 1
     kinds = SPLIT | {Kind.B}
-    pairs = True
+    pairs_passes = True
     title = "DualPipe: both directions at once, forward of one with backward of the other"
     source = "DeepSeek-AI, DeepSeek-V3 Technical Report, 2024"
     traffic = "gradients of the two copies of each stage are all-reduced between the workers that hold them"

@@ -22,7 +22,7 @@ class DualPipeV(TwoChunkV):
 
     name = "dualpipev"
     kinds = SPLIT | {Kind.B}
-    pairs = True
+    pairs_passes = True
     title = "DualPipeV: forward of one chunk with backward of the other, one copy of the weights"
     source = "DeepSeek-AI, DualPipe repository (DualPipeV), 2025"
 

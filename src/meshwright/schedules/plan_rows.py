@@ -127,7 +127,7 @@ def plan_of(row: PlanRow, layers: Sequence[int]) -> ExecutionPlan:
     if problems:
         raise InputError(problems, code="MW211")
     schedule = schedule_named(row.schedule)
-    if schedule.pairs and row.ep > 1 and row.ep_overlap == "none":
+    if schedule.pairs_passes and row.ep > 1 and row.ep_overlap == "none":
         row = replace(row, ep_overlap="paired-wgrad")
     strategies: list[LayerStrategy] = []
     numbers: dict[bool, int] = {}

@@ -119,4 +119,4 @@ def test_unlike_kinds_share_a_small_batch_by_unlike_micro_batches() -> None:
     found = plan("llama-3.2-3b", gpus="4xH100,4xA100-80", global_batch=8, top=1).best
     alone = plan("llama-3.2-3b", gpus="4xH100", global_batch=8, top=1).best
     assert [pipeline.micro_batch for pipeline in found.plan.pipelines] == [3, 1]
-    assert found.estimate.step_time_s < 0.9 * alone.estimate.step_time_s
+    assert found.estimate.step_time_s < 0.95 * alone.estimate.step_time_s

@@ -65,6 +65,7 @@ def test_idle_devices_are_said_in_one_way() -> None:
         "limits": {"limits": "5 s a step"},
         "cheaper": {"saved": 0.25},
         "less energy": {"saved": 0.25},
+        "strangers": {"libraries": ("RCCL", "NCCL")},
     }
     for why in IDLE:
         text = reason_text(idle_reason(60, 61, why, **facts.get(why, {})))
