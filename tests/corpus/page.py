@@ -12,7 +12,7 @@ What becomes of {cases} training steps, written as the users of their libraries 
 line above each: `make corpus` runs every one for five steps on eight devices under six methods, in numbers of 64 bits,
 and compares state and results with one device, to 1e-9 of the largest entry of each array (or of 0.1); 1e-5 where the
 library computes with 32 bits whatever it is given, 1e-2 where the step does with 16. Three of the methods split the
-batch into two micro-batches. An empty cell was not run when the page was written.
+batch into two micro-batches.
 
 | | of {rows} |
 |---|---|
