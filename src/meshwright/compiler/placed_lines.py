@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from jax.extend import core
@@ -21,9 +21,9 @@ def placed_lines(program: StepProgram) -> str:
     Args:
         program: that runs.
     """
-    of_mesh: list[Counter[str]] = []
+    of_mesh: list[dict[str, float]] = []
     for instructions in program.lists:
-        work: Counter[str] = Counter()
+        work: dict[str, float] = defaultdict(float)
         for name, runs in Counter(one.executable for one in instructions if one.op is Op.RUN).items():
             for line, flop in _lines(program.executables[name or ""].jaxpr):
                 work[line] += runs * flop
@@ -32,7 +32,9 @@ def placed_lines(program: StepProgram) -> str:
     found = []
     for mesh, work in enumerate(of_mesh):
         found.append(f"mesh {mesh}: {sum(work.values()) / total:.0%} of the products and convolutions of a step")
-        found += [f"  {flop / total:6.1%}  {line}" for line, flop in work.most_common(MOST)]
+        found += [
+            f"  {flop / total:6.1%}  {line}" for line, flop in sorted(work.items(), key=lambda item: -item[1])[:MOST]
+        ]
     return "\n".join(found)
 
 
