@@ -6,10 +6,11 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from meshwright.formats.shell.closing import closing, closing_brace, closing_quote
 from meshwright.formats.shell.source import Source
 from meshwright.formats.shell.state import Shell
 from meshwright.formats.shell.values import Piece, Value, Variable, text_of, unknown_of
-from meshwright.formats.shell.words import Expander, closing, closing_brace, closing_quote
+from meshwright.formats.shell.words import Expander
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from meshwright.formats.shell import patterns
+from meshwright.formats.shell.closing import closing, closing_brace, closing_quote
 from meshwright.formats.shell.state import Shell
 from meshwright.formats.shell.values import Place, Unknown, Value, only_unset, text_of, unknown_of
-from meshwright.formats.shell.words import Expander, closing, closing_brace, closing_quote
+from meshwright.formats.shell.words import Expander
 
 Truth = bool | Unknown
 _FILES = [

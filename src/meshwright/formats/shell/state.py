@@ -57,6 +57,8 @@ MAX_PIECES = 4_000
 LETTERS_A_STEP = 200
 """Letters handled count as steps, too."""
 MAX_DEPTH = 40
+MAX_FIELDS = 20_000
+"""Words of a command."""
 
 
 class TooMuch(Exception):

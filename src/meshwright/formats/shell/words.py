@@ -1,4 +1,4 @@
-"""Words as bash expands them: quotes, variables, arithmetic, substitutions, braces."""
+"""Words as bash expands them: quotes, variables, arithmetic, substitutions."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from dataclasses import dataclass
 
 from meshwright.formats.shell import patterns
 from meshwright.formats.shell.arithmetic import NotArithmetic, evaluate
+from meshwright.formats.shell.braces import braces
+from meshwright.formats.shell.closing import BLANKS, closing, closing_brace, closing_quote
 from meshwright.formats.shell.source import Source
-from meshwright.formats.shell.state import MAX_DEPTH, Shell, TooMuch
+from meshwright.formats.shell.state import MAX_DEPTH, MAX_FIELDS, Shell, TooMuch
 from meshwright.formats.shell.values import Piece, Place, Unknown, Value, text_of, unknown_of
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_BLANKS = " \t\n"
-_SEQUENCE = re.compile(r"(-?\d{1,6})\.\.(-?\d{1,6})(?:\.\.(-?\d{1,6}))?|([A-Za-z])\.\.([A-Za-z])")
-MAX_FIELDS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ class Expander:
     def fields(self, start: int, end: int) -> list[Value]:
         """Words of an unquoted stretch, divided at blanks; braces are opened first."""
         text = self.source.text[start:end]
-        if "{" in text and (ways := list(_braces(text))) != [text]:
+        if "{" in text and (ways := list(braces(text))) != [text]:
             found: list[Value] = []
             for way in ways:
                 inner = self.of(self.source.part(way, start))
@@ -318,7 +317,7 @@ def _divided(parts: Iterator[Part], marks: str | None) -> list[Value]:
         parts: of the word.
         marks: what divides in the place of blanks, where IFS is set.
     """
-    letters = re.escape(marks) if marks else _BLANKS
+    letters = re.escape(marks) if marks else BLANKS
     chunks = re.compile(r"(?s).+" if marks == "" else f"[{letters}]+|[^{letters}]+")
     done: list[Value] = []
     current: list[Piece] | None = None
@@ -335,7 +334,7 @@ def _divided(parts: Iterator[Part], marks: str | None) -> list[Value]:
                     current = [*(current or []), piece]
                     continue
                 for chunk in chunks.findall(piece.text):
-                    if marks == "" or chunk[0] not in (marks or _BLANKS):
+                    if marks == "" or chunk[0] not in (marks or BLANKS):
                         current = [*(current or []), Piece(chunk, piece.place)]
                     elif current is not None:
                         done.append(tuple(current))
@@ -347,126 +346,6 @@ def _divided(parts: Iterator[Part], marks: str | None) -> list[Value]:
     if current is not None:
         done.append(tuple(current))
     return done
-
-
-def closing_quote(text: str, at: int, end: int) -> int:
-    """Position of the `"` that closes a string which starts before `at`."""
-    while at < end:
-        char = text[at]
-        if char == '"':
-            return at
-        if char == "\\":
-            at += 2
-        elif text.startswith("$(", at):
-            at = closing(text, at + 2, end) + 1
-        elif text.startswith("${", at):
-            at = closing_brace(text, at + 2, end) + 1
-        elif char == "`":
-            at = max(text.find("`", at + 1, end), at) + 1
-        else:
-            at += 1
-    return end
-
-
-def closing(text: str, at: int, end: int) -> int:
-    """Position of the `)` that closes a bracket which opens before `at`."""
-    depth = 1
-    while at < end:
-        char = text[at]
-        if char == "\\":
-            at += 2
-            continue
-        if char == "'":
-            close = text.find("'", at + 1, end)
-            at = end if close < 0 else close + 1
-            continue
-        if char == '"':
-            at = closing_quote(text, at + 1, end) + 1
-            continue
-        if char == "#" and text[at - 1] in _BLANKS:
-            line = text.find("\n", at, end)
-            at = end if line < 0 else line
-            continue
-        depth += (char == "(") - (char == ")")
-        if depth == 0:
-            return at
-        at += 1
-    return end
-
-
-def closing_brace(text: str, at: int, end: int) -> int:
-    """Position of the `}` that closes a `${` which opens before `at`."""
-    while at < end:
-        char = text[at]
-        if char == "}":
-            return at
-        if char == "\\":
-            at += 2
-        elif char == "'":
-            close = text.find("'", at + 1, end)
-            at = at + 1 if close < 0 else close + 1
-        elif char == '"':
-            at = closing_quote(text, at + 1, end) + 1
-        elif text.startswith("${", at):
-            at = closing_brace(text, at + 2, end) + 1
-        elif text.startswith("$(", at):
-            at = closing(text, at + 2, end) + 1
-        else:
-            at += 1
-    return end
-
-
-def _braces(text: str) -> Iterator[str]:
-    """`a{1,2}` as `a1` and `a2`; quotes, and braces of `${...}`, are left alone."""
-    at = 0
-    while at < len(text):
-        char = text[at]
-        if char == "\\":
-            at += 2
-        elif char in "'\"":
-            at = (closing_quote(text, at + 1, len(text)) if char == '"' else max(text.find("'", at + 1), at)) + 1
-        elif text.startswith("${", at):
-            at = closing_brace(text, at + 2, len(text)) + 1
-        elif text.startswith("$(", at):
-            at = closing(text, at + 2, len(text)) + 1
-        elif char == "{" and (found := _brace_ways(text, at)) is not None:
-            ways, behind = found
-            for way in ways:
-                for rest in _braces(way + text[behind:]):
-                    yield text[:at] + rest
-            return
-        else:
-            at += 1
-    yield text
-
-
-def _brace_ways(text: str, at: int) -> tuple[list[str], int] | None:
-    depth, start, ways = 0, at + 1, []
-    for position in range(at, len(text)):
-        char = text[position]
-        if char in "'\"$\\" + _BLANKS:
-            return None
-        depth += (char == "{") - (char == "}")
-        if char == "," and depth == 1:
-            ways.append(text[start:position])
-            start = position + 1
-        if depth == 0:
-            inside = text[at + 1 : position]
-            if ways:
-                return [*ways, text[start:position]], position + 1
-            match = _SEQUENCE.fullmatch(inside)
-            return None if match is None else (_sequence(match), position + 1)
-    return None
-
-
-def _sequence(match: re.Match[str]) -> list[str]:
-    if match[4]:
-        first, last = ord(match[4]), ord(match[5])
-        return [chr(code) for code in range(first, last + (1 if last >= first else -1), 1 if last >= first else -1)]
-    first, last, step = int(match[1]), int(match[2]), abs(int(match[3] or 1)) or 1
-    if abs(last - first) // step > MAX_FIELDS:
-        raise TooMuch("a sequence is too long")
-    return [str(n) for n in range(first, last + (1 if last >= first else -1), step if last >= first else -step)]
 
 
 def _ansi_end(text: str, at: int, end: int) -> int:
