@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from meshwright.formats.shell import conditions, filters
-from meshwright.formats.shell.assignments import NAME
+from meshwright.formats.shell import conditions, filters, reading
 from meshwright.formats.shell.interpreter import Interpreter
 from meshwright.formats.shell.leaving import Left
 from meshwright.formats.shell.source import Source
@@ -18,7 +17,6 @@ from meshwright.formats.shell.values import (
     Place,
     Unknown,
     Value,
-    Variable,
     literal,
     text_of,
     unknown_of,
@@ -236,63 +234,6 @@ def _source(evaluator: Interpreter, words: list[Value], place: Place, shell: She
         shell.positional, shell.open_ended = held
 
 
-def _read(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
-    """`read`, from a here-string at most: else what comes in is unknown."""
-    names, array, mark, at = [], False, "\n", 1
-    while at < len(words):
-        text = text_of(words[at])
-        if text.startswith("-") and len(text) > 1:
-            array = array or "a" in text
-            if text[-1] == "d" and at + 1 < len(words):
-                mark = text_of(words[at + 1])[:1]
-            at += 2 if text[-1] in "dnNptu" else 1
-            continue
-        names.append(text)
-        at += 1
-    names = [name for name in names if NAME.fullmatch(name)] or ["REPLY"]
-    given = shell.stdin
-    if given is None or unknown_of(given) is not None:
-        unknown = unknown_of(given) if given is not None else None
-        why = unknown.why if unknown is not None else "what is read"
-        for name in names:
-            cause = Unknown(why=why, place=place, names=unknown.names if unknown is not None else ())
-            shell.variables[name] = Variable(entries={"0": (Piece("", place, cause),)})
-        shell.status = Unknown(why=why, place=place)
-        return
-    whole = text_of(given)
-    if not whole:
-        shell.status = False
-        for name in names:
-            shell.assign(name, ())
-        return
-    line, found, rest = whole.partition(mark) if mark else (whole.strip(), "", "")
-    shell.stdin = literal(rest, place)
-    shell.status = bool(found)
-    marks = text_of(shell.value("IFS", place)) or " \t"
-    parts = [part for part in re.split(f"[{re.escape(marks)}]", line) if part or marks.strip()]
-    if array:
-        shell.assign_array(names[0], [(None, literal(part, place)) for part in parts], append=False)
-        return
-    if len(parts) > len(names):
-        # The last name takes the rest of the line as it is.
-        pattern = f"[{re.escape(marks)}]" if marks.strip() else r"[ \t]+"
-        parts = re.split(pattern, line if marks.strip() else line.strip(), maxsplit=len(names) - 1)
-    for number, name in enumerate(names):
-        shell.assign(name, literal(parts[number] if number < len(parts) else "", place))
-
-
-def _mapfile(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
-    name = text_of(words[-1])
-    name = name if NAME.fullmatch(name) and len(words) > 1 else "MAPFILE"
-    given = shell.stdin
-    if given is None or unknown_of(given) is not None:
-        hidden = Unknown(why="what is read", place=place, names=(name,))
-        shell.variables[name] = Variable(array=True, hidden=hidden)
-        return
-    lines = text_of(given).splitlines()
-    shell.assign_array(name, [(None, literal(line, place)) for line in lines], append=False)
-
-
 def _prefix(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
     """`exec`, `command`, `time`, `builtin`: what follows is run."""
     rest = words[1:]
@@ -309,30 +250,6 @@ def _prefix(evaluator: Interpreter, words: list[Value], place: Place, shell: She
         evaluator.call(rest, [], place, Source("", [0], [place]), shell)
     if text_of(words[0]) == "exec" and rest:
         raise Left("exit")
-
-
-def _getopts(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
-    """Short options of the positional parameters, one a call."""
-    letters, name = text_of(words[1]).lstrip(":"), text_of(words[2])
-    held = text_of(shell.value("OPTIND", place)) or "1"
-    at = int(held) if held.isdigit() else 1
-    word = text_of(shell.positional[at - 1]) if at <= len(shell.positional) else ""
-    if not re.fullmatch(r"-[A-Za-z].*", word) or word == "--":
-        if shell.open_ended and not shell.positional:
-            shell.record.assumed.setdefault("@", place)
-        shell.status = False
-        return
-    letter, argument = word[1], word[2:]
-    known = letter in letters
-    shell.assign(name, literal(letter if known else "?", place))
-    at += 1
-    if known and letters[letters.index(letter) + 1 : letters.index(letter) + 2] == ":":
-        if not argument and at <= len(shell.positional):
-            shell.assign("OPTARG", shell.positional[at - 1])
-            at += 1
-        else:
-            shell.assign("OPTARG", literal(argument, place))
-    shell.assign("OPTIND", literal(str(at), place))
 
 
 def _true(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
@@ -361,14 +278,14 @@ _BUILTINS: dict[str, Callable[[Any, list[Value], Place, Shell], None]] = {
     "eval": _eval,
     "source": _source,
     ".": _source,
-    "read": _read,
-    "mapfile": _mapfile,
-    "readarray": _mapfile,
+    "read": reading.read,
+    "mapfile": reading.mapfile,
+    "readarray": reading.mapfile,
     "exec": _prefix,
     "command": _prefix,
     "builtin": _prefix,
     "time": _prefix,
-    "getopts": _getopts,
+    "getopts": reading.getopts,
     "false": _false,
     **dict.fromkeys(filters.PURE, _pure),
     **dict.fromkeys(
