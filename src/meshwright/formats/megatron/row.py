@@ -1,0 +1,214 @@
+"""Degrees and settings of Megatron-LM's options as the row of a plan."""
+
+from __future__ import annotations
+
+import math
+
+from meshwright.errors import Problem
+from meshwright.formats.megatron.options import Values
+from meshwright.specs.row import PlanRow, default_schedule
+from meshwright.specs.strategy import RECOMPUTE_MODULES, Dispatcher, ExpertOverlap
+
+_ZERO_OF_STRATEGY = {"no_shard": "z0", "optim": "z1", "optim_grads": "z2", "optim_grads_params": "fsdp"}
+_WITHOUT_A_ROW = (
+    ("--use-tp-pp-dp-mapping", "pipeline ranks between tensor and data ranks", "leave it out"),
+    ("--hybrid-context-parallel", "context groups that change with the sequence", "use --context-parallel-size alone"),
+    ("--rampup-batch-size", "a batch that grows", "plan the final batch"),
+    ("--cpu-offloading-num-layers", "offloading whole layers", "use --fine-grained-activation-offloading"),
+    ("--distribute-saved-activations", "kept inputs spread over tensor ranks", "use --sequence-parallel"),
+)
+
+
+def read_row(values: Values, devices: int | None, problems: list[Problem]) -> PlanRow | None:
+    """Degrees and settings; problems found here make no row only where the degrees are wrong.
+
+    Args:
+        values: the options that were given.
+        devices: of the job, None where nobody says.
+        problems: those found are added.
+    """
+    for flag, what, fix in _WITHOUT_A_ROW:
+        if values.has(flag):
+            problems.append(Problem(what=f"{flag} has no place in a plan", why=what, fix=fix, field=flag))
+    tp = values.whole("--tensor-model-parallel-size", 1)
+    pp = values.whole("--pipeline-model-parallel-size", 1)
+    cp = values.whole("--context-parallel-size", 1)
+    mbs = values.whole("--micro-batch-size")
+    moe = values.has("--num-experts")
+    ep = values.whole("--expert-model-parallel-size", 1)
+    etp = values.whole("--expert-tensor-parallel-size", tp) if moe else 1
+    degrees = {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "etp": etp, "--micro-batch-size": mbs}
+    wrong = [name for name, degree in degrees.items() if degree < 1]
+    problems += [Problem(what=f"{name} is {degrees[name]}", why="must be at least 1", field=name) for name in wrong]
+    if wrong or devices is None:
+        return None
+    model_parallel = tp * pp * cp
+    if devices % model_parallel:
+        why = f"they must be a multiple of tp {tp} x pp {pp} x cp {cp} = {model_parallel}"
+        problems.append(Problem(what=f"there are {devices} devices", why=why, field="devices"))
+        return None
+    dp = devices // model_parallel
+    if (tp * cp * dp) % (ep * etp):
+        why = f"ep x etp must divide tp x cp x dp = {tp * cp * dp}"
+        problems.append(Problem(what=f"ep {ep} x etp {etp} = {ep * etp}", why=why, field="ep"))
+    gbs = values.whole("--global-batch-size", mbs * dp)
+    if gbs < 1 or gbs % (mbs * dp):
+        why = f"must be a multiple of micro-batch {mbs} x dp {dp} = {mbs * dp}"
+        problems.append(Problem(what=f"--global-batch-size is {gbs}", why=why, field="--global-batch-size"))
+    if moe and tp > 1 and not values.has("--sequence-parallel"):
+        why = "experts together with tensor parallelism need it"
+        problems.append(Problem(what="--sequence-parallel is not given", why=why, field="--sequence-parallel"))
+    if values.has("--tp-comm-overlap") and tp > 1 and not values.has("--sequence-parallel"):
+        why = "it needs sequence parallelism"
+        problems.append(Problem(what="--tp-comm-overlap is given", why=why, field="--tp-comm-overlap"))
+    sharding, group = _sharding(values, dp, cp, problems)
+    dispatcher, ep_overlap = _exchange(values, ep) if moe else ("alltoall", "none")
+    recompute, count = _recompute(values, problems)
+    vpp = _vpp(values, pp)
+    return PlanRow(
+        tp=tp,
+        sp=tp == 1 or values.has("--sequence-parallel"),
+        tp_overlap="ring" if tp > 1 and values.has("--tp-comm-overlap") else "bulk",
+        cp=_context(values, cp, problems),
+        pp=pp,
+        vpp=vpp,
+        ep=ep,
+        etp=etp,
+        dispatcher=dispatcher,
+        ep_overlap=ep_overlap,
+        dp=dp,
+        sharding=sharding,
+        shard_group=group,
+        mbs=mbs,
+        gbs=gbs,
+        schedule=default_schedule(vpp),
+        recompute=recompute,
+        recompute_layers=count,
+        recompute_modules=_modules(values) if recompute == "sel" else ("core_attn",),
+        offload=_offload(values, problems),
+        dp_overlap=values.has("--overlap-grad-reduce") or values.has("--use-torch-fsdp2"),
+    )
+
+
+_DISPATCHERS: dict[str, Dispatcher] = {"alltoall": "alltoall", "flex": "deduplicated", "allgather": "allgather"}
+
+
+def _exchange(values: Values, ep: int) -> tuple[Dispatcher, ExpertOverlap]:
+    """How tokens reach their experts, and what runs beside."""
+    if ep == 1:
+        return "alltoall", "none"
+    overlap: ExpertOverlap = "none"
+    if values.has("--moe-shared-expert-overlap"):
+        overlap = "shared"
+    if values.has("--overlap-moe-expert-parallel-comm"):
+        overlap = "paired-wgrad" if values.has("--delay-wgrad-compute") else "paired"
+    return _DISPATCHERS.get(values.text("--moe-token-dispatcher-type", "allgather"), "alltoall"), overlap
+
+
+def _vpp(values: Values, pp: int) -> int:
+    """Chunks a worker; where only layers per chunk are said, the layout says them."""
+    return max(1, values.whole("--num-virtual-stages-per-pipeline-rank", 1))
+
+
+def _context(values: Values, cp: int, problems: list[Problem]) -> tuple[tuple[str, int], ...]:
+    if cp == 1:
+        return ()
+    kinds = dict.fromkeys(values.all("--cp-comm-type", ("p2p",)))
+    kind = next(iter(kinds), "p2p")
+    if len(kinds) > 1:
+        problems.append(Problem(what=f"--cp-comm-type is {' '.join(kinds)}", why="all layers must have one kind"))
+    if kind == "a2a+p2p":
+        flag = "--hierarchical-context-parallel-sizes"
+        sizes = [int(size) for size in values.all(flag) if size.isdecimal() and len(size) < 8]
+        if len(sizes) != 2 or math.prod(sizes) != cp:
+            why = f"must be two degrees, all-to-all and ring, whose product is cp {cp}"
+            problems.append(Problem(what=f"{flag} is {sizes or 'not given'}", why=why, field=flag))
+            return (("p2p", cp),)
+        return tuple(level for level in (("a2a", sizes[0]), ("p2p", sizes[1])) if level[1] > 1)
+    names = {"p2p": "p2p", "a2a": "a2a", "all_gather": "ag", "allgather": "ag"}
+    if kind not in names:
+        why = "must be p2p, a2a, all_gather or a2a+p2p"
+        problems.append(Problem(what=f"--cp-comm-type is {kind!r}", why=why, field="--cp-comm-type"))
+    return ((names.get(kind, "p2p"), cp),)
+
+
+def _sharding(values: Values, dp: int, cp: int, problems: list[Problem]) -> tuple[str, int]:
+    if values.has("--use-torch-fsdp2"):
+        return ("fsdp-keep" if values.has("--torch-fsdp2-no-reshard-after-forward") else "fsdp"), 0
+    instances = values.whole("--num-distributed-optimizer-instances", 1)
+    if values.has("--use-megatron-fsdp"):
+        strategy = values.text("--data-parallel-sharding-strategy", "optim_grads_params")
+        sharding = _ZERO_OF_STRATEGY.get(strategy, "fsdp")
+        if sharding == "fsdp" and values.has("--megatron-fsdp-main-params-dtype"):
+            sharding = "z3"
+    else:
+        sharding = "z1" if values.has("--use-distributed-optimizer") else "z0"
+        if values.has("--deepspeed"):
+            sharding = _deepspeed_sharding(values, problems)
+    if instances <= 1:
+        return sharding, 0
+    if instances > 1 and (dp * cp) % instances:
+        flag = "--num-distributed-optimizer-instances"
+        problems.append(Problem(what=f"{flag} is {instances}", why=f"must divide dp x cp = {dp * cp}", field=flag))
+        return sharding, 0
+    if sharding == "fsdp":
+        return "hsdp", dp * cp // instances
+    why = f"{sharding} in {instances} groups needs more than a row; it is taken as one group"
+    problems.append(Problem(what=f"--num-distributed-optimizer-instances is {instances}", why=why))
+    return sharding, 0
+
+
+def _modules(values: Values) -> tuple[str, ...]:
+    """What selective recompute makes again, as far as it can be planned."""
+    stated = values.given.get("--recompute-modules", ("core_attn",))
+    return tuple(dict.fromkeys(module for module in stated if module in RECOMPUTE_MODULES)) or ("core_attn",)
+
+
+def _deepspeed_sharding(values: Values, problems: list[Problem]) -> str:
+    """ZeRO as the command line says it; DeepSpeed's own file may say more."""
+    values.has("--deepspeed_config")
+    stage = values.whole("--zero-stage", -1)
+    if stage in (0, 1, 2, 3):
+        return f"z{stage}"
+    why = "DeepSpeed's file says how states are sharded"
+    fix = "give --zero-stage in the script, or check the file with --from deepspeed"
+    problems.append(Problem(what="--zero-stage is not given", why=why, fix=fix, field="--zero-stage"))
+    return "z0"
+
+
+def _recompute(values: Values, problems: list[Problem]) -> tuple[str, int]:
+    granularity = values.text("--recompute-granularity")
+    if values.has("--recompute-activations"):
+        granularity = "selective"
+    if not granularity:
+        return "none", 0
+    if granularity == "selective":
+        modules = values.all("--recompute-modules", ("core_attn",))
+        unknown = [module for module in modules if module not in RECOMPUTE_MODULES]
+        if unknown:
+            why = f"{', '.join(unknown)} cannot be planned"
+            problems.append(Problem(what=f"--recompute-modules is {' '.join(modules)}", why=why))
+        return "sel", 0
+    method = values.text("--recompute-method")
+    count = values.whole("--recompute-num-layers", 0)
+    if method not in ("uniform", "block") or count < 1:
+        why = "full recompute needs --recompute-method uniform or block and --recompute-num-layers of at least 1"
+        problems.append(Problem(what=f"--recompute-method is {method!r}, --recompute-num-layers {count}", why=why))
+        return "full", 0
+    if method == "uniform":
+        return ("full", 0) if count == 1 else ("uni", count)
+    return "block", count
+
+
+def _offload(values: Values, problems: list[Problem]) -> str:
+    letters = ""
+    for letter, switch, share in (
+        ("a", "--fine-grained-activation-offloading", "--activation-offload-fraction"),
+        ("o", "--optimizer-cpu-offload", "--optimizer-offload-fraction"),
+    ):
+        if values.has(switch):
+            letters += letter
+            if values.number(share, 1.0) != 1:
+                why = "a row offloads all or nothing; it is taken as all"
+                problems.append(Problem(what=f"{share} is {values.text(share)}", why=why, field=share))
+    return letters
