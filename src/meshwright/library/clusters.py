@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from meshwright.formats.cluster import parse_gpus
+from meshwright.formats.gpus import parse_gpus
 from meshwright.library.devices import device, generations, is_device, kernel_efficiency
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec, NodeGroup

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 
 from meshwright.errors import InputError, Problem, UnsupportedError, nearest
-from meshwright.formats.cluster import parse_gpus
+from meshwright.formats.gpus import parse_gpus
 from meshwright.formats.profiles import ProfileSet
 from meshwright.library.devices import device
 from meshwright.planning.compose.sources.profiles.costs import BETWEEN
