@@ -5,13 +5,8 @@ from __future__ import annotations
 import pytest
 
 from meshwright.formats.measured import MeasuredRun, fold
-from meshwright.specs.row import PlanRow
 from meshwright.specs.tuning import Lora, Tuning
 from tests.formats.measured.row import assumed, read, run_of
-
-
-def row_of(**changes: str) -> PlanRow:
-    return run_of(**changes).plans[0].row
 
 
 def test_a_row_that_says_everything_is_one_plan() -> None:
@@ -21,34 +16,6 @@ def test_a_row_that_says_everything_is_one_plan() -> None:
     assert run.workload.seq_len == 8192
     assert run.split == (16, 16)
     assert run.model.parameters == pytest.approx(8.03e9, rel=0.001)
-
-
-def test_every_second_layer_is_half_of_each_chunk() -> None:
-    row = row_of(recompute="selective (every 2nd layer)")
-    assert (row.recompute, row.recompute_layers) == ("block", 8)
-
-
-def test_interleaved_without_chunks_takes_two_where_layers_divide() -> None:
-    assert row_of(schedule="1f1b-interleaved (paper)", vpp="").format() == "tp2.pp2.vpp2.dp4.z1.mbs1.gbs128"
-    assert row_of(schedule="1F1B-I", vpp="", n_layers="33").vpp == 1
-
-
-def test_megatron_core_interleaves_where_nothing_is_said() -> None:
-    run = run_of(vpp="")
-    assert run.plans[0].row.vpp == 8
-    assert assumed(run)["vpp"].startswith("8: usual in Megatron-Core")
-    assert row_of(vpp="", n_layers="33").vpp == 1
-    assert row_of(vpp="", schedule="1F1B").vpp == 1
-    assert row_of(vpp="", framework="NVIDIA NeMo").vpp == 1
-    assert row_of(vpp="", notes="stage layer split [16, 18]").vpp == 1
-
-
-def test_edges_that_take_a_layers_place_leave_chunks_without_layers() -> None:
-    """22 layers, the embedding and the head on 24 virtual stages."""
-    run = run_of(pp="8", vpp="3", dp="1", tp="2", n_layers="22", schedule="1F1B-I")
-    assert run.split == (0, *(1,) * 22, 0)
-    assert run_of(pp="2", n_layers="30", dp="4").split == (15, 15)
-    assert run_of(pp="8", dp="1", n_layers="22").split == (2, 3, 3, 3, 3, 3, 3, 2)
 
 
 def test_tests_of_megatron_say_whose_layers_they_run() -> None:
@@ -80,29 +47,6 @@ def test_frameworks_have_their_habits() -> None:
     assert {"zero_stage", "recompute", "attention", "micro_batch", "sp", "gradients"} <= set(assumed(new))
 
 
-def test_what_is_not_said_may_have_been_several_plans() -> None:
-    run = run_of(recompute="", micro_batch="", tp="1", pp="1", dp="16", n_gpus="16")
-    shown = [(possible.row.recompute, possible.row.mbs) for possible in run.plans]
-    assert shown == [(mode, mbs) for mode in ("none", "sel", "full") for mbs in (4, 2, 1)]
-
-
-def test_fsdp_needs_no_degrees() -> None:
-    run = run_of(zero_stage="FSDP", tp="", pp="", dp="", framework="torchtitan")
-    assert run.plans[0].row.format() == "dp16.fsdp.mbs1.gbs128"
-    assert "tp not stated" in str(read(tp=""))
-
-
-def test_a_shard_group_as_large_as_the_job_is_plain_fsdp() -> None:
-    fsdp = {"tp": "1", "pp": "1", "dp": "16"}
-    assert row_of(zero_stage="FSDP 128", **fsdp).sharding == "fsdp"
-    assert row_of(zero_stage="HSDP (FSDP8 x DP2)", **fsdp).format() == "dp16.hsdp8.mbs1.gbs128"
-
-
-def test_a_stated_split_counts_embedding_and_head_as_layers() -> None:
-    assert run_of(notes="stage layer split [16, 18]").split == (15, 17)
-    assert run_of(notes="stage layer split [3, 4]").split == (16, 16)
-
-
 @pytest.mark.parametrize("text", ["LoRA", "method: SFT", "supervised fine-tuning"])
 def test_fine_tuning_that_does_not_say_what_it_trains_is_not_priced(text: str) -> None:
     assert "what is trained is not stated" in str(read(notes=text))
@@ -132,13 +76,6 @@ def test_memory_of_a_device_is_that_of_the_driver_where_a_fine_tuning_row_says_i
     assert fold.stated_memory_bytes("memory stated as 143771 MiB", 180e9) == 180e9
 
 
-def test_a_micro_batch_that_is_not_stated_is_small_with_experts() -> None:
-    experts = {"arch": "moe", "n_experts": "8", "top_k": "2", "moe_ffn_hidden": "14336", "pp": "1", "dp": "8"}
-
-    assert row_of(micro_batch="", **experts).mbs == 1
-    assert row_of(micro_batch="", pp="1", dp="8").mbs == 4
-
-
 def test_weights_cross_the_network_in_the_format_that_frameworks_gather() -> None:
     gathered = [
         run_of(dtype=dtype, framework=framework, zero_stage="FSDP2 (ZeRO-3)").workload.precision.gathered_bytes
@@ -151,26 +88,6 @@ def test_weights_cross_the_network_in_the_format_that_frameworks_gather() -> Non
     ]
 
     assert gathered == [1.0, 2.0, 1.0, 2.0]
-
-
-def test_a_pipeline_that_keeps_gathered_weights_sums_gradients_once() -> None:
-    run = run_of(zero_stage="FSDP (params not resharded after fwd)")
-    assert run.plans[0].row.sharding == "z1"
-    assert "gradients" in assumed(run)
-    assert row_of(zero_stage="FSDP (params not resharded after fwd)", pp="1", dp="8").sharding == "fsdp-keep"
-
-
-def test_torchtitan_cuts_a_rank_s_batch_by_its_virtual_stages() -> None:
-    titan = {"framework": "torchtitan +torch.compile", "zero_stage": "FSDP2", "micro_batch": "", "vpp": ""}
-    run = run_of(**titan, schedule="1f1b", notes="micro_batch column = LOCAL batch 32", global_batch_seqs="128")
-    assert (run.plans[0].row.mbs, run.plans[0].row.sharding) == (16, "z1")
-    assert {"micro_batch", "reshard_after_forward"} <= set(assumed(run))
-
-
-def test_thin_experts_are_not_cut_between_tensor_ranks() -> None:
-    moe = {"n_experts": "64", "top_k": "4", "ep": "4", "n_gpus": "32", "dp": "4", "tp": "4", "year": "2025", "etp": ""}
-    assert row_of(**moe, moe_ffn_hidden="1536").etp == 1
-    assert row_of(**moe, moe_ffn_hidden="16384").etp == 4
 
 
 def test_a_device_may_be_named_by_its_generation() -> None:

@@ -13,8 +13,9 @@ from pathlib import Path
 from meshwright.errors import InputError, Problem, nearest
 from meshwright.formats.files import read_text
 from meshwright.formats.measured.model import ModelLookup, model_or_none
+from meshwright.formats.measured.plans import PossiblePlan
 from meshwright.formats.measured.record import REQUIRED, campaign, contradiction
-from meshwright.formats.measured.run import DeviceLookup, MeasuredRun, PossiblePlan, read_run
+from meshwright.formats.measured.run import DeviceLookup, MeasuredRun, read_run
 
 __all__ = [
     "REQUIRED",

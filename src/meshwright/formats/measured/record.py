@@ -28,6 +28,11 @@ class MeasuredRecord:
         """Several columns in one, in lower case, to look for a word in."""
         return " | ".join(self.text(name) for name in names).lower()
 
+    @property
+    def notes(self) -> str:
+        """What the row says in words of how it ran, in lower case."""
+        return self.all_text("notes", "recompute_detail")
+
     def number(self, name: str) -> float | None:
         """The column as a number above 0, None where it is blank; anything else is a reason."""
         text = self.text(name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -14,37 +13,21 @@ from meshwright.formats.cluster import Assumption, GroupLinks, node_group
 from meshwright.formats.measured import fold
 from meshwright.formats.measured.habits import habits
 from meshwright.formats.measured.model import ModelLookup, read_model
+from meshwright.formats.measured.plans import PlanReader, PossiblePlan
 from meshwright.formats.measured.record import MeasuredRecord
 from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec
 from meshwright.specs.device import DeviceSpec
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import PlanRow
 from meshwright.specs.tuning import Tuning
 from meshwright.specs.workload import Workload
 
-# Chunks per worker in NVIDIA's published recipes: 4 to 8, more only where a layer is a chunk.
-MOST_CHUNKS = 8
-# Columns of an expert below which nobody cuts it between tensor ranks: two tiles of a matrix product. Every row that
-# states the degree for experts as thin as that has 1 (Qwen3-235B in Megatron-Bridge and Megatron-MoE-ModelZoo).
-THINNEST_SLICE = 512
 # Tokens of the fullest expert rank over the mean where a router is left to itself: Qwen3-235B with 8 ranks to 128
 # experts takes 24 % to 9 % longer than with forced balance from 16,384 to 131,072 tokens (Megatron-MoE-ModelZoo, 2025),
 # which is what experts and exchanges of such a rank take longer.
 ROUTED_IMBALANCE = 1.5
-# What Megatron-Core's guide to mixtures of experts recomputes first when memory is short.
-_EXPERT_MODULES = ("layernorm", "moe_act", "mla_up_proj")
 
 DeviceLookup = Callable[[str, float | None], DeviceSpec]
 """From a name and the memory on the box in GB to the device; raises UnsupportedError for a name nobody knows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PossiblePlan:
-    """One plan a measured row may have run."""
-
-    row: PlanRow
-    modules: tuple[str, ...] = ()
-    """Modules that `sel` recomputes where they are not core attention alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +96,7 @@ class _RowReader:
         self.record, self.find_device, self.find_model = record, device, model
         self.year = int(record.number("year") or 2024)
         self.habits = habits(record.text("framework"), self.year)
-        self.notes = record.all_text("notes", "recompute_detail")
+        self.notes = record.notes
         self.assumptions: list[Assumption] = []
 
     def assume(self, name: str, value: str) -> None:
@@ -136,7 +119,8 @@ class _RowReader:
             raise fold.Refused(record.reasons[-1])
         cluster = self.cluster(devices)
         workload = self.workload(seq_len, batch)
-        plans = self.plans(devices, batch, model)
+        meant = PlanReader(record, self.habits, self.year, self.assume)
+        plans = meant.plans(devices, batch, model)
         if record.reasons:
             raise fold.Refused(record.reasons[-1])
         return MeasuredRun(
@@ -145,7 +129,7 @@ class _RowReader:
             cluster=cluster,
             workload=workload,
             plans=plans,
-            split=self.split(plans[0].row, model),
+            split=meant.split(plans[0].row, model),
             capacity=1.0 if "token drop" in self.notes and model.is_moe else None,
             deduplicates=model.is_moe and self.deduplicates(),
             pairs=model.is_moe and self.pairs(),
@@ -224,181 +208,6 @@ class _RowReader:
             when = f"{self.year}-06"
             self.assume("software", f"{line} of {when}: only the year is stated")
         return f"{line}@{when}"
-
-    def plans(self, devices: int, batch: int, model: ModelSpec) -> tuple[PossiblePlan, ...]:
-        """The degrees, and every recompute and micro-batch they may have run with."""
-        record = self.record
-        sharding, group = self.sharding()
-        tp, pp, cp = (self.degree(name, sharded=sharding in ("fsdp", "hsdp", "z3")) for name in ("tp", "pp", "cp"))
-        dp = record.whole("dp") or max(1, devices // (tp * pp * cp))
-        ep = record.whole("ep") or 1
-        if sharding == "hsdp" and group >= dp * cp:
-            sharding, group = "fsdp", 0
-        if sharding == "hsdp":
-            group = max(group, cp)
-        if pp > 1 and sharding == "fsdp" and self.habits.software == "pytorch-compiled":
-            self.assume("reshard_after_forward", "never: torchtitan's default in a pipeline")
-            sharding = "fsdp-keep"
-        if pp > 1 and sharding == "fsdp-keep":
-            self.assume("gradients", "summed once per step: the pipeline syncs behind its last micro-batch")
-            sharding = "z1"
-        vpp = self.chunks(pp, model)
-        again = self.recompute(model, pp * vpp)
-        choices = self.micro_batches(pp, pp * vpp, batch, dp, model)
-        sequence_parallel, tp_overlap = self.tensor(tp, model)
-        plans = [
-            PossiblePlan(
-                modules=mode.modules,
-                row=PlanRow(
-                    tp=tp,
-                    sp=sequence_parallel,
-                    tp_overlap=tp_overlap,  # type: ignore[arg-type]
-                    cp=(("p2p", cp),) if cp > 1 else (),
-                    pp=pp,
-                    vpp=vpp,
-                    ep=ep,
-                    etp=self.expert_tensor(tp * cp * dp, tp, ep, model) if model.is_moe else 1,
-                    dp=dp,
-                    sharding=sharding,
-                    shard_group=group,
-                    mbs=mbs,
-                    gbs=batch,
-                    schedule=self.schedule(pp, vpp),
-                    recompute=mode.mode,
-                    recompute_layers=mode.layers,
-                    dp_overlap=self.data_overlap(),
-                ),
-            )
-            for mode, mbs in itertools.product(again, choices)
-        ]
-        return tuple(dict.fromkeys(plans))
-
-    def split(self, row: PlanRow, model: ModelSpec) -> tuple[int, ...]:
-        """Layers of each virtual stage as stated, or equal ones, which frameworks ask for unless told otherwise."""
-        stages, layers = row.pp * row.vpp, model.num_layers
-        stated = re.search(r"stage layer split \[([\d, ]+)\]", self.notes)
-        if stated:
-            counts = [int(count) for count in stated[1].split(",")]
-            if sum(counts) == layers + 2:  # embedding and head are counted as layers
-                counts[0] -= 1
-                counts[-1] -= 1
-            if sum(counts) == layers and len(counts) == stages and min(counts) > 0:
-                return tuple(counts)
-        if layers % stages == 0:
-            return (layers // stages,) * stages
-        if stages > 1 and (layers + 2) % stages == 0:  # embedding and head take a layer's place
-            each = (layers + 2) // stages
-            return (each - 1, *(each,) * (stages - 2), each - 1)
-        return ()
-
-    def sharding(self) -> tuple[str, int]:
-        """As stated, or as the framework does."""
-        stated = fold.sharding(self.record.text("zero_stage"))
-        if stated is not None:
-            return stated
-        self.assume("zero_stage", f"{self.habits.sharding}: usual in {self.habits.name}")
-        return self.habits.sharding, 0
-
-    def degree(self, name: str, *, sharded: bool) -> int:
-        """A model-parallel degree; a blank is 1 where weights are sharded over data ranks, and for cp."""
-        value = self.record.whole(name)
-        if value is None and not self.record.text(name):
-            if not sharded and name != "cp":
-                self.record.reasons.append(f"{name} not stated")
-            elif name != "cp":
-                self.assume(name, "1: weights are sharded over data ranks")
-        return value or 1
-
-    def schedule(self, pp: int, vpp: int) -> str:
-        """Name of the schedule; one chunk cannot be interleaved."""
-        name, _ = fold.row_schedule(self.record.text("schedule"), pp=pp, vpp=vpp)
-        return name
-
-    def chunks(self, pp: int, model: ModelSpec) -> int:
-        """Chunks per worker."""
-        stated = self.record.whole("vpp")
-        _, vpp = fold.row_schedule(self.record.text("schedule"), pp=pp, vpp=stated)
-        silent = stated is None and not self.record.text("schedule") and "stage layer split" not in self.notes
-        if pp > 1 and silent and self.habits.interleaves and model.num_layers % pp == 0:
-            layers = model.num_layers // pp
-            usual = max(chunks for chunks in range(1, MOST_CHUNKS + 1) if layers % chunks == 0)
-            self.assume("vpp", f"{usual}: usual in {self.habits.name}")
-            return usual
-        if vpp is not None:
-            return vpp
-        vpp = 2 if model.num_layers % (2 * pp) == 0 else 1
-        self.assume("vpp", f"{vpp}: interleaved, chunks not stated")
-        return vpp
-
-    def recompute(self, model: ModelSpec, virtual_stages: int) -> list[fold.Again]:
-        """What is recomputed, or the modes in the order in which users turn to them."""
-        stated = fold.recompute(self.record.text("recompute"), self.record.text("recompute_detail"))
-        if stated is None:
-            if self.habits.recompute == "full":
-                self.assume("recompute", f"full: usual in {self.habits.name}")
-                return [fold.Again(mode="full")]
-            modules = _EXPERT_MODULES if model.is_moe else ("core_attn",)
-            self.assume("recompute", f"the first of none, {', '.join(modules)} and everything that fits")
-            return [fold.Again(mode="none"), fold.Again(mode="sel", modules=modules), fold.Again(mode="full")]
-        self.assume("recompute", stated.assumed)
-        if stated.share:
-            layers = max(1, round(stated.share * model.num_layers / virtual_stages))
-            return [fold.Again(mode="block", layers=layers)]
-        return [stated]
-
-    def micro_batches(self, pp: int, stages: int, batch: int, dp: int, model: ModelSpec) -> list[int]:
-        """Stated, 1 in a pipeline or with experts, else the largest of 4, 2 and 1 that divides the batch and fits."""
-        stated = self.record.whole("micro_batch")
-        if stated is not None:
-            return [stated]
-        local = re.search(r"local batch (\d+)", self.notes, re.IGNORECASE)
-        if local and pp > 1:
-            self.assume("micro_batch", "the rank's batch over its virtual stages: usual in torchtitan")
-            return [max(1, int(local[1]) // stages)]
-        if pp > 1 or model.is_moe:
-            self.assume("micro_batch", f"1: usual {'in a pipeline' if pp > 1 else 'with experts'}")
-            return [1]
-        self.assume("micro_batch", "the largest of 4, 2 and 1 that divides the batch and fits")
-        return [mbs for mbs in (4, 2, 1) if batch % (dp * mbs) == 0] or [1]
-
-    def tensor(self, tp: int, model: ModelSpec) -> tuple[bool, str]:
-        """Sequence parallelism and what hides behind tensor-parallel products."""
-        if tp == 1:
-            return True, "bulk"
-        stated = self.record.flag("sp")
-        if stated is None:
-            stated = self.habits.sequence_parallel
-            self.assume("sp", f"{stated}: usual in {self.habits.name}")
-        if model.is_moe and not stated:
-            stated = True
-            self.assume("sp", "True: experts need each token once")
-        overlap = self.habits.tp_overlap
-        asked = any(word in self.notes for word in ("tp-comm-overlap", "async tp", "tp_overlap"))
-        # Chunked overlap needs sequence parallelism, and NVIDIA's recipes leave it off for models with experts.
-        if asked and stated:
-            return stated, "ring"
-        if overlap == "ring" and (model.is_moe or not stated):
-            overlap = "bulk"
-        if overlap != "bulk":
-            self.assume("tp overlap", f"{overlap}: usual in {self.habits.name}")
-        return stated, overlap
-
-    def expert_tensor(self, stage_devices: int, tp: int, ep: int, model: ModelSpec) -> int:
-        """Expert tensor degree: tp by Megatron-Core's default, 1 where experts fold, are thin, or tp does not fit."""
-        stated = self.record.whole("etp")
-        if stated is not None:
-            return stated
-        thin = model.last_layer().mlp.expert_width < THINNEST_SLICE * tp
-        folded = self.year >= 2026 or thin or stage_devices % (ep * tp) != 0
-        if tp > 1:
-            self.assume(
-                "etp", "1: experts fold over tensor ranks" if folded else f"{tp}: tp, as Megatron-Core's default"
-            )
-        return 1 if folded else tp
-
-    def data_overlap(self) -> bool:
-        """Whether gradients are summed beside the last backward."""
-        return self.habits.dp_overlap or "overlap-grad-reduce" in self.notes or "overlap-param-gather" in self.notes
 
     def deduplicates(self) -> bool:
         """As the notes say, or as the framework does; kernels that carry a token once drop none."""
