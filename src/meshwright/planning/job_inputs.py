@@ -12,7 +12,7 @@ from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.ranges import outside_experience
 from meshwright.estimate.sequences import tokens_of_step
 from meshwright.fields.gather import Gather
-from meshwright.fields.job import DEFAULT_SEQ_LEN, DEFAULT_TOKENS_PER_STEP, TOKENS_PER_DEVICE, JobFields
+from meshwright.fields.job import DEFAULT_TOKENS_PER_STEP, TOKENS_PER_DEVICE, JobFields
 from meshwright.fields.kinds import shown
 from meshwright.formats.cluster import Assumption
 from meshwright.formats.cluster import assumptions as cluster_assumptions
@@ -21,6 +21,7 @@ from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.library.clusters import resolve_cluster_file, resolve_gpus
 from meshwright.library.software import canonical, generation_of, generations_of
+from meshwright.planning.batch_asked import DEFAULT_SAMPLES, check_batch, default_batch, sequence_length
 from meshwright.planning.goodput import goodput
 from meshwright.planning.number_formats import (
     DEFAULT_DTYPE,
@@ -44,14 +45,6 @@ from meshwright.specs.software import DEFAULT_SOFTWARE
 from meshwright.specs.workload import Workload
 from meshwright.units import seconds, significant
 
-BATCH_TOLERANCE = 0.05
-"""How far a batch that nobody gave may be rounded to one that more degrees divide."""
-MAX_BATCH = 2**20
-"""Sequences of a step: far above what anybody trains with, and every schedule of it can still be simulated."""
-ROW_STEP = 128
-"""Tokens to whose multiples rows are rounded up where nobody says their length, so that degrees divide it."""
-DEFAULT_SAMPLES = 4096
-"""Of a step of a model with one prediction per sample, as vision transformers are trained (Steiner et al. 2021)."""
 _BOTH_BATCHES = Problem(
     what="both a global batch and tokens per step are given",
     why="each says how many sequences a step trains",
@@ -70,8 +63,6 @@ _BOTH_PRICES = Problem(
     fix="leave one of them out",
     field="price",
 )
-MAX_SEQ_LEN = 2**27
-"""Tokens of a sequence: LTM-2 of Magic has 100 million (magic.dev, August 2024)."""
 _FILE_ENDINGS = (".toml", ".json", ".yaml", ".yml", ".csv", ".txt")
 
 
@@ -157,7 +148,7 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
         where, notes = with_site(where, job)
     if first.sequence_lengths and (spec.streams or spec.pooled):
         raise UnsupportedError(_no_lengths(spec), code="MW406")
-    seq = _sequence_length(job.seq_len, spec, first.sequence_lengths, notes)
+    seq = sequence_length(job.seq_len, spec, first.sequence_lengths, notes)
     beside = bool(spec.streams)
     spec, sampled = with_samples(spec, job, seq)
     if beside:
@@ -169,8 +160,8 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
         devices = usual_devices or where.devices
         usual = DEFAULT_SAMPLES if spec.pooled else min(DEFAULT_TOKENS_PER_STEP, TOKENS_PER_DEVICE * devices)
         noun = "rows" if first.sequence_lengths else "sequences"
-        batch = _default_batch(filled, job.tokens_per_step, devices, notes, usual, noun)
-    _check_batch(batch)
+        batch = default_batch(filled, job.tokens_per_step, devices, notes, usual, noun)
+    check_batch(batch)
     workload = replace(first, seq_len=seq, global_batch=batch)
     like = job.like
     if like is not None:
@@ -249,35 +240,6 @@ def is_cluster_path(cluster: str | os.PathLike[str]) -> bool:
     return not isinstance(cluster, str) or looks_like_a_path or os.path.exists(text)
 
 
-def sensible_batch(target: float, devices: int, tolerance: float = BATCH_TOLERANCE) -> int:
-    """The batch near a target that most data-parallel degrees divide.
-
-    Of the multiples of (odd part of the devices) x 2^k within the tolerance, the nearest one of the largest k; without
-    the odd part where no such multiple is near.
-
-    Args:
-        target: sequences, not necessarily whole.
-        devices: of the cluster.
-        tolerance: largest relative distance.
-
-    Returns:
-        Sequences, at least 1.
-    """
-    odd = devices
-    while odd % 2 == 0:
-        odd //= 2
-    for base in (odd, 1):
-        step = base
-        while step * 2 <= target * (1 + tolerance):
-            step *= 2
-        while step >= base:
-            near = max(1, round(target / step)) * step
-            if abs(near - target) <= tolerance * target:
-                return near
-            step = step // 2 if step % 2 == 0 and step > base else 0
-    return max(1, round(target))
-
-
 def _no_lengths(model: ModelSpec) -> Problem:
     return Problem(
         what=f"lengths of sequences for {model.name}",
@@ -304,13 +266,6 @@ def _model(model: object) -> ModelSpec:
         fix = 'for example "llama-3.1-8b" or "./config.json"'
         raise InputError(Problem(what=f"model is {shown(model)}", why=why, fix=fix, field="model"), code="MW203")
     return models.resolve("" if model is None else model)
-
-
-def _check_batch(batch: int) -> None:
-    if batch <= MAX_BATCH:
-        return
-    what, why = f"a step of {batch:,} sequences", f"at most {MAX_BATCH:,} sequences can be planned"
-    raise InputError(Problem(what=what, why=why, fix="use a smaller batch", field="global_batch"), code="MW204")
 
 
 def _lengths(job: JobFields) -> Lengths:
@@ -345,70 +300,6 @@ def _workload(policy: Precision | None, calibration: Calibration | None, job: Jo
         software=canonical(asked),
         calibration=calibration,
     )
-
-
-def _sequence_length(seq: int | None, model: ModelSpec, lengths: Lengths, notes: list[Assumption]) -> int:
-    if model.pooled and seq in (None, 1):
-        return 1
-    if seq is not None and seq > MAX_SEQ_LEN:
-        problem = Problem(
-            what=f"a sequence of {seq:,} tokens",
-            why=f"at most {MAX_SEQ_LEN:,} are planned: the longest that any model was trained on have 100 million",
-            fix="give the tokens of one sequence; those of a step are --tokens-per-step, those of the run --tokens",
-            field="seq_len",
-        )
-        raise InputError(problem, code="MW204")
-    if seq is None and lengths:
-        whole = -(-lengths[-1][0] // ROW_STEP) * ROW_STEP
-        seq = min(whole, model.learned_positions or whole)
-        value = f"rows of {seq:,} tokens (the longest sequence, {lengths[-1][0]:,}, to whole {ROW_STEP})"
-        notes.append(Assumption(name="seq_len", value=value, basis="assumed"))
-    if seq is None:
-        seq = min(DEFAULT_SEQ_LEN, model.max_seq_len)
-        rule = "the model's maximum" if seq < DEFAULT_SEQ_LEN else "default"
-        notes.append(Assumption(name="seq_len", value=f"{seq:,} tokens ({rule})", basis="assumed"))
-        return seq
-    if model.pooled:
-        why = f"{model.name} makes one prediction per sample, whose size its config states"
-        raise InputError(Problem(what=f"seq_len is {seq:,}", why=why, fix="leave --seq out", field="seq_len"))
-    if model.learned_positions and seq > model.learned_positions:
-        raise InputError(
-            Problem(
-                what=f"seq_len is {seq:,}",
-                why=f"{model.name} has learned positions for {model.learned_positions:,} tokens",
-                fix=f"use --seq {model.learned_positions} or less",
-                field="seq_len",
-            )
-        )
-    if seq > model.max_seq_len:
-        longest = f"{model.max_seq_len:,}"
-        value = f"{seq:,} tokens, longer than the {longest} that {model.name} states: costs are priced, quality is not"
-        notes.append(Assumption(name="seq_len", value=value, basis="extrapolated"))
-    return seq
-
-
-def _default_batch(
-    seq: float, per_step: int | None, devices: int, notes: list[Assumption], usual: int, noun: str
-) -> int:
-    wanted = per_step or usual
-    # Very short sequences would make steps of more sequences than can be planned.
-    exact = wanted / seq if per_step else min(wanted / seq, MAX_BATCH)
-    batch = int(exact) if per_step and exact.is_integer() else sensible_batch(exact, devices)
-    ratio = wanted / seq
-    shown = f"{ratio:,.0f}" if ratio.is_integer() else f"{ratio:,.1f}"
-    each = f" ({TOKENS_PER_DEVICE:,} per device)" if not per_step and wanted < DEFAULT_TOKENS_PER_STEP else ""
-    said = f"{wanted:,} tokens per step{each} / {seq:,.0f} = {shown}"
-    if not per_step and ratio > MAX_BATCH:
-        capped = f"{batch:,} {noun} = {batch * seq:,.0f} tokens ({said}, capped: at most {MAX_BATCH:,} can be planned)"
-        notes.append(Assumption(name="global_batch", value=capped, basis="assumed"))
-        return batch
-    if batch == exact:
-        if per_step is None:
-            notes.append(Assumption(name="global_batch", value=f"{batch:,} {noun} ({said}, default)", basis="assumed"))
-        return batch
-    rounded = f"{batch:,} {noun} = {batch * seq:,.0f} tokens ({said}, rounded so that more degrees divide it)"
-    notes.append(Assumption(name="global_batch", value=rounded, basis="assumed"))
-    return batch
 
 
 def _of_run(failures: Failures | None, devices: int) -> Iterator[Assumption]:
