@@ -100,7 +100,12 @@ def trace_step(
     if micro_batches == 1:
         return replace(step, joins=(Join(How.SAME),) * len(step.loss.outvars))
     try:
-        return _of_updates(shared_out(step, micro_batches // updates), micro_batches, updates)
+        if 1 < updates == micro_batches:
+            # What a single sample mixes cannot be seen: how its numbers join is read from the whole batch.
+            shared = replace(step, joins=shared_out(_traced(fun, given, 1), micro_batches).joins)
+        else:
+            shared = shared_out(step, micro_batches // updates)
+        return _of_updates(shared, micro_batches, updates)
     except NotShared as why:
         if mean is None:
             raise InputError(_not_shared_problem(why)) from None
