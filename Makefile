@@ -30,7 +30,7 @@ test: $(TEST)  ## every test but the long products of cases and those against Py
 
 test-shapes: $(TEST)  ## the tests of the array code with every array held against the shape it is annotated with
 	CHECK_SHAPES=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" \
-		$(addprefix tests/,kernels schedules estimate search)
+		$(addprefix tests/,kernels schedules estimate search test_shapes.py)
 
 test-full: $(TEST)  ## every test but those against PyTorch, with ten times the generated examples; hours on 2 cores
 	CHECK_SHAPES=1 HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -q -n $(WORKERS) --ignore=tests/torch --ignore=tests/frameworks

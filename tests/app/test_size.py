@@ -82,7 +82,7 @@ def test_problems_come_together() -> None:
 def test_a_count_that_divides_badly_does_not_hide_a_lower_one() -> None:
     """560 devices are slower than 512 and than 576."""
     answer = size(
-        "llama-3.1-70b", "H100", days=38, tokens="2T", global_batch=1024, pin=("mbs=1", "recompute=none,sel,full")
+        "llama-3.1-70b", "H100", days=39, tokens="2T", global_batch=1024, pin=("mbs=1", "recompute=none,sel,full")
     )
     assert answer.devices == 576
     assert [point.meets for point in answer.curve] == [False] * (len(answer.curve) - 1) + [True]

@@ -37,7 +37,7 @@ QUESTIONS = {
         "meshwright.check/1",
         {
             *("schema", "name", "title", "text", "ok", "exit_code", "legal", "fits", "dominated_by", "violations"),
-            *("mends", "warnings", "estimate", "inputs", "post_mortem"),
+            *("mends", "warnings", "estimate", "inputs", "post_mortem", "read", "fix"),
         },
     ),
     "explain plans.json": (

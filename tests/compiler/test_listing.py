@@ -13,6 +13,8 @@ from meshwright.compiler.verify import verify_lists
 from meshwright.errors import InputError
 from tests.runtime.small import batch, initial, step
 
+pytestmark = pytest.mark.filterwarnings("ignore:micro-batches of 2 samples are not shared")
+
 
 def compiled(function: Any = step, **options: Any) -> Any:
     method = mw.PipeshardParallel(num_stages=2, **{"num_micro_batches": 4, "zero": 3, **options})

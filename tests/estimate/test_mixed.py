@@ -219,7 +219,8 @@ def test_the_narrower_partner_sets_the_pace_of_the_sum() -> None:
     equal = sync_s(Stage(0, wide, 10), Stage(16, wide, 10))
     unequal = sync_s(Stage(0, wide, 10), Stage(16, narrow, 10))
     assert equal < unequal
-    assert unequal == pytest.approx(4 * equal, rel=0.25)
+    # A quarter of the ranks send four times as much each, behind a backward that takes longer and hides more of it.
+    assert 2.5 * equal < unequal < 4.5 * equal
 
 
 @pytest.mark.usefixtures("no_shape_checks")

@@ -28,6 +28,9 @@ from meshwright.specs.row import PlanRow
 from meshwright.zoo.training import Adam, train_step
 from tests.runtime.parity_cases import MICRO_BATCHES, MODELS, SAMPLES, Case, cover, every_case, training
 
+# Recomputation of a whole model stands in one stage, and says so.
+pytestmark = pytest.mark.filterwarnings("ignore:stage . of . computes")
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:

@@ -107,6 +107,7 @@ class _DeviceKeys(TableProblems):
     units: PositiveInt = key("132", le=1_000_000)
     host_gb_s: PositiveFloat = key("50")
     power_w: PositiveFloat = key()
+    idle_power_w: NonNegativeFloat = key()
     price_per_hour: NonNegativeFloat = key()
     notes: Text = key()
     unified_memory: bool = key()
