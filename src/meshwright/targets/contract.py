@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from meshwright.errors import Problem
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.plan_json import write_job
 from meshwright.formats.shell import Script
 from meshwright.specs.job import Job
 
@@ -56,6 +58,25 @@ class Target:
     """The plan as the target's memory holds it, where that is not what the plan says; the same job elsewhere."""
     software: str | None = None
     """Whose kernels and memory price its plans, by name in the library; None for the default."""
+
+
+def target_files(job: Job, files: tuple[tuple[str, str], ...], *, notes: tuple[str, ...], start: str) -> TargetFiles:
+    """A job in the words of a target: its files, and the plan itself before them."""
+    return TargetFiles(files=((PLAN_FILE, write_job(job)), *files), notes=notes, start=start)
+
+
+def marked(suffixes: tuple[str, ...], *marks: tuple[str, ...]) -> Callable[[str, str], bool]:
+    """Recognises files of these suffixes whose text holds one of the spellings of each mark."""
+
+    def recognised(name: str, text: str) -> bool:
+        return PurePath(name).suffix in suffixes and all(any(one in text for one in mark) for mark in marks)
+
+    return recognised
+
+
+def text_beside(files: Files, name: str) -> str | None:
+    """Text of the first file whose name ends so; None where there is none."""
+    return next((text for one, text in files.items() if one.endswith(name)), None)
 
 
 def file_of(files: Files, name: str, recognised: Callable[[str, str], bool]) -> tuple[str, str]:

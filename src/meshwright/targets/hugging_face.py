@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.errors import Problem
-from meshwright.targets.contract import Files
-from meshwright.targets.keys import KeyReader, Keys, table_of
-from meshwright.targets.sayable import Plan, Says, only
+from meshwright.targets.contract import Files, text_beside
+from meshwright.targets.keys import KeyReader, Keys, json_text, table_of
+from meshwright.targets.processes import torchrun
+from meshwright.targets.sayable import Plan, Rule, Says, only
 
 ARGUMENTS = "training_args.json"
 SCRIPT = "train.py"
@@ -33,13 +34,12 @@ RECOMPUTE: dict[str, Says] = {
 def arguments(plan: Plan, **more: Any) -> Keys:
     """Fields of `transformers.TrainingArguments`."""
     pipeline = plan.found.pipeline
-    precision = plan.strategy.precision or plan.workload.precision
     return {
         "output_dir": "out",
         "per_device_train_batch_size": pipeline.micro_batch,
         "gradient_accumulation_steps": pipeline.num_micro_batches,
-        "bf16": precision.activations == "bf16",
-        "fp16": precision.activations == "fp16",
+        "bf16": plan.precision.activations == "bf16",
+        "fp16": plan.precision.activations == "fp16",
         "optim": OPTIMIZERS[plan.workload.optimizer],
         "max_steps": 20,
         "logging_steps": 1,
@@ -47,6 +47,32 @@ def arguments(plan: Plan, **more: Any) -> Keys:
         "report_to": "none",
         **more,
     }
+
+
+def trainer_files(plan: Plan, **more: Any) -> tuple[tuple[str, str], ...]:
+    """The trainer's arguments, with these beside those of `arguments`, and the script that takes them."""
+    return (ARGUMENTS, json_text(arguments(plan, **more))), (SCRIPT, script(plan))
+
+
+def start(plan: Plan) -> str:
+    """The command that starts the script under torchrun."""
+    return f"{started_by(torchrun(plan.job, port=6000))} {SCRIPT} {ARGUMENTS}"
+
+
+def started_by(command: str) -> str:
+    """A command that is told the model."""
+    return f"MODEL=id/or/folder {command}"
+
+
+def whole_sequences(source: str, why: str) -> Rule:
+    """Matrices are cut over tensor ranks, sequences are not."""
+    return Rule(
+        field="tensor.sequence_parallel",
+        holds=lambda plan: plan.strategy.tp == 1 or not plan.settings["tensor.sequence_parallel"],
+        why=why,
+        fix="add nosp",
+        source=source,
+    )
 
 
 def script(plan: Plan) -> str:
@@ -117,7 +143,7 @@ class Arguments:
 
 def read_arguments(files: Files, reader: KeyReader) -> Arguments:
     """The trainer's arguments among the files of a run; what is missing there is named."""
-    text = next((text for name, text in files.items() if name.endswith(ARGUMENTS)), None)
+    text = text_beside(files, ARGUMENTS)
     if text is None:
         return Arguments(given=False, unresolved=(f"gradient checkpointing and optimizer ({ARGUMENTS})",))
     own = KeyReader(keys=table_of(text, "JSON", "trainer's arguments"), problems=reader.problems)
@@ -138,11 +164,3 @@ def optimizer_of(reader: KeyReader, path: str = "optim") -> str:
         reader.refuse(path, name, f"{', '.join(known)} can be planned")
         return "adamw"
     return "sgd-momentum" if name == "sgd" else known[name]
-
-
-def launcher(plan: Plan, command: str = "torchrun") -> str:
-    """torchrun with the processes of the job."""
-    head = f"{command} --nproc-per-node {plan.per_node}"
-    if plan.nodes == 1:
-        return head
-    return f"{head} --nnodes {plan.nodes} --node-rank $NODE_RANK --master-addr $MASTER_ADDR --master-port 6000"

@@ -11,12 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from pathlib import PurePath
 from typing import Any
 
 from meshwright.errors import InputError, Problem, nearest
-from meshwright.formats.launch_file import Said
+from meshwright.formats.launch_file import LaunchFile, Said
+from meshwright.specs.row import PlanRow
+from meshwright.targets.contract import Files, file_of, marked
 
 Keys = dict[str, Any]
+_SUFFIXES = {"JSON": (".json",), "YAML": (".yaml", ".yml")}
 _KINDS: dict[str, tuple[type, ...]] = {
     "int": (int,),
     "float": (int, float),
@@ -187,9 +191,58 @@ class KeyReader:
         """Text in lower case."""
         return str(self.get(path, default)).strip().lower()
 
+    def launch(self, row: PlanRow | None, layout: tuple[int, ...] | None = None, **more: Any) -> LaunchFile:
+        """What the file says, with the values that were read and what is wrong with them.
+
+        Args:
+            row: the plan, None where it could not be read.
+            layout: layers of each virtual stage.
+            more: other fields of a `LaunchFile`.
+        """
+        return LaunchFile(row=row, layout=layout, said=self.said(), problems=tuple(self.problems), **more)
+
     def refuse(self, path: str, value: object, why: str, fix: str = "") -> None:
         """Note a value that a plan cannot hold, or that is wrong."""
         self.problems.append(Problem(what=f"{path} is {value!r:.80}", why=why, fix=fix, field=path))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyFile:
+    """The file of keys that a target reads."""
+
+    title: str
+    """Of the target."""
+    name: str
+    """With the suffix of its language, JSON or YAML."""
+    package: str
+    """The target's folder, with its `keys.tsv`."""
+    marks: tuple[tuple[str, ...], ...]
+    """What its text holds, each in one of several spellings."""
+    noun: str = ""
+    """What the file is, for the sentences; by default the target's configuration."""
+    sections: tuple[str, ...] = ()
+    """Tables whose keys are checked; all keys where there are none."""
+
+    def recognised(self, name: str, text: str) -> bool:
+        """Whether a file, by its name and text, is one of these."""
+        return marked(_SUFFIXES[self._language], *self.marks)(name, text)
+
+    @property
+    def _language(self) -> str:
+        return next(language for language, suffixes in _SUFFIXES.items() if PurePath(self.name).suffix in suffixes)
+
+    def read(self, files: Files) -> KeyReader:
+        """Its keys among the files of a run, with those that the target does not know as problems.
+
+        Raises:
+            InputError: the text is not of the language.
+        """
+        file = file_of(files, self.name, self.recognised)
+        keys = table_of(file[1], self._language, self.noun or f"{self.title} configuration")
+        own = {name: keys[name] for name in self.sections if isinstance(keys.get(name), dict)}
+        checked = own if self.sections else keys
+        problems = list(key_problems(self.title, checked, known_keys(self.package)))
+        return KeyReader(keys=keys, file=file, problems=problems)
 
 
 def table_of(text: str, language: str, noun: str) -> Keys:

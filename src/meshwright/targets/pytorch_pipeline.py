@@ -8,7 +8,8 @@ from meshwright.formats.torch_loader import COMPUTE_FILE
 from meshwright.schedules import PLAN_SCHEDULES, schedule_named
 from meshwright.schedules.plan_rows import schedule_of
 from meshwright.schedules.torch_actions import to_actions
-from meshwright.targets.sayable import Plan, Rule
+from meshwright.targets import fsdp
+from meshwright.targets.sayable import ANY, Plan, Rule, Says, only
 
 CLASSES = {
     "1f1b": "1F1B",
@@ -21,6 +22,22 @@ CLASSES = {
 """Ours to the name that `get_schedule_class` of PyTorch 2.13 takes."""
 _SOURCE = "torch/distributed/pipelining/schedules.py of PyTorch 2.13"
 
+SAYS: dict[str, Says] = fsdp.SAYS | {
+    "tp": ANY,
+    "cp": ANY,
+    "pp": ANY,
+    "vpp": ANY,
+    "dp": ANY,
+    "layers": ANY,
+    "schedule": ANY,
+    "tensor.sequence_parallel": ANY,
+    "tensor.overlap": only("ring", "bulk", fix="use tpov, or leave it out"),
+    "context.kinds": only(("ag",), (), why="keys and values are gathered over context ranks", fix="use cp with ag"),
+    "expert.ep": ANY,
+    "optimizer": only("adamw", "adam"),
+    "precision": only("bf16", "fp32"),
+}
+"""Of frameworks that take all their parallelism from PyTorch."""
 RULES = (
     Rule(
         field="schedule",
@@ -56,9 +73,16 @@ def _flushes(plan: Plan) -> bool:
     return schedule.exact_semantics and primary
 
 
-def class_of(plan: Plan) -> str | None:
-    """The name PyTorch has for the plan's schedule; None where it is given as a file."""
-    return _known(plan)
+def said_schedule(plan: Plan) -> tuple[str, str | None]:
+    """The name PyTorch has for the plan's schedule; else that of its loop over chunks, and the file of the order."""
+    name = _known(plan)
+    looped = "1F1B" if plan.found.vpp == 1 else "Interleaved1F1B"
+    return (name, None) if name else (looped, COMPUTE_FILE)
+
+
+def overlaps_tensors(plan: Plan) -> bool:
+    """Whether tensor collectives run beside the products that need them."""
+    return plan.strategy.tp > 1 and plan.settings["tensor.overlap"] == "ring"
 
 
 def schedule_files(plan: Plan) -> tuple[tuple[str, str], ...]:

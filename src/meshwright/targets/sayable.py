@@ -12,10 +12,12 @@ from typing import Any
 from meshwright.errors import Problem
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.precision import Precision
 from meshwright.specs.row import default_schedule
 from meshwright.specs.row_of import Homogeneous, homogeneous
 from meshwright.specs.strategy import LayerStrategy, Tensor1D
 from meshwright.specs.workload import Workload
+from meshwright.targets import processes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +64,29 @@ class Plan:
         return self.job.workload
 
     @property
+    def precision(self) -> Precision:
+        """Of the layers."""
+        return self.strategy.precision or self.workload.precision
+
+    @property
+    def sharded(self) -> bool:
+        """Whether data ranks share weights, gradients and optimizer states."""
+        return self.strategy.data.zero == 3
+
+    @property
+    def recomputed(self) -> bool:
+        """Whether layers are recomputed whole."""
+        return self.strategy.recompute.kind == "full"
+
+    @property
     def per_node(self) -> int:
         """Devices of a node that the job uses."""
-        return min(self.job.cluster.groups[0].devices_per_node, self.job.plan.devices)
+        return processes.per_node(self.job)
 
     @property
     def nodes(self) -> int:
         """Whole nodes of the job."""
-        return max(1, self.job.plan.devices // self.per_node)
+        return processes.nodes(self.job)
 
     @property
     def link_domain(self) -> int:

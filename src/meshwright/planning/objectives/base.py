@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from meshwright.errors import InputError, Problem
+
 if TYPE_CHECKING:  # help lists the objectives, and shall not load what prices plans
     from meshwright.estimate.result import StepPrice
     from meshwright.planning.costing import Offer
@@ -15,6 +17,44 @@ if TYPE_CHECKING:  # help lists the objectives, and shall not load what prices p
 
 def _price_per_hour(group: NodeGroup) -> float | None:
     return group.price_per_hour
+
+
+def amount_difference(
+    what: str, best: StepPrice, other: StepPrice, amounts: tuple[float, float], **more: str
+) -> Reason:
+    """By what share a step of another plan takes more, 0 where the best takes nothing, and the parts behind it.
+
+    Args:
+        what: the reason's kind.
+        best: the step compared with.
+        other: the step of the other plan.
+        amounts: of both.
+        more: further facts of the reason.
+    """
+    from meshwright.planning.reason import Reason
+    from meshwright.planning.ties import differing_parts
+
+    mine, its = amounts
+    ratio = its / mine - 1.0 if mine else 0.0
+    return Reason.of(what, ratio=ratio, **more, best=mine, other=its, parts=differing_parts(best, other))
+
+
+def require_known(what: str, unknown: Iterable[str], *, why: str, fix: str, field: str) -> None:
+    """An amount that is compared is known of every device.
+
+    Args:
+        what: the amount of one device.
+        unknown: devices of which nobody said it.
+        why: it is needed.
+        fix: how it is said.
+        field: that says it.
+
+    Raises:
+        InputError: there are any.
+    """
+    problems = [Problem(what=f"no {what} is known for {name}", why=why, fix=fix, field=field) for name in unknown]
+    if problems:
+        raise InputError(problems, code="MW212")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from meshwright.errors import InputError, Problem
-from meshwright.planning.objectives.base import Objective
+from meshwright.planning.objectives.base import Objective, amount_difference, require_known
 
 if TYPE_CHECKING:
     from meshwright.estimate.result import StepPrice
@@ -16,17 +15,7 @@ if TYPE_CHECKING:
 
 def _difference(best: StepPrice, other: StepPrice) -> Reason:
     """By what share a step of another plan takes more energy."""
-    from meshwright.planning.reason import Reason
-    from meshwright.planning.ties import differing_parts
-
-    amounts = [one.energy_j or 0.0 for one in (best, other)]
-    return Reason.of(
-        "energy difference",
-        ratio=amounts[1] / amounts[0] - 1.0 if amounts[0] else 0.0,
-        best=amounts[0],
-        other=amounts[1],
-        parts=differing_parts(best, other),
-    )
+    return amount_difference("energy difference", best, other, (best.energy_j or 0.0, other.energy_j or 0.0))
 
 
 def _power_w(group: NodeGroup) -> float | None:
@@ -34,25 +23,14 @@ def _power_w(group: NodeGroup) -> float | None:
 
 
 def require_power(unknown: Iterable[str]) -> None:
-    """Energy compares devices by their power.
-
-    Args:
-        unknown: devices whose power nobody said.
-
-    Raises:
-        InputError: there are any.
-    """
-    problems = [
-        Problem(
-            what=f"no power is known for {name}",
-            why="the energy of a step is the power of the devices it uses over its time, and its maker states none",
-            fix="give the mean over a step as measured: --power 300W, or power_w of its group in a cluster file",
-            field="power",
-        )
-        for name in unknown
-    ]
-    if problems:
-        raise InputError(problems, code="MW212")
+    """Energy compares devices by their power; devices whose power nobody said are an `InputError`."""
+    require_known(
+        "power",
+        unknown,
+        why="the energy of a step is the power of the devices it uses over its time, and its maker states none",
+        fix="give the mean over a step as measured: --power 300W, or power_w of its group in a cluster file",
+        field="power",
+    )
 
 
 ENERGY = Objective(

@@ -5,22 +5,15 @@ Keys are those of nemo-automodel 0.7.0 (2026-11), https://github.com/NVIDIA-NeMo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import PurePath
-from typing import Any
-
-from meshwright.errors import Problem, UnsupportedError
-from meshwright.estimate.result import StepEstimate
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.formats.plan_json import write_job
 from meshwright.formats.torch_loader import COMPUTE_FILE
-from meshwright.specs.job import Job
-from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow, default_schedule
-from meshwright.targets import hugging_face, pytorch_pipeline
-from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, file_of
-from meshwright.targets.keys import KeyReader, Keys, key_problems, known_keys, nested, table_of, yaml_text
-from meshwright.targets.sayable import ANY, Plan, Rule, only, refusals
+from meshwright.targets import fsdp, hugging_face, pytorch_pipeline
+from meshwright.targets.contract import Files, Target, text_beside
+from meshwright.targets.keys import KeyFile, KeyReader, Keys, nested, yaml_text
+from meshwright.targets.one_strategy import ADAM_IS_ADAMW, OneStrategy, overlaps
+from meshwright.targets.processes import torchrun
+from meshwright.targets.sayable import Plan, Rule, only
 
 TITLE = "NeMo Automodel"
 CONFIG = "automodel.yaml"
@@ -28,41 +21,15 @@ _D = "distributed."
 _OFFLOAD = "torch.distributed.fsdp.CPUOffloadPolicy"
 _ENDS = ("model.norm", "lm_head")
 _DTYPES = "nemo_automodel/components/distributed/config.py of nemo-automodel 0.7.0"
-SAYS = hugging_face.RECOMPUTE | {
-    "tp": ANY,
-    "cp": ANY,
-    "pp": ANY,
-    "vpp": ANY,
-    "dp": ANY,
-    "layers": ANY,
-    "schedule": ANY,
-    "tensor.sequence_parallel": ANY,
-    "tensor.overlap": only("ring", "bulk", fix="use tpov, or leave it out"),
-    "context.kinds": only(("ag",), (), why="keys and values are gathered over context ranks", fix="use cp with ag"),
-    "expert.ep": ANY,
-    "data.zero": only(0, 3, why="data ranks hold whole copies (DDP), or shards of everything (FSDP2)", fix="use fsdp"),
-    "data.family": ANY,
-    "data.reshard": ANY,
-    "offload.optimizer": only(0.0, 1.0),
-    "offload.gradients": only(0.0, 1.0),
-    "offload.weights": only(0.0, 1.0),
-    "optimizer": only("adamw", "adam"),
-    "precision": only("bf16", "fp32"),
-}
+_COPIES = only(0, 3, why="data ranks hold whole copies (DDP), or shards of everything (FSDP2)", fix="use fsdp")
+SAYS = pytorch_pipeline.SAYS | hugging_face.RECOMPUTE | {"data.zero": _COPIES}
 RULES = (
     *pytorch_pipeline.RULES,
-    Rule(
-        field="data.family",
-        holds=lambda plan: (plan.strategy.data.zero == 3) == (plan.strategy.data.family == "fsdp"),
-        why="FSDP2 keeps the fp32 shard as the main copy of the weights",
-        fix="use fsdp",
-        source=_DTYPES,
-    ),
+    fsdp.main_copy(_DTYPES),
     Rule(
         field="data.zero",
         holds=lambda plan: (
-            plan.strategy.data.zero == 3
-            or plan.strategy.tp * plan.strategy.cp * plan.found.pp * plan.strategy.expert.ep == 1
+            plan.sharded or plan.strategy.tp * plan.strategy.cp * plan.found.pp * plan.strategy.expert.ep == 1
         ),
         why="whole copies (DDP) go with no other degree",
         fix="use fsdp",
@@ -82,37 +49,16 @@ RULES = (
         fix="leave out nosp, or tpov",
         source=_DTYPES,
     ),
-    Rule(
-        field="offload.optimizer",
-        holds=lambda plan: (
-            len({plan.strategy.offload.optimizer, plan.strategy.offload.gradients, plan.strategy.offload.weights}) == 1
-        ),
-        why="FSDP2 offloads weights, gradients and optimizer states together",
-        fix="use off-wog, or none",
-        source="torch.distributed.fsdp.CPUOffloadPolicy of PyTorch 2.13",
-    ),
-    Rule(
-        field="offload.weights",
-        holds=lambda plan: plan.strategy.offload.weights == 0 or plan.strategy.data.zero == 3,
-        why="only FSDP2 offloads",
-        fix="use fsdp",
-        source=_DTYPES,
-    ),
+    fsdp.offloads_together(),
+    fsdp.offloads_shards(_DTYPES),
 )
-
-
-def refused(job: Job) -> tuple[Problem, ...]:
-    """What Automodel cannot run of a plan."""
-    plan, problems = refusals(TITLE, job, SAYS, RULES)
-    return (*problems, *hugging_face.shape_problems(plan)) if plan else problems
 
 
 def configuration(plan: Plan) -> Keys:
     """The keys of the recipe."""
     strategy, found = plan.strategy, plan.found
-    data, full = strategy.data, strategy.recompute.kind == "full"
-    wide = (strategy.precision or plan.workload.precision).activations == "fp32"
-    sharded = data.zero == 3
+    data, sharded = strategy.data, plan.sharded
+    wide = plan.precision.activations == "fp32"
     mbs = found.pipeline.micro_batch
     flat: Keys = {
         "recipe": "TrainFinetuneRecipeForNextTokenPrediction",
@@ -124,7 +70,7 @@ def configuration(plan: Plan) -> Keys:
         # Main weights in fp32, computed with in 16 bits.
         "model.torch_dtype": "float32",
         f"{_D}strategy": "fsdp2" if sharded else "ddp",
-        f"{_D}activation_checkpointing": full,
+        f"{_D}activation_checkpointing": plan.recomputed,
         f"{_D}dp_size": strategy.dp,
     }
     if sharded:
@@ -135,7 +81,7 @@ def configuration(plan: Plan) -> Keys:
             f"{_D}pp_size": found.pp,
             f"{_D}ep_size": strategy.expert.ep,
             f"{_D}sequence_parallel": strategy.tp > 1 and bool(plan.settings["tensor.sequence_parallel"]),
-            f"{_D}enable_async_tensor_parallel": strategy.tp > 1 and plan.settings["tensor.overlap"] == "ring",
+            f"{_D}enable_async_tensor_parallel": pytorch_pipeline.overlaps_tensors(plan),
             f"{_D}reshard_after_forward": data.reshard,
             f"{_D}mp_policy._target_": "torch.distributed.fsdp.MixedPrecisionPolicy",
             f"{_D}mp_policy.param_dtype": "float32" if wide else "bfloat16",
@@ -147,12 +93,11 @@ def configuration(plan: Plan) -> Keys:
     elif not wide:
         flat[f"{_D}autocast_dtype"] = "bfloat16"
     if found.pp > 1:
-        name = pytorch_pipeline.class_of(plan)
-        looped = "1F1B" if found.vpp == 1 else "Interleaved1F1B"
+        name, file = pytorch_pipeline.said_schedule(plan)
         stages = pytorch_pipeline.modules_of_stages(plan, "model.embed_tokens", "model.layers", _ENDS)
         flat |= {
-            f"{_D}pipeline.pp_schedule": name or looped,
-            f"{_D}pipeline.pp_schedule_csv": None if name else COMPUTE_FILE,
+            f"{_D}pipeline.pp_schedule": name,
+            f"{_D}pipeline.pp_schedule_csv": file,
             f"{_D}pipeline.pp_microbatch_size": mbs,
             f"{_D}pipeline.module_fqns_per_model_part": stages,
         }
@@ -176,28 +121,26 @@ def _optimizer(plan: Plan) -> Keys:
     }
 
 
-def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
-    problems = refused(job)
-    plan, _ = refusals(TITLE, job, SAYS, RULES)
-    if problems or plan is None:
-        raise UnsupportedError(problems, code="MW420")
-    head = (f"automodel {CONFIG}; keys of nemo-automodel 0.7.0", f"plan: {job.name or 'uneven stages'}")
-    files = (
-        (PLAN_FILE, write_job(job)),
-        (CONFIG, yaml_text(configuration(plan), head)),
-        *pytorch_pipeline.schedule_files(plan),
-    )
-    start = f"MODEL=id/or/folder automodel {CONFIG} --nproc-per-node {plan.per_node}"
+def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
+    head = (f"automodel {CONFIG}; keys of nemo-automodel 0.7.0", f"plan: {plan.job.name or 'uneven stages'}")
+    return (CONFIG, yaml_text(configuration(plan), head)), *pytorch_pipeline.schedule_files(plan)
+
+
+def _start(plan: Plan) -> str:
+    command = f"automodel {CONFIG} --nproc-per-node {plan.per_node}"
     if plan.nodes > 1:
-        start = f"MODEL=id/or/folder {hugging_face.launcher(plan)} -m nemo_automodel.cli.app {CONFIG}"
-    return TargetFiles(files=files, notes=tuple(_notes(plan)), start=start)
+        command = f"{torchrun(plan.job, port=6000)} -m nemo_automodel.cli.app {CONFIG}"
+    return hugging_face.started_by(command)
 
 
-def _notes(plan: Plan) -> Iterator[str]:
-    if not plan.strategy.data.overlap:
-        yield "FSDP2 and DDP overlap their collectives"
-    if plan.workload.optimizer == "adam":
-        yield "its optimizer is AdamW"
+FILE = KeyFile(
+    title=TITLE,
+    name=CONFIG,
+    package=__name__,
+    marks=(("nemo_automodel", "step_scheduler:"),),
+    noun="Automodel configuration",
+    sections=("distributed", "step_scheduler"),
+)
 
 
 def read(files: Files, devices: int | None = None) -> LaunchFile:
@@ -210,20 +153,10 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     Raises:
         InputError: the text is no YAML.
     """
-    file = file_of(files, CONFIG, _recognised)
-    keys = table_of(file[1], "YAML", "Automodel configuration")
-    checked = {name: keys[name] for name in ("distributed", "step_scheduler") if isinstance(keys.get(name), dict)}
-    reader = KeyReader(keys=keys, file=file, problems=list(key_problems(TITLE, checked, known_keys(__name__))))
+    reader = FILE.read(files)
     row, layout = _row(reader, files, devices)
     wide = reader.word(f"{_D}mp_policy.param_dtype", "bfloat16").endswith("float32")
-    workload: dict[str, Any] = {
-        "precision": PRECISIONS["fp32" if wide else "bf16"],
-        "optimizer": "adamw",
-        "seq_len": reader.get("dataset.seq_len"),
-    }
-    if row is not None:
-        workload["global_batch"] = row.gbs
-    return LaunchFile(row=row, layout=layout, workload=workload, said=reader.said(), problems=tuple(reader.problems))
+    return reader.launch(row, layout, workload=fsdp.workload(row, wide=wide, seq_len=reader.get("dataset.seq_len")))
 
 
 def _row(reader: KeyReader, files: Files, devices: int | None) -> tuple[PlanRow | None, tuple[int, ...] | None]:
@@ -246,13 +179,12 @@ def _row(reader: KeyReader, files: Files, devices: int | None) -> tuple[PlanRow 
         count = len(stages) if isinstance(stages, list) and stages else pp
         vpp, said = max(1, count // pp), reader.word(f"{_D}pipeline.pp_schedule", "1f1b")
         schedule = pytorch_pipeline.schedule_name(said.replace("_", ""))
-        csv = next((text for name, text in files.items() if name.endswith(COMPUTE_FILE)), None)
+        csv = text_beside(files, COMPUTE_FILE)
         if reader.get(f"{_D}pipeline.pp_schedule_csv"):
             schedule = pytorch_pipeline.schedule_of_file(csv or "", pp, vpp, gbs // (mbs * dp))
         if schedule is None:
             reader.refuse(f"{_D}pipeline.pp_schedule", said, "no plan runs it, or the file of its order is not there")
     reshard = reader.switch(f"{_D}reshard_after_forward", default=pp == 1)
-    hybrid = 1 < replicate < dp
     row = PlanRow(
         tp=tp,
         sp=tp == 1 or reader.switch(f"{_D}sequence_parallel"),
@@ -262,8 +194,7 @@ def _row(reader: KeyReader, files: Files, devices: int | None) -> tuple[PlanRow 
         vpp=vpp,
         ep=ep,
         dp=dp,
-        sharding="z0" if ddp else "hsdp" if hybrid else "fsdp" if reshard else "fsdp-keep",
-        shard_group=dp // replicate * cp if hybrid and not ddp else 0,
+        **fsdp.sharding(not ddp, dp=dp, replicate=replicate, cp=cp, reshard=reshard),
         mbs=mbs,
         gbs=gbs,
         schedule=schedule or default_schedule(vpp),
@@ -281,18 +212,23 @@ def _recompute(reader: KeyReader) -> str:
     return "full" if said in ("true", "full", "on", "yes", "enabled") else "none"
 
 
-def _recognised(name: str, text: str) -> bool:
-    return PurePath(name).suffix in (".yaml", ".yml") and ("nemo_automodel" in text or "step_scheduler:" in text)
-
-
+PLANS = OneStrategy(
+    title=TITLE,
+    says=SAYS,
+    rules=RULES,
+    beyond=hugging_face.shape_problems,
+    write=_files,
+    start=_start,
+    notes=(overlaps("FSDP2 and DDP overlap their collectives"), ADAM_IS_ADAMW),
+)
 TARGET = Target(
     name="automodel",
     title=TITLE,
     version="0.7.0 (2026-11)",
-    files=_files,
-    refused=refused,
+    files=PLANS.files,
+    refused=PLANS.refused,
     read=read,
-    recognised=_recognised,
+    recognised=FILE.recognised,
     beside=(COMPUTE_FILE,),
     software="pytorch-eager",
 )

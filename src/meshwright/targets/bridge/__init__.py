@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import PurePath
 
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats import megatron
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.formats.plan_json import write_job
 from meshwright.specs.job import Job
 from meshwright.targets.bridge.overrides import flags_of, overrides, unsaid
-from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, text_of
+from meshwright.targets.contract import Files, Target, TargetFiles, marked, target_files, text_of
 from meshwright.targets.megatron import as_run_by_megatron
 from meshwright.targets.megatron.rules import rule_problems
+from meshwright.targets.processes import torchrun
 from meshwright.targets.sayable import unequal_pipelines
 
 TITLE = "Megatron-Bridge"
@@ -87,17 +86,12 @@ def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
     head = f"{job.model.name} on {job.plan.devices} devices: {job.name or 'a plan of uneven stages'}."
     lines = [f"# {head} Overrides of megatron-bridge 0.3.1.", f"# devices: {job.plan.devices}"]
     lines += [f"{name}={value}" for name, value in keys.items()]
-    files = (
-        (PLAN_FILE, write_job(job)),
-        (OVERRIDES, "\n".join(lines) + "\n"),
-        (RECIPE, _TEXT.format(head=head, overrides=OVERRIDES)),
-    )
-    group = job.cluster.groups[0]
-    local = min(group.devices_per_node, job.plan.devices)
-    nodes = job.plan.devices // local
-    more = f" --nnodes {nodes} --node-rank $NODE_RANK --master-addr $MASTER_ADDR" if nodes > 1 else ""
-    start = f"MODEL=id/or/folder torchrun --nproc-per-node {local}{more} {RECIPE}"
-    return TargetFiles(files=files, notes=written.notes, start=start)
+    files = (OVERRIDES, "\n".join(lines) + "\n"), (RECIPE, _TEXT.format(head=head, overrides=OVERRIDES))
+    start = f"MODEL=id/or/folder {torchrun(job)} {RECIPE}"
+    return target_files(job, files, notes=written.notes, start=start)
+
+
+_recognised = marked((".txt", ".sh"), ("model.tensor_model_parallel_size=",))
 
 
 def _read(files: Files, devices: int | None = None) -> LaunchFile:
@@ -108,10 +102,6 @@ def _read(files: Files, devices: int | None = None) -> LaunchFile:
     read = megatron.read_flags(words, devices=world)
     # The recipe has the model from its own config, so that what the overrides leave out is not Megatron-LM's default.
     return replace(read, model={}, problems=(*problems, *read.problems))
-
-
-def _recognised(name: str, text: str) -> bool:
-    return PurePath(name).suffix in (".txt", ".sh") and "model.tensor_model_parallel_size=" in text
 
 
 TARGET = Target(

@@ -5,20 +5,14 @@ Keys are those of deepspeed 0.19.8 (2026-11), https://github.com/deepspeedai/Dee
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import PurePath
-
-from meshwright.errors import Problem, UnsupportedError
-from meshwright.estimate.result import StepEstimate
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.formats.plan_json import write_job
-from meshwright.specs.job import Job
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
-from meshwright.targets import hugging_face
-from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, file_of
-from meshwright.targets.keys import KeyReader, Keys, json_text, key_problems, known_keys, nested, table_of
-from meshwright.targets.sayable import ANY, Plan, Rule, only, refusals
+from meshwright.targets import fsdp, hugging_face
+from meshwright.targets.contract import Files, Target
+from meshwright.targets.keys import KeyFile, KeyReader, Keys, json_text, nested
+from meshwright.targets.one_strategy import Note, OneStrategy
+from meshwright.targets.sayable import ANY, Plan, Rule, only
 
 TITLE = "DeepSpeed"
 CONFIG = "ds_config.json"
@@ -44,12 +38,8 @@ SAYS = hugging_face.RECOMPUTE | {
 }
 _CONFIG = "deepspeed/runtime/config.py and runtime/zero/config.py of deepspeed 0.19.8"
 RULES = (
-    Rule(
-        field="tensor.sequence_parallel",
-        holds=lambda plan: plan.strategy.tp == 1 or not plan.settings["tensor.sequence_parallel"],
-        why="AutoTP splits matrices and keeps the whole sequence on every tensor rank",
-        fix="add nosp",
-        source=_CONFIG,
+    hugging_face.whole_sequences(
+        _CONFIG, why="AutoTP splits matrices and keeps the whole sequence on every tensor rank"
     ),
     Rule(
         field="data.zero",
@@ -65,12 +55,10 @@ RULES = (
         fix="use one of tp and cp",
         source=_CONFIG,
     ),
-    Rule(
-        field="data.replicate",
-        holds=lambda plan: plan.strategy.data.zero == 0 or plan.strategy.data.replicate == 1,
+    fsdp.one_group(
+        _CONFIG,
         why="ZeRO shards over all data ranks; MiCS, which kept copies, was removed",
         fix="use z3 with --pin sharding=z3",
-        source=_CONFIG,
     ),
     Rule(
         field="data.reshard",
@@ -100,27 +88,15 @@ RULES = (
         fix="offload all of it, or use z3",
         source=_CONFIG,
     ),
-    Rule(
-        field="offload.weights",
-        holds=lambda plan: plan.strategy.offload.weights == 0 or plan.strategy.data.zero == 3,
-        why="offloading weights needs ZeRO 3",
-        fix="use z3",
-        source=_CONFIG,
-    ),
+    fsdp.offloads_shards(_CONFIG, why="offloading weights needs ZeRO 3", fix="use z3"),
 )
-
-
-def refused(job: Job) -> tuple[Problem, ...]:
-    """What DeepSpeed cannot run of a plan."""
-    plan, problems = refusals(TITLE, job, SAYS, RULES)
-    return (*problems, *hugging_face.shape_problems(plan)) if plan else problems
 
 
 def configuration(plan: Plan) -> Keys:
     """The keys of the JSON configuration."""
     strategy, pipeline = plan.strategy, plan.found.pipeline
     data, offload = strategy.data, strategy.offload
-    precision = strategy.precision or plan.workload.precision
+    activations = plan.precision.activations
     device = "nvme" if offload.tier == "nvme" else "cpu"
     where = {"device": device, "pin_memory": True} | ({"nvme_path": "/local_nvme"} if device == "nvme" else {})
     ratio = {"ratio": offload.optimizer} if 0 < offload.optimizer < 1 else {}
@@ -140,8 +116,8 @@ def configuration(plan: Plan) -> Keys:
             "train_micro_batch_size_per_gpu": pipeline.micro_batch,
             "gradient_accumulation_steps": pipeline.num_micro_batches,
             "gradient_clipping": 1.0,
-            "bf16.enabled": True if precision.activations == "bf16" else None,
-            "fp16.enabled": True if precision.activations == "fp16" else None,
+            "bf16.enabled": True if activations == "bf16" else None,
+            "fp16.enabled": True if activations == "fp16" else None,
             **{f"zero_optimization.{name}": value for name, value in zero.items()},
             "tensor_parallel.autotp_size": strategy.tp if strategy.tp > 1 else None,
             "sequence_parallel_size": strategy.cp if strategy.cp > 1 else None,
@@ -151,28 +127,22 @@ def configuration(plan: Plan) -> Keys:
     )
 
 
-def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
-    plan, _ = refusals(TITLE, job, SAYS, RULES)
-    problems = refused(job)
-    if problems or plan is None:
-        raise UnsupportedError(problems, code="MW420")
-    full = plan.strategy.recompute.kind == "full"
-    arguments = hugging_face.arguments(plan, gradient_checkpointing=full, deepspeed=CONFIG)
-    files = (
-        (PLAN_FILE, write_job(job)),
-        (CONFIG, json_text(configuration(plan))),
-        (hugging_face.ARGUMENTS, json_text(arguments)),
-        (hugging_face.SCRIPT, hugging_face.script(plan)),
-    )
-    start = f"MODEL=id/or/folder {hugging_face.launcher(plan)} {hugging_face.SCRIPT} {hugging_face.ARGUMENTS}"
-    return TargetFiles(files=files, notes=tuple(_notes(plan)), start=start)
+def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
+    trainer = hugging_face.trainer_files(plan, gradient_checkpointing=plan.recomputed, deepspeed=CONFIG)
+    return (CONFIG, json_text(configuration(plan))), *trainer
 
 
-def _notes(plan: Plan) -> Iterator[str]:
-    if plan.strategy.offload.tier == "nvme":
-        yield "set nvme_path to a folder on the local disks of every node"
-    if plan.strategy.cp > 1:
-        yield "Ulysses is set up by the trainer: pass it a ParallelismConfig with sp_size, as the configuration says"
+NOTES = (
+    Note(
+        text="set nvme_path to a folder on the local disks of every node",
+        when=lambda plan: plan.strategy.offload.tier == "nvme",
+    ),
+    Note(
+        text="Ulysses is set up by the trainer: pass it a ParallelismConfig with sp_size, as the configuration says",
+        when=lambda plan: plan.strategy.cp > 1,
+    ),
+)
+FILE = KeyFile(title=TITLE, name=CONFIG, package=__name__, marks=(('"zero_optimization"', '"train_micro_batch_size'),))
 
 
 def read(files: Files, devices: int | None = None) -> LaunchFile:
@@ -185,16 +155,14 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     Raises:
         InputError: the text is no JSON.
     """
-    file = file_of(files, CONFIG, _recognised)
-    keys = table_of(file[1], "JSON", "DeepSpeed configuration")
-    reader = KeyReader(keys=keys, file=file, problems=list(key_problems(TITLE, keys, known_keys(__name__))))
+    reader = FILE.read(files)
     trainer = hugging_face.read_arguments(files, reader)
     tp, cp = max(1, int(reader.get("tensor_parallel.autotp_size", 0) or 0)), reader.degree("sequence_parallel_size")
     ep = reader.degree("expert_parallel.autoep_size") if reader.switch("expert_parallel.enabled") else 1
     etp = reader.degree("expert_parallel.expert_tensor_parallel_size")
     batch, mbs, steps = _batches(reader, devices, tp * cp, trainer)
     if batch is None:
-        return LaunchFile(row=None, layout=None, said=reader.said(), problems=tuple(reader.problems))
+        return reader.launch(None)
     dp = batch // (mbs * steps)
     zero = reader.get("zero_optimization.stage", 0)
     sharding = f"z{zero}" if zero in (0, 1, 2, 3) else "z0"
@@ -214,14 +182,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     )
     dtype = "bf16" if reader.switch("bf16.enabled") else "fp16" if reader.switch("fp16.enabled") else "fp32"
     workload = {"global_batch": batch, "precision": PRECISIONS[dtype], "optimizer": trainer.optimizer}
-    return LaunchFile(
-        row=row,
-        layout=None,
-        workload=workload,
-        unresolved=trainer.unresolved,
-        said=reader.said(),
-        problems=tuple(reader.problems),
-    )
+    return reader.launch(row, workload=workload, unresolved=trainer.unresolved)
 
 
 def _batches(
@@ -262,18 +223,23 @@ def _offload(reader: KeyReader) -> str:
     return f"{letters}-nvme" if "nvme" in (optimizer, weights) else letters
 
 
-def _recognised(name: str, text: str) -> bool:
-    return PurePath(name).suffix == ".json" and ('"zero_optimization"' in text or '"train_micro_batch_size' in text)
-
-
+PLANS = OneStrategy(
+    title=TITLE,
+    says=SAYS,
+    rules=RULES,
+    beyond=hugging_face.shape_problems,
+    write=_files,
+    start=hugging_face.start,
+    notes=NOTES,
+)
 TARGET = Target(
     name="deepspeed",
     title=TITLE,
     version="0.19.8 (2026-11)",
-    files=_files,
-    refused=refused,
+    files=PLANS.files,
+    refused=PLANS.refused,
     read=read,
-    recognised=_recognised,
+    recognised=FILE.recognised,
     beside=(hugging_face.ARGUMENTS,),
     software="pytorch-eager",
 )

@@ -9,14 +9,15 @@ from collections.abc import Iterator
 
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
-from meshwright.formats.plan_json import write_job
 from meshwright.specs.job import Job
 from meshwright.specs.plan import Chunk, Pipeline
 from meshwright.specs.row_of import Homogeneous, plain
 from meshwright.specs.strategy import LayerStrategy
-from meshwright.targets.contract import PLAN_FILE, Target, TargetFiles
-from meshwright.targets.galvatron.read import CONFIG, is_galvatron, read
+from meshwright.targets import fsdp
+from meshwright.targets.contract import Target, TargetFiles, target_files
+from meshwright.targets.galvatron.read import CONFIG, FILE, read
 from meshwright.targets.keys import Keys, json_text
+from meshwright.targets.processes import torchrun
 from meshwright.targets.sayable import ANY, Plan, Rule, only, setting_problems, settings_of, unequal_pipelines
 
 TITLE = "Galvatron"
@@ -47,20 +48,8 @@ RULES = (
         fix="use one of tp and cp",
         source=_SOURCE,
     ),
-    Rule(
-        field="data.family",
-        holds=lambda plan: (plan.strategy.data.zero == 3) == (plan.strategy.data.family == "fsdp"),
-        why="zero3 is PyTorch's FSDP, whose fp32 shard is the main copy of the weights",
-        fix="use fsdp",
-        source=_SOURCE,
-    ),
-    Rule(
-        field="data.replicate",
-        holds=lambda plan: plan.strategy.data.zero == 0 or plan.strategy.data.replicate == 1,
-        why="states are sharded over all data ranks of a layer",
-        fix="use fsdp",
-        source=_SOURCE,
-    ),
+    fsdp.main_copy(_SOURCE, why="zero3 is PyTorch's FSDP, whose fp32 shard is the main copy of the weights"),
+    fsdp.one_group(_SOURCE, why="states are sharded over all data ranks of a layer", fix="use fsdp"),
 )
 
 
@@ -166,28 +155,21 @@ def configuration(job: Job) -> Keys:
 def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
     if problems := refused(job):
         raise UnsupportedError(problems, code="MW420")
-    group, model = job.cluster.groups[0], job.model
-    local = min(group.devices_per_node, job.plan.devices)
-    nodes = max(1, job.plan.devices // local)
-    more = f" --nnodes {nodes} --node-rank $NODE_RANK --master-addr $MASTER_ADDR" if nodes > 1 else ""
+    model = job.model
     heads, width = _heads_and_width(job)
     script = [
         "#!/usr/bin/env bash",
         f"# {model.name}: {job.name or 'layers that differ'}. Run in galvatron/models/{_FAMILIES[model.family]}.",
         "set -euo pipefail",
-        f"torchrun --nproc-per-node {local}{more} train_dist.py \\",
+        f"{torchrun(job)} train_dist.py \\",
         f"  --set_model_config_manually 1 --hidden_size {model.hidden} --num_hidden_layers {model.num_layers} \\",
         f"  --num_attention_heads {heads} --vocab_size {model.vocab} --seq_length {job.workload.seq_len} \\",
         f"  --ffn_hidden_size {width} --mixed_precision bf16 --sequence-parallel --use-flash-attn \\",
         f'  --galvatron_config_path {CONFIG} "$@"',
         "",
     ]
-    files = (
-        (PLAN_FILE, write_job(job)),
-        (CONFIG, json_text(configuration(job))),
-        ("train.sh", "\n".join(script)),
-    )
-    return TargetFiles(files=files, notes=(), start="bash train.sh, in the folder of the model")
+    files = (CONFIG, json_text(configuration(job))), ("train.sh", "\n".join(script))
+    return target_files(job, files, notes=(), start="bash train.sh, in the folder of the model")
 
 
 def _heads_and_width(job: Job) -> tuple[int, int]:
@@ -202,6 +184,6 @@ TARGET = Target(
     files=_files,
     refused=refused,
     read=read,
-    recognised=is_galvatron,
+    recognised=FILE.recognised,
     software="megatron-core",
 )

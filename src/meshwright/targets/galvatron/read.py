@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import groupby
-from pathlib import PurePath
 from typing import Any
 
 from meshwright.formats.launch_file import LaunchFile
@@ -12,8 +11,8 @@ from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Schedule, Stra
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_of import homogeneous, row_from
-from meshwright.targets.contract import Files, file_of
-from meshwright.targets.keys import KeyReader, key_problems, known_keys, table_of
+from meshwright.targets.contract import Files
+from meshwright.targets.keys import KeyFile, KeyReader
 
 CONFIG = "galvatron_config.json"
 _ENCODED = ("tp_sizes_enc", "dp_types_enc", "use_sp", "checkpoint")
@@ -21,9 +20,7 @@ _SHARDINGS = {"ddp": "z0", "zero2": "z2", "zero3": "fsdp"}
 _SCHEDULES = {"pipedream_flush": "1f1b", "gpipe": "gpipe"}
 
 
-def is_galvatron(name: str, text: str) -> bool:
-    """Whether a file is one of its configurations."""
-    return PurePath(name).suffix == ".json" and '"tp_sizes_enc"' in text
+FILE = KeyFile(title="Galvatron", name=CONFIG, package="meshwright.targets.galvatron", marks=(('"tp_sizes_enc"',),))
 
 
 def read(files: Files, devices: int | None = None) -> LaunchFile:
@@ -36,27 +33,15 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     Raises:
         InputError: the text is no JSON.
     """
-    file = file_of(files, CONFIG, is_galvatron)
-    keys = table_of(file[1], "JSON", "Galvatron configuration")
-    reader = KeyReader(keys=keys, file=file)
-    reader.problems += key_problems("Galvatron", keys, known_keys("meshwright.targets.galvatron"))
+    reader = FILE.read(files)
     plan = _plan(reader, devices)
-    problems = tuple(reader.problems)
     if plan is None:
-        return LaunchFile(row=None, layout=None, problems=problems)
+        return LaunchFile(row=None, layout=None, problems=tuple(reader.problems))
     found, _ = homogeneous(plan)
     row = row_from(found, gbs=plan.global_batch) if found is not None else None
     workload: dict[str, Any] = {"global_batch": plan.global_batch, "precision": PRECISIONS["bf16"]}
     layout = tuple(chunk.num_layers for chunk in plan.pipelines[0].chunks())
-    return LaunchFile(
-        row=row,
-        layout=layout,
-        plan=None if row else plan,
-        model={"num_layers": sum(layout)},
-        workload=workload,
-        said=reader.said(),
-        problems=problems,
-    )
+    return reader.launch(row, layout, plan=None if row else plan, model={"num_layers": sum(layout)}, workload=workload)
 
 
 def _plan(reader: KeyReader, devices: int | None) -> ExecutionPlan | None:

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import PurePath
-from typing import Any
 
-from meshwright.errors import Problem, UnsupportedError
-from meshwright.estimate.result import StepEstimate
+from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.formats.plan_json import write_job
-from meshwright.specs.job import Job
 from meshwright.specs.layers import MoeMlp
-from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
-from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, file_of
-from meshwright.targets.keys import KeyReader, Keys, key_problems, known_keys, table_of, yaml_text
+from meshwright.targets import fsdp
+from meshwright.targets.contract import Files, Target
+from meshwright.targets.keys import KeyFile, KeyReader, Keys, yaml_text
 from meshwright.targets.maxtext.models import MODELS, maxtext_name
-from meshwright.targets.sayable import ANY, Plan, Rule, only, refusals
+from meshwright.targets.one_strategy import Note, OneStrategy, overlaps
+from meshwright.targets.sayable import ANY, Plan, Rule, only
 
 TITLE = "MaxText"
 CONFIG = "maxtext.yml"
@@ -48,16 +44,10 @@ SAYS = {
     "precision": only("bf16", "fp32"),
 }
 RULES = (
-    Rule(
-        field="data.family",
-        holds=lambda plan: (plan.strategy.data.zero == 3) == (plan.strategy.data.family == "fsdp"),
-        why="weights are kept in fp32 and cast for products, so that the shard is the main copy",
-        fix="use fsdp",
-        source=_SOURCE,
-    ),
+    fsdp.main_copy(_SOURCE, why="weights are kept in fp32 and cast for products, so that the shard is the main copy"),
     Rule(
         field="data.zero",
-        holds=lambda plan: plan.strategy.data.zero == 3 or plan.strategy.expert.ep * plan.strategy.cp == 1,
+        holds=lambda plan: plan.sharded or plan.strategy.expert.ep * plan.strategy.cp == 1,
         why="weights are sharded over the expert and context axes too",
         fix="use fsdp",
         source="logical_axis_rules in maxtext/configs/base.yml of maxtext 0.2.5",
@@ -89,27 +79,23 @@ RULES = (
 )
 
 
-def refused(job: Job) -> tuple[Problem, ...]:
-    """What MaxText cannot run of a plan."""
-    plan, problems = refusals(TITLE, job, SAYS, RULES)
-    if plan is not None and maxtext_name(job.model) is None:
+def _model_problems(plan: Plan) -> Iterator[Problem]:
+    if maxtext_name(plan.model) is None:
         why = f"a config names one of its own models: {', '.join(MODELS.values())}"
-        problems = (*problems, Problem(what=f"MaxText 0.2.5 has no {job.model.name}", why=why, field="model"))
-    return problems
+        yield Problem(what=f"MaxText 0.2.5 has no {plan.model.name}", why=why, field="model")
 
 
 def degrees(plan: Plan) -> dict[str, int]:
     """Of each axis of the mesh; expert ranks are data ranks too, and have an axis of their own."""
     strategy = plan.strategy
     data, ep = strategy.data, strategy.expert.ep
-    sharded = data.zero == 3
     return {
         "tensor": strategy.tp,
         "context": strategy.cp,
         "expert": ep,
-        "fsdp": data.shard // ep if sharded else 1,
+        "fsdp": data.shard // ep if plan.sharded else 1,
         "pipeline": plan.found.pp,
-        "data": data.replicate if sharded else strategy.dp // ep,
+        "data": data.replicate if plan.sharded else strategy.dp // ep,
     }
 
 
@@ -118,7 +104,7 @@ def configuration(plan: Plan) -> Keys:
     pipeline, strategy = plan.found.pipeline, plan.strategy
     devices, steps = plan.job.plan.devices, pipeline.num_micro_batches
     piped = plan.found.pp > 1
-    wide = (strategy.precision or plan.workload.precision).activations == "fp32"
+    wide = plan.precision.activations == "fp32"
     batch = plan.workload.global_batch / devices / (1 if piped else steps)
     keys: Keys = {
         "base_config": "base.yml",
@@ -129,7 +115,7 @@ def configuration(plan: Plan) -> Keys:
         "max_target_length": plan.workload.seq_len,
         "dtype": "float32" if wide else "bfloat16",
         "weight_dtype": "float32",
-        "remat_policy": "full" if strategy.recompute.kind == "full" else KEPT,
+        "remat_policy": "full" if plan.recomputed else KEPT,
         "opt_type": "adamw",
         "steps": 20,
         "dataset_type": "synthetic",
@@ -165,22 +151,19 @@ def _constants(plan: Plan) -> Keys:
     return keys
 
 
-def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
-    problems = refused(job)
-    plan, _ = refusals(TITLE, job, SAYS, RULES)
-    if problems or plan is None:
-        raise UnsupportedError(problems, code="MW420")
-    head = (f"keys of maxtext 0.2.5; plan: {job.name or job.model.name}", f"devices: {job.plan.devices}")
-    files = ((PLAN_FILE, write_job(job)), (CONFIG, yaml_text(configuration(plan), head)))
-    start = f"python3 -m maxtext.trainers.pre_train.train {CONFIG} run_name=plan base_output_directory=out"
-    return TargetFiles(files=files, notes=tuple(_notes(plan)), start=start)
+def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
+    head = (f"keys of maxtext 0.2.5; plan: {plan.job.name or plan.model.name}", f"devices: {plan.job.plan.devices}")
+    return ((CONFIG, yaml_text(configuration(plan), head)),)
 
 
-def _notes(plan: Plan) -> Iterator[str]:
-    if plan.strategy.recompute.kind == "none":
-        yield f"remat_policy {KEPT} keeps results of products and attention; norms and activations are computed again"
-    if not plan.strategy.data.overlap:
-        yield "XLA overlaps collectives as it sees fit"
+NOTES = (
+    Note(
+        text=f"remat_policy {KEPT} keeps results of products and attention; norms and activations are computed again",
+        when=lambda plan: plan.strategy.recompute.kind == "none",
+    ),
+    overlaps("XLA overlaps collectives as it sees fit"),
+)
+FILE = KeyFile(title=TITLE, name=CONFIG, package=__name__, marks=(("ici_", "per_device_batch_size"),))
 
 
 def read(files: Files, devices: int | None = None) -> LaunchFile:
@@ -193,21 +176,14 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     Raises:
         InputError: the text is no YAML.
     """
-    file = file_of(files, CONFIG, _recognised)
-    keys = table_of(file[1], "YAML", "MaxText configuration")
-    reader = KeyReader(keys=keys, file=file, problems=list(key_problems(TITLE, keys, known_keys(__name__))))
+    reader = FILE.read(files)
     sizes = _sizes(reader, devices)
     if sizes is None:
-        return LaunchFile(row=None, layout=None, said=reader.said(), problems=tuple(reader.problems))
+        return reader.launch(None)
     row = _row(reader, sizes)
     wide = reader.word("dtype", "bfloat16") == "float32"
-    workload: dict[str, Any] = {
-        "precision": PRECISIONS["fp32" if wide else "bf16"],
-        "optimizer": "adamw",
-        "seq_len": reader.get("max_target_length", 2048),
-        "global_batch": row.gbs,
-    }
-    return LaunchFile(row=row, layout=None, workload=workload, said=reader.said(), problems=tuple(reader.problems))
+    seq_len = reader.get("max_target_length", 2048)
+    return reader.launch(row, workload=fsdp.workload(row, wide=wide, seq_len=seq_len))
 
 
 def _sizes(reader: KeyReader, devices: int | None) -> dict[str, int] | None:
@@ -249,8 +225,6 @@ def _row(reader: KeyReader, sizes: dict[str, int]) -> PlanRow:
         reader.refuse(
             "remat_policy", policy, "a row says full or nothing; it is taken as nothing", f"use full or {KEPT}"
         )
-    sharded = sizes["fsdp"] * ep > 1 and sizes["fsdp"] > 1
-    hybrid = sharded and sizes["data"] > 1
     return PlanRow(
         tp=tp,
         cp=((kinds.get(reader.word("context_parallel_strategy", "all_gather"), "ag"), cp),) if cp > 1 else (),
@@ -258,8 +232,7 @@ def _row(reader: KeyReader, sizes: dict[str, int]) -> PlanRow:
         vpp=vpp,
         ep=ep,
         dp=dp,
-        sharding="hsdp" if hybrid else "fsdp" if sharded else "z0",
-        shard_group=sizes["fsdp"] * ep * cp if hybrid else 0,
+        **fsdp.sharding(sizes["fsdp"] > 1, dp=dp, replicate=sizes["data"], cp=cp),
         mbs=max(1, gbs // (dp * m)),
         gbs=gbs,
         schedule=("gpipe" if vpp == 1 else "breadth-first") if pp > 1 else "1f1b",
@@ -267,17 +240,22 @@ def _row(reader: KeyReader, sizes: dict[str, int]) -> PlanRow:
     )
 
 
-def _recognised(name: str, text: str) -> bool:
-    return PurePath(name).suffix in (".yaml", ".yml") and ("ici_" in text or "per_device_batch_size" in text)
-
-
+PLANS = OneStrategy(
+    title=TITLE,
+    says=SAYS,
+    rules=RULES,
+    beyond=_model_problems,
+    write=_files,
+    start=lambda plan: f"python3 -m maxtext.trainers.pre_train.train {CONFIG} run_name=plan base_output_directory=out",
+    notes=NOTES,
+)
 TARGET = Target(
     name="maxtext",
     title=TITLE,
     version="0.2.5 (2026-11)",
-    files=_files,
-    refused=refused,
+    files=PLANS.files,
+    refused=PLANS.refused,
     read=read,
-    recognised=_recognised,
+    recognised=FILE.recognised,
     software="xla",
 )

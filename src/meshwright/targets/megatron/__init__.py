@@ -7,15 +7,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from pathlib import PurePath
 
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats import megatron
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.formats.plan_json import write_job
 from meshwright.specs.job import Job
-from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, text_of
+from meshwright.targets.contract import Files, Target, TargetFiles, marked, target_files, text_of
 from meshwright.targets.megatron.rules import rule_problems
 from meshwright.targets.sayable import unequal_pipelines
 from meshwright.units import of_capacity, percent, seconds
@@ -30,9 +28,11 @@ def _megatron(job: Job, estimate: StepEstimate) -> TargetFiles:
         script = megatron.megatron_script(job, predicted=_predicted(estimate))
     except UnsupportedError as error:
         raise UnsupportedError(list(_plainly(error.problems, job)), code=error.code) from None
-    files = ((PLAN_FILE, write_job(job)), (SCRIPT, script.text))
-    notes = (*script.notes, *_order_of_nodes(job))
-    return TargetFiles(files=files, notes=notes, start="MEGATRON=path/of/Megatron-LM bash train.sh")
+    notes, start = (*script.notes, *_order_of_nodes(job)), "MEGATRON=path/of/Megatron-LM bash train.sh"
+    return target_files(job, ((SCRIPT, script.text),), notes=notes, start=start)
+
+
+_recognised = marked((".sh", ".slurm", ".sbatch"), ("pretrain_", "--micro-batch-size"))
 
 
 def _order_of_nodes(job: Job) -> Iterator[str]:
@@ -77,12 +77,6 @@ def _predicted(estimate: StepEstimate) -> str:
 
 def _read(files: Files, devices: int | None = None) -> LaunchFile:
     return megatron.read_flags(text_of(files, SCRIPT, _recognised), devices=devices)
-
-
-def _recognised(name: str, text: str) -> bool:
-    return PurePath(name).suffix in (".sh", ".slurm", ".sbatch") and (
-        "pretrain_" in text or "--micro-batch-size" in text
-    )
 
 
 def _refused(job: Job) -> tuple[Problem, ...]:

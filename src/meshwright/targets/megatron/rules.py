@@ -16,8 +16,7 @@ _EIGHT_BIT = {"fp8": 16, "fp8-block": 128, "mxfp8": 32}
 
 def _sizes_divide(plan: Plan) -> bool:
     """Whether every tensor rank's share of an 8-bit product has a size that its kernel takes."""
-    precision = plan.strategy.precision or plan.workload.precision
-    by = _EIGHT_BIT.get(precision.compute, 1)
+    by = _EIGHT_BIT.get(plan.precision.compute, 1)
     widths = {plan.model.hidden}
     widths |= {kind.mlp.ffn_hidden // plan.strategy.tp for kind in plan.model.kinds() if isinstance(kind.mlp, DenseMlp)}
     tokens = plan.found.pipeline.micro_batch * plan.workload.seq_len // plan.strategy.cp

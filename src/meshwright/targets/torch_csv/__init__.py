@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
-from meshwright.formats.plan_json import write_job
 from meshwright.formats.torch_csv import write_actions
 from meshwright.formats.torch_loader import COMMUNICATION_FILE, COMPUTE_FILE, loader_text
 from meshwright.schedules import ScheduleTable, with_communication
@@ -14,7 +13,7 @@ from meshwright.schedules.plan_rows import schedule_of
 from meshwright.schedules.torch_actions import to_actions
 from meshwright.specs.job import Job
 from meshwright.specs.plan import Chunk, Pipeline
-from meshwright.targets.contract import PLAN_FILE, Target, TargetFiles
+from meshwright.targets.contract import Target, TargetFiles, target_files
 
 LOADER_FILE = "load_schedule.py"
 
@@ -153,7 +152,7 @@ def _notes(job: Job, pipeline: Pipeline) -> Iterator[str]:
 def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
     files, notes = torch_files(job)
     start = f"torchrun --nproc-per-node N train.py, with load_schedule() of {LOADER_FILE} in it"
-    return TargetFiles(files=((PLAN_FILE, write_job(job)), *files.items()), notes=notes, start=start)
+    return target_files(job, tuple(files.items()), notes=notes, start=start)
 
 
 TARGET = Target(

@@ -6,56 +6,30 @@ Keys are those of torchtitan 0.3.0 (2026-11), https://github.com/pytorch/torchti
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import PurePath
 
-from meshwright.errors import Problem, UnsupportedError
-from meshwright.estimate.result import StepEstimate
+from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.formats.plan_json import write_job
 from meshwright.formats.torch_loader import COMPUTE_FILE
-from meshwright.specs.job import Job
-from meshwright.targets import pytorch_pipeline
-from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, file_of
-from meshwright.targets.sayable import ANY, Plan, Rule, only, refusals
-from meshwright.targets.torchtitan.flavors import flavor_names, flavor_of, rope_changes
+from meshwright.targets import fsdp, pytorch_pipeline
+from meshwright.targets.contract import Files, Target, file_of, marked, text_beside
+from meshwright.targets.one_strategy import ADAM_IS_ADAMW, Note, OneStrategy, overlaps
+from meshwright.targets.processes import torchrun
+from meshwright.targets.sayable import Plan, Rule, only
+from meshwright.targets.torchtitan.flavors import flavor_names, flavor_of, rope_changes, shipped
 from meshwright.targets.torchtitan.module import MODULE, module_text
 from meshwright.targets.torchtitan.read import read_module
 
 TITLE = "torchtitan"
-SAYS = {
-    "tp": ANY,
-    "cp": ANY,
-    "pp": ANY,
-    "vpp": ANY,
-    "dp": ANY,
-    "layers": ANY,
-    "schedule": ANY,
-    "tensor.sequence_parallel": ANY,
-    "tensor.overlap": only("ring", "bulk", fix="use tpov, or leave it out"),
-    "context.kinds": only(("ag",), (), why="keys and values are gathered over context ranks", fix="use cp with ag"),
-    "expert.ep": ANY,
+SAYS = pytorch_pipeline.SAYS | {
     "data.zero": only(0, 3, why="data ranks hold whole copies, or shards of everything (FSDP2)", fix="use fsdp"),
-    "data.family": ANY,
-    "data.reshard": ANY,
     "recompute.kind": only(
         "none", "full", why="its selective kind keeps every second product, which no plan says", fix="use rc-full"
     ),
-    "offload.optimizer": only(0.0, 1.0),
-    "offload.gradients": only(0.0, 1.0),
-    "offload.weights": only(0.0, 1.0),
-    "optimizer": only("adamw", "adam"),
-    "precision": only("bf16", "fp32"),
 }
 _CONFIGS = "torchtitan/config/configs.py and trainer.py of torchtitan 0.3.0"
 RULES = (
     *pytorch_pipeline.RULES,
-    Rule(
-        field="data.family",
-        holds=lambda plan: (plan.strategy.data.zero == 3) == (plan.strategy.data.family == "fsdp"),
-        why="FSDP2 keeps the fp32 shard as the main copy of the weights",
-        fix="use fsdp",
-        source=_CONFIGS,
-    ),
+    fsdp.main_copy(_CONFIGS),
     Rule(
         field="expert.ep",
         holds=lambda plan: (
@@ -65,29 +39,9 @@ RULES = (
         fix="use an ep that divides shard x cp x tp",
         source=_CONFIGS,
     ),
-    Rule(
-        field="cp",
-        holds=lambda plan: plan.strategy.cp == 1 or plan.strategy.data.zero == 3,
-        why="context ranks shard the weights as data ranks do",
-        fix="use fsdp",
-        source=_CONFIGS,
-    ),
-    Rule(
-        field="offload.optimizer",
-        holds=lambda plan: (
-            len({plan.strategy.offload.optimizer, plan.strategy.offload.gradients, plan.strategy.offload.weights}) == 1
-        ),
-        why="enable_cpu_offload moves weights, gradients and optimizer states together",
-        fix="use off-wog, or none",
-        source=_CONFIGS,
-    ),
-    Rule(
-        field="offload.weights",
-        holds=lambda plan: plan.strategy.offload.weights == 0 or plan.strategy.data.zero == 3,
-        why="only FSDP2 offloads",
-        fix="use fsdp",
-        source=_CONFIGS,
-    ),
+    fsdp.context_shards(_CONFIGS, why="context ranks shard the weights as data ranks do"),
+    fsdp.offloads_together(_CONFIGS, why="enable_cpu_offload moves weights, gradients and optimizer states together"),
+    fsdp.offloads_shards(_CONFIGS),
     Rule(
         field="pp",
         holds=lambda plan: plan.found.pp == 1 or not plan.model.mtp_layers,
@@ -96,12 +50,6 @@ RULES = (
         source="torchtitan/models/deepseek_v3/mtp.py of torchtitan 0.3.0",
     ),
 )
-
-
-def refused(job: Job) -> tuple[Problem, ...]:
-    """What torchtitan cannot run of a plan."""
-    plan, problems = refusals(TITLE, job, SAYS, RULES)
-    return (*problems, *_model_problems(plan)) if plan else problems
 
 
 def _model_problems(plan: Plan) -> Iterator[Problem]:
@@ -116,50 +64,47 @@ def _model_problems(plan: Plan) -> Iterator[Problem]:
         yield Problem(what=f"torchtitan 0.3.0 has no {plan.model.name}", why=why, fix=fix, field="model")
 
 
-def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
-    problems = refused(job)
-    plan, _ = refusals(TITLE, job, SAYS, RULES)
-    flavor = flavor_of(job.model)
-    if problems or plan is None or flavor is None:
-        raise UnsupportedError(problems, code="MW420")
-    files = (
-        (PLAN_FILE, write_job(job)),
-        (f"{MODULE}.py", module_text(plan, flavor)),
-        *pytorch_pipeline.schedule_files(plan),
-    )
-    nodes = f" --nnodes {plan.nodes} --node-rank $NODE_RANK --master-addr $MASTER_ADDR" if plan.nodes > 1 else ""
-    start = (
-        f"PYTHONPATH=. torchrun --nproc-per-node {plan.per_node}{nodes} -m torchtitan.train "
-        f"--module {MODULE} --config plan --hf_assets_path FOLDER_OF_TOKENIZER"
-    )
-    return TargetFiles(files=files, notes=tuple(_notes(plan)), start=start)
+def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
+    module = module_text(plan, shipped(plan.model))
+    return (f"{MODULE}.py", module), *pytorch_pipeline.schedule_files(plan)
 
 
-def _notes(plan: Plan) -> Iterator[str]:
-    yield "--comm.mode fake_backend starts it on one process without the other devices"
-    if not plan.strategy.data.overlap:
-        yield "FSDP2 overlaps its collectives"
-    if plan.workload.optimizer == "adam":
-        yield "its optimizer is AdamW"
+def _start(plan: Plan) -> str:
+    words = f"--module {MODULE} --config plan --hf_assets_path FOLDER_OF_TOKENIZER"
+    return f"PYTHONPATH=. {torchrun(plan.job)} -m torchtitan.train {words}"
 
 
 def _read(files: Files, devices: int | None = None) -> LaunchFile:
-    schedule = next((text for name, text in files.items() if name.endswith(COMPUTE_FILE)), None)
-    return read_module(file_of(files, f"{MODULE}.py", _recognised), devices, schedule)
+    return read_module(file_of(files, f"{MODULE}.py", _recognised), devices, text_beside(files, COMPUTE_FILE))
+
+
+_module = marked((".py",), ("torchtitan",), ("ParallelismConfig(",))
+_toml = marked((".toml",), ("[parallelism]",), ("_parallel_degree",))
 
 
 def _recognised(name: str, text: str) -> bool:
-    if PurePath(name).suffix == ".py":
-        return "torchtitan" in text and "ParallelismConfig(" in text
-    return PurePath(name).suffix == ".toml" and "[parallelism]" in text and "_parallel_degree" in text
+    return _module(name, text) or _toml(name, text)
 
 
+PLANS = OneStrategy(
+    title=TITLE,
+    says=SAYS,
+    rules=RULES,
+    beyond=_model_problems,
+    write=_files,
+    start=_start,
+    notes=(
+        Note(text="--comm.mode fake_backend starts it on one process without the other devices"),
+        overlaps("FSDP2 overlaps its collectives"),
+        ADAM_IS_ADAMW,
+    ),
+)
 TARGET = Target(
     name="torchtitan",
     title=TITLE,
     version="0.3.0 (2026-11)",
-    files=_files,
-    refused=refused,
+    files=PLANS.files,
+    refused=PLANS.refused,
     read=_read,
     recognised=_recognised,
     beside=(COMPUTE_FILE,),

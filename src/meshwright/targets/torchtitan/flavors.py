@@ -43,8 +43,17 @@ _SHAPES: dict[tuple[str, int, int, int], tuple[str, str]] = {
 
 def flavor_of(model: ModelSpec) -> Flavor | None:
     """torchtitan's own config of a model, None where it ships none of this shape."""
-    found = _SHAPES.get((model.family, model.num_layers, model.hidden, model.vocab))
-    return Flavor(module=found[0], name=found[1]) if found else None
+    return shipped(model) if _shape(model) in _SHAPES else None
+
+
+def shipped(model: ModelSpec) -> Flavor:
+    """torchtitan's own config of a model that it ships."""
+    module, name = _SHAPES[_shape(model)]
+    return Flavor(module=module, name=name)
+
+
+def _shape(model: ModelSpec) -> tuple[str, int, int, int]:
+    return model.family, model.num_layers, model.hidden, model.vocab
 
 
 _ROPES: dict[str, tuple[float, str, float]] = {

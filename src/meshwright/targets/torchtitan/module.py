@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from meshwright.formats.torch_loader import COMPUTE_FILE
 from meshwright.targets import pytorch_pipeline
 from meshwright.targets.keys import Keys
 from meshwright.targets.sayable import Plan
@@ -54,7 +53,6 @@ def plan() -> Trainer.Config:
 def training_keys(plan: Plan) -> Keys:
     """Fields of `TrainingConfig`."""
     pipeline, strategy = plan.found.pipeline, plan.strategy
-    precision = strategy.precision or plan.workload.precision
     steps = pipeline.num_micro_batches if plan.found.pp > 1 else 1
     graphs = plan.found.pp == 1 and strategy.expert.ep == 1
     return {
@@ -62,7 +60,7 @@ def training_keys(plan: Plan) -> Keys:
         "global_batch_size": plan.workload.global_batch,
         "seq_len": plan.workload.seq_len,
         "steps": 20,
-        "mixed_precision_param": "float32" if precision.activations == "fp32" else "bfloat16",
+        "mixed_precision_param": "float32" if plan.precision.activations == "fp32" else "bfloat16",
         "mixed_precision_reduce": "float32",
         "enable_cpu_offload": bool(strategy.offload.weights),
         "disable_cuda_graphs": not graphs,
@@ -84,20 +82,18 @@ def parallelism_keys(plan: Plan) -> Keys:
     }
     if found.pp == 1:
         return keys
-    name = pytorch_pipeline.class_of(plan)
-    looped = "1F1B" if found.vpp == 1 else "Interleaved1F1B"
+    name, file = pytorch_pipeline.said_schedule(plan)
     keys |= {
-        "pipeline_parallel_schedule": name or looped,
+        "pipeline_parallel_schedule": name,
         "pipeline_parallel_microbatch_size": found.pipeline.micro_batch,
         "module_fqns_per_model_part": pytorch_pipeline.modules_of_stages(plan, "tok_embeddings", "layers", ENDS),
     }
-    return keys if name else keys | {"pipeline_parallel_schedule_csv": COMPUTE_FILE}
+    return keys | {"pipeline_parallel_schedule_csv": file} if file else keys
 
 
 def module_text(plan: Plan, flavor: Flavor) -> str:
     """The module."""
-    strategy, mtp = plan.strategy, plan.model.mtp_layers
-    ring = strategy.tp > 1 and plan.settings["tensor.overlap"] == "ring"
+    mtp, ring = plan.model.mtp_layers, pytorch_pipeline.overlaps_tensors(plan)
     modules = f", num_mtp_layers={mtp}" if mtp else ""
     chunked = "CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec))"
     return _TEXT.format(
@@ -114,7 +110,7 @@ def module_text(plan: Plan, flavor: Flavor) -> str:
         ),
         training=_arguments(training_keys(plan)),
         parallelism=_arguments(parallelism_keys(plan)),
-        recompute="FullAC.Config()" if strategy.recompute.kind == "full" else "None",
+        recompute="FullAC.Config()" if plan.recomputed else "None",
         compile="enable=True, enable_async_tensor_parallel=True" if ring else "enable=True",
     )
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import ast
 import math
 import tomllib
-from typing import Any
 
 from meshwright.errors import InputError, Problem
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow, default_schedule
-from meshwright.targets import pytorch_pipeline
+from meshwright.targets import fsdp, pytorch_pipeline
 from meshwright.targets.keys import KeyReader, Keys, key_problems, known_keys
 from meshwright.targets.torchtitan.flavors import layers_of
 
@@ -37,22 +35,14 @@ def read_module(file: tuple[str, str], devices: int | None, schedule: str | None
     checked = {name: value for name, value in keys.items() if name in _SECTIONS.values()}
     reader.problems += key_problems("torchtitan", checked, known_keys("meshwright.targets.torchtitan"))
     row, layout = _row(reader, devices, schedule)
-    workload: dict[str, Any] = {"optimizer": "adamw", "seq_len": reader.get("training.seq_len")}
-    wide = reader.word("training.mixed_precision_param", "bfloat16") == "float32"
-    workload["precision"] = PRECISIONS["fp32" if wide else "bf16"]
-    if row is not None:
-        workload["global_batch"] = row.gbs
+    workload = fsdp.workload(
+        row,
+        seq_len=reader.get("training.seq_len"),
+        wide=reader.word("training.mixed_precision_param", "bfloat16") == "float32",
+    )
     layers = layers_of(str(keys.get("module", "")), str(keys.get("flavor", "")))
     model = {"num_layers": layers} if layers else {}
-    return LaunchFile(
-        row=row,
-        layout=layout,
-        model=model,
-        workload=workload,
-        unresolved=tuple(unresolved),
-        said=reader.said(),
-        problems=tuple(reader.problems),
-    )
+    return reader.launch(row, layout, model=model, workload=workload, unresolved=tuple(unresolved))
 
 
 def _keys(text: str) -> tuple[Keys, list[str]]:
@@ -130,9 +120,6 @@ def _row(reader: KeyReader, devices: int | None, table: str | None) -> tuple[Pla
     reshard = reader.word(f"{_P}fsdp_reshard_after_forward", "default")
     # By default weights stay gathered where a pipeline would gather them for every micro-batch.
     kept = reshard == "never" or (reshard == "default" and pp > 1)
-    sharding = "z0" if shard * cp == 1 else "fsdp-keep" if kept else "fsdp"
-    if shard > 1 and replicate > 1:
-        sharding = "hsdp"
     if reader.keys["recompute"] not in ("none", "FullAC"):
         why = "it keeps every second product, which a row does not say; planned without recompute"
         reader.refuse("activation_checkpoint", reader.keys["recompute"], why, "use FullAC or None")
@@ -145,8 +132,7 @@ def _row(reader: KeyReader, devices: int | None, table: str | None) -> tuple[Pla
         vpp=vpp,
         ep=ep,
         dp=replicate * shard,
-        sharding=sharding,
-        shard_group=shard * cp if sharding == "hsdp" else 0,
+        **fsdp.sharding(shard * cp > 1, dp=replicate * shard, replicate=replicate, cp=cp, reshard=not kept),
         mbs=mbs,
         gbs=gbs,
         schedule=schedule or default_schedule(vpp),
