@@ -46,10 +46,16 @@ def read_module(file: tuple[str, str], devices: int | None, schedule: str | None
 
 
 def _keys(text: str) -> tuple[Keys, list[str]]:
+    # TOML first: tables of numbers and words parse as Python too, as lists and assignments that say nothing.
+    table, why = _toml(text)
+    if table is not None:
+        return table, []
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return _toml(text), []
+        raise _unread(f"it is neither Python nor TOML: {why}") from None
+    if not any(isinstance(node, ast.Call) and ast.unparse(node.func) == "Trainer.Config" for node in ast.walk(tree)):
+        raise _unread("no function in it calls Trainer.Config")
     keys: Keys = {"recompute": "none"}
     unresolved: list[str] = []
     for node in ast.walk(tree):
@@ -76,18 +82,22 @@ def _call(node: ast.Call, keys: Keys, unresolved: list[str]) -> None:
         keys["flavor"] = str(node.args[0].value)
 
 
-def _toml(text: str) -> Keys:
+def _unread(why: str) -> InputError:
+    return InputError(Problem(what="the torchtitan configuration cannot be read", why=why), code="MW202")
+
+
+def _toml(text: str) -> tuple[Keys | None, str]:
+    """The configuration of versions before 0.2, or why it is no TOML."""
     try:
         keys: Keys = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        why = f"it is neither Python nor TOML: {error}"
-        raise InputError(Problem(what="the torchtitan configuration cannot be read", why=why), code="MW202") from None
-    mode = str(keys.get("activation_checkpoint", {}).get("mode", "none")).lower()
+        return None, str(error)
+    mode = str(keys.get("activation_checkpoint", {}).get("mode", "selective")).lower()
     keys["recompute"] = {"full": "FullAC", "none": "none"}.get(mode, "SelectiveAC")
     model = keys.get("model", {})
     if isinstance(model, dict):
         keys |= {"module": model.get("name", ""), "flavor": model.get("flavor", "")}
-    return keys
+    return keys, ""
 
 
 def _row(reader: KeyReader, devices: int | None, table: str | None) -> tuple[PlanRow | None, tuple[int, ...] | None]:
