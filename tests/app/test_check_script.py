@@ -136,3 +136,32 @@ def test_a_script_of_deepspeed_is_read_with_the_file_it_writes(tmp_path: Path) -
     assert [violation.fix for violation in checked().violations] == ["give --env STEPS=VALUE"]
     assert checked("STEPS=4").name == "dp8.z3.mbs2.gbs64.rc-full"
     assert checked("STEPS=1", "STAGE=2").name.startswith("dp8.z2.mbs2.gbs16.rc-full")
+
+
+@pytest.mark.parametrize(
+    ("more", "field", "value"),
+    [
+        ('"fp16": {"enabled": true}, "bf16": {"enabled": true}', "fp16.enabled", "not with both"),
+        ('"bf16": {"enabled": true}, "optimizer": {"type": "OneBitLamb"}', "optimizer.type", "adamw, lion"),
+    ],
+)
+def test_what_deepspeed_does_not_start_or_nobody_can_price_is_said(
+    tmp_path: Path, more: str, field: str, value: str
+) -> None:
+    config = tmp_path / "ds.json"
+    config.write_text('{"train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, ' + more + "}")
+    found = check("llama-3-8b", cluster=GPUS, source=config, source_format="deepspeed", search=False).violations
+    assert any(one.what.startswith(field) and value in one.why for one in found)
+
+
+def test_the_optimizer_of_a_deepspeed_configuration_counts(tmp_path: Path) -> None:
+    """Lion keeps one moment, Adam two."""
+    config, needed = tmp_path / "ds.json", {}
+    for kind in ("AdamW", "Lion"):
+        config.write_text(
+            '{"train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": true}, '
+            f'"zero_optimization": {{"stage": 3}}, "optimizer": {{"type": "{kind}"}}}}'
+        )
+        checked = check("llama-3-8b", cluster=GPUS, source=config, source_format="deepspeed", search=False)
+        needed[kind] = max(dict(stage.memory_bytes)["optimizer"] for stage in checked.estimate.stages)
+    assert needed["Lion"] < needed["AdamW"]

@@ -181,7 +181,13 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         recompute=trainer.recompute,
     )
     dtype = "bf16" if reader.switch("bf16.enabled") else "fp16" if reader.switch("fp16.enabled") else "fp32"
-    workload = {"global_batch": batch, "precision": PRECISIONS[dtype], "optimizer": trainer.optimizer}
+    if dtype == "bf16" and reader.switch("fp16.enabled"):
+        reader.refuse("fp16.enabled", True, "DeepSpeed starts with bf16 or with fp16, not with both", "leave one out")
+    workload = {
+        "global_batch": batch,
+        "precision": PRECISIONS[dtype],
+        "optimizer": _optimizer(reader, trainer.optimizer),
+    }
     return reader.launch(row, workload=workload, unresolved=trainer.unresolved)
 
 
@@ -214,6 +220,20 @@ def _batches(
         reader.refuse("train_batch_size", batch, why)
         return None, 1, 1
     return (batch, mbs, steps) if batch and mbs and not auto else (None, 1, 1)
+
+
+_OPTIMIZERS = ("adam", "adamw", "lion", "muon", "sgd")
+
+
+def _optimizer(reader: KeyReader, trained: str) -> str:
+    """The optimizer that the configuration names, else the trainer's."""
+    kind = reader.word("optimizer.type")
+    if kind == "sgd" and reader.get("optimizer.params.momentum"):
+        return "sgd-momentum"
+    if kind and kind not in _OPTIMIZERS:
+        why = f"must be one of {', '.join(_OPTIMIZERS)}, whose memory is known"
+        reader.refuse("optimizer.type", kind, why, "check with the nearest of them")
+    return kind if kind in _OPTIMIZERS else trained
 
 
 def _offload(reader: KeyReader) -> str:
