@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwright import estimate
 from meshwright.errors import InputError
 from meshwright.planning.goodput import HOUR_S, USUAL, goodput, staffed_share, training_share
 from meshwright.specs.failures import NEVER, Failures
@@ -120,3 +121,15 @@ def test_more_spares_never_train_less() -> None:
     assert shares[-1] == pytest.approx(goodput(16_384, Failures(rate_per_device_hour=2e-5), 0.0).share, abs=0.001)
     with pytest.raises(InputError, match="repair"):
         Failures(spares=2)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "rate=200%/year,repair=400000h",  # more nodes in repair than there are
+        "rate=200000%/year,restart=10min",  # seconds between failures, minutes of restart
+    ],
+)
+def test_a_run_that_never_ends_is_refused(spec: str) -> None:
+    with pytest.raises(InputError, match="never ends"):
+        estimate("llama-3.1-70b", "tp8.pp4.z1", gpus="4096xH100", tokens="1T", failures=spec)

@@ -40,6 +40,8 @@ USUAL = {
 }
 LEAST = 1e-3
 """Share of a run; one of which less is left would never end."""
+_TINY = 1e-100
+"""In place of a share of 0, whose logarithm and days would be infinite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,7 @@ def goodput(devices: int, failures: Failures | None, snapshot_s: float, per_node
     def share(**others: float) -> float:
         rate, restart_s, interval_s = ({**middle, **others}[name] for name in USUAL)
         trains = training_share(rate * devices / HOUR_S, restart_s, interval_s, stall_s)
-        return trains * staffed_share(rate * devices / HOUR_S, stated, per_node / devices)
+        return max(trains * staffed_share(rate * devices / HOUR_S, stated, per_node / devices), _TINY)
 
     found, rate = share(), middle["rate_per_device_hour"]
     # The rate, the restart and the interval are independent of one another, so their logarithms add as squares.

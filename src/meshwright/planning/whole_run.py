@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from meshwright.errors import InputError, Problem
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.estimate.sequences import tokens_of_step
 from meshwright.formats.plan_json import PlannedJob
-from meshwright.planning.goodput import Goodput, goodput
+from meshwright.planning.goodput import HOUR_S, Goodput, goodput
 from meshwright.records import Record
+from meshwright.specs.failures import Failures
 from meshwright.specs.job import Job
 from meshwright.units import DAY_S, JOULES_PER_KWH
+
+NEVER_ENDS = 1e-9
+"""Share of a run that trains, below which its days are a number of no use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,8 @@ def whole_run(job: PlannedJob, estimate: StepPrice, tokens: float | None = None)
     steps = tokens / tokens_of_step(job.workload)
     per_node = max(group.devices_per_node for group in job.cluster.groups)
     working = goodput(job.plan.devices, job.workload.failures, _snapshot_s(job, estimate), per_node)
+    if working.share < NEVER_ENDS:
+        raise InputError([_endless(job.workload.failures, working)], code="MW206")
     days = steps * estimate.step_time_s / DAY_S / working.share
     low, high = _range(estimate, working)
     energy = None if estimate.energy_j is None else estimate.energy_j * steps / working.share / JOULES_PER_KWH
@@ -66,6 +73,17 @@ def whole_run(job: PlannedJob, estimate: StepPrice, tokens: float | None = None)
         energy_kwh=energy,
         energy_at_most=any(group.power_w_per_device is None for group in job.cluster.groups),
         carbon_kg=None if energy is None or carbon is None else energy * carbon,
+    )
+
+
+def _endless(stated: Failures | None, working: Goodput) -> Problem:
+    """That failures leave nothing of the run."""
+    away = "" if stated is None or stated.repair_s is None else f", {stated.repair_s / HOUR_S:,.6g} hours of repair"
+    return Problem(
+        what=f"--failures: the run never ends, with {working.failures_per_day:,.2f} failures a day{away}",
+        why="failures, restarts and repairs leave less than a billionth of the time for training",
+        fix="check the units of rate, restart, every and repair, or give spares",
+        field="failures",
     )
 
 
