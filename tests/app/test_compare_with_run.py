@@ -12,9 +12,11 @@ import meshwright
 from meshwright import estimate
 from meshwright.app.compare_with_run import RunComparison, compare_with_run
 from meshwright.app.plan_set import RankedPlan
+from meshwright.calibrate.causes import Cause
 from meshwright.cli.entry import main
 from meshwright.errors import InputError
 from meshwright.formats.logs import read_log
+from meshwright.report.words.measured_run import cause_line
 
 MODEL, GPUS, PLAN = "llama-3.1-8b", "16xH100", "tp2.pp2.mbs1.z1.gbs128"
 GIB = 1024**3
@@ -90,6 +92,15 @@ def test_a_slow_machine_is_explained_by_its_numbers_and_their_ranges(planned: Ra
     assert pace.needed == pytest.approx(1 / 1.1, rel=0.01)
     assert "10% slower than the predicted" in found.text
     assert any("nvidia-smi" in line for line in found.advice)
+
+
+def test_numbers_without_a_unit_are_never_said_as_times() -> None:
+    pace = Cause(name="run.hopper.megatron-core.pace", value=1.0, low=0.9, high=1.1, needed=0.009, effect_s=1.0)
+    assert "alone it would have to be 0.009," in cause_line(pace, 2.0)
+    outside = Cause(name="software.megatron-core.step_s", value=0.07, low=0.04, high=0.1, needed=0.2, effect_s=1.0)
+    assert "predicted with 70 ms (90% range 40 ms-100 ms); alone it would have to be 200 ms," in cause_line(
+        outside, 2.0
+    )
 
 
 def test_exposed_traffic_points_at_overlap(planned: RankedPlan, tmp_path: Path) -> None:

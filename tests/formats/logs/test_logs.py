@@ -132,7 +132,7 @@ def test_warm_up_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("nothing here\n", "no step is found"),
+        ("nothing here\n", "none of its lines (1) reports a step"),
         (megatron([7.5, 7.5, 0.0075, 7.5]), "line 6: a step of 0.0075 s among steps of 7.5 s"),
         (megatron([7.5, 7.5]) + "\n" + megatron([7.5] * 4, 512), "a global batch of 512, elsewhere 256"),
         (megatron([7.5]).replace("7500.0", "nan"), "line 4: elapsed time per iteration is 'nan'"),

@@ -42,7 +42,7 @@ def read_with(readers: tuple[LogReader, ...], path: str | Path, framework: str |
     steps = tuple(step for step in reading.steps.values() if _measures(step))
     problems = [*reading.problems, *_contradictions(steps)]
     if not steps and not problems:
-        problems.append(_no_steps(path, (wanted,) if wanted else readers, len(lines)))
+        problems.append(_no_steps(path, (wanted,) if wanted else readers, len(lines) - (not lines[-1])))
     if problems:
         raise InputError(problems[:10], code="MW216")
     assert reader is not None
@@ -70,7 +70,7 @@ def _no_steps(path: str | Path, readers: tuple[LogReader, ...], lines: int) -> P
     names = ", ".join(reader.name for reader in readers)
     return Problem(
         what=f"no step is found in {str(path)!r}",
-        why=f"none of its {lines:,} lines reports a step as {names} does",
+        why=f"none of its lines ({lines:,}) reports a step as {names} does",
         fix="give the log of the rank that prints, or a CSV with the columns step,step_time_s",
         field="steps",
     )

@@ -83,12 +83,13 @@ def cause_line(cause: Cause, gap_s: float) -> str:
         gap_s: measured minus predicted.
     """
     name = cause_name(cause)
-    span = f"90% range {_value(cause.low)}-{_value(cause.high)}"
-    lead = f"{name}: {signed_seconds(cause.effect_s)} of {signed_seconds(gap_s)}; predicted with {_value(cause.value)}"
+    said = seconds if cause.name.endswith("_s") else significant
+    span = f"90% range {said(cause.low)}-{said(cause.high)}"
+    lead = f"{name}: {signed_seconds(cause.effect_s)} of {signed_seconds(gap_s)}; predicted with {said(cause.value)}"
     if cause.needed is None:
         return f"{lead} ({span}); no value of it alone explains the difference"
     where = "within" if cause.within else "outside"
-    return f"{lead} ({span}); alone it would have to be {_value(cause.needed)}, {where} its range"
+    return f"{lead} ({span}); alone it would have to be {said(cause.needed)}, {where} its range"
 
 
 def left_line(left_s: float, gap_s: float) -> str:
@@ -207,8 +208,3 @@ def other_flop(counted: float, own: float) -> str:
         f"{significant(own / 1e15)}: frameworks count attention whole or recompute too, or this is another model; "
         "compare seconds"
     )
-
-
-def _value(value: float) -> str:
-    """A number as its unit is usually read: fractions as they are, times in microseconds or seconds."""
-    return seconds(value) if value < 0.02 else significant(value)
