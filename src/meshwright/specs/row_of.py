@@ -136,8 +136,9 @@ def _worker_problems(pipeline: Pipeline) -> Iterator[Problem]:
     for number, worker in enumerate(pipeline.workers):
         here = f"pipelines[0].workers[{number}]"
         if worker.num_devices != first:
+            noun = "device" if first == 1 else "devices"
             yield _problem(
-                f"{here}.devices", worker.num_devices, f"every worker must have {first} devices, as the first"
+                f"{here}.devices", worker.num_devices, f"every worker must have {first} {noun}, as the first has"
             )
         elif _merged(worker.devices) != [(number * first, (number + 1) * first - 1)]:
             span = [number * first, (number + 1) * first - 1]
