@@ -19,8 +19,8 @@ What is known about what misses:
 
 * **Sources never seen.** Most of what they are off by is one number each that no other source tells: the unfused
   elementwise kernels of Sailor's fork, FlashAttention-2 inside rings of torchtitan up to 262,144 tokens, the host of
-  vTrain's small models, matrix units of TPU v6e. Priors were made narrower and wider by factors of 0.5 to 2 and sources
-  weighted by n^0 to n^1: left-out errors stay within 0.3 points.
+  vTrain's small models, matrix units of TPU v6e. Priors made narrower and wider by factors of 0.5 to 2 move left-out
+  errors by less than 0.3 points.
 * **Generations of software.** Dense runs of GB200 in May 2025 (NeMo 25.04, 25.05) are slower than those since November
   by what `young_products` says. DeepSeek-V3 there took 34 s where later releases take a third: no bounded ratio of a
   generation gives that, and it stays 70% too fast. Megatron-Bridge 25.09 and later contradict each other on equal
