@@ -174,6 +174,15 @@ def test_a_model_a_target_cannot_run_is_unsupported() -> None:
         plan("bloom-176b", gpus="256xH100", target="megatron")
 
 
+@pytest.mark.parametrize("target", ["torchtitan", "automodel"])
+def test_a_target_that_exchanges_tokens_one_way_still_runs_experts(target: str) -> None:
+    """The quickest plans deduplicate and overlap the exchange of experts, which these targets have no key for."""
+    best = plan("qwen3-30b-a3b", gpus="16xH100", target=target, top=1)[0]
+    assert "ep" in best.name
+    assert "epdedup" not in best.name
+    assert "epov" not in best.name
+
+
 def test_memory_as_objective_takes_the_smallest_of_the_front() -> None:
     plans = plan(MODEL, gpus=GPUS, objective="memory", global_batch=BATCH, forbid="cp")
     peaks = [entry.estimate.peak_memory_bytes for entry in plans]

@@ -15,8 +15,13 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
 from meshwright.specs.workload import Workload
 
-_PLAIN_INSTEAD = {"tensor.overlap": ("tp_overlap", "bulk")}
-"""Settings refused for some degrees only: the axis of the field refused, and its value that is never refused."""
+_PLAIN_INSTEAD: dict[str, tuple[str, tuple[object, ...]]] = {
+    "tensor.overlap": ("tp_overlap", ("bulk",)),
+    "expert.dispatcher": ("dispatcher", ("alltoall",)),
+    "expert.overlap": ("ep_overlap", ("none",)),
+    "block": ("recompute", ("none", "full")),
+}
+"""Settings that no plain plan shows: the axis of the field refused, and its values that are not refused for it."""
 
 
 def plain_instead(space: Space, refusals: Sequence[tuple[Problem, ...]]) -> Space | None:
@@ -28,10 +33,12 @@ def plain_instead(space: Space, refusals: Sequence[tuple[Problem, ...]]) -> Spac
     """
     fields = {problem.field for problems in refusals for problem in problems}
     pins = dict(space.pins)
-    for field, (axis, value) in _PLAIN_INSTEAD.items():
-        if field in fields and value in pins.get(axis, (value,)) and pins.get(axis) != (value,):
-            return replace(space, pins=tuple((pins | {axis: (value,)}).items()))
-    return None
+    narrowed = dict(pins)
+    for field, (axis, plain) in _PLAIN_INSTEAD.items():
+        left = tuple(value for value in pins.get(axis, plain) if value in plain)
+        if field in fields and left:
+            narrowed[axis] = left
+    return None if narrowed == pins else replace(space, pins=tuple(narrowed.items()))
 
 
 def restricted(
