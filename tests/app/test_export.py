@@ -198,3 +198,35 @@ def test_nodes_of_unequal_size_are_refused_by_megatron() -> None:
     with pytest.raises(UnsupportedError) as caught:
         export(unequal, "megatron")
     assert any("equally many processes, here 4 and 8" in problem.why for problem in caught.value.problems)
+
+
+def on_the_last_nodes(gpus: str, idle: int) -> Job:
+    """The plan of `job`, on the devices behind so many idle ones."""
+    one = job()
+    pipeline = one.plan.pipelines[0]
+    workers = tuple(
+        replace(worker, devices=tuple((first + idle, last + idle) for first, last in worker.devices))
+        for worker in pipeline.workers
+    )
+    moved = replace(one.plan, pipelines=(replace(pipeline, workers=workers),))
+    return replace(one, cluster=resolve_gpus(gpus), plan=moved)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "idle", "nodes"), [("8xA100-80,8xH100", 8, "0 of H100"), ("4xH200,16xH100", 12, "1 of H100")]
+)
+def test_files_are_for_the_nodes_that_a_plan_uses(gpus: str, idle: int, nodes: str) -> None:
+    written = export(on_the_last_nodes(gpus, idle))
+    alone = export(job())
+    assert written.notes[0].startswith(f"start it on node {nodes} alone")
+    assert written.notes[1:] == alone.notes
+
+    def launch(script: str) -> list[str]:
+        return [line for line in script.splitlines() if not line.startswith("#")]
+
+    assert launch(dict(written.files)["train.sh"]) == launch(dict(alone.files)["train.sh"])
+    assert "--nproc_per_node 8 --nnodes 1\n" in dict(written.files)["train.sh"]
+
+
+def test_no_note_where_every_node_is_used() -> None:
+    assert not any("alone" in note for note in export(job()).notes)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright import plan
+from meshwright.app.export import export
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 from meshwright.formats.plan_json import read_document, read_job
 from meshwright.library.calibration import calibration
@@ -388,3 +389,37 @@ def test_plans_that_cannot_be_told_apart_are_a_tie() -> None:
 
     assert found.to_dict()["tie"] == {"within": calibration().tie, "ranks": near if len(near) > 1 else []}
     assert replace(found, aim=Aim(objective="memory")).tied_ranks == ()
+
+
+def test_a_target_runs_the_quicker_kind_wherever_it_stands() -> None:
+    for gpus in ("8xA100-80,8xH100", "8xH100,8xA100-80"):
+        found = plan("llama-3.1-8b", gpus=gpus, target="deepspeed")
+        assert {stage.group for stage in found.best.estimate.stages} == {"H100"}, gpus
+        assert found.mixing is not None
+        assert dict(found.mixing.frameworks)["deepspeed"] == ""
+
+
+@pytest.mark.parametrize(("gpus", "target"), [("13xA100-80", "deepspeed"), ("8xTPU-v5p,8xH100", "maxtext")])
+def test_idle_nodes_of_another_size_refuse_no_plan(gpus: str, target: str) -> None:
+    found = plan("llama-3.1-8b", gpus=gpus, target=target)
+    assert found.best.plan.devices == 8
+    assert found.mixing is not None
+    assert dict(found.mixing.frameworks)[target] == ""
+
+
+def test_nothing_is_pinned_by_a_target() -> None:
+    with pytest.raises(InfeasibleError) as none:
+        plan("llama-3.1-70b", gpus="4xA100-80,4xH100", target="deepspeed")
+    assert "free a pin" not in str(none.value)
+    with pytest.raises(InfeasibleError) as pinned:
+        plan("llama-3.1-70b", gpus="4xA100-80,4xH100", target="deepspeed", tp=1)
+    assert "pin" in str(pinned.value)
+
+
+def test_frameworks_run_whole_nodes_beside_idle_ones() -> None:
+    found = plan("llama-3.1-8b", gpus="8xTPU-v5p,8xH100")
+    assert found.mixing is not None
+    assert dict(found.mixing.frameworks)["megatron"] == ""
+    written = export(found.best)
+    assert "--nproc_per_node 8 --nnodes 1\n" in dict(written.files)["train.sh"]
+    assert "start it on node 0 of H100 alone" in written.notes[0]

@@ -9,6 +9,7 @@ from meshwright.estimate.price import estimate_plan
 from meshwright.formats.plan_json import content_hash
 from meshwright.formats.writing import check_directory, write_folder
 from meshwright.planning.plan_source import PlanLike, job_of
+from meshwright.planning.used_nodes import on_used_nodes, used_nodes_note
 from meshwright.records import Record
 from meshwright.report.words.verdict import peak_text
 from meshwright.targets import target_named
@@ -46,7 +47,7 @@ def export(
     *,
     force: bool = False,
 ) -> Exported:
-    """Write a plan as the files of a target.
+    """Write a plan as the files of a target, for the nodes that it uses alone.
 
     Args:
         plan: a job, an entry of an answer, or a plan file (`plans.json#2` is the second plan of a set).
@@ -64,7 +65,8 @@ def export(
     framework = target_named(target)
     if directory is not None:
         check_directory(directory, force=force)
-    job, warnings = job_of(plan)
+    whole, warnings = job_of(plan)
+    job, note = on_used_nodes(whole), used_nodes_note(whole)
     run = framework.as_run(job)
     estimate = estimate_plan(run.plan, run.model, run.cluster, run.workload)
     written = framework.files(job, estimate)
@@ -79,7 +81,7 @@ def export(
         plan_hash=content_hash(job),
         files=written.files,
         directory=None if directory is None else Path(directory),
-        notes=written.notes,
+        notes=((note,) if note else ()) + written.notes,
         warnings=warnings,
         start=written.start,
     )

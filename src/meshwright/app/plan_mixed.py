@@ -31,6 +31,7 @@ from meshwright.planning.plan_shape import title
 from meshwright.planning.reason import Reason
 from meshwright.planning.reasons import plan_reasons, price_reasons
 from meshwright.planning.target_space import restricted
+from meshwright.planning.used_nodes import on_used_nodes
 from meshwright.planning.whole_run import whole_run
 from meshwright.report.words.mixed import composition_lines, idle_lines, mixing_lines, search_lines, worth
 from meshwright.report.words.reasons import reason_text
@@ -80,8 +81,11 @@ def plan_mixed(inputs: JobInputs, request: PlanRequest, aim: Aim = QUICKEST) -> 
         raise UnsupportedError(problem, code="MW406")
     spec, workload, refuses = inputs.model, inputs.workload, target_rule(request.target)
 
+    def asked_for(part: ClusterSpec) -> Space:
+        return space_of(spec, workload, part.devices, **request.space.keywords())
+
     def space_for(part: ClusterSpec) -> Space:
-        space = space_of(spec, workload, part.devices, **request.space.keywords())
+        space = asked_for(part)
         return restricted(space, spec, part, workload, refuses) if refuses and part.homogeneous else space
 
     source: NativeSource | SliceSource
@@ -93,7 +97,8 @@ def plan_mixed(inputs: JobInputs, request: PlanRequest, aim: Aim = QUICKEST) -> 
         source = SliceSource(inputs, named, anywhere)
         notes = (Assumption(name="parallelizers", value=", ".join(source.names), basis="assumed"), *notes)
     else:
-        source = NativeSource(inputs, space_for)
+        pinned = any(axis != "offload" for axis, _ in space_anywhere(inputs.cluster, asked_for).pins)
+        source = NativeSource(inputs, space_for, pinned=pinned)
     top = request.top
     found = mixed_plans(source, aim, refuses)
     composition = _composition(source, found, top, _own_search(inputs)) if isinstance(source, SliceSource) else None
@@ -277,8 +282,9 @@ def _frameworks(one: PricedPlan) -> Iterator[tuple[str, str]]:
     """Frameworks, and why each cannot run the plan; plans of measured layers are for none."""
     if not isinstance(one.job, Job) or not isinstance(one.estimate, StepEstimate):
         return
+    job = on_used_nodes(one.job)
     for name, target in TARGETS.items():
         # That devices are numbered otherwise follows from any unlike stage, and says the least.
-        reasons = [problem.why or problem.what for problem in target.refused(one.job)]
+        reasons = [problem.why or problem.what for problem in target.refused(job)]
         plain = [reason for reason in reasons if "numbered" not in reason]
         yield name, (plain or reasons or [""])[0]

@@ -10,6 +10,7 @@ from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
 from meshwright.formats.cluster import Assumption
 from meshwright.planning.one_kind import Found
+from meshwright.planning.used_nodes import on_used_nodes
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
@@ -27,14 +28,20 @@ def refusals_in_search(target: str) -> Callable[[Job], tuple[Problem, ...]]:
         target: its name.
 
     Returns:
-        What the target refuses of a job. A plan that the target's memory holds as another plan is refused as well: for
-        the other one, which is priced as it runs, or, where no row says that one, for not fitting.
+        What the target refuses of a job on the nodes that it uses. A plan that the target's memory holds as another
+        plan is refused as well: for the other one, which is priced as it runs, or, where no row says that one, for not
+        fitting.
 
     Raises:
         UnsupportedError: for a target nobody taught us.
     """
     found = target_named(target)
-    return lambda job: found.refused(job) or _held_otherwise(found, job)
+
+    def refuses(job: Job) -> tuple[Problem, ...]:
+        alone = on_used_nodes(job)
+        return found.refused(alone) or _held_otherwise(found, alone)
+
+    return refuses
 
 
 def _held_otherwise(target: Target, job: Job) -> tuple[Problem, ...]:

@@ -67,7 +67,12 @@ class NativeSource:
     compares_rest = True
 
     def __init__(
-        self, inputs: JobInputs, space_for: Callable[[ClusterSpec], Space], effort: SequenceEffort = THOROUGH
+        self,
+        inputs: JobInputs,
+        space_for: Callable[[ClusterSpec], Space],
+        effort: SequenceEffort = THOROUGH,
+        *,
+        pinned: bool | None = None,
     ) -> None:
         """Price nothing yet.
 
@@ -75,6 +80,7 @@ class NativeSource:
             inputs: model, cluster and workload.
             space_for: the search space of a part of the cluster.
             effort: how much is looked at.
+            pinned: whether the user pinned an axis, where the space is narrower for other reasons too; None where not.
 
         Raises:
             InputError: no group allows what is pinned.
@@ -83,6 +89,7 @@ class NativeSource:
         self.model, self.cluster, self.workload = inputs.model, inputs.cluster, inputs.workload
         self.space = space_anywhere(self.cluster, space_for)
         self.effort = effort
+        self.pinned = bool(self.space.pins) if pinned is None else pinned
         self.composer = Composer(self.model, self.cluster, self.workload, self.space, effort)
         self._first_device = list(accumulate((g.devices for g in self.cluster.groups), initial=0))
         self._pricer = PlanPricer(self.model, self.cluster, self.workload)
@@ -278,7 +285,7 @@ class NativeSource:
         problem = Problem(
             what=f"no plan of {self.model.name} fits {sizes}",
             why="neither one kind of device alone nor any pipelines over several leave 8% of the memory free",
-            fix=fix_of(repairs, pinned=bool(self.space.pins)) if repairs else NO_REPAIR,
+            fix=fix_of(repairs, pinned=self.pinned) if repairs else NO_REPAIR,
             field="cluster",
         )
         return NoPlanError((problem,), repairs)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 
-from meshwright.errors import Problem
+from meshwright.errors import Problem, UnsupportedError
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.costing import Counts, Offer, rented
 from meshwright.planning.mixed.joinable import joinable
@@ -53,6 +53,7 @@ def mixed_plans(source: StageSource, aim: Aim = QUICKEST, refuses: Refusals | No
     Raises:
         InputError: a price that the aim needs is missing.
         InfeasibleError: no plan fits, or none keeps to the limits.
+        UnsupportedError: plans fit, and the target refuses all of them.
     """
     groups = source.cluster.groups
     if aim.by.requires is not None:
@@ -70,7 +71,12 @@ def mixed_plans(source: StageSource, aim: Aim = QUICKEST, refuses: Refusals | No
         without = {part.group: _without(source, part, every, alone) for part in every}
     found = [*mixed, *(one for own in alone.values() for one in own), *(one for one in without.values() if one)]
     if refuses is not None:
-        found = [one for one in found if isinstance(one.job, Job) and not refuses(one.job)]
+        answers = [(one, refuses(one.job)) for one in found if isinstance(one.job, Job)]
+        found = [one for one, problems in answers if not problems]
+        if answers and not found:
+            raise UnsupportedError(
+                list(dict.fromkeys(p for _, problems in answers for p in problems))[:8], code="MW420"
+            )
     candidates = _ordered(source, found, aim)
     if not candidates:
         raise source.nothing_fits()
