@@ -253,7 +253,7 @@ def _unsaid(title: str, plan: Plan, says: Mapping[str, Says]) -> Iterator[Proble
         said = says.get(name)
         if value == plain[name] or name in _COUNTED or (said is not None and _covers(said, value)):
             continue
-        why = (said.why if said else "") or f"no key of {title} says this"
+        why = (said.why if said else "") or f"{title} has no key for this part of the plan"
         fix = (said.fix if said else "") or f"use {_shown(plain[name])}"
         yield Problem(what=f"plan: {name} is {_shown(value)}", why=why, fix=fix, field=name)
 

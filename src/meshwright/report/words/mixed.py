@@ -111,8 +111,12 @@ def sensitivity_line(mixing: Mixing) -> str:
 
 def framework_lines(mixing: Mixing) -> Iterator[str]:
     """Which frameworks can run the plan, and why others cannot."""
+    of_reason: dict[str, list[str]] = {}
     for name, reason in mixing.frameworks:
-        yield f"{name} cannot run it: {reason}" if reason else f"{name} can run it: export --to {name}"
+        of_reason.setdefault(reason, []).append(name)
+    for reason, names in of_reason.items():
+        some = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+        yield f"{some} cannot run it: {reason}" if reason else f"{some} can run it: export --to {names[0]}"
 
 
 def idle_lines(idle: Iterable[IdleDevices]) -> tuple[str, ...]:
