@@ -22,6 +22,12 @@ _OF_A_PLAN = re.compile(
     r"micro-batch|precision-aware|cp-comm|sharding|ckpt-format"
 )
 """Options that say a plan, not the model or the run."""
+_SECRET = re.compile(
+    r"""((?:[\w-]*[-_])?(?:api[-_]?key|key|token|secret|password|passwd|credentials?)(?:[-_]id)?(?:\s*[=:]\s*|\s+)["']?)"""
+    r"""(?!["'$\s\\-])[^\s"']+""",
+    re.IGNORECASE,
+)
+"""A name that ends in a word for a secret, and its value, unless that is a variable."""
 _USUAL = ("1", "p2p")
 """Values that hold where an option is not given."""
 
@@ -93,7 +99,12 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
     lines = difflib.unified_diff(
         source.text.splitlines(keepends=True), text.splitlines(keepends=True), f"a/{name}", f"b/{name}"
     )
-    return ScriptFix(plan=wanted.format(), changes=kept, diff="".join(lines), text=text, notes=notes)
+    return ScriptFix(plan=wanted.format(), changes=kept, diff="".join(map(_masked, lines)), text=text, notes=notes)
+
+
+def _masked(line: str) -> str:
+    """A line to show, with what stands for a key, a token or a password left out; the file that is written keeps it."""
+    return _SECRET.sub(lambda found: f"{found[1]}***", line)
 
 
 def _read_back(source: LaunchSource, written: TargetFiles) -> LaunchFile:
