@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.planning.script_fix import _masked
+from meshwright.planning.script_fix import ScriptFix, _masked
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,10 @@ from meshwright.planning.script_fix import _masked
 )
 def test_values_of_secrets_are_left_out(line: str, shown: str) -> None:
     assert _masked(line) == shown
+
+
+def test_the_script_in_json_holds_none_either_and_long_lines_take_no_time() -> None:
+    fix = ScriptFix(plan="tp2", changes=(), diff="", text="export HF_TOKEN=hf_123\n")
+    assert "hf_123" not in str(fix.to_dict())
+    assert fix.text == "export HF_TOKEN=hf_123\n"
+    assert _masked("-" * 100_000) == "-" * 100_000

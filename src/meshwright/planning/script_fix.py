@@ -6,13 +6,14 @@ import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from meshwright.errors import MeshwrightError
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.formats.script_edit import edits
 from meshwright.planning.launch_script import LaunchSource, Outside
-from meshwright.records import Record
+from meshwright.records import Record, fields_of
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
 from meshwright.targets import TargetFiles
@@ -23,6 +24,7 @@ _OF_A_PLAN = re.compile(
 )
 """Options that say a plan, not the model or the run."""
 _SECRET = re.compile(
+    r"""(?<![\w-])"""
     r"""((?:[\w-]*[-_])?(?:api[-_]?key|key|token|secret|password|passwd|credentials?)(?:[-_]id)?(?:\s*[=:]\s*|\s+)["']?)"""
     r"""(?!["'$\s\\-])[^\s"']+""",
     re.IGNORECASE,
@@ -59,6 +61,10 @@ class ScriptFix(Record):
     """The whole edited script."""
     notes: tuple[str, ...] = ()
     """What to change besides."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As data, with what stands for a secret left out of the text."""
+        return {**fields_of(self), "text": "".join(map(_masked, self.text.splitlines(keepends=True)))}
 
 
 def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow, estimate: StepEstimate) -> ScriptFix:
